@@ -23,6 +23,7 @@ from jobs._config import check_numbers, from_environment, options_from, tell_ori
 from jobs._examples import epilogue
 from jobs._help import HELP_ALL, IN_FULL, help_of
 from jobs._options import option, with_options_of
+from jobs._progress import with_steps
 from jobs._signals import StoppedError, stoppable, without_output
 from jobs._terminal import Verbosity, set_verbosity, tell, verbosity
 
@@ -89,7 +90,8 @@ def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Ca
         set_verbosity(Verbosity(results=results, progress=not quiet, details=verbose, as_json=json))
         token = _VERBOSITY_SET.set(True)
         try:
-            command(*given, **options)
+            with with_steps():
+                command(*given, **options)
         finally:
             _VERBOSITY_SET.reset(token)
 
@@ -140,6 +142,8 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     except (ReadError, EncodeError, WriteError) as error:
         _fail(with_options_of(app, str(error)), 1)
     except StoppedError as stop:
+        if stop.is_told:
+            sys.exit(stop.status)
         _fail(stop, stop.status)
     except BrokenPipeError:
         # The reader of our output went away (head, less): nothing to say, and nobody to say it to.

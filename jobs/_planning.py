@@ -16,7 +16,7 @@ from engine.planning.sample import take_sample
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from jobs._options import with_options
-from jobs._progress import event, shown_progress
+from jobs._progress import event, shown_progress, step
 from jobs._signals import keeps
 from jobs._terminal import say_json, standard_output, verbosity
 
@@ -49,7 +49,9 @@ def plan_and_print(
     # A sample is taken of plain runs alone.
     plain = files.edits is None and files.corpus is not None
     sample = take_sample(files, k=k, pairs=pairs) if pairs and plain else None
+    step("reading the inputs")
     inputs = Held.of_files(files, k=k).inputs if sample is None else sample.inputs
+    step("preparing the reader")
     with shown_progress("probing") as on_progress:
         made = plan_evaluation(
             inputs,

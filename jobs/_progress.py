@@ -1,8 +1,9 @@
-"""Progress: a bar on a terminal, occasional lines elsewhere."""
+"""Progress: a bar on a terminal, occasional lines elsewhere; and what a command is at, before it is silent for long."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -24,6 +25,64 @@ from jobs._terminal import standard_error, tell, verbosity
 OnProgress = Callable[[int, int], None]
 
 _SECONDS_BETWEEN_LINES = 15.0
+# A step that takes longer is named, so that nobody waits two seconds without a word.
+_SECONDS_BEFORE_A_STEP = 1.5
+
+
+class _Steps:
+    """What a command is at: named where it takes time, and again wherever a log had no line for a while."""
+
+    def __init__(self) -> None:
+        now = time.monotonic()
+        self._what, self._since, self._last, self._is_named = "", now, now, True
+
+    def begin(self, what: str) -> None:
+        """Begin with a step; the one before has ended. Nothing, for what names itself."""
+        now = time.monotonic()
+        self._what, self._since, self._last, self._is_named = what, now, now, not what
+
+    def told(self, line: str) -> None:
+        """A line was told of what is under way: this one is repeated."""
+        now = time.monotonic()
+        self._what, self._since, self._last, self._is_named = line, now, now, True
+
+    def beat(self, *, bar: bool) -> None:
+        """Say what is due; where a bar is shown, or on a terminal, no step is named twice."""
+        now = time.monotonic()
+        if not self._is_named and now - self._last >= _SECONDS_BEFORE_A_STEP:
+            tell(f"{self._what} …")
+        elif self._what and not bar and now - self._last >= _SECONDS_BETWEEN_LINES:
+            tell(f"{self._what} ({now - self._since:.0f} s so far)")
+        else:
+            return
+        self._last, self._is_named = now, True
+
+
+_steps = _Steps()
+
+
+def step(what: str) -> None:
+    """Say what the command is at from now on, if that takes more than a moment."""
+    if verbosity().progress:
+        _steps.begin(what)
+
+
+@contextlib.contextmanager
+def with_steps() -> Iterator[None]:
+    """Name the steps of a command while it runs."""
+    ended = threading.Event()
+    bar = standard_error().is_terminal
+
+    def beats() -> None:
+        while not ended.wait(0.5):
+            _steps.beat(bar=bar)
+
+    threading.Thread(target=beats, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        _steps.begin("")
 
 
 class _Rate(ProgressColumn):
@@ -39,14 +98,20 @@ class _Rate(ProgressColumn):
 
 
 @contextlib.contextmanager
-def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[OnProgress]:
-    """Give a function that shows the things done and their total on standard error."""
+def shown_progress(
+    doing: str = "reading", things: str = "LLM calls", *, then: str = ""
+) -> Iterator[OnProgress]:
+    """Give a function that shows the things done and their total on standard error.
+
+    Args:
+        then: the step that begins once all are done.
+    """
     if not verbosity().progress:
         yield lambda done, total: None
         return
     console = standard_error()
     if not console.is_terminal:
-        yield _Lines(doing, things)
+        yield _Lines(doing, things, then)
         return
     with Progress(
         TextColumn(doing),
@@ -65,6 +130,7 @@ def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[On
         def on_progress(done: int, total: int) -> None:
             nonlocal first, under_way
             progress.update(task, completed=done, total=total)
+            step(then if done == total else "")
             if first is None:
                 first = done
             elif done > first and not under_way:
@@ -129,9 +195,10 @@ class _Lines:
     started and models loaded. The last line has the speed of the whole.
     """
 
-    def __init__(self, doing: str, things: str) -> None:
+    def __init__(self, doing: str, things: str, then: str = "") -> None:
         self._doing = doing
         self._things = things
+        self._then = then
         self._start = time.monotonic()
         self._first: int | None = None
         self._last = 0.0
@@ -155,4 +222,9 @@ class _Lines:
         left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
         speed = f", {rate:.1f} {self._things}/s" if rate > 0 else ""
         so_far = f", {more}" if more else ""
-        tell(f"{self._doing}: {done}/{total} {self._things}{so_far}{speed}{left}")
+        line = f"{self._doing}: {done}/{total} {self._things}{so_far}{speed}{left}"
+        tell(line)
+        if done == total:
+            step(self._then)
+        else:
+            _steps.told(line)

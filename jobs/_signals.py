@@ -13,6 +13,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 
+from engine.messages.errors import masked
+from jobs._terminal import shown
+
 _STOPPING = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 # Most seconds for a command's own end, actors and all; then its processes are killed.
 _PATIENCE = 7.0
@@ -26,10 +29,11 @@ class StoppedError(Exception):
 
     Attributes:
         status: the exit status, 128 and the signal's number.
+        is_told: whether that was printed already.
     """
 
-    def __init__(self, number: int) -> None:
-        self.status = 128 + number
+    def __init__(self, number: int, *, is_told: bool = False) -> None:
+        self.status, self.is_told = 128 + number, is_told
         super().__init__(_line(number, _KEPT.get()))
 
 
@@ -67,9 +71,11 @@ def stoppable() -> Iterator[None]:
                 number = watch.received if watch else None
                 if number is None and not isinstance(error, KeyboardInterrupt):
                     raise
+                is_told = False
                 if watch:
                     watch.left = True
-                raise StoppedError(number or signal.SIGINT) from error
+                    is_told = number is not None and watch.told.wait(1)
+                raise StoppedError(number or signal.SIGINT, is_told=is_told) from error
     finally:
         _KEPT.reset(token)
 
@@ -80,11 +86,13 @@ class _Watch:
     Attributes:
         received: the number of the first signal that came.
         left: whether the block has been left after it, so that someone else says what is kept.
+        told: set once a log has the line that says it.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
         self.left = False
+        self.told = threading.Event()
 
     def __enter__(self) -> _Watch:
         self._read, self._write = os.pipe()
@@ -117,15 +125,33 @@ def _end_in_time(read: int, watch: _Watch, kept: list[str]) -> None:
     while content := os.read(read, 64):
         for number in content:
             if number in set(_STOPPING):
+                # A signal to the whole group, as Slurm and timeout send it, ends Ray's processes too, and Ray then
+                # ends this one: a log has the line before, and nothing that Ray says of it.
+                if not os.isatty(2):
+                    _tell(number, kept)
+                    watch.told.set()
+                    if not os.isatty(1):
+                        _discard(1)
+                    _discard(2)
                 time.sleep(_PATIENCE)
-                if not watch.left:
-                    with contextlib.suppress(OSError):
-                        os.write(2, f"erag: {_line(number, kept)}\n".encode())
+                if not (watch.left or watch.told.is_set()):
+                    _tell(number, kept)
                 for child in children(os.getpid()):
                     with contextlib.suppress(OSError):
                         os.kill(child, signal.SIGKILL)
                 os._exit(128 + number)
     os.close(read)
+
+
+def _tell(number: int, kept: list[str]) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"erag: {shown(masked(_line(number, kept)))}\n".encode())
+
+
+def _discard(descriptor: int) -> None:
+    """Send what is written to a descriptor from now on nowhere."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def children(process: int) -> list[int]:
@@ -147,4 +173,4 @@ def children(process: int) -> list[int]:
 
 def without_output() -> None:
     """Send what standard output still holds nowhere, where it cannot be written any more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _discard(sys.stdout.fileno())

@@ -35,7 +35,7 @@ from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
 from engine.tables import ARTICLE_ID, QUERY_ID
 from jobs._command import ConfigFile, run_command, with_verbosity
-from jobs._progress import event, shown_progress
+from jobs._progress import event, shown_progress, step
 from jobs._results import outputs
 from jobs._signals import keeps
 from jobs._terminal import say
@@ -168,6 +168,7 @@ def _retrieve_and_evaluate(
 ) -> None:
     """The demo's own work, which began at ``start``; with ``some`` of its questions only."""
     store = out / "store"
+    step("cutting articles into passages")
     source = wikipedia_dump()
     corpus = passages(read_source(source))
     corpus_path = out / "corpus.parquet"
@@ -180,6 +181,7 @@ def _retrieve_and_evaluate(
     chosen = read_parquet(chosen_path).height if some and chosen_path.exists() else None
     if some:
         queries = queries.head(chosen or SHORT_ANSWERS)
+    step("indexing and retrieving")
     build_index(corpus, out / "index")
     run = search(out / "index", queries, k=K)
     run_path = out / "run.parquet"

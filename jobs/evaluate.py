@@ -37,7 +37,7 @@ from jobs._evaluation_options import (
 )
 from jobs._options import with_signature
 from jobs._planning import plan_and_print
-from jobs._progress import event, shown_progress
+from jobs._progress import event, shown_progress, step
 from jobs._results import outputs, print_results, write_results
 from jobs._signals import keeps
 from jobs._terminal import warn_of_code
@@ -119,6 +119,7 @@ def evaluate_and_report(
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(name_files(files)))
     folder = None
+    step("reading the inputs")
     if pairs := shard_pairs(files, settings[0]):
         folder = folder_at(out) / SHARDS
         shards: InputShards = _cut(files, settings, folder / _INPUTS, pairs)
@@ -129,11 +130,13 @@ def evaluate_and_report(
         digests = inputs_sha256(cut_inputs(inputs, settings[0].ranking.k))
     if not overwrite:
         refuse_another(out, conditions, digests, runs=len(shards.runs))
-    with shown_progress() as on_progress:
+    step("preparing labels and the reader, which may be a model to convert or to load")
+    with shown_progress(then="scoring, and computing statistics") as on_progress:
         context = Context(store=store, on_progress=on_progress, on_event=event)
         done = study_shards(shards, conditions, context, folder)
     result = done.evaluations[done.main]
     study = done if len(conditions) > 1 else None
+    step("writing tables and the page")
     found = write_results(result, name_files(files), out, study, origin)
     print_results(found, folder_at(out).shown(), full=full)
     return result

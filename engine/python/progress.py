@@ -79,7 +79,7 @@ class _Shown:
         self._done, self._total = done, total
 
     def __repr__(self) -> str:
-        return f"reading: {self._done}/{self._total} reads"
+        return f"reading: {self._done}/{self._total} LLM calls"
 
     def _repr_html_(self) -> str:
         return f'<progress value="{self._done}" max="{self._total}"></progress> {self!r}'

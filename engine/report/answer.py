@@ -99,5 +99,5 @@ def _notes(findings: Findings) -> list[str]:
     in_full = [f"note: {note['text']}" for code in _IN_FULL for note in noted.get(code, ())]
     about = [code.replace("_", " ") for code in noted if code not in _IN_FULL]
     if others := len(printed.remarks(findings)):
-        about.append(counted(others, "note[|s] on single figures"))
+        about.append(f"{others} on single figures")
     return [*in_full, *([f"notes: {', '.join(about)}"] if about else [])]

@@ -27,7 +27,7 @@ _SHOWN = 3
 CASES = {
     "clear": "Choose {best}{only}.",
     "undecided": "The data do not decide between {rivals}{only}.",
-    "undecided_some": "The data do not decide between {rivals}{only}; {best} is clearly ahead of {beaten}.",
+    "undecided_some": "The data do not decide between {rivals}; {best} is significantly ahead of {beaten}{only}.",
     "tie": "All runs are tied{only}.",
     "one_query": "One query cannot decide between {rivals}{only}.",
     "no_intervals": "Without resamples the certainty is unknown; {best} is ahead{only}.",

@@ -99,10 +99,9 @@ def stopped(script, number, *arguments, group=False, after=0.5):
     time.sleep(after)
     below = children(process.pid)
     start = time.monotonic()
-    if group:  # as a terminal does
-        os.killpg(process.pid, number)
-    else:
-        os.kill(process.pid, number)
+    # To the group as a terminal does, and twice as timeout does: to the command, and to its group.
+    for _ in range(2 if number == signal.SIGTERM else 1):
+        (os.killpg if group else os.kill)(process.pid, number)
     said = process.communicate(timeout=60)[1]
     took = time.monotonic() - start
     deadline = time.monotonic() + 10
@@ -173,8 +172,6 @@ def test_reading_on_ray_stops_within_seconds(tmp_path, number, status, group):
     )
     assert below
     assert took < 10
-    if group and number == signal.SIGTERM and code == 1:
-        # Ray's own processes got it too, and Ray ends a driver whose node has gone, at once and silently.
-        assert said == ""
-    else:
-        assert (code, said.count("\n")) == (status, 1), said
+    # Ray's own processes got it too, and Ray ends a driver whose node has gone; the line came before.
+    assert code == status or (group and number == signal.SIGTERM and code == 1)
+    assert said.count("\n") == 1, said

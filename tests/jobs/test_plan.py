@@ -81,7 +81,7 @@ def test_a_dry_run_counts_and_reads_nothing(plan, files):
     status, printed, _ = plan("--actors", 0, "--dry-run", command="evaluate")
     assert status == 0
     assert row(printed, "all") == ["36", "0", "0", "36"]
-    assert "that takes a probe, which erag plan makes by default" in printed
+    assert "no time is predicted without a probe, which erag plan makes by default" in printed
     assert "probe:" not in printed
     assert not files["out"].exists()
     assert not (files["out"].parent / "store").exists()
@@ -137,7 +137,7 @@ def test_options_of_a_plan_may_stand_in_the_file_of_the_evaluation(plan, tmp_pat
     config.write_text("actors: 0\nprobe-reads: 0\n")
     status, printed, _ = plan("--config", config)
     assert status == 0
-    assert "that takes a probe" in printed
+    assert "without a probe" in printed
 
 
 @pytest.mark.parametrize(

@@ -57,3 +57,35 @@ def test_no_estimate_is_off_by_ten(lines, step):
         if found := re.search(r"(\d+)/600 .* (\d+) s left", line):
             done, left = map(int, found.groups())
             assert left == pytest.approx(total - done, rel=0.1, abs=1)
+
+
+def test_a_step_is_named_before_two_seconds_and_a_log_has_a_line_every_fifteen(monkeypatch):
+    told, now = [], [0.0]
+    monkeypatch.setattr(_progress, "tell", lambda line: told.append((now[0], line)))
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    steps = _progress._Steps()
+    monkeypatch.setattr(_progress, "_steps", steps)
+    _progress.step("reading the inputs")  # takes a second: nothing is said
+    progress = _progress._Lines("reading", "LLM calls", "computing statistics")
+    for half in range(141):
+        now[0] = half / 2
+        if now[0] == 1:
+            _progress.step("loading the model")
+        if now[0] in (20, 60):  # a first batch, and the last one
+            progress(int(now[0]), 60)
+        steps.beat(bar=False)
+    assert told == [
+        (2.5, "loading the model \u2026"),
+        (17.5, "loading the model (16 s so far)"),
+        (20, "reading: 20/60 LLM calls"),
+        (35, "reading: 20/60 LLM calls (15 s so far)"),
+        (50, "reading: 20/60 LLM calls (30 s so far)"),
+        (60, "reading: 60/60 LLM calls, 0.7 LLM calls/s"),
+        (61.5, "computing statistics \u2026"),
+    ]
+    # beside a bar a step is named once
+    steps.begin("writing")
+    for half in range(200):
+        now[0] = 80 + half / 2
+        steps.beat(bar=True)
+    assert [line for _, line in told[7:]] == ["writing \u2026"]

@@ -45,7 +45,8 @@ def test_a_notebook_shows_one_line_that_changes(monkeypatch):
     with progress(shown=True) as on_progress:
         for done in range(3):
             on_progress(done, 2)
-    assert shown == ["reading: 0/2 reads"]
+    assert shown == ["reading: 0/2 LLM calls"]
     assert handles == [
-        f'<progress value="{done}" max="2"></progress> reading: {done}/2 reads' for done in (1, 2)
+        f'<progress value="{done}" max="2"></progress> reading: {done}/2 LLM calls'
+        for done in (1, 2)
     ]

@@ -99,7 +99,7 @@ CASES = {
     "undecided in part": (
         evaluation([("erag", P, ALIKE)], WHOLE),
         [
-            r"The data do not decide between t and u; t is clearly ahead of s\. End to end \(em, 60 queries; 95% "
+            r"The data do not decide between t and u; t is significantly ahead of s\. End to end \(em, 60 queries; 95% "
             r"intervals and p adjusted for 3 pairs of runs\): t leads u by 0\.050 .*; t leads s by 0\.417 .*\.",
             r"60 queries are too few: plan for about (199|2\d0) to separate t from u \(80% power, if the true "
             r"difference is as large as here\)\.",

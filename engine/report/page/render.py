@@ -53,7 +53,7 @@ def where_to_look(out: str | Path) -> str:
     if lacking := missing("page"):
         needs = f"there is no {PAGE}, which needs {listed(lacking)}"
         return f"{needs}: {command('page')} && erag report {shlex.quote(str(out))}"
-    return f"{PAGE} there is the page to look at"
+    return f"open {PAGE} there"
 
 
 def rendered(
