@@ -13,7 +13,7 @@ PRECISION ?=
 # Each has a folder of its own: a training goes on from its own checkpoints alone.
 READER := build/reader$(if $(filter-out 1,$(HOURS)),-$(HOURS)h)$(if $(PRECISION),-$(PRECISION))
 
-.PHONY: install vllm gpu gpu-python demo reader check pure test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
+.PHONY: install vllm gpu gpu-python demo reader check pure test pytest test-slow test-faults test-integrations test-gpu gpu-constraints docs lint format audit clean
 
 # What carries the bundled model and articles.
 CARRIERS := engine/demo/carriers.txt
@@ -117,7 +117,7 @@ check: $(VENV)/.installed-test
 	$(MAKE) --no-print-directory --jobs 2 lint pure
 
 pure: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "not slow and not faults and not pages" --ignore tests/report/page/test_browser.py \
+	$(BIN)/python -m pytest -m "not slow and not faults and not integrations and not pages" --ignore tests/report/page/test_browser.py \
 	  --ignore tests/report/test_certificate.py --numprocesses 2 --dist loadscope --no-loadscope-reorder $(PURE)
 
 # Lint and types run beside the tests, in what these leave of two cores.
@@ -125,7 +125,7 @@ test: $(VENV)/.installed-test
 	$(MAKE) --no-print-directory --jobs 2 lint pytest
 
 pytest: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "not slow and not faults" --numprocesses 2 --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not slow and not faults and not integrations" --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed-s3 $(VENV)/.installed-docs
 	$(BIN)/python -m pytest -m slow
@@ -134,6 +134,11 @@ test-slow: $(VENV)/.installed-s3 $(VENV)/.installed-docs
 # to a head here, which the other tests do without: its dashboard makes every Ray start more slowly.
 test-faults: $(VENV)/.installed-cluster
 	$(BIN)/python -m pytest -m faults
+
+# Installs the engine from a package index into environments of their own, alone and beside MLflow, LangChain,
+# LlamaIndex and Haystack. One alone: make test-integrations ONLY=core
+test-integrations: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m integrations tests/integrations $(if $(ONLY),-k '$(ONLY)')
 
 # On a machine with a GPU, after make gpu: what a pretended one cannot show, as a report for docs/benchmarks.md.
 test-gpu: $(VENV)/.installed

@@ -24,7 +24,7 @@ from engine.sources.runs.checks import by_rank, by_score, listed_twice, require_
 from engine.sources.runs.read import read_run
 from engine.sources.runs.records import RESULTS, rank_of
 from engine.sources.runs.scan import conform_rows
-from engine.sources.runs.texts import id_of
+from engine.sources.runs.texts import id_of, read_runs_with_texts
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, TEXT, TITLE
 
 # What columns are called: as in files, and as PyTerrier, BEIR and ir_measures have them.
@@ -146,7 +146,12 @@ def _is_row(value: Any) -> bool:
 def _tables(name: str, given: Any, texts: Texts | None) -> Iterator[pl.DataFrame]:
     """The run table of each system in what was given under one name."""
     if is_path(given):
-        frame = read_run(given)
+        if texts is None:
+            frame = read_run(given)
+        else:
+            frame, carried = read_runs_with_texts([given])
+            for passage in carried.iter_rows(named=True):
+                texts.add(passage[DOC_ID], passage)
         yield frame.with_columns(pl.lit(name).alias(RUN)) if name else frame
         return
     if isinstance(given, Mapping):

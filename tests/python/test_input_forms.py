@@ -138,7 +138,8 @@ def test_files_of_runs_that_carry_texts_need_no_passages(tmp_path, paths):
     run.write_text(json.dumps({"1": ["Oranjestad is there"], "2": ["nothing here"]}))
     of_file = inputs_of(Given(paths["q"], None, run), SETTINGS)
     in_memory = inputs_of(Given(QUERIES, None, {"texts": json.loads(run.read_text())}), SETTINGS)
-    assert inputs_sha256(of_file) == inputs_sha256(in_memory)
+    beside = inputs_of(Given(QUERIES, None, run), SETTINGS)
+    assert inputs_sha256(of_file) == inputs_sha256(in_memory) == inputs_sha256(beside)
 
 
 def test_answers_are_needed_only_where_something_is_held_against_them(paths):
