@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -23,11 +24,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.machine.batching import machine_memory
 from engine.machine.private_folder import PrivateFolder, make_folder
-from engine.messages.errors import ReadError
+from engine.messages.errors import InputError, ReadError
 
 # A socket's path has 107 bytes at most. Below its folder Ray needs a session's name, with the time and a
 # process id of up to seven digits, and "/sockets/plasma_store": 64 bytes, and some to spare.
 _LONGEST_FOLDER = 38
+# Seconds in which the head of a cluster answers.
+_ANSWERS = 5.0
+_JOINED = "give host:port of the cluster's head, as in 10.0.0.1:6379, or unset it to use this machine alone"
 # The folder of the Ray that this process started, and the variables of its environment before.
 _folder: PrivateFolder | None = None
 _environment_before: dict[str, str | None] = {}
@@ -48,7 +52,7 @@ def start_ray(plan_bytes: int = 0) -> None:
         plan_bytes: size of what will be put into the object store.
 
     Raises:
-        InputError: there is no folder for Ray's temporary files.
+        InputError: there is no folder for Ray's temporary files, or no cluster at ``RAY_ADDRESS``.
         ReadError: the Ray that was started takes anybody's commands.
     """
     if ray.is_initialized():
@@ -58,6 +62,7 @@ def start_ray(plan_bytes: int = 0) -> None:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS") or "local"
     settings: dict[str, Any] = {}
+    _refuse_unreachable(address)
     if address == "local":
         folder = _make_private()
         # Ray keeps 30% of the memory for its object store by default; the plan is all that is in it.
@@ -72,17 +77,49 @@ def start_ray(plan_bytes: int = 0) -> None:
     ):  # where it is, a submitted job has it already, and Ray refuses it twice
         settings = {"runtime_env": {"env_vars": {_HIDES: "1"}}}
     with _replayed_on_failure(), _own_handler():
-        ray.init(
-            address=address,
-            job_config=_job_config(),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **settings,
-        )
+        try:
+            ray.init(
+                address=address,
+                job_config=_job_config(),
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **settings,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            if address == "local":
+                raise
+            raise InputError(
+                f"RAY_ADDRESS is {address}, a cluster that cannot be joined ({error})", _JOINED
+            ) from None
     if address == "local" and os.environ.get(_MODE) != "token":
         stop_ray()
         raise ReadError("Ray was started without a token, open to everybody on the network")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Refuse what ``RAY_ADDRESS`` may be for other commands of Ray's, and a head that does not answer.
+
+    Ray would wait for minutes, without a word.
+    """
+    if address in ("local", "auto"):
+        return
+    kinds = {
+        "ray": "Ray's client connects",
+        "http": "jobs are submitted",
+        "https": "jobs are submitted",
+    }
+    scheme, separated, _ = address.partition("://")
+    if separated:
+        kind = kinds.get(scheme, "no cluster of Ray's is")
+        raise InputError(f"RAY_ADDRESS is {address}, where {kind}", _JOINED)
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWERS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"RAY_ADDRESS is {address}, where no cluster answers ({error})", _JOINED
+        ) from None
 
 
 def _job_config() -> JobConfig | None:
@@ -137,6 +174,8 @@ def _replayed_on_failure() -> Iterator[None]:
         os.dup2(held.fileno(), 2)
         try:
             yield
+        except InputError:  # says it all
+            raise
         except BaseException:
             held.seek(0)
             os.write(original, held.read())

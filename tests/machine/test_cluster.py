@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from engine.machine import cluster
+from engine.messages.errors import InputError
 
 # Knows the address, as anybody does who looks at the open ports, and not the token.
 STRANGER = """
@@ -34,6 +35,7 @@ ray.get(intrude.remote())
 DRIVER = """
 import sys, time
 from engine.machine import cluster
+from engine.messages.errors import InputError
 
 cluster.start_ray()
 print(cluster._folder.path, flush=True)
@@ -78,6 +80,25 @@ def test_a_task_without_a_gpu_sees_none_and_its_models_stay_on_the_cpu():
     assert ray.get(ray.remote(num_gpus=0)(look).remote()) == ("", False, "cpu")
     with pretended_cuda():  # a driver, to which Ray assigns nothing, may use what there is
         assert str(device.prepare(SimpleNamespace(threads=0, memory=0))) == "cuda:0"
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("http://127.0.0.1:8265", "where jobs are submitted"),
+        ("ray://127.0.0.1:10001", "where Ray's client connects"),
+        ("anyscale://x", "where no cluster of Ray's is"),
+        ("127.0.0.1:1", "where no cluster answers"),
+        ("127.0.0.1", "where no cluster answers"),
+        ("127.0.0.1:99999999999999999999", "where no cluster answers"),
+    ],
+)
+def test_an_address_where_no_cluster_is_ends_with_one_line(monkeypatch, address, told):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    with pytest.raises(InputError) as refused:
+        cluster.start_ray()
+    assert str(refused.value).startswith(f"RAY_ADDRESS is {address}, {told}")
 
 
 def test_workers_of_a_joined_cluster_are_asked_to_hide_gpus_and_a_submitted_job_is_not_asked_twice(
