@@ -26,7 +26,7 @@ from engine.sources.passages.listed import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.edits import PerturbedRun
 from engine.sources.runs.texts import read_runs_with_texts
-from engine.tables import ARTICLE_ID, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
+from engine.tables import ANSWERS, ARTICLE_ID, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 
 _EMPTY_PASSAGES = "empty_passages"
 
@@ -267,8 +267,10 @@ def read_inputs(files: InputFiles, *, k: int, passages: Listed | None = None) ->
     rows = checked.lists.read(0, k + 1)
     is_kept = rows[RANK] <= k
     return EvaluationInputs(
-        queries=checked.queries,
-        corpus=pl.concat([tables.empty(tables.CORPUS), *checked.passages.scan()]),
+        queries=composed(checked.queries, QUERY, ANSWERS),
+        corpus=composed(
+            pl.concat([tables.empty(tables.CORPUS), *checked.passages.scan()]), TITLE, TEXT
+        ),
         runs=rows.filter(is_kept),
         k=k,
         tables=checked.tables,
@@ -277,6 +279,16 @@ def read_inputs(files: InputFiles, *, k: int, passages: Listed | None = None) ->
         notes=checked.notes,
         queries_file=files.queries,
         unmatchable=checked.unmatchable,
+    )
+
+
+def composed(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """Texts, or lists of texts, in Unicode's composed form (NFC), as outputs are: equal to the eye is equal."""
+    return frame.with_columns(
+        pl.col(name).list.eval(pl.element().str.normalize("NFC"))
+        if frame.schema[name] == pl.List(pl.String)
+        else pl.col(name).str.normalize("NFC")
+        for name in columns
     )
 
 

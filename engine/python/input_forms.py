@@ -11,6 +11,7 @@ from engine import tables
 from engine.evaluation.inputs import (
     EvaluationInputs,
     InputFiles,
+    composed,
     input_notes,
     input_tables,
 )
@@ -37,7 +38,7 @@ from engine.sources.queries.read import (
     read_query_set,
 )
 from engine.sources.queries.rows import QueryRow
-from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RANK, RUN, TEXT
+from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 
 _QUERIES, _PASSAGES, _RUNS, _ANSWERS = "queries", "passages", "runs", "answers"
 
@@ -103,8 +104,8 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     matched = match_titles(queries, query_set.titles, passages)
     matched, clustered = with_clusters(matched, query_set.groups, cluster)
     return EvaluationInputs(
-        queries=matched,
-        corpus=passages,
+        queries=composed(matched, QUERY, ANSWERS),
+        corpus=composed(passages, TITLE, TEXT),
         runs=cut,
         k=k,
         tables={name: _table(name, table, queries) for name, table in given.tables.items()},

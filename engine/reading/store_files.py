@@ -123,13 +123,15 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
 def _in_full(frame: pl.DataFrame) -> pl.DataFrame:
     """A file's table without reads that ended early, and of before thoughts were told from answers without outputs
     that are blank or begin with a thought, which often were what stood before the first line break.
+    Outputs are composed, as they are since.
     """
     if _ENDED_EARLY in frame.columns:
         frame = frame.filter(~pl.col(_ENDED_EARLY))
     if not {OUTPUT, CONFIDENCE} <= set(frame.columns) or THOUGHT in frame.columns:
         return frame
     written = ~pl.col(OUTPUT).str.contains(rf"(?s)^\s*({THINK[0]}.*)?$")
-    return frame.filter(written | pl.col(CONFIDENCE).is_not_null())
+    kept = frame.filter(written | pl.col(CONFIDENCE).is_not_null())
+    return kept.with_columns(pl.col(OUTPUT).str.normalize("NFC"))
 
 
 def keys_of(folder: Folder, name: str) -> pl.Series | None:

@@ -1,5 +1,6 @@
 import ast
 import json
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,3 +175,37 @@ def test_a_passage_that_a_list_has_by_its_id_and_by_its_text_is_refused(files, t
     assert str(caught.value).startswith(
         f"{run}: document 'b' comes into the list of query '2' twice"
     )
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize("of_output", ["NFC", "NFD"])
+def test_texts_that_are_the_same_to_the_eye_match(files, tmp_path, form, of_output):
+    """In whatever form the question, its answer, the passage and the reader's output are written."""
+
+    def written(form, text):
+        return unicodedata.normalize(form, text)
+
+    files[0].write_text(
+        json.dumps(
+            {
+                "id": "1",
+                "input": written(form, "서울?"),
+                "output": [{"answer": written(form, "Café")}],
+            }
+        )
+    )
+    files[1].write_text(json.dumps({"id": "a", "text": written(form, "Das Café Zürich")}))
+    files[2].write_text("1 Q0 a 1 3 s\n")
+    given = read_files(files[0], files[1], [files[2]], k=1)
+    assert given.queries["query"].to_list() == ["서울?"]
+    for metric in ("em", "f1"):
+        settings = Settings.of(
+            k=1,
+            metric=metric,
+            annotators=("erag", "containment", "containment-substring"),
+            resamples=0,
+        )
+        reader = ScriptedReader(lambda text: written(of_output, "Café"))
+        result = evaluate(given, settings, store=tmp_path / metric, executor=reader)
+        assert result.labels["label"].to_list() == [1.0, 1.0, 1.0]
+        assert result.end_to_end["value"].to_list() == [1.0]
