@@ -1,30 +1,27 @@
-"""Checkpoints in a folder at any address: training that was killed goes on from there as if it had not been.
+"""Checkpoints in a folder at any address: training that was killed goes on from the latest one.
 
-A checkpoint is the weights and the optimizer's moments as safetensors, and ``checkpoint.json``, which comes
-last and names them: where it is, so is everything that it describes, and what it does not name is of
-nobody's use. Random numbers follow from the recipe's seed and the step, so none are kept.
+A checkpoint is the files of transformers' Trainer in a folder of its own, and ``checkpoint.json``, which comes last
+and names the step: what it does not name is of nobody's use.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.messages.errors import InputError
-from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder
-from engine.sources.io.replacing import private_directory
 from engine.training.examples import Cuts
 
-if TYPE_CHECKING:
-    from engine.training.learner import Learner
-
 _STATE = "checkpoint.json"
-_FILES = re.compile(r"(weights|optimizer)-\d+\.safetensors")
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
+WEIGHTS = "model.safetensors"
+# Without one of these the Trainer would begin that part anew, and say nothing.
+_NEEDED = {WEIGHTS, "optimizer.pt", "scheduler.pt", "trainer_state.json"}
 # The folder, within that of the checkpoints, of the model when training has ended.
 MODEL = "model"
 
@@ -45,7 +42,7 @@ class Evaluation:
     tokens: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Progress:
     """How far training is.
 
@@ -62,23 +59,23 @@ class Progress:
         cuts: what was cut in the first epoch.
         seconds: of training, evaluations included, over all attempts.
         peak_memory: the highest of any worker, in bytes.
-        capacity: of ``learner.Capacity``, of each worker.
+        at_once: of each worker, as ``learner.Learner.at_once`` says it.
         starts: how often training began or went on.
         ended: why training has ended; empty while it goes on.
     """
 
     run: str
-    precision: str = ""
+    precision: str
     configuration: Mapping[str, Any] = field(default_factory=dict)
     step: int = 0
-    losses: tuple[float, ...] = ()
+    losses: list[float] = field(default_factory=list)
     tokens: int = 0
-    evaluations: tuple[Evaluation, ...] = ()
+    evaluations: list[Evaluation] = field(default_factory=list)
     best: int = 0
     cuts: Cuts = field(default_factory=Cuts)
     seconds: float = 0.0
     peak_memory: int = 0
-    capacity: tuple[Mapping[str, Any], ...] = ()
+    at_once: list[dict[str, Any]] = field(default_factory=list)
     starts: int = 0
     ended: str = ""
 
@@ -104,20 +101,16 @@ def load_progress(folder: Folder, run: str) -> Progress | None:
     """
     try:
         content = json.loads(folder.read(_STATE))
-        progress = Progress(
-            **content
-            | {
-                "losses": tuple(content["losses"]),
-                "evaluations": tuple(Evaluation(**one) for one in content["evaluations"]),
-                "capacity": tuple(content["capacity"]),
-                "cuts": Cuts(**content["cuts"]),
-            }
-        )
+        evaluations = [Evaluation(**one) for one in content["evaluations"]]
+        cuts = Cuts(**content["cuts"])
+        progress = Progress(**{**content, "evaluations": evaluations, "cuts": cuts})
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
         raise InputError(
-            "is not a checkpoint of a training", "give another folder", path=folder.shown(_STATE)
+            "is not a checkpoint of a training, or one of an earlier version",
+            "give another folder, or remove it to train anew",
+            path=folder.shown(_STATE),
         ) from None
     if progress.run != run:
         raise InputError(
@@ -133,126 +126,59 @@ def are_in(folder: Folder) -> bool:
     return _STATE in folder.names()
 
 
-def save_progress(folder: Folder, progress: Progress, learner: Learner) -> None:
-    """Write a checkpoint, and remove what it replaces.
+def save(folder: Folder, progress: Progress, directory: Path) -> None:
+    """Keep a checkpoint of the Trainer, and remove what it replaces.
+
+    Args:
+        directory: where the Trainer has written it.
 
     Raises:
         WriteError: the place cannot be written; the checkpoint before is whole.
     """
-    with private_directory() as directory:
-        weights, optimizer = _names(progress.step)
-        # Those of the start, too: where no evaluation is better, they are the result.
-        _save(_weights_of(learner), directory / weights)
-        folder.put(weights, directory / weights)
-        if progress.step:
-            _save(_moments_of(learner), directory / optimizer)
-            folder.put(optimizer, directory / optimizer)
-    write_progress(folder, progress)
-
-
-def write_progress(folder: Folder, progress: Progress) -> None:
-    """Write how far training is, whose weights are there, and remove those of no further use."""
-    text = json.dumps(asdict(progress), indent=1) + "\n"
-    folder.write(_STATE, text.encode())
-    kept = {*_names(progress.step), _names(progress.best)[0]}
+    for file in sorted(directory.iterdir()):
+        (folder / _name(progress.step)).put(file.name, file)
+    folder.write(_STATE, (json.dumps(asdict(progress), indent=1) + "\n").encode())
     # What is deleted must not be what a machine that stops would find named.
     folder.settle()
-    folder.delete(name for name in folder.names() if _FILES.fullmatch(name) and name not in kept)
+    _delete(folder, but=(progress.step, progress.best))
 
 
-def restore(folder: Folder, progress: Progress, learner: Learner) -> None:
-    """Put a model and its optimizer where a checkpoint left them.
-
-    Raises:
-        InputError: a file is missing or of another model.
-    """
-    if progress.step:
-        weights, optimizer = _names(progress.step)
-        _set_weights(learner, _load(folder, weights))
-        _set_moments(learner, _load(folder, optimizer), progress.step)
-
-
-def restore_best(folder: Folder, progress: Progress, learner: Learner) -> None:
-    """Put a model where its best evaluation was.
+def load(folder: Folder, step: int, directory: Path, *names: str) -> Path:
+    """Copy the checkpoint of a step, or some files of it, into a directory; where it is there.
 
     Raises:
-        InputError: as ``restore``.
+        InputError: a file is missing or cannot be read.
     """
-    _set_weights(learner, _load(folder, _names(progress.best)[0]))
+    source, target = folder / _name(step), directory / _name(step)
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        for name in names or sorted(_NEEDED.union(source.names())):
+            source.download(name, target / name)
+    except FileNotFoundError:
+        problem, remedy = "is missing", "remove the checkpoints, and train anew"
+        raise InputError(problem, remedy, path=source.shown(name)) from None
+    return target
 
 
 def remove(folder: Folder) -> None:
     """Remove the checkpoints of a training that has been delivered, and nothing else."""
-    names = [name for name in folder.names() if name == _STATE or _FILES.fullmatch(name)]
-    folder.delete([_STATE] if _STATE in names else [])
-    folder.delete(name for name in names if name != _STATE)
+    folder.delete([_STATE] if are_in(folder) else [])
+    _delete(folder)
     inside = folder / MODEL
     inside.delete(inside.names())
-    for place in (inside.at, folder.at):
-        if isinstance(place, Path) and place.is_dir() and not any(place.iterdir()):
-            place.rmdir()
+    folder.delete_empty([MODEL])
+    if isinstance(folder.at, Path) and folder.at.is_dir() and not any(folder.at.iterdir()):
+        folder.at.rmdir()
 
 
-def _names(step: int) -> tuple[str, str]:
-    return f"weights-{step}.safetensors", f"optimizer-{step}.safetensors"
+def _name(step: int) -> str:
+    return f"checkpoint-{step}"
 
 
-def _save(tensors: Mapping[str, Any], file: Path) -> None:
-    from safetensors.torch import save_file
-
-    with reported_writing(file):
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
-
-
-def _load(folder: Folder, name: str) -> dict[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    remedy = "remove the checkpoints, and train anew"
-    with private_directory() as directory:
-        try:
-            folder.download(name, directory / name)
-        except FileNotFoundError:
-            raise InputError("is missing", remedy, path=folder.shown(name)) from None
-        try:
-            return load_file(directory / name)
-        except SafetensorError:
-            raise InputError("is damaged", remedy, path=folder.shown(name)) from None
-
-
-def _weights_of(learner: Learner) -> dict[str, Any]:
-    return {name: parameter.detach().cpu() for name, parameter in learner.parameters.items()}
-
-
-def _set_weights(learner: Learner, tensors: Mapping[str, Any]) -> None:
-    _refuse_other(learner.parameters, tensors)
-    for name, parameter in learner.parameters.items():
-        parameter.data.copy_(tensors[name])
-
-
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-def _moments_of(learner: Learner) -> dict[str, Any]:
-    return {
-        f"{moment}.{name}": learner.optimizer.state[parameter][moment].cpu()
-        for name, parameter in learner.parameters.items()
-        for moment in _MOMENTS
-    }
-
-
-def _set_moments(learner: Learner, tensors: Mapping[str, Any], step: int) -> None:
-    import torch
-
-    for name, parameter in learner.parameters.items():
-        state: dict[str, Any] = {"step": torch.tensor(float(step))}
-        for moment in _MOMENTS:
-            state[moment] = tensors[f"{moment}.{name}"].to(parameter.device)
-        learner.optimizer.state[parameter] = state
-
-
-def _refuse_other(parameters: Iterable[str], tensors: Mapping[str, Any]) -> None:
-    if set(parameters) != tensors.keys():
-        raise InputError(
-            "a checkpoint is of another model", "remove the checkpoints, and train anew"
-        )
+def _delete(folder: Folder, but: tuple[int, ...] = ()) -> None:
+    """Delete checkpoints, but for those of some steps."""
+    kept = set(map(_name, but))
+    for name in folder.folders():
+        if _CHECKPOINT.fullmatch(name) and name not in kept:
+            (folder / name).delete((folder / name).names())
+            folder.delete_empty([name])

@@ -18,7 +18,6 @@ from engine.scoring.metrics import score_outputs
 from engine.sources.io.temporary import temporary_directory
 from engine.tables import DOC_IDS, FAILURE, QUERY_ID, VALUE
 from engine.training.examples import Readings
-from engine.training.group import Group
 from engine.training.learner import Learner, diverged, save
 from engine.training.start import Start
 
@@ -30,14 +29,14 @@ class Development:
         readings: all queries, each with its list; one without passages is read without any, as in an evaluation.
         start: the reader, and what it is given.
         metric: by which outputs are scored.
-        group: who shares them.
+        share: the places of this worker's queries.
     """
 
-    def __init__(self, readings: Readings, start: Start, metric: str, group: Group) -> None:
+    def __init__(self, readings: Readings, start: Start, metric: str, share: slice) -> None:
         self._queries = readings.queries
         self._start = start
         self._metric = metric
-        self._wanted = wanted(readings, start)[group.rank :: group.size]
+        self._wanted = wanted(readings, start)[share]
 
     def __call__(self, learner: Learner) -> tuple[float, int]:
         """The sum of the metric over this worker's queries, and how many they are.
@@ -93,7 +92,7 @@ def read(learner: Learner, start: Start, inputs: list[list[str]]) -> list[ReadOu
     from engine.reading.models.encoder_decoder import EncoderDecoderReader
 
     with temporary_directory(Path(tempfile.gettempdir(), "erag-model")) as directory:
-        save(learner, Path(start.spec.path), directory)
+        save(learner.model, Path(start.spec.path), directory)
         # Known by where it is: nobody else reads these weights.
         spec = replace(start.spec, path=str(directory), weights=directory.name)
         reader = EncoderDecoderReader(spec)

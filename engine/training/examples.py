@@ -70,21 +70,14 @@ class Cuts:
     targets: int = 0
     cut_targets: int = 0
 
-    def and_of(self, examples: Sequence[Example]) -> Cuts:
-        """With those of further examples."""
+    @staticmethod
+    def of(examples: Sequence[Example]) -> Cuts:
+        """Those of some examples."""
         return Cuts(
-            self.inputs + sum(len(example.inputs) for example in examples),
-            self.cut_inputs + sum(example.cut_inputs for example in examples),
-            self.targets + len(examples),
-            self.cut_targets + sum(example.cut_target for example in examples),
-        )
-
-    def __add__(self, other: Cuts) -> Cuts:
-        return Cuts(
-            self.inputs + other.inputs,
-            self.cut_inputs + other.cut_inputs,
-            self.targets + other.targets,
-            self.cut_targets + other.cut_targets,
+            sum(len(example.inputs) for example in examples),
+            sum(example.cut_inputs for example in examples),
+            len(examples),
+            sum(example.cut_target for example in examples),
         )
 
 

@@ -1,33 +1,37 @@
-"""A model that learns: losses, gradients and steps, within a budget of memory.
+"""A model that learns: loaded or drawn at random, the gradients of its loss within a budget of memory, saved.
 
 Fusion-in-Decoder's model is a plain T5: each input goes through the encoder on its own, and the decoder
 attends to all states of a query, end to end and without the padding between them, as the reader decodes
 (``engine.reading.models.t5``). With one input per query it is T5's ordinary training.
 
-The loss of a step is the sum over all target tokens of the cross entropy, divided by the number of these
-tokens in the whole batch, over all workers. So it depends neither on how a batch is cut into micro-batches
-nor on the number of workers, up to rounding and to the draws of dropout.
+The loss is summed over target tokens, and divided by their number in the whole batch by ``trainer``. So it does not
+depend on how a batch is cut into micro-batches, up to rounding and to the draws of dropout.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from engine.machine import batching, device
+from engine.machine.model_files import refuse_missing
+from engine.machine.model_loading import load_model
 from engine.messages.errors import InputError
+from engine.reading.models import fid_t5  # noqa: F401 (makes its model type known)
+from engine.reading.models.tokenizing import longest_input
+from engine.reading.protocol import ReaderSpec
 from engine.sources.io.files import reported_writing
+from engine.training.checkpoints import WEIGHTS
 from engine.training.examples import Example
-from engine.training.group import Group
-from engine.training.settings import Precision
+from engine.training.settings import Precision, Recipe
+from engine.training.start import TRAINED_BYTES, Start, refuse_too_little
 
 # Learned by no token: what pads targets.
 _NOTHING = -100
@@ -36,116 +40,61 @@ _NOTHING = -100
 CPU_TOKENS = 2048
 
 
-@dataclass
-class Capacity:
-    """How much goes through the model at once; part of a checkpoint, so that training goes on as it was.
-
-    Attributes:
-        tokens: of the encoder in a micro-batch, padding included; a query that has more goes alone.
-        checkpointing: whether activations are computed anew for the backward pass.
-        halvings: how often memory ran out.
-        asked: the budget of memory, and whether to compute activations anew, that this was decided for.
-    """
-
-    tokens: int
-    checkpointing: bool
-    halvings: int = 0
-    asked: str = ""
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The summed cross entropy of target tokens, their number, and that of the encoder's tokens without padding."""
-
-    total: float
-    tokens: int
-    read: int
-
-
-class Learned(NamedTuple):
-    """Of a step of all workers: the loss per target token, and the encoder's tokens without padding."""
-
-    loss: float
-    read: int
-
-
 class Learner:
-    """A model in training, on this worker's device.
+    """A model in training.
 
     Attributes:
-        model: of transformers, in float32.
-        device: where it is.
+        model: of transformers, in float32, on its device.
         precision: of the forward pass.
-        capacity: set by ``measure``, or by a checkpoint.
+        tokens: of the encoder in a micro-batch, padding included; a query that has more goes alone.
+        halvings: how often memory ran out.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        *,
-        device: torch.device,
-        precision: Precision,
-        weight_decay: float,
-        longest_input: int,
-        longest_target: int,
-    ) -> None:
-        self.model = model.to(device).train()
-        self.device = device
+    def __init__(self, model: Any, precision: Precision) -> None:
+        self.model = model.train()
         self.precision: Precision = precision
-        self._longest = longest_input, longest_target
-        settings = model.generation_config
-        self._start = int(settings.decoder_start_token_id or 0)
+        self.device: torch.device = model.device
+        gpu = self.device.type == "cuda"
+        self.tokens = batching.GPU_BATCH_TOKENS if gpu else CPU_TOKENS
+        self.halvings = 0
+        self._start = int(model.generation_config.decoder_start_token_id or 0)
         self._pad = int(model.config.pad_token_id or 0)
-        self.parameters: dict[str, torch.nn.Parameter] = dict(model.named_parameters())
-        self.optimizer = torch.optim.AdamW(
-            self.parameters.values(), lr=0.0, weight_decay=weight_decay
-        )
-        # There from the start: their memory is not to be found during a step, and sums need all of them.
-        for parameter in self.parameters.values():
-            parameter.grad = torch.zeros_like(parameter)
-            self.optimizer.state[parameter] = {
-                "step": torch.tensor(0.0),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
-        self.capacity = Capacity(device_tokens(device), checkpointing=False)
 
-    def measure(self, memory: float, inputs: int, checkpointing: bool | None) -> None:
+    @property
+    def at_once(self) -> dict[str, Any]:
+        """How much goes through the model at once, and whether activations are computed anew."""
+        anew = bool(self.model.is_gradient_checkpointing)
+        return {"tokens": self.tokens, "checkpointing": anew, "halvings": self.halvings}
+
+    def fit_into(self, memory: float, query: Example, checkpointing: bool | None) -> None:
         """Decide how much goes through the model at once, by a forward and backward pass on made-up inputs.
 
         Args:
             memory: bytes for activations.
-            inputs: the most of a query.
-            checkpointing: whether to compute activations anew; None for where one query would not fit.
+            query: the largest that there may be.
+            checkpointing: whether to compute activations anew; None for where this query would not fit.
         """
-        query = inputs * self._longest[0]
-        per_token = 0.0
+        longest, size = len(query.inputs[0]), sum(map(len, query.inputs))
+
+        def probe(tokens: int) -> None:
+            lengths = [longest] * (tokens // longest) + [tokens % longest] * (tokens % longest > 0)
+            inputs = tuple((self._start,) * length for length in lengths)
+            self._forward_backward([Example(inputs, query.target)])
+
+        per_token = 1.0
         for chosen in (False, True) if checkpointing is None else (checkpointing,):
             self._set_checkpointing(chosen)
-            cost = device.token_cost(self.device, self._probe)
-            per_token = max(self._least_cost(chosen), cost[1] if cost else 0.0)
-            if per_token * query <= memory:
+            cost = device.token_cost(self.device, probe)
+            # What cannot be measured, or hardly shows, is left to halving where memory runs out.
+            per_token = max(1.0, cost[1] if cost else 0.0)
+            if per_token * size <= memory:
                 break
-        self.clear()
-        fitting = int(min(memory // per_token, device_tokens(self.device)))
+        self.model.zero_grad()
+        fitting = int(min(memory // per_token, self.tokens))
         # A power of 2: what is measured varies from run to run, which should not change what is computed.
-        self.capacity = Capacity(
-            2 ** max(0, fitting.bit_length() - 1),
-            checkpointing=bool(self.model.is_gradient_checkpointing),
-        )
+        self.tokens = 2 ** max(0, fitting.bit_length() - 1)
 
-    def restore(self, capacity: Capacity) -> None:
-        """Go on with the capacity of a checkpoint."""
-        self.capacity = capacity
-        self._set_checkpointing(capacity.checkpointing)
-
-    def clear(self) -> None:
-        """Forget the gradients."""
-        for parameter in self.parameters.values():
-            assert parameter.grad is not None
-            parameter.grad.zero_()
-
-    def accumulate(self, examples: Sequence[Example], seed: int, *, may_checkpoint: bool) -> Loss:
+    def accumulate(self, examples: Sequence[Example], seed: int, *, may_checkpoint: bool) -> float:
         """Add the gradients of the summed loss of examples to those that are there, which must be none.
 
         Where memory runs out, the gradients are forgotten and it begins anew, with half as much at once.
@@ -154,86 +103,46 @@ class Learner:
             seed: of dropout.
             may_checkpoint: whether activations may be computed anew where a single query does not fit.
 
+        Returns:
+            the summed loss.
+
         Raises:
             InputError: memory ran out with a single query.
         """
         while True:
-            batches = self._cut(examples)
+            batches = self.cut(examples)
             try:
                 torch.manual_seed(seed)
-                totals = [self._forward_backward([examples[i] for i in batch]) for batch in batches]
-                return Loss(
-                    sum(totals),
-                    sum(len(example.target) for example in examples),
-                    sum(map(len, (tokens for example in examples for tokens in example.inputs))),
-                )
+                return sum(self._forward_backward([examples[i] for i in one]) for one in batches)
             except (RuntimeError, MemoryError) as error:
                 if not batching.is_out_of_memory(error):
                     raise
             # Outside the except block: the traceback would keep the failed batch's tensors alive.
             batching.free_cached_memory()
-            self.clear()
-            self._halve(examples, batches, may_checkpoint=may_checkpoint)
+            self.model.zero_grad()
+            self.halvings += 1
+            if max(map(len, batches)) > 1:
+                largest = max(_tokens(_shape(examples[i]) for i in one) for one in batches)
+                self.tokens = max(1, min(self.tokens, largest) // 2)
+            elif may_checkpoint and not self.model.is_gradient_checkpointing:
+                self._set_checkpointing(True)
+            else:
+                raise InputError(
+                    "memory ran out with a single query and its passages",
+                    "give more `memory`, fewer passages with `k`, or a smaller reader",
+                )
 
-    def update(self, own: Loss, group: Group, *, rate: float, clip: float) -> Learned:
-        """Take a step with the gradients of all workers.
-
-        Args:
-            own: of this worker's examples, whose gradients were accumulated.
-            rate: the learning rate.
-            clip: the longest gradient; 0 for any.
-
-        Raises:
-            InputError: the loss is not a number, in all workers alike; no step was taken.
-        """
-        gradients = [parameter.grad for parameter in self.parameters.values()]
-        counts = [own.total, own.tokens, own.read]
-        sums = torch.tensor(counts, dtype=torch.float32, device=self.device)
-        group.sum([*gradients, sums])
-        total, tokens, read = sums.tolist()
-        if not math.isfinite(total):
-            raise diverged("the loss")
-        for gradient in gradients:
-            gradient.div_(tokens)
-        if clip:
-            torch.nn.utils.clip_grad_norm_(self.parameters.values(), clip)
-        self.optimizer.param_groups[0]["lr"] = rate
-        self.optimizer.step()
-        self.clear()
-        return Learned(total / tokens, int(read))
-
-    def _cut(self, examples: Sequence[Example]) -> list[list[int]]:
+    def cut(self, examples: Sequence[Example]) -> list[list[int]]:
         """Group places of examples into micro-batches, those with the most tokens first."""
         shapes = [_shape(example) for example in examples]
         order = sorted(range(len(examples)), key=lambda i: (-examples[i].padded_tokens, i))
         micro: list[list[int]] = []
         for place in order:
-            if micro and _tokens(shapes[i] for i in (*micro[-1], place)) <= self.capacity.tokens:
+            if micro and _tokens(shapes[i] for i in (*micro[-1], place)) <= self.tokens:
                 micro[-1].append(place)
             else:
                 micro.append([place])
         return micro
-
-    def _halve(
-        self,
-        examples: Sequence[Example],
-        batches: Sequence[Sequence[int]],
-        *,
-        may_checkpoint: bool,
-    ) -> None:
-        most = max(map(len, batches))
-        self.capacity.halvings += 1
-        if most > 1:
-            largest = max(_tokens(_shape(examples[i]) for i in batch) for batch in batches)
-            self.capacity.tokens = max(1, min(self.capacity.tokens, largest) // 2)
-        elif may_checkpoint and not self.capacity.checkpointing:
-            self.capacity.checkpointing = True
-            self._set_checkpointing(True)
-        else:
-            raise InputError(
-                "memory ran out with a single query and its passages",
-                "give more `memory`, fewer passages with `k`, or a smaller reader",
-            )
 
     def _forward_backward(self, examples: Sequence[Example]) -> float:
         """Add the gradients of examples that go through the model at once; their summed loss."""
@@ -245,67 +154,33 @@ class Learner:
         """The summed cross entropy of the examples' target tokens."""
         targets = [torch.tensor(example.target) for example in examples]
         labels = pad_sequence(targets, batch_first=True, padding_value=_NOTHING).to(self.device)
-        logits = self.logits(examples, labels)
-        return cross_entropy(
-            logits.float().flatten(0, 1), labels.flatten(), ignore_index=_NOTHING, reduction="sum"
-        )
-
-    def logits(self, examples: Sequence[Example], labels: torch.Tensor) -> torch.Tensor:
-        """What the decoder says of each target token: (examples, longest target, vocabulary).
-
-        Args:
-            labels: (examples, longest target), negative behind the targets.
-        """
+        before = labels.roll(1, dims=1)
+        before = before.masked_fill(before < 0, self._pad)
+        before[:, 0] = self._start
         inputs = [torch.tensor(tokens) for example in examples for tokens in example.inputs]
         ids = pad_sequence(inputs, batch_first=True, padding_value=self._pad).to(self.device)
-        lengths = torch.tensor([len(tokens) for tokens in inputs], device=self.device)
-        mask = torch.arange(ids.shape[1], device=self.device) < lengths[:, None]
-        before = labels.roll(1, dims=1).masked_fill(labels.roll(1, dims=1) < 0, self._pad)
-        before[:, 0] = self._start
+        mask = self._mask(map(len, inputs))
+        counts = [sum(map(len, example.inputs)) for example in examples]
         half = torch.autocast(
             self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"
         )
         with half:
             states = self.model.encoder(input_ids=ids, attention_mask=mask.long())[0]
-            of_queries, all_own = self._joined(states, mask, examples)
-            return self.model(
-                encoder_outputs=(of_queries,),
-                attention_mask=all_own,
+            # The states of each query's inputs end to end: (examples, most tokens, width).
+            joined = pad_sequence(list(states[mask].split(counts)), batch_first=True)
+            logits = self.model(
+                encoder_outputs=(joined,),
+                attention_mask=self._mask(counts).long(),
                 decoder_input_ids=before,
                 use_cache=False,
             ).logits
+        return cross_entropy(
+            logits.float().flatten(0, 1), labels.flatten(), ignore_index=_NOTHING, reduction="sum"
+        )
 
-    @staticmethod
-    def _joined(
-        states: torch.Tensor, mask: torch.Tensor, examples: Sequence[Example]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The states of each query's inputs end to end, (examples, most tokens, width), and their mask."""
-        tokens = [sum(map(len, example.inputs)) for example in examples]
-        joined = pad_sequence(list(states[mask].split(tokens)), batch_first=True)
-        counts = torch.tensor(tokens, device=states.device)
-        own = torch.arange(joined.shape[1], device=states.device) < counts[:, None]
-        return joined, own.long()
-
-    def _probe(self, tokens: int) -> None:
-        """Learn a made-up query of so many tokens."""
-        longest, written = self._longest
-        whole, rest = divmod(tokens, longest)
-        lengths = [longest] * whole + [rest] * (rest > 0)
-        inputs = tuple((self._start,) * length for length in lengths)
-        self._forward_backward([Example(inputs, (self._start,) * written)])
-
-    def _least_cost(self, checkpointing: bool) -> float:
-        """Bytes that a token of the encoder takes at least, whatever was measured."""
-        config = self.model.config
-        item = 2 if self.precision == "bfloat16" else 4
-        inner = config.num_heads * config.d_kv
-        layers = config.num_layers
-        decoder = getattr(config, "num_decoder_layers", None) or layers
-        # What goes from layer to layer; and, unless it is computed anew, what is multiplied in them.
-        kept = 4 * config.d_model * layers
-        if not checkpointing:
-            kept += item * layers * (4 * inner + 2 * config.d_ff + 2 * config.d_model)
-        return float(kept + 2 * item * inner * decoder)
+    def _mask(self, lengths: Iterable[int]) -> torch.Tensor:
+        own = torch.tensor(list(lengths), device=self.device)
+        return torch.arange(int(own.max()), device=self.device) < own[:, None]
 
     def _set_checkpointing(self, on: bool) -> None:
         if on:
@@ -314,20 +189,13 @@ class Learner:
             self.model.gradient_checkpointing_disable()
 
 
-class _Shape(NamedTuple):
+def _shape(example: Example) -> tuple[int, int, int]:
     """Of a query: its inputs, the tokens of the longest, and of all."""
-
-    inputs: int
-    longest: int
-    tokens: int
-
-
-def _shape(example: Example) -> _Shape:
     lengths = [len(tokens) for tokens in example.inputs]
-    return _Shape(len(lengths), max(lengths), sum(lengths))
+    return len(lengths), max(lengths), sum(lengths)
 
 
-def _tokens(shapes: Iterable[_Shape]) -> int:
+def _tokens(shapes: Iterable[tuple[int, int, int]]) -> int:
     """Tokens that queries take in a micro-batch, with padding.
 
     Of the encoder's inputs, all as long as the longest; or of the states that the decoder attends to, as many for
@@ -345,39 +213,121 @@ def diverged(what: str) -> InputError:
     )
 
 
-def device_tokens(where: torch.device) -> int:
-    """The most tokens of the encoder in a micro-batch: more are no faster."""
-    return batching.GPU_BATCH_TOKENS if where.type == "cuda" else CPU_TOKENS
-
-
-def shares(batch: Sequence[int], group: Group) -> Sequence[int]:
-    """The part of a batch that a worker learns from."""
-    return batch[group.rank :: group.size]
-
-
-def batches(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """An epoch's batches; the last one may be smaller."""
-    for begin in range(0, len(order), size):
-        yield order[begin : begin + size]
-
-
-def save(learner: Learner, start: Path, directory: Path) -> None:
-    """Save the model as a plain Hugging Face directory, with the tokenizer's files as training began with them.
+def save(model: Any, start: Path, directory: Path) -> None:
+    """Save a model as a plain Hugging Face directory, with the tokenizer's files as training began with them.
 
     Args:
         start: the directory that training started from.
         directory: an empty one.
     """
-    model = learner.model
     model.config.architectures = [type(model).__name__]
     model.config.dtype = "float32"
     model.config.save_pretrained(directory)
     model.generation_config.save_pretrained(directory)
     # Not by save_pretrained: of several workers it has only the first one write.
-    weights = {name: one.detach().cpu().contiguous() for name, one in learner.parameters.items()}
-    with reported_writing(directory / "model.safetensors"):
-        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    weights = {name: one.detach().cpu().contiguous() for name, one in model.named_parameters()}
+    with reported_writing(directory / WEIGHTS):
+        save_file(weights, directory / WEIGHTS, metadata={"format": "pt"})
     for file in sorted(start.iterdir()):
         taken = file.suffix in {".json", ".model", ".txt", ".jinja"}
         if taken and not (directory / file.name).exists() and "index" not in file.name:
             (directory / file.name).write_bytes(file.read_bytes())
+
+
+def load_learner(
+    start: Start, recipe: Recipe, where: torch.device, precision: Precision
+) -> tuple[Learner, Any]:
+    """The model to be trained on a device, and its tokenizer.
+
+    Raises:
+        InputError: it cannot be loaded, or memory cannot hold it in training.
+    """
+    spec = start.spec
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            spec.path, local_files_only=True, trust_remote_code=False
+        )
+        model = initial_model(start, recipe.seed)
+    except InputError:
+        raise
+    except Exception as error:  # whatever damaged files make the libraries raise
+        reason = f"{type(error).__name__}: {error}"[:300]
+        raise InputError(
+            f"cannot be loaded ({reason})", "check or fetch the model again", path=spec.name
+        ) from error
+    _refuse_unfit(model, tokenizer, spec)
+    parameters = sum(one.numel() for one in model.parameters())
+    refuse_too_little(spec.memory, parameters)  # of a start from scratch, nobody knew before
+    try:
+        learner = Learner(model.to(where), precision)
+        inputs = recipe.k if start.prompt.fused else 1
+        tokens = (end_token(model),) * longest_input(spec, model.config)
+        query = Example((tokens,) * inputs, tokens[:1] * (spec.max_new_tokens + 1))
+        memory = device.batch_memory(spec, where, TRAINED_BYTES * parameters)
+        if torch.distributed.is_initialized():
+            memory -= 4 * parameters  # DistributedDataParallel's buckets
+        learner.fit_into(memory, query, recipe.gradient_checkpointing)
+    except (RuntimeError, MemoryError) as error:
+        if not batching.is_out_of_memory(error):
+            raise
+        raise InputError(
+            "memory cannot hold it with its gradients and the optimizer, which take "
+            f"{TRAINED_BYTES * parameters / 2**30:.1f} GiB, and learn from 512 tokens",
+            "use a smaller reader, or a machine with more memory",
+            path=spec.name,
+        ) from None
+    return learner, tokenizer
+
+
+def best_precision() -> Precision:
+    """bfloat16 where this machine has its arithmetic; else float32, also where float16 would be faster."""
+    return "bfloat16" if device.best_dtype() == "bfloat16" else "float32"
+
+
+def initial_model(start: Start, seed: int) -> Any:
+    """The model that training starts from, on the CPU."""
+    path = Path(start.spec.path)
+    config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    if start.from_scratch:
+        torch.manual_seed(seed)
+        return AutoModelForSeq2SeqLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
+    model, loading = load_model(
+        "encoder-decoder",
+        path,
+        config=config,
+        dtype="float32",
+        code="",
+        device=torch.device("cpu"),
+    )
+    refuse_missing(loading, start.spec.name)
+    return model
+
+
+def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
+    """Refuse a model that knows fewer tokens than its tokenizer, or another end of an answer, or none."""
+    known = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > known:
+        raise InputError(
+            f"its tokenizer has {len(tokenizer)} tokens, and vocab_size is {known}",
+            "set vocab_size in config.json to as many or more",
+            path=spec.name,
+        )
+    if model.generation_config.eos_token_id is None:
+        raise InputError(
+            "has no eos_token_id", "name the token that ends answers in config.json", path=spec.name
+        )
+    # T5's configuration has 1 where config.json says nothing: any word, in another's tokenizer.
+    if tokenizer.eos_token_id not in (None, end := end_token(model)):
+        raise InputError(
+            f"its tokenizer ends texts with token {tokenizer.eos_token_id}, and eos_token_id is {end}",
+            "set eos_token_id in config.json to the tokenizer's",
+            path=spec.name,
+        )
+
+
+def end_token(model: Any) -> int:
+    """The token that ends what the model writes."""
+    ends = model.generation_config.eos_token_id
+    return int(ends[0] if isinstance(ends, list) else ends)

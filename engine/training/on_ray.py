@@ -177,8 +177,10 @@ def _beside_the_driver() -> dict[str, Any]:
 
 def _work(config: dict[str, Any]) -> None:
     """What each worker does."""
-    from engine.training.group import Processes
+    from ray.train import get_context
 
+    # Each worker has its GPU for the first, where accelerate would take that of its number on the machine.
+    os.environ["LOCAL_RANK"] = "0"
     desk = config["desk"]
     if ray.get(desk.outcome.remote())[1] is not None:
         return  # what stopped the group before would stop it again
@@ -192,9 +194,8 @@ def _work(config: dict[str, Any]) -> None:
             desk.tell.remote(replace(progress, losses=progress.losses[-1:]), steps)
 
     try:
-        group = Processes()
-        result = train(config["plan"], config["folder"], group=group, on_progress=tell)
-        if group.rank == 0:
+        result = train(config["plan"], config["folder"], on_progress=tell)
+        if get_context().get_world_rank() == 0:
             ray.get(desk.finish.remote(result))
     except (InputError, ReadError, WriteError) as error:
         ray.get(desk.fail.remote(error))

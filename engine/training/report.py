@@ -62,7 +62,7 @@ class Trained:
             ),
             count_note(
                 "memory_halvings",
-                sum(int(one["halvings"]) for one in progress.capacity),
+                sum(int(one["halvings"]) for one in progress.at_once),
                 "[time|times] memory ran out, and the micro-batch was halved",
             ),
         ]
@@ -116,10 +116,7 @@ def content(trained: Trained, parameters: int) -> dict[str, Any]:
                 "seconds": progress.seconds,
                 "starts": progress.starts,
                 "peak_memory": progress.peak_memory,
-                "at_once": [
-                    {name: one[name] for name in ("tokens", "checkpointing", "halvings")}
-                    for one in progress.capacity
-                ],
+                "at_once": progress.at_once,
                 "versions": versions(_PACKAGES),
                 "audit": audit.content(trained.origin, {}),
             }

@@ -77,11 +77,6 @@ class Recipe(Checked):
             return self.learning_rate * step / rising
         return self.learning_rate * (steps - step + 1) / (steps - rising + 1)
 
-    def evaluates(self, step: int, examples: int) -> bool:
-        """Whether an evaluation follows a step, counted from 1; it follows the last one in any case."""
-        every = self.evaluate_every or self.steps_per_epoch(examples)
-        return step % every == 0 or step == self.steps(examples)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Workers(Checked):

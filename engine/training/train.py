@@ -10,16 +10,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.machine import device
 from engine.messages.errors import InputError
+from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder
 from engine.sources.io.replacing import private_directory
-from engine.training.checkpoints import MODEL, OnProgress, Progress
+from engine.training import checkpoints
+from engine.training.checkpoints import MODEL, WEIGHTS, OnProgress, Progress
 from engine.training.examples import Examples, Readings
 from engine.training.settings import Recipe
 from engine.training.start import Start, on_this_machine
 
 if TYPE_CHECKING:
-    from engine.training.group import Group
     from engine.training.learner import Learner
 
 # Makes the examples, where they are not a reader's queries: of the start, and the tokenizer.
@@ -57,13 +59,9 @@ class Plan:
 
 
 def train(
-    plan: Plan,
-    folder: Folder,
-    *,
-    group: Group | None = None,
-    on_progress: OnProgress = lambda progress, steps: None,
+    plan: Plan, folder: Folder, *, on_progress: OnProgress = lambda progress, steps: None
 ) -> Progress:
-    """Train, as one of the workers of a group; all others call it, too.
+    """Train, as one of the workers of torch's process group where there is one; all others call it, too.
 
     The model is then in the folder ``model`` within that of the checkpoints, and ``fetch_model`` takes it from
     there. Called again after it was killed, it goes on from the latest checkpoint; after its end, it returns.
@@ -71,54 +69,79 @@ def train(
     Args:
         plan: the same for all workers.
         folder: where checkpoints are, and go: one that all workers reach.
-        group: this worker and the others; by default it is alone.
-        on_progress: told after each step by the first worker.
+        on_progress: told of each step by the first worker.
 
     Raises:
-        InputError: the start cannot be loaded, there is nothing to train on, the folder has another training's checkpoints, or memory ran out
-            with a single query.
+        InputError: the start cannot be loaded, there is nothing to train on, the folder has another training's
+            checkpoints, or memory ran out with a single query.
         ReadError: a development query could not be read, or the start's files have changed.
         WriteError: a checkpoint cannot be written.
     """
     # Before transformers is imported, which looks once.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from pickle import UnpicklingError
+
+    from accelerate.utils import broadcast_object_list
+    from safetensors import SafetensorError
     from transformers.utils import logging
 
     from engine.training.dev import Development
-    from engine.training.group import Alone
-    from engine.training.learner import save
-    from engine.training.loading import load_learner
-    from engine.training.loop import Training
+    from engine.training.learner import best_precision, load_learner
+    from engine.training.trainer import FidTrainer, Watch, arguments
 
     logging.disable_progress_bar()  # of loading and saving weights: no news to anybody
-    group = group or Alone()
     plan = replace(plan, start=on_this_machine(plan.start))
-    learner, tokenizer = load_learner(plan.start, plan.recipe, group)
-    examples = _examples(plan, tokenizer, learner)
-    if not len(examples):
-        raise InputError("there is nothing to train on", "give queries with answers")
-    measure = None
-    if plan.dev is not None and not plan.dev.queries.is_empty():
-        measure = Development(plan.dev, plan.start, plan.metric, group)
-    training = Training(
-        learner,
-        examples,
-        plan.recipe,
-        group,
-        folder,
-        _run(plan, examples, learner),
-        {**plan.asked, **asdict(plan.recipe)},
-        measure=measure,
-        on_progress=on_progress,
-    )
-    progress = training.fit()
-    if group.rank == 0:
-        with private_directory() as directory:
-            save(learner, Path(plan.start.spec.path), directory)
-            for file in sorted(directory.iterdir()):
-                (folder / MODEL).put(file.name, file)
-    group.gather(None)
+    with private_directory() as directory:
+        args = arguments(plan.recipe, device.prepare(plan.start.spec), directory)
+        # Of the first worker's machine: a curve has one arithmetic.
+        (precision,) = broadcast_object_list([plan.recipe.precision or best_precision()])
+        learner, tokenizer = load_learner(plan.start, plan.recipe, args.device, precision)
+        examples = _examples(plan, tokenizer, learner)
+        if not len(examples):
+            raise InputError("there is nothing to train on", "give queries with answers")
+        run = _run(plan, examples, precision)
+        # All look before anybody writes.
+        (known,) = broadcast_object_list([checkpoints.load_progress(folder, run)])
+        progress = known or Progress(run, precision)
+        if not progress.ended:
+            measure = None
+            if plan.dev is not None and not plan.dev.queries.is_empty():
+                share = slice(args.process_index, None, args.world_size)
+                measure = Development(plan.dev, plan.start, plan.metric, share)
+            progress.configuration = {**plan.asked, **asdict(plan.recipe)}
+            progress.starts += 1
+            trainer = FidTrainer(learner, examples, plan.recipe, args, progress, measure)
+            trainer.add_callback(Watch(trainer, folder, on_progress))
+            begin = checkpoints.load(folder, progress.step, directory) if progress.step else None
+            try:
+                with reported_writing(directory / WEIGHTS):
+                    trainer.train(resume_from_checkpoint=begin and str(begin))
+            except (SafetensorError, UnpicklingError, EOFError) as error:
+                remedy = "remove the checkpoints, and train anew"
+                raise InputError("a checkpoint is damaged", remedy, path=folder.shown()) from error
+        if args.should_save:
+            _deliver(plan, learner, progress, folder)
+        args.distributed_state.wait_for_everyone()
     return progress
+
+
+def _deliver(plan: Plan, learner: Learner, progress: Progress, folder: Folder) -> None:
+    """Put the model of the best evaluation, or of the last step, into its folder."""
+    from safetensors.torch import load_model
+
+    from engine.training.learner import initial_model, save
+
+    with private_directory() as directory:
+        if progress.best:
+            best = checkpoints.load(folder, progress.best, directory, WEIGHTS) / WEIGHTS
+            load_model(learner.model, best, device=str(learner.device))
+        elif progress.step:
+            learner.model = initial_model(plan.start, plan.recipe.seed)
+        result = directory / MODEL
+        result.mkdir()
+        save(learner.model, Path(plan.start.spec.path), result)
+        for file in sorted(result.iterdir()):
+            (folder / MODEL).put(file.name, file)
 
 
 def fetch_model(folder: Folder, directory: str | Path) -> None:
@@ -137,7 +160,7 @@ def fetch_model(folder: Folder, directory: str | Path) -> None:
 def _examples(plan: Plan, tokenizer: Any, learner: Learner) -> Examples:
     from engine.reading.models.tokenizing import longest_input
     from engine.training.examples import ReadingExamples
-    from engine.training.loading import end_token
+    from engine.training.learner import end_token
 
     if not isinstance(plan.train, Readings):
         return plan.train(plan.start, tokenizer)
@@ -154,7 +177,7 @@ def _examples(plan: Plan, tokenizer: Any, learner: Learner) -> Examples:
     )
 
 
-def _run(plan: Plan, examples: Examples, learner: Learner) -> str:
+def _run(plan: Plan, examples: Examples, precision: str) -> str:
     """A hash of all that decides the curve; how the work is split has no part in it."""
     spec = plan.start.spec
     dev = None
@@ -163,7 +186,7 @@ def _run(plan: Plan, examples: Examples, learner: Learner) -> str:
         dev = [hashlib.sha256(frame.write_json().encode()).hexdigest() for frame in frames]
     recipe = asdict(plan.recipe)
     del recipe["checkpoint_every"], recipe["gradient_checkpointing"]
-    recipe["precision"] = learner.precision
+    recipe["precision"] = precision
     content = [
         recipe,
         spec.weights,

@@ -175,7 +175,7 @@ def test_a_command_that_is_killed_goes_on_when_it_is_run_again(scene, tmp_path):
         [*command, tmp_path / "out"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     for _ in range(60000):
-        if any((tmp_path / "out" / "checkpoints").glob("weights-[1-9]*")):
+        if (tmp_path / "out" / "checkpoints" / "checkpoint.json").exists():
             break
         time.sleep(0.005)
     killed.kill()
@@ -276,7 +276,7 @@ def test_checkpoints_in_s3_are_taken_up_again_after_the_server_was_gone(
 ):
     place = ("--checkpoints", "s3://bucket/a folder", "--checkpoint-every", 5)
     assert train(scene, tmp_path / "whole", *place[2:]) == 0
-    save, saved = checkpoints.save_progress, []
+    save, saved = checkpoints.save, []
 
     def save_twice(*given, **named):
         if len(saved) == 2:
@@ -286,7 +286,7 @@ def test_checkpoints_in_s3_are_taken_up_again_after_the_server_was_gone(
 
     capsys.readouterr()
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints, "save_progress", save_twice)
+        patched.setattr(checkpoints, "save", save_twice)
         assert train(scene, tmp_path / "out", *place) == 1
     (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("erag:")]
     assert "s3://bucket/a folder" in line

@@ -15,9 +15,7 @@ from engine.reading.models.conversion import CROSS_BIAS
 from engine.reading.plan import INPUTS, wanted_reads
 from engine.training.dev import read
 from engine.training.examples import Example
-from engine.training.group import Alone
-from engine.training.learner import Capacity, Learner, Loss, save
-from engine.training.loading import load_learner
+from engine.training.learner import Learner, load_learner, save
 from engine.training.start import specify_start
 from tests.reading.models import t5_family
 from tests.training.facts import RECIPE, facts, save_start
@@ -42,15 +40,19 @@ def start(tmp_path_factory):
     return specify_start(str(directory), augmentation="fid")
 
 
+def load(start, precision="float32"):
+    return load_learner(start, RECIPE, torch.device("cpu"), precision)
+
+
 @pytest.fixture
 def learner(start):
-    return load_learner(start, RECIPE, Alone())[0]
+    return load(start)[0]
 
 
 def gradients(learner, examples):
     loss = learner.accumulate(examples, 0, may_checkpoint=True)
-    found = {name: p.grad.clone() for name, p in learner.parameters.items()}
-    learner.clear()
+    found = {name: p.grad.clone() for name, p in learner.model.named_parameters()}
+    learner.model.zero_grad()
     return loss, found
 
 
@@ -75,54 +77,22 @@ def by_hand(learner, example):
 def test_the_loss_is_that_of_each_query_alone(learner):
     expected = [by_hand(learner, example) for example in EXAMPLES]
     loss, _ = gradients(learner, EXAMPLES)
-    assert loss.total == pytest.approx(sum(expected), rel=1e-5)
-    assert loss.tokens == sum(len(example.target) for example in EXAMPLES)
+    assert loss == pytest.approx(sum(expected), rel=1e-5)
     assert len(set(expected)) == len(expected)
 
 
 def test_gradients_depend_neither_on_micro_batches_nor_on_checkpointing(learner):
     _, whole = gradients(learner, EXAMPLES)
     assert max(float(one.abs().max()) for one in whole.values()) > 0.1
-    learner.restore(Capacity(tokens=1, checkpointing=False))
-    assert len(learner._cut(EXAMPLES)) == len(EXAMPLES)
+    learner.tokens = 1
+    assert len(learner.cut(EXAMPLES)) == len(EXAMPLES)
     _, alone = gradients(learner, EXAMPLES)
     assert_alike(alone, whole)
-    learner.restore(Capacity(tokens=40, checkpointing=True))
+    learner.tokens = 40
+    learner._set_checkpointing(True)
     assert learner.model.is_gradient_checkpointing
     _, anew = gradients(learner, EXAMPLES)
     assert_alike(anew, whole)
-
-
-def test_a_step_divides_by_the_tokens_of_all_and_clips(learner):
-    weight = learner.parameters["shared.weight"]
-    before = weight.detach().clone()
-    loss, found = gradients(learner, EXAMPLES)
-    own = learner.accumulate(EXAMPLES, 0, may_checkpoint=True)
-    seen = []
-    learner.optimizer.register_step_pre_hook(
-        lambda *_: seen.append({n: p.grad.clone() for n, p in learner.parameters.items()})
-    )
-    value, tokens = learner.update(own, Alone(), rate=1e-2, clip=0.5)
-    assert value == pytest.approx(loss.total / loss.tokens)
-    assert tokens == sum(len(one) for example in EXAMPLES for one in example.inputs)
-    (given,) = seen
-    norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in found.values()])) / loss.tokens
-    assert norm > 0.5
-    assert_alike(given, {n: g / loss.tokens * 0.5 / norm for n, g in found.items()})
-    # AdamW's first step is the learning rate in the direction of the gradient's sign.
-    step = (weight.detach() - before)[found["shared.weight"].abs() > 1e-3].abs()
-    torch.testing.assert_close(step, torch.full_like(step, 1e-2), rtol=1e-2, atol=0)
-
-
-def test_a_loss_that_is_not_a_number_ends_the_training(start, learner):
-    before = {name: one.detach().clone() for name, one in learner.parameters.items()}
-    with pytest.raises(InputError, match="the loss .* is not a number any more; .*`learning_rate`"):
-        learner.update(Loss(float("nan"), 4, 8), Alone(), rate=1e-2, clip=1.0)
-    assert all(torch.equal(one, before[name]) for name, one in learner.parameters.items())
-    with torch.no_grad():
-        learner.parameters["shared.weight"].fill_(float("nan"))
-    with pytest.raises(InputError, match="the output .* is not a number any more"):
-        read(learner, start, [["question: n1 context: n1 v1"]])
 
 
 def inputs_of(start, count=12):
@@ -151,7 +121,7 @@ def greedy(learner, tokenizer, texts, most):
 
 
 def test_the_reader_answers_as_the_model_in_memory_does(start, learner, tmp_path):
-    for parameter in learner.parameters.values():
+    for parameter in learner.model.parameters():
         # No longer what it was loaded as; larger weights make a random model give many answers.
         parameter.data *= 3
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=SOURCE)
@@ -162,7 +132,7 @@ def test_the_reader_answers_as_the_model_in_memory_does(start, learner, tmp_path
     assert len(set(expected)) > 3
     assert [output.output for output in read(learner, start, inputs)] == expected
     # And as any reader that is given as a directory.
-    save(learner, Path(start.spec.path), tmp_path / "model")
+    save(learner.model, Path(start.spec.path), tmp_path / "model")
     spec, _ = readers.specify(
         str(tmp_path / "model"), augmentation="fid", task="short-answer", dtype="float32"
     )
@@ -178,18 +148,19 @@ def test_a_position_bias_of_cross_attention_is_learned_and_read(tiny_t5, tmp_pat
     t5_family.add_tokenizer(original, tiny_t5)
     start = specify_start(str(original), augmentation="fid")
     start = replace(start, spec=replace(start.spec, dtype="float32"))
-    learner, _ = load_learner(start, RECIPE, Alone())
-    (name,) = (name for name in learner.parameters if name.endswith(CROSS_BIAS.split(".", 1)[1]))
+    learner, _ = load(start)
+    parameters = dict(learner.model.named_parameters())
+    (name,) = (name for name in parameters if name.endswith(CROSS_BIAS.split(".", 1)[1]))
     # The first input is longer than the target, so that padding would change nothing, and then shorter.
     short = Example(((5, 6), tokens(9)), (*tokens(6), 1))
     expected = [by_hand(learner, example) for example in [*EXAMPLES, short]]
     loss, found = gradients(learner, [*EXAMPLES, short])
-    assert loss.total == pytest.approx(sum(expected), rel=1e-5)
+    assert loss == pytest.approx(sum(expected), rel=1e-5)
     assert float(found[name].abs().max()) > 0
-    learner.parameters[name].data *= -1
+    parameters[name].data *= -1
     inputs = [["w1 w2 w3", "w4 w5"], ["w6 w7 w8 w9"]]
     answers = [output.output for output in read(learner, start, inputs)]
-    save(learner, Path(start.spec.path), tmp_path / "model")
+    save(learner.model, Path(start.spec.path), tmp_path / "model")
     spec, _ = readers.specify(
         str(tmp_path / "model"), augmentation="fid", task="short-answer", dtype="float32"
     )
@@ -203,10 +174,10 @@ def test_the_whole_family_is_learned(kind, tiny_t5, tmp_path):
     t5_family.rewrite_config(directory, dropout_rate=0.0)
     start = specify_start(str(directory), augmentation="fid")
     start = replace(start, spec=replace(start.spec, dtype="float32"))
-    learner, tokenizer = load_learner(start, RECIPE, Alone())
+    learner, tokenizer = load(start)
     loss, found = gradients(learner, EXAMPLES)
     expected = sum(by_hand(learner, example) for example in EXAMPLES)
-    assert loss.total == pytest.approx(expected, rel=1e-4)
+    assert loss == pytest.approx(expected, rel=1e-4)
     assert all(float(one.abs().max()) > 0 for one in found.values())
     # What is saved has all weights, those of an output layer of its own, too.
     inputs = [["w1 w2 w3", "w4 w5"], ["w6 w7 w8 w9"]]
@@ -229,10 +200,9 @@ def test_a_shortage_of_memory_halves_the_micro_batch_and_keeps_the_batch(learner
 
     monkeypatch.setattr(learner.model.encoder, "forward", short_of_memory)
     other, halved = gradients(learner, EXAMPLES)
-    assert other.total == pytest.approx(loss.total, rel=1e-5)
-    assert other.tokens == loss.tokens
+    assert other == pytest.approx(loss, rel=1e-5)
     assert_alike(halved, whole)
-    assert learner.capacity.halvings >= 1
+    assert learner.at_once["halvings"] >= 1
     assert tried[0] > 4
     # It begins smaller from then on.
     tried.clear()
@@ -253,21 +223,21 @@ def test_a_query_that_does_not_fit_alone_is_checkpointed_and_then_refused(learne
     with pytest.raises(InputError, match="memory ran out with a single query"):
         learner.accumulate(EXAMPLES, 0, may_checkpoint=False)
     learner.accumulate(EXAMPLES, 0, may_checkpoint=True)
-    assert learner.capacity.checkpointing
-    learner.clear()
+    assert learner.at_once["checkpointing"]
+    learner.model.zero_grad()
     impossible = True
     with pytest.raises(InputError, match="give more `memory`"):
         learner.accumulate(EXAMPLES, 0, may_checkpoint=True)
-    assert not any(bool(p.grad.abs().max() > 0) for p in learner.parameters.values())
+    assert all(p.grad is None for p in learner.model.parameters())
 
 
 def test_a_reader_that_memory_cannot_hold_in_training_is_refused(start, monkeypatch):
     def short_of_memory(*_):
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
-    monkeypatch.setattr(Learner, "measure", short_of_memory)
+    monkeypatch.setattr(Learner, "fit_into", short_of_memory)
     with pytest.raises(InputError, match="its gradients and the optimizer, which take 0.0 GiB"):
-        load_learner(start, RECIPE, Alone())
+        load(start)
 
 
 def test_other_errors_are_passed_on(learner, monkeypatch):
@@ -284,7 +254,7 @@ def test_what_goes_through_at_once_is_counted_with_all_padding(learner):
     long = [Example((tokens(200),), (3, 1)) for _ in range(4)]
     many = [Example(tuple(tokens(10) for _ in range(40)), (3, 1)) for _ in range(3)]
     examples = [*long, *many]
-    learner.restore(Capacity(tokens=1000, checkpointing=False))
+    learner.tokens = 1000
     seen = []
     learner.model.encoder.register_forward_pre_hook(
         lambda _, given, named: seen.append(named["input_ids"].numel()), with_kwargs=True
@@ -294,28 +264,26 @@ def test_what_goes_through_at_once_is_counted_with_all_padding(learner):
     )
     learner.accumulate(examples, 0, may_checkpoint=True)
     assert max(seen) <= 1000
-    assert len(seen) == 2 * len(learner._cut(examples)) < 2 * len(examples)
-    assert sorted(i for batch in learner._cut(examples) for i in batch) == list(range(7))
+    assert len(seen) == 2 * len(learner.cut(examples)) < 2 * len(examples)
+    assert sorted(i for batch in learner.cut(examples) for i in batch) == list(range(7))
 
 
 def test_memory_decides_how_much_goes_through_at_once(learner):
-    learner.measure(2.0**40, 3, None)
-    plenty = learner.capacity
-    assert not plenty.checkpointing
-    assert plenty.tokens == 2048
-    learner.measure(1.0, 3, None)
-    assert learner.capacity == Capacity(tokens=1, checkpointing=True)
-    learner.measure(1.0, 3, False)
-    assert not learner.capacity.checkpointing
-    assert not any(bool(p.grad.abs().max() > 0) for p in learner.parameters.values())
+    query = Example(((5,) * 250,) * 3, (5,) * 17)
+    learner.fit_into(2.0**40, query, None)
+    assert learner.at_once == {"tokens": 2048, "checkpointing": False, "halvings": 0}
+    learner.fit_into(1.0, query, None)
+    assert learner.at_once == {"tokens": 1, "checkpointing": True, "halvings": 0}
+    learner.fit_into(1.0, query, False)
+    assert not learner.at_once["checkpointing"]
+    assert all(p.grad is None for p in learner.model.parameters())
 
 
-def test_bfloat16_is_used_in_the_forward_pass_alone(start):
-    learner, _ = load_learner(start, replace(RECIPE, precision="bfloat16"), Alone())
-    full, _ = load_learner(start, RECIPE, Alone())
-    loss, found = gradients(learner, EXAMPLES)
-    exact, _ = gradients(full, EXAMPLES)
-    assert loss.total != exact.total
-    assert loss.total == pytest.approx(exact.total, rel=0.02)
+def test_bfloat16_is_used_in_the_forward_pass_alone(start, learner):
+    half, _ = load(start, "bfloat16")
+    loss, found = gradients(half, EXAMPLES)
+    exact, _ = gradients(learner, EXAMPLES)
+    assert loss != exact
+    assert loss == pytest.approx(exact, rel=0.02)
     assert {one.dtype for one in found.values()} == {torch.float32}
-    assert {one.dtype for one in learner.parameters.values()} == {torch.float32}
+    assert {one.dtype for one in half.model.parameters()} == {torch.float32}

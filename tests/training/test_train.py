@@ -4,13 +4,14 @@ import itertools
 import json
 import os
 import signal
+import socket
 import traceback
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from engine.messages.errors import InputError, ReadError, WriteError
 from engine.reading import readers
@@ -19,15 +20,13 @@ from engine.reading.protocol import BIASED
 from engine.scoring.metrics import exact_match
 from engine.sources.io.folders import folder_at
 from engine.tables import ANSWERS
-from engine.training import checkpoints, loading
-from engine.training.checkpoints import load_progress
+from engine.training import checkpoints, dev, learner
+from engine.training.checkpoints import Progress, load_progress
 from engine.training.examples import Example
-from engine.training.group import Alone, Processes
-from engine.training.learner import save
-from engine.training.loading import load_learner
-from engine.training.loop import Training
+from engine.training.learner import initial_model, load_learner
 from engine.training.start import on_this_machine, specify_start
 from engine.training.train import Plan, fetch_model, train
+from engine.training.trainer import FidTrainer, arguments
 from tests.training.facts import RECIPE, facts, save_start
 
 
@@ -90,21 +89,25 @@ class Numbers:
 
 # Three steps an epoch, the last of 6 examples.
 SMALL = replace(RECIPE, batch=8, epochs=4, checkpoint_every=2, evaluate_every=5)
-
-
-def training(start, folder, recipe=SMALL, **more):
-    learner, _ = load_learner(start, recipe, Alone())
-    given = {"group": Alone(), "measure": size_of_weights} | more
-    return Training(learner, Numbers(), recipe, folder=folder_at(folder), run="r", **given)
+WEIGHTS = "model/model.safetensors"
 
 
 def size_of_weights(learner):
     """Stands for a metric: it rises as weights shrink."""
-    return -float(learner.parameters["shared.weight"].detach().abs().mean()), 1
+    return -float(learner.model.shared.weight.detach().abs().mean()), 1
 
 
-def state_of(learner):
-    return {name: parameter.detach().clone() for name, parameter in learner.parameters.items()}
+@pytest.fixture
+def small(start, monkeypatch):
+    """Trains on numbers, with a function in the place of the metric; None for no development queries."""
+
+    def run(folder, measure=size_of_weights, *, start=start, recipe=SMALL, **more):
+        monkeypatch.setattr(dev, "Development", lambda *_: measure)
+        queries = facts(4, 2) if measure else None
+        plan = Plan(start, recipe, lambda *_: Numbers(), queries)
+        return train(plan, folder_at(folder), **more)
+
+    return run
 
 
 def split_off(task):
@@ -126,174 +129,180 @@ def ended(process):
 
 
 @pytest.mark.parametrize("step", [1, 5, 7])
-def test_a_training_that_was_killed_goes_on_to_the_same_curve(start, step, tmp_path):
-    def made(folder, **more):
-        one = training(start, folder, **more)
-        for module in one.learner.model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.3
-        return one
-
-    whole = made(tmp_path / "whole")
-    expected = whole.fit()
+def test_a_training_that_was_killed_goes_on_to_the_same_curve(small, step, tmp_path):
+    dropping = specify_start(str(save_start(tmp_path / "start", dropout=0.3)), augmentation="fid")
+    expected = small(tmp_path / "whole", start=dropping)
     assert expected.best > 0  # else what is kept would be the start, whatever was learned
 
     def kill(progress, steps):
         if progress.step == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    killed = made(tmp_path / "killed", on_progress=kill)
-    assert ended(split_off(killed.fit)) == -signal.SIGKILL
-    again = made(tmp_path / "killed")
+    killed = split_off(lambda: small(tmp_path / "killed", start=dropping, on_progress=kill))
+    assert ended(killed) == -signal.SIGKILL
+    # What is not named is of nobody's use.
+    (tmp_path / "killed" / "checkpoint-99").mkdir(parents=True)
+    (tmp_path / "killed" / "checkpoint-99" / "trainer_state.json").write_text("{")
     steps = []
-    again.on_progress = lambda progress, _: steps.append(progress.step)
-    progress = again.fit()
-    # Steps 2, 4 and 5 (an evaluation) have checkpoints; the step that was killed may have had its own.
-    assert steps[0] == {1: 0, 5: 5, 7: 6}[step]
+    progress = small(
+        tmp_path / "killed",
+        start=dropping,
+        on_progress=lambda progress, _: steps.append(progress.step),
+    )
+    # Steps 2, 4, 5 (an evaluation) and 6 have checkpoints.
+    assert steps == list(range({1: 0, 5: 5, 7: 6}[step], 13))
     assert progress.losses == expected.losses
     assert progress.evaluations == expected.evaluations
     assert (progress.best, progress.cuts) == (expected.best, expected.cuts)
-    assert progress.starts == 2
-    for name, weight in state_of(whole.learner).items():
-        assert torch.equal(again.learner.parameters[name], weight), name
+    assert progress.starts == (1 if step == 1 else 2)
+    assert (tmp_path / "killed" / WEIGHTS).read_bytes() == (
+        tmp_path / "whole" / WEIGHTS
+    ).read_bytes()
     # Once it has ended, it is only looked up.
-    assert made(tmp_path / "killed").fit() == progress
+    assert small(tmp_path / "killed", start=dropping) == progress
+    assert [one.name for one in sorted((tmp_path / "killed").iterdir())] == sorted(
+        {"checkpoint-12", f"checkpoint-{progress.best}", "checkpoint.json", "model"}
+    )
 
 
-def test_another_budget_of_memory_holds_from_where_a_training_goes_on(start, tmp_path):
-    def stop(progress, steps):
-        if progress.step == 4:
-            raise KeyboardInterrupt
-
-    def made(**changed):
-        return training(start, tmp_path, replace(SMALL, **changed), measure=None)
-
-    with pytest.raises(KeyboardInterrupt):
-        one = made()
-        one.learner.restore(replace(one.learner.capacity, tokens=40))
-        one.on_progress = stop
-        one.fit()
-    same = made()
-    same.on_progress = stop
-    with pytest.raises(KeyboardInterrupt):
-        same.fit()
-    assert same.learner.capacity.tokens == 40
-    other = made(gradient_checkpointing=True)
-    other.fit()
-    assert other.learner.capacity.checkpointing
-    assert other.learner.capacity.tokens > 40
-
-
-def test_two_workers_take_the_steps_of_one(start, tmp_path):
+def test_two_workers_take_the_steps_of_one(start, small, tmp_path, monkeypatch):
     recipe = replace(SMALL, epochs=2, learning_rate=1e-2)
-    one = training(start, tmp_path / "one", recipe, measure=None)  # the last weights are kept
-    before = state_of(one.learner)
-    expected = one.fit()
-    two = training(start, tmp_path / "two", recipe, measure=None)
+    expected = small(tmp_path / "one", None, recipe=recipe)  # the last weights are kept
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
 
     def work(rank):
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{tmp_path}/meeting", rank=rank, world_size=2
-        )
-        two.group = Processes()
-        progress = two.fit()
-        shared = two.group.gather([float(w.sum()) for w in two.learner.parameters.values()])
-        assert shared[0] == shared[1]
-        if rank == 0:
-            torch.save(state_of(two.learner), tmp_path / "weights")
-            (tmp_path / "curve").write_text(json.dumps([progress.losses, progress.cuts.targets]))
-        two.group.gather(None)
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+        os.environ |= {name: str(number) for name, number in numbers.items()}
+        os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+        progress = small(tmp_path / "two", None, recipe=recipe)
+        (tmp_path / f"curve{rank}").write_text(json.dumps([progress.losses, progress.cuts.targets]))
 
     assert [ended(process) for process in [split_off(lambda r=r: work(r)) for r in (0, 1)]] == [
         0,
         0,
     ]
-    losses, targets = json.loads((tmp_path / "curve").read_text())
+    losses, targets = json.loads((tmp_path / "curve0").read_text())
+    assert json.loads((tmp_path / "curve1").read_text()) == [losses, targets]
     assert losses == pytest.approx(expected.losses, rel=1e-5)
     assert targets == expected.cuts.targets == 22
-    moved = torch.load(tmp_path / "weights", weights_only=True)
-    for name, weight in state_of(one.learner).items():
-        torch.testing.assert_close(moved[name], weight, rtol=1e-3, atol=1e-5)
-    assert any(not torch.allclose(moved[name], before[name], atol=1e-3) for name in before)
-    assert load_progress(folder_at(tmp_path / "two"), "r").step == 6
+    one, two = (load_file(tmp_path / name / WEIGHTS) for name in ("one", "two"))
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, rtol=1e-3, atol=1e-5)
+    assert len(load_progress(folder_at(tmp_path / "two"), expected.run).at_once) == 2
 
 
-def test_checkpoints_are_at_any_address_and_no_others_stay(start):
+def test_checkpoints_are_at_any_address_and_no_others_stay(small):
     place = "memory://training/checkpoints"
+    progress = small(place)
     folder = folder_at(place)
-    progress = training(start, place).fit()
-    kept = {f"weights-{progress.step}.safetensors", f"weights-{progress.best}.safetensors"}
-    kept |= {"optimizer-12.safetensors", "checkpoint.json"}
-    assert set(folder.names()) == kept
+    assert folder.names() == ["checkpoint.json"]
+    kept = {"checkpoint-12", f"checkpoint-{progress.best}", "model"}
+    assert set(folder.folders()) == kept
     folder.write("own.txt", b"")
     checkpoints.remove(folder)
-    assert folder.names() == ["own.txt"]
+    assert (folder.names(), folder.folders()) == (["own.txt"], [])
 
 
-def test_training_ends_early_and_keeps_the_best(start, tmp_path):
+def test_training_ends_early_and_keeps_the_best(small, tmp_path):
     values = iter([0.1, 0.5, 0.4, 0.5, 0.3, 0.9])
     kept = {}
 
     def measure(learner):
         value = next(values)
-        kept[value] = state_of(learner)
+        kept[value] = learner.model.shared.weight.detach().clone()
         return 2 * value, 2
 
-    recipe = replace(SMALL, evaluate_every=1, patience=3)
-    one = training(start, tmp_path, recipe, measure=measure)
-    progress = one.fit()
+    progress = small(tmp_path, measure, recipe=replace(SMALL, evaluate_every=1, patience=3))
     assert [e.value for e in progress.evaluations] == [0.1, 0.5, 0.4, 0.5, 0.3]
     # As good is no improvement; but of two that are equally good, the later one is kept.
     assert (progress.best, progress.step) == (3, 4)
     assert progress.ended == "no better evaluation among the last 3"
-    assert all(torch.equal(one.learner.parameters[name], kept[0.5][name]) for name in kept[0.5])
+    assert torch.equal(load_file(tmp_path / WEIGHTS)["shared.weight"], kept[0.5])
 
 
-def test_where_nothing_is_better_the_start_is_kept(start, tmp_path):
+def test_where_nothing_is_better_the_start_is_kept(start, small, tmp_path):
     values = itertools.chain([0.5], itertools.repeat(0.0))
-    one = training(start, tmp_path, measure=lambda learner: (next(values), 1))
-    before = state_of(one.learner)
-    progress = one.fit()
+    progress = small(tmp_path, lambda learner: (next(values), 1))
     assert (progress.best, progress.step) == (0, 12)
-    assert all(torch.equal(one.learner.parameters[name], before[name]) for name in before)
+    kept = load_file(tmp_path / WEIGHTS)["shared.weight"]
+    assert torch.equal(kept, initial_model(start, SMALL.seed).shared.weight)
 
 
-def test_without_development_queries_the_last_model_is_kept(start, tmp_path):
-    one = training(start, tmp_path, measure=None)
-    progress = one.fit()
-    assert progress.evaluations == ()
-    assert progress.best == progress.step == 12
+def test_a_loss_that_is_not_a_number_ends_the_training(small, tmp_path):
+    recipe = replace(SMALL, learning_rate=1e30, clip=0.0)
+    with pytest.raises(InputError, match="the loss .* is not a number any more; .*`learning_rate`"):
+        small(tmp_path, None, recipe=recipe)
 
 
-def test_checkpoints_of_another_training_are_refused(start, tmp_path):
-    training(start, tmp_path).fit()
-    other = training(start, tmp_path)
-    other.run = "other"
-    with pytest.raises(
-        InputError, match="of another training.*; train in another folder, or remove them"
-    ):
-        other.fit()
-    (tmp_path / "checkpoint.json").write_text('{"step": 3')
-    with pytest.raises(InputError, match=r"checkpoint\.json: is not a checkpoint of a training"):
-        training(start, tmp_path).fit()
+def test_each_step_has_its_rate_and_its_clipped_mean_gradient(start, tmp_path):
+    recipe = replace(SMALL, learning_rate=1e-2, clip=0.5)
+    learner, _ = load_learner(start, recipe, torch.device("cpu"), "float32")
+    before = learner.model.shared.weight.detach().clone()
+    examples = Numbers()
+    args = arguments(recipe, torch.device("cpu"), tmp_path)
+    trainer = FidTrainer(learner, examples, recipe, args, Progress("r", "float32"))
+    seen = []
+    trainer.optimizer.register_step_pre_hook(
+        lambda optimizer, *_: seen.append(
+            (optimizer.param_groups[0]["lr"], learner.model.shared.weight.grad.clone())
+        )
+    )
+    moved = []
+    trainer.optimizer.register_step_post_hook(
+        lambda *_: moved.append(learner.model.shared.weight.detach().clone())
+    )
+    first = trainer.train_dataset[0]
+    learner.accumulate(first, 0, may_checkpoint=False)
+    gradients = [p.grad / sum(len(one.target) for one in first) for p in learner.model.parameters()]
+    norm = torch.linalg.vector_norm(torch.stack([one.norm() for one in gradients]))
+    assert norm > 0.5
+    learner.model.zero_grad()
+    trainer.train()
+    assert [rate for rate, _ in seen] == pytest.approx([recipe.rate(n, 12) for n in range(1, 13)])
+    torch.testing.assert_close(seen[0][1], gradients[0] * 0.5 / norm, rtol=1e-4, atol=1e-6)
+    # AdamW's first step is the learning rate in the direction of the gradient's sign.
+    step = (moved[0] - before)[gradients[0].abs() > 1e-3].abs()
+    torch.testing.assert_close(step, torch.full_like(step, 1e-2), rtol=1e-2, atol=0)
 
 
-def test_a_damaged_checkpoint_and_a_full_disk_are_told(start, tmp_path, monkeypatch):
-    training(start, tmp_path / "damaged").fit()
-    (tmp_path / "damaged" / "weights-12.safetensors").write_bytes(b"cut")
-    learner = training(start, tmp_path / "damaged").learner
-    folder = folder_at(tmp_path / "damaged")
-    with pytest.raises(InputError, match=r"weights-12\.safetensors: is damaged"):
-        checkpoints.restore(folder, load_progress(folder, "r"), learner)
+def test_checkpoints_of_another_training_and_of_an_earlier_version_are_refused(small, tmp_path):
+    small(tmp_path)
+    refusal = "of another training.*; train in another folder, or remove them"
+    with pytest.raises(InputError, match=refusal):
+        small(tmp_path, recipe=replace(SMALL, seed=2))
+    known = json.loads((tmp_path / "checkpoint.json").read_text())
+    for content in ('{"step": 3', "{}", json.dumps(known | {"capacity": []})):
+        (tmp_path / "checkpoint.json").write_text(content)
+        with pytest.raises(InputError, match=r"checkpoint\.json: is not a checkpoint .* earlier"):
+            small(tmp_path)
 
+
+def test_a_checkpoint_that_lacks_a_file_or_is_damaged_is_refused(small, tmp_path):
+    def stop(progress, steps):
+        if progress.step == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small(tmp_path, on_progress=stop)
+    weights = tmp_path / "checkpoint-4" / "model.safetensors"
+    weights.write_bytes(b"cut")
+    with pytest.raises(InputError, match="a checkpoint is damaged"):
+        small(tmp_path)
+    weights.unlink()
+    with pytest.raises(InputError, match=r"checkpoint-4/model\.safetensors: is missing"):
+        small(tmp_path)
+
+
+def test_a_full_disk_is_told(small, tmp_path, monkeypatch):
     def full(*_, **__):
         raise SafetensorError("Error while serializing: No space left on device (os error 28)")
 
     monkeypatch.setattr("safetensors.torch.serialize_file", full)
     with pytest.raises(WriteError, match="no space is left on the disk"):
-        training(start, tmp_path / "full").fit()
-    with pytest.raises(WriteError, match="no space is left on the disk"):
-        save(learner, Path(start.spec.path), tmp_path)
+        small(tmp_path)
 
 
 def test_what_decides_the_curve_tells_trainings_apart(start, tmp_path):
@@ -317,35 +326,24 @@ def test_what_decides_the_curve_tells_trainings_apart(start, tmp_path):
 def test_a_curve_has_one_arithmetic_whatever_the_machine(start, tmp_path, monkeypatch):
     plan = Plan(start, replace(RECIPE, epochs=1, batch=16, precision=None), facts(16, 1))
     place = folder_at(tmp_path)
-    monkeypatch.setattr(loading, "best_precision", lambda: "float32")
+    monkeypatch.setattr(learner, "best_precision", lambda: "float32")
     assert train(plan, place).precision == "float32"
     named = replace(plan, recipe=replace(plan.recipe, precision="float32"))
     assert train(named, place).starts == 1
-    monkeypatch.setattr(loading, "best_precision", lambda: "bfloat16")
+    monkeypatch.setattr(learner, "best_precision", lambda: "bfloat16")
     with pytest.raises(InputError, match="another training"):
         train(plan, place)
 
 
-def test_passages_in_one_prompt_and_examples_of_ones_own_are_learned(start, tmp_path):
+def test_passages_in_one_prompt_and_nothing(start, tmp_path):
     in_prompt = specify_start(start.spec.path, augmentation="in-prompt")
     recipe = replace(RECIPE, epochs=2, batch=16)
     place = folder_at(tmp_path / "in-prompt")
     progress = train(Plan(in_prompt, recipe, facts(32, 1), facts(4, 2)), place)
     assert progress.cuts.inputs == 32
     assert progress.losses[-1] < progress.losses[0]
-    asked = []
-
-    def made(start, tokenizer):
-        asked.append((start, len(tokenizer)))
-        return Numbers()
-
-    own = train(Plan(start, replace(SMALL, epochs=2), made), folder_at(tmp_path / "own"))
-    assert asked == [(start, 22)]
-    assert own.cuts.targets == 22
-    assert own.losses[-1] < own.losses[0]
-    nothing = facts(0, 1)
     with pytest.raises(InputError, match="there is nothing to train on"):
-        train(Plan(start, recipe, nothing), folder_at(tmp_path / "nothing"))
+        train(Plan(start, recipe, facts(0, 1)), folder_at(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize(
@@ -362,7 +360,7 @@ def test_a_start_that_cannot_be_trained_is_refused(change, refusal, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     start = specify_start(str(tmp_path), augmentation="fid")
     with pytest.raises(InputError, match=refusal):
-        load_learner(start, RECIPE, Alone())
+        load_learner(start, RECIPE, torch.device("cpu"), "float32")
 
 
 def test_a_start_is_found_on_another_machine_and_must_be_the_same(start, tmp_path):
@@ -394,7 +392,7 @@ def test_what_is_no_start_is_refused(start, tmp_path):
         specify_start(start.spec.path, augmentation="fid", prompt=str(tmp_path / "choice.txt"))
     small = replace(start, spec=replace(start.spec, memory=2**20))
     with pytest.raises(InputError, match="`memory` of 1 MiB cannot hold the reader"):
-        load_learner(small, RECIPE, Alone())
+        load_learner(small, RECIPE, torch.device("cpu"), "float32")
     weighted = save_start(tmp_path / "weighted", weights=True)
     with pytest.raises(InputError, match="`memory` of 1 MiB cannot hold the reader"):
         specify_start(str(weighted), augmentation="fid", memory=2**20)

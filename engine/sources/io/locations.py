@@ -204,6 +204,9 @@ class _Here:
     def rm_file(self, path: str) -> None:
         Path(path).unlink()
 
+    def rmdir(self, path: str) -> None:
+        Path(path).rmdir()
+
 
 def file_system(place: Location) -> tuple[Any, str]:
     """The driver of a path or an address, and what the driver calls the place.

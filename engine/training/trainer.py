@@ -1,0 +1,236 @@
+"""The steps of a training by transformers' Trainer: what it learns from, when it looks, what it keeps.
+
+The Trainer drives the steps, the optimizer, the schedule, checkpoints and the way back from them. Its data set has
+one item a step: a worker's share of the batch, in an order that the seed decides. How much of it goes through the
+model at once is the learner's business, so that the batch stays what the recipe says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, Dataset
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
+
+from engine.machine import device
+from engine.sources.io.folders import Folder
+from engine.training import checkpoints
+from engine.training.checkpoints import Evaluation, OnProgress, Progress
+from engine.training.examples import Cuts, Example, Examples, order
+from engine.training.learner import Learner, diverged
+from engine.training.settings import Recipe
+
+# Gives the metric of a model on this worker's share of the development queries: its sum, and over how many.
+Measure = Callable[[Learner], tuple[float, int]]
+
+
+class Steps(Dataset[list[Example]]):
+    """What a worker learns from in each step of a training, all epochs one after the other.
+
+    Args:
+        examples: of all workers.
+        recipe: says how many make a batch, and the seed of their order.
+        rank: the number of this worker.
+        workers: how many there are.
+    """
+
+    def __init__(self, examples: Examples, recipe: Recipe, rank: int, workers: int) -> None:
+        self._examples, self._recipe = examples, recipe
+        self._rank, self._workers = rank, workers
+        self._epoch, self._order = -1, list[int]()
+
+    def __len__(self) -> int:
+        return self._recipe.steps(len(self._examples))
+
+    def __getitem__(self, step: int) -> list[Example]:
+        size = self._recipe.batch
+        epoch, place = divmod(step, self._recipe.steps_per_epoch(len(self._examples)))
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = order(len(self._examples), self._recipe.seed, epoch + 1)
+        batch = self._order[place * size : (place + 1) * size]
+        return self._examples.draw(epoch, batch[self._rank :: self._workers])
+
+
+def arguments(recipe: Recipe, where: torch.device, directory: Path) -> TrainingArguments:
+    """Sets up this worker, and joins it to the others; a directory of its own is for the Trainer's files."""
+    return TrainingArguments(
+        output_dir=str(directory),
+        num_train_epochs=1,  # its data set has all of them
+        per_device_train_batch_size=1,
+        max_grad_norm=recipe.clip,
+        seed=recipe.seed % 2**32,
+        use_cpu=where.type == "cpu",
+        save_steps=recipe.checkpoint_every,
+        save_total_limit=1,
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cache=True,  # else the model that is saved would be slow to read
+        dataloader_pin_memory=False,
+    )
+
+
+class FidTrainer(Trainer):
+    """Trains a learner, as one of the workers of the process group where there is one.
+
+    Args:
+        learner: the model, as it started.
+        examples: what it learns from.
+        recipe: how.
+        args: as ``arguments`` gives them.
+        progress: of the latest checkpoint, or of a training that begins; kept up to date.
+        measure: the metric on the development queries; None where there are none.
+    """
+
+    control: Any
+
+    def __init__(
+        self,
+        learner: Learner,
+        examples: Examples,
+        recipe: Recipe,
+        args: TrainingArguments,
+        progress: Progress,
+        measure: Measure | None = None,
+    ) -> None:
+        self.learner, self.recipe, self.progress, self._measure = learner, recipe, progress, measure
+        self._epoch = recipe.steps_per_epoch(len(examples))
+        steps = Steps(examples, recipe, args.process_index, args.world_size)
+        args.eval_strategy = IntervalStrategy.STEPS if measure else IntervalStrategy.NO
+        args.eval_steps = recipe.evaluate_every or self._epoch
+        args.eval_on_start = measure is not None and not progress.step
+        # All weights decay, and the first step learns: neither is so with the Trainer's own.
+        optimizer = torch.optim.AdamW(
+            learner.model.parameters(), lr=1.0, weight_decay=recipe.weight_decay
+        )
+        schedule = LambdaLR(optimizer, lambda step: recipe.rate(step + 1, len(steps)))
+        super().__init__(
+            model=learner.model,
+            args=args,
+            train_dataset=steps,
+            eval_dataset=steps if measure else None,  # read by nothing, and wanted by the Trainer
+            optimizers=(optimizer, schedule),
+        )
+        self.remove_callback(PrinterCallback)
+
+    def get_train_dataloader(self) -> DataLoader[list[Example]]:
+        """Each item is this worker's share of a batch already."""
+        return DataLoader(self.train_dataset, batch_size=1, collate_fn=lambda items: items[0])
+
+    def training_step(
+        self, model: Any, inputs: list[Example], num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Leave the gradient of the mean loss over the target tokens of all workers' examples.
+
+        Not through ``model``, which DistributedDataParallel may have wrapped: each worker goes through it as often as
+        its memory needs, and begins anew where memory ran out. Gradients are summed when all are there.
+        """
+        args, recipe, progress, step = self.args, self.recipe, self.progress, self.state.global_step
+        total = self.learner.accumulate(
+            inputs,
+            _seed(recipe.seed, step + 1, args.process_index),
+            may_checkpoint=recipe.gradient_checkpointing is not False,
+        )
+        own_read = sum(len(tokens) for example in inputs for tokens in example.inputs)
+        written = sum(len(example.target) for example in inputs)
+        counts = astuple(Cuts.of(inputs))
+        total, targets, read, *cuts = self._sum(total, written, own_read, *counts)
+        if not math.isfinite(total):
+            raise diverged("the loss")
+        for parameter in self.learner.model.parameters():
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            if args.world_size > 1:
+                gradient = self.accelerator.reduce(gradient)
+            parameter.grad = gradient.div_(targets)
+        progress.losses.append(total / targets)
+        progress.tokens += int(read)
+        if step < self._epoch:
+            known = astuple(progress.cuts)
+            progress.cuts = Cuts(*(int(a + b) for a, b in zip(known, cuts, strict=True)))
+        return torch.tensor(total / targets, device=args.device)
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Take the metric on the development queries; the latest of those that are as good is the best."""
+        assert self._measure is not None
+        progress, patience = self.progress, self.recipe.patience
+        total, count = self._sum(*self._measure(self.learner))
+        value, best, step = total / count, progress.best_value, self.state.global_step
+        progress.evaluations.append(Evaluation(step, value, progress.tokens))
+        if best is None or value >= best:
+            progress.best = step
+        if patience and progress.since_best() >= patience and not progress.ended:
+            progress.ended = f"no better evaluation among the last {patience}"
+            self.control.should_training_stop = True
+        self.control.should_save = True
+        metrics = {"eval_metric": value}
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
+        return metrics
+
+    def _sum(self, *numbers: float) -> list[float]:
+        """The sums of numbers over all workers."""
+        own = torch.tensor(numbers, dtype=torch.float64, device=self.args.device)
+        return self.accelerator.reduce(own).tolist()
+
+
+class Watch(TrainerCallback):
+    """Keeps a training's progress up to date, with each checkpoint of the Trainer in a folder.
+
+    Args:
+        trainer: whose.
+        folder: where checkpoints go.
+        on_progress: told by the first worker before each step, and at the end.
+    """
+
+    def __init__(self, trainer: FidTrainer, folder: Folder, on_progress: OnProgress) -> None:
+        self._trainer, self._folder, self._tell = trainer, folder, on_progress
+        self._begun = time.monotonic() - trainer.progress.seconds
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """What is asked for holds, where the checkpoint has another number."""
+        state.save_steps = args.save_steps
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """What is known of the step before, its evaluation included."""
+        if state.is_world_process_zero:
+            self._tell(self._trainer.progress, state.max_steps)
+
+    on_train_end = on_step_begin
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Count a step."""
+        progress = self._trainer.progress
+        progress.step = state.global_step
+        if progress.step == state.max_steps:
+            progress.ended = "all epochs are done"
+        if self._trainer.eval_dataset is None:
+            progress.best = progress.step  # the last, where nothing measures them
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Keep a checkpoint; what each worker knows alone is in it."""
+        progress, learner = self._trainer.progress, self._trainer.learner
+        told = gather_object([(learner.at_once, device.peak_memory(learner.device))])
+        progress.at_once = [at_once for at_once, _ in told]
+        progress.peak_memory = max(progress.peak_memory, *(peak for _, peak in told))
+        progress.seconds = time.monotonic() - self._begun
+        if state.is_world_process_zero:
+            checkpoints.save(self._folder, progress, Path(get_last_checkpoint(args.output_dir)))
+
+
+def _seed(*parts: int) -> int:
+    """A seed for torch, made of numbers."""
+    content = hashlib.sha256(json.dumps(parts).encode()).digest()
+    return int.from_bytes(content[:6], "big")
