@@ -13,9 +13,10 @@ import json
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from engine.machine.model_files import tensors
 from engine.messages.errors import InputError
@@ -53,14 +54,13 @@ _WRAPPED_BLOCK = re.compile(r"^encoder\.block\.(\d+)\.module\.")
 def convert_gguf(source: Path, target: Path) -> None:
     """Write a GGUF file's model, de-quantized to bf16, and its tokenizer into the directory ``target``.
 
-    De-quantizing takes 15 s for 135M parameters, loading the result under 2 s. The tokenizer adds the
+    It takes 10 s for 135M parameters, loading the result under 2 s. The tokenizer adds the
     begin and end tokens that llama.cpp adds (``_added``): transformers does not read these flags.
 
     Raises:
         InputError: transformers cannot read it.
     """
     import torch
-    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
     from transformers.utils.quantization_config import GgufConfig
@@ -69,25 +69,26 @@ def convert_gguf(source: Path, target: Path) -> None:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        # The loader's progress bar cannot be turned off.
-        with contextlib.redirect_stderr(io.StringIO()):
-            model = AutoModelForCausalLM.from_pretrained(
+        with _parsed_once(source) as header:
+            # The loader's progress bar cannot be turned off.
+            with contextlib.redirect_stderr(io.StringIO()):
+                model = AutoModelForCausalLM.from_pretrained(
+                    source.parent,
+                    gguf_file=source.name,
+                    dtype=torch.bfloat16,
+                    quantization_config=GgufConfig(dequantize=True),
+                    local_files_only=True,
+                    trust_remote_code=False,
+                )
+            added = _added(header)
+            # The tokenizer's file says whether it was told so: part of the digest that names stored reads.
+            tokenizer = AutoTokenizer.from_pretrained(
                 source.parent,
                 gguf_file=source.name,
-                dtype=torch.bfloat16,
-                quantization_config=GgufConfig(dequantize=True),
                 local_files_only=True,
                 trust_remote_code=False,
+                **added,
             )
-        added = _added(GGUFReader(source))
-        # The tokenizer's file says whether it was told so: part of the digest that names stored reads.
-        tokenizer = AutoTokenizer.from_pretrained(
-            source.parent,
-            gguf_file=source.name,
-            local_files_only=True,
-            trust_remote_code=False,
-            **added,
-        )
         if lost := [flag for flag, adds in added.items() if getattr(tokenizer, flag) != adds]:
             raise ValueError(f"{lost[0]} holds, but the header names no such token")
     except Exception as error:  # whatever a damaged file makes the libraries raise
@@ -99,6 +100,24 @@ def convert_gguf(source: Path, target: Path) -> None:
         logging.set_verbosity(verbosity)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+@contextlib.contextmanager
+def _parsed_once(source: Path) -> Iterator[GGUFReader]:
+    """Have transformers share one parsed header of a file: it parses it for the configuration, the weights and the
+    tokenizer alike, which takes a vocabulary of 49,000 tokens 2 s each.
+    """
+    import gguf
+
+    parse = gguf.GGUFReader
+    header = parse(source)
+
+    def shared(path: Any, *arguments: Any, **options: Any) -> GGUFReader:
+        return header if Path(path) == source else parse(path, *arguments, **options)
+
+    # transformers takes it from the package at each call.
+    with patch.object(gguf, "GGUFReader", shared):
+        yield header
 
 
 def _added(header: GGUFReader) -> dict[str, bool]:

@@ -6,6 +6,7 @@ of October 2026).
 
 from dataclasses import replace
 
+import gguf
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaTokenizer
@@ -109,6 +110,21 @@ def test_where_nothing_is_added_files_and_so_the_keys_of_reads_stay_as_they_were
     plain.save_pretrained(tmp_path / "plain")
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         assert (path / name).read_bytes() == (tmp_path / "plain" / name).read_bytes(), name
+
+
+def test_a_file_is_parsed_once_for_its_configuration_weights_and_tokenizer(tmp_path, monkeypatch):
+    parsed = []
+
+    class Counted(gguf.GGUFReader):
+        def __init__(self, path, *arguments):
+            parsed.append(path)
+            super().__init__(path, *arguments)
+
+    monkeypatch.setattr(gguf, "GGUFReader", Counted)
+    file = save_gguf(tmp_path / "m.gguf")
+    conversion.convert_gguf(file, tmp_path)
+    assert parsed == [file]
+    assert gguf.GGUFReader is Counted
 
 
 @pytest.fixture(scope="module")
