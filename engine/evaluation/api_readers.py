@@ -40,18 +40,20 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
         InputError: naming the setting.
     """
     settings = list(conditions)
-    models = dict.fromkeys(model for one in settings for model in models_of(one))
-    asked = [model for model in models if is_api(model)]
-    for name in settings[0].api.changed() if settings and not asked else ():
+    models = dict.fromkeys(model for condition in settings for model in models_of(condition))
+    servers = [model for model in models if is_api(model)]
+    for name in settings[0].api.changed() if settings and not servers else ():
         raise InputError(
             f"`{name}` without a reader behind an API",
             "name one, as in `reader` openai:MODEL, or leave it out",
         )
-    functions = [model for model in models if any(one.reader.own(model) for one in settings)]
-    if asked and len(asked) == len(models):
+    functions = [
+        model for model in models if any(condition.reader.own(model) for condition in settings)
+    ]
+    if servers and len(servers) == len(models):
         for name, remedy in (*_of_models(settings[0]), *_of_machines(settings[0])):
-            raise InputError(f"`{name}` with {asked[0]}, which a server runs", remedy)
-    if functions and len(asked) + len(functions) == len(models):
+            raise InputError(f"`{name}` with {servers[0]}, which a server runs", remedy)
+    if functions and len(servers) + len(functions) == len(models):
         for name, remedy in _of_models(settings[0]):
             raise InputError(f"`{name}` with {functions[0]}, a function", remedy)
 
@@ -72,23 +74,23 @@ def asks_servers(settings: Settings) -> bool:
 def _of_models(settings: Settings) -> Iterator[tuple[str, str]]:
     """The settings that were given and concern models with weights, with what to do."""
     reader, running = settings.reader, settings.running
-    given = {
+    chosen = {
         "dtype": reader.dtype is not None,
         "engine": reader.engine != "auto",
         "trust_remote_code": reader.trust_remote_code,
         "memory": running.memory != 0,
     }
-    yield from ((name, "leave it out") for name, is_given in given.items() if is_given)
+    yield from ((name, "leave it out") for name, is_given in chosen.items() if is_given)
 
 
 def _of_machines(settings: Settings) -> Iterator[tuple[str, str]]:
     """The settings that were given and concern actors on this machine or cluster, with what to do."""
     running = settings.running
-    given = {
+    chosen = {
         "gpus_per_actor": running.gpus_per_actor is not None,
         "cpus_per_actor": running.cpus_per_actor is not None,
         "accelerator_type": running.accelerator_type is not None,
     }
-    yield from ((name, "leave it out") for name, is_given in given.items() if is_given)
+    yield from ((name, "leave it out") for name, is_given in chosen.items() if is_given)
     if running.actors is not None and running.pool().bounds() != (0, 0):
         yield "actors", "use `concurrency`: this process makes all requests"

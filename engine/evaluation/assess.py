@@ -360,7 +360,7 @@ def _own_readers(readings: Mapping[str, Reading]) -> Iterator[Note]:
         (True, "what its outputs depend on is not known here, beyond its version"),
         (False, "it has no version, so its outputs are not cached"),
     ):
-        names = tuple(dict.fromkeys(one.name for one in readers if one.is_kept == kept))
+        names = tuple(dict.fromkeys(reader.name for reader in readers if reader.is_kept == kept))
         text = f"the reader {', '.join(names)} is a function: {consequence}"
         yield Note("own_readers", len(names), text, names)
 

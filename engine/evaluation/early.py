@@ -50,8 +50,8 @@ def refuse_early(shards: InputShards, settings: Settings) -> None:
     )
     refuse_queries(whole, settings)
     asking = settings.resolved.asks
-    given = [
-        _Given(annotator)
+    from_files = [
+        _FileLabels(annotator)
         for annotator in settings.resolved.listed
         if annotator.needs_input is not None
         and annotator.name not in asking
@@ -64,26 +64,26 @@ def refuse_early(shards: InputShards, settings: Settings) -> None:
     def read(number: int) -> EvaluationInputs:
         return cut_inputs(shards.read(number, passages=False), settings.ranking.k)
 
-    looked_at = range(len(shards.shards)) if given or counts_missing else ()
+    looked_at = range(len(shards.shards)) if from_files or counts_missing else ()
     for inputs in mapped(read, looked_at):
         if counts_missing:
             query_ids = inputs.queries[QUERY_ID].to_list()
             for run, missing in without_results(inputs.runs, query_ids, names=shards.runs):
                 lacking[run] += len(missing)
                 firsts[run] += missing[:1]
-        for one in given:
-            one.look_at(inputs, settings)
+        for labels in from_files:
+            labels.look_at(inputs, settings)
     for run, count in lacking.items():
         if count:
             in_order = queries[QUERY_ID].filter(queries[QUERY_ID].is_in(firsts[run]))
             raise lists_nothing(run, count, in_order[0])
-    for one in given:
-        one.refuse(settings)
-    refuse_unjudged({one.annotator.name: one.labelled_queries for one in given})
+    for labels in from_files:
+        labels.refuse(settings)
+    refuse_unjudged({labels.annotator.name: labels.labelled_queries for labels in from_files})
     refuse_meaningless(settings, len(shards.runs))
 
 
-class _Given:
+class _FileLabels:
     """What labels show that are made of a file alone."""
 
     def __init__(self, annotator: Annotator) -> None:
@@ -94,9 +94,9 @@ class _Given:
 
     def look_at(self, inputs: EvaluationInputs, settings: Settings) -> None:
         """Take note of a shard; such labels need no passages."""
-        made = label(self.annotator, inputs, settings, pairs_to_label(inputs), {})
-        self.labelled_queries += inputs.queries.height - len(made.unjudged)
-        counted = made.labels.filter(pl.col(LABEL) >= 0)
+        labelled = label(self.annotator, inputs, settings, pairs_to_label(inputs), {})
+        self.labelled_queries += inputs.queries.height - len(labelled.unjudged)
+        counted = labelled.labels.filter(pl.col(LABEL) >= 0)
         self._exceeding |= largest_label(counted[LABEL]) > 1
         if not self._real_valued and is_real_valued(counted[LABEL].to_numpy()):
             self._real_valued = True

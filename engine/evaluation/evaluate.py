@@ -101,7 +101,7 @@ def evaluate_shards(
     work = _work_for(shards, conditions, context, folder)
     passes = tuple(map(Pass, work.jobs))
     with _alone(work), _forgotten(work):
-        if left := sorted(set().union(*(one.unfinished(shards.shards) for one in work.parts))):
+        if left := sorted(set().union(*(parts.unfinished(shards.shards) for parts in work.parts))):
             if not work.prepared:
                 for settings in conditions:
                     refuse_early(shards, settings)
@@ -116,7 +116,7 @@ def evaluate_shards(
         )
         for condition in range(len(conditions))
     )
-    return Evaluated(tuple(evaluations), tuple(one.reading() for one in passes))
+    return Evaluated(tuple(evaluations), tuple(pass_.reading() for pass_ in passes))
 
 
 def _work_for(
@@ -132,7 +132,7 @@ def _work_for(
         prepared = tuple(prepare(shards.read(0), settings) for settings in conditions)
     # Jobs of equal identity are one job: each read is asked once.
     known: dict[tuple[object, ...], Job] = {}
-    asked = tuple(
+    roles = tuple(
         {
             job.ask.role.name: known.setdefault(job.identity, job)
             for job in specify_jobs(asks_of(settings), settings, context.executor, context.on_event)
@@ -141,16 +141,16 @@ def _work_for(
     )
     names = [
         digest_of(shards, settings, list(of_condition.values()))
-        for settings, of_condition in zip(conditions, asked, strict=True)
+        for settings, of_condition in zip(conditions, roles, strict=True)
     ]
     return Workload(
         shards=shards,
         conditions=tuple(conditions),
-        asked=asked,
+        roles=roles,
         jobs=tuple(known.values()),
         parts=tuple(
             _parts(settings, name, folder, is_lasting(settings, of_condition.values()))
-            for settings, name, of_condition in zip(conditions, names, asked, strict=True)
+            for settings, name, of_condition in zip(conditions, names, roles, strict=True)
         ),
         store=context.place,
         unkept=None if folder is None else folder / names[0] / UNKEPT,
@@ -201,22 +201,22 @@ def _concluded(work: Workload, condition: int, passes: Sequence[Pass]) -> Evalua
     """What all shards together say under a condition."""
     shards, settings = work.shards, work.conditions[condition]
     done = [work.parts[condition].done(shard) for shard in shards.shards]
-    for one in passes:
+    for pass_ in passes:
         # Shards may have been scored by another study: of a condition that the job belongs to they know it.
-        if not one.is_totalled and one.job in work.asked[condition].values():
-            one.total(shard.of_jobs[one.job.key] for shard in done)
+        if not pass_.is_totalled and pass_.job in work.roles[condition].values():
+            pass_.total(shard.of_jobs[pass_.job.key] for shard in done)
     readings = {
-        role: _reading(work, role, job, passes, done) for role, job in work.asked[condition].items()
+        role: _reading(work, role, job, passes, done) for role, job in work.roles[condition].items()
     }
     if work.prepared:
         ((scored, *_),) = done
     else:
         within = shards.within(settings.ranking.k)
         scored = merge(
-            [one.scored for one in done], settings, runs=shards.runs, passages=within.passages
+            [shard.scored for shard in done], settings, runs=shards.runs, passages=within.passages
         )
         scored = replace(scored, notes=(*within.notes, *scored.notes))
-    edited = merge_perturbed([one.edited for one in done])
+    edited = merge_perturbed([shard.edited for shard in done])
     done.clear()  # the scores are held once while statistics are made of them
     evaluation = replace(conclude(scored, readings, settings, shards), edited=edited)
     parts = work.parts[condition]

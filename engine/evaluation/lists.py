@@ -197,17 +197,17 @@ def read_lists(
     evaluated = int(queries[IS_EVALUATED].sum())
     about = pl.Series(list({edit.query_id for edit in edits}), dtype=pl.String)
     work = _ReadingRuns(parts, k, about, on_rows)
-    found: list[tuple[str, list[_OfPart]]] = []
+    listed_runs: list[tuple[str, list[_OfPart]]] = []
     sources: dict[str, Location] = {}
     held = None if given is None else given.partition_by(RUN, maintain_order=True)
     for number, path in enumerate(paths):
-        found.append(
+        listed_runs.append(
             work.list_run(number, path) if held is None else work.take(number, held[number])
         )
-        require_new_name(path, found[-1][0], sources)
-    for path, (_, of_run) in zip(paths, found, strict=True):
-        if not any(one.is_evaluated for one in of_run):
-            has = min(one.first for one in of_run if one.first is not None)
+        require_new_name(path, listed_runs[-1][0], sources)
+    for path, (_, run_parts) in zip(paths, listed_runs, strict=True):
+        if not any(part.is_evaluated for part in run_parts):
+            has = min(part.first for part in run_parts if part.first is not None)
             raise InputError(
                 f"lists none of the {evaluated} queries of {queries_file} "
                 f"(it has {quoted(has)}, they have {quoted(queries[QUERY_ID][0])})",
@@ -216,13 +216,13 @@ def read_lists(
             )
     if fault is not None:
         raise fault
-    of_parts = [one for _, of_run in found for one in of_run]
-    ignored = pl.concat([pl.Series([], dtype=pl.UInt64), *(one.ignored for one in of_parts)])
-    names = tuple(name for name, _ in found)
+    all_parts = [part for _, run_parts in listed_runs for part in run_parts]
+    ignored = pl.concat([pl.Series([], dtype=pl.UInt64), *(part.ignored for part in all_parts)])
+    names = tuple(name for name, _ in listed_runs)
     lists = Lists(parts, k, paths, names, ignored.n_unique())
     if edits_file is None:
         return lists
-    full = pl.concat([one.edited for one in of_parts])
+    full = pl.concat([part.edited for part in all_parts])
     lists = _with_edits(lists, full, edits, edits_file, queries)
     _refuse_emptied(lists, evaluated)
     return lists
@@ -275,9 +275,9 @@ class _ReadingRuns:
         """As ``list_run``, of a run that was read before."""
         by_text = not self._knows_some(rows)
         self.parts.gather(iter([rows.with_columns(pl.lit(None, pl.Int64).alias(LINE))]))
-        of_parts = range(self.parts.count)
-        found = [self._listed(number, n, self.parts.rows(n), by_text=by_text) for n in of_parts]
-        return rows[RUN][0], found
+        numbers = range(self.parts.count)
+        run_parts = [self._listed(number, n, self.parts.rows(n), by_text=by_text) for n in numbers]
+        return rows[RUN][0], run_parts
 
     def _knows_some(self, rows: pl.DataFrame) -> bool:
         return not self.parts.places.of(rows[QUERY_ID]).is_null().all()

@@ -123,11 +123,13 @@ class Partition:
                 if str(error.path) != str(files.corpus):
                     raise InputError(error.problem, _AGAIN, path=path) from None
                 raise
-            given = {table: read_parquet(Path(here, _table(table))) for table in self.tables}
+            annotator_tables = {
+                table: read_parquet(Path(here, _table(table))) for table in self.tables
+            }
         return replace(
             inputs,
             corpus=inputs.corpus if passages else inputs.corpus.clear(),
-            tables=given,
+            tables=annotator_tables,
             cut_runs=self.cut_runs,
             edited=self.edited,
             notes=(),
@@ -235,9 +237,9 @@ def partition(
             on_rows=lambda rows: on_progress("runs", rows),
         )
         key = key or _key(files, k, pairs_per_shard)
-        made = _write(checked, folder / key, files, pairs_per_shard, on_progress)
-    made.folder.write(_MANIFEST, json.dumps(_manifest(made), indent=1).encode())
-    return made
+        written = _write(checked, folder / key, files, pairs_per_shard, on_progress)
+    written.folder.write(_MANIFEST, json.dumps(_manifest(written), indent=1).encode())
+    return written
 
 
 def _write(
@@ -247,7 +249,7 @@ def _write(
     lists, parts, passages = checked.lists, checked.lists.parts, checked.passages
     assert isinstance(parts, ScatteredParts)
     assert isinstance(passages, Marked)
-    made = Partition(
+    whole = Partition(
         folder=place,
         shards=(),
         runs=lists.names,
@@ -266,7 +268,7 @@ def _write(
     spans = halved(pairs_by_bucket(lists), counts, most)
     # Without clusters, which change no shard: they are beside the shards, of all queries together.
     queries = Sorted(checked.queries.drop(CLUSTER, strict=False), buckets)
-    given = {
+    table_rows = {
         name: Sorted(table, parts.buckets[parts.places.of(table[QUERY_ID]).to_numpy()])
         for name, table in checked.tables.items()
     }
@@ -274,20 +276,22 @@ def _write(
     def write(numbered: tuple[int, tuple[Range, pl.DataFrame]]) -> Shard:
         number, (span, rows) = numbered
         content = {_QUERIES: queries.within(span)}
-        content |= {_table(name): table.within(span) for name, table in given.items()}
-        of_runs = rows.partition_by(RUN, as_dict=True, maintain_order=True)
-        content |= {_run(made.runs.index(name)): of_run for (name,), of_run in of_runs.items()}
+        content |= {_table(name): table.within(span) for name, table in table_rows.items()}
+        rows_by_run = rows.partition_by(RUN, as_dict=True, maintain_order=True)
+        content |= {
+            _run(whole.runs.index(name)): run_rows for (name,), run_rows in rows_by_run.items()
+        }
         archive = _archive(content)
         place.write(_name(number), archive)
-        pairs = rows.height if len(made.runs) == 1 else rows.select(QUERY_ID, DOC_ID).n_unique()
-        return Shard(number, content[_QUERIES].height, pairs, span, made.digest(archive))
+        pairs = rows.height if len(whole.runs) == 1 else rows.select(QUERY_ID, DOC_ID).n_unique()
+        return Shard(number, content[_QUERIES].height, pairs, span, whole.digest(archive))
 
     shards: list[Shard] = []
     for shard in mapped(write, enumerate(_rows(lists, parts, spans))):
         shards.append(shard)
         on_progress("shards", len(shards))
     place.write(_QUERIES, _parquet(checked.queries))
-    return replace(made, shards=tuple(shards))
+    return replace(whole, shards=tuple(shards))
 
 
 def _cut_runs(lists: Lists) -> tuple[str, ...]:

@@ -94,9 +94,9 @@ class Pass:
         """Count what was wanted, and what failed, of all shards; those that were done before included."""
         of_shards = list(reads)
         self.is_totalled = True
-        wanted = sum((Counter(one.wanted) for one in of_shards), Counter[str]())
+        wanted = sum((Counter(shard.wanted) for shard in of_shards), Counter[str]())
         self.costs.wanted = wanted.total()
-        self.costs.failed = sum(one.failed for one in of_shards)
+        self.costs.failed = sum(shard.failed for shard in of_shards)
         self.costs.reused = self.costs.wanted - self.costs.done
         set_wanted(self.costs, wanted)
         add_counters(self.costs, self.stats)
@@ -124,16 +124,16 @@ def read_and_score(
     """
     refused = work.conditions[0].running.failed_reads == "error"
     groups = (
-        [[one] for one in passes]
+        [[pass_] for pass_ in passes]
         if context.executor
-        else by_model(passes, lambda one: one.job.spec)
+        else by_model(passes, lambda pass_: pass_.job.spec)
     )
-    for one in passes:
-        if (place := work.place(one.job)) is not None:
-            one.costs.damaged_files += store.tidy(place, one.job.spec.fingerprint)
+    for pass_ in passes:
+        if (place := work.place(pass_.job)) is not None:
+            pass_.costs.damaged_files += store.tidy(place, pass_.job.spec.fingerprint)
     # Of inputs that are held, all prompts are made before any reader is loaded.
     ready = [
-        [planner_for(work, one.job, shards)(0) for one in group] if work.prepared else []
+        [planner_for(work, pass_.job, shards)(0) for pass_ in group] if work.prepared else []
         for group in groups
     ]
     progress = _Progress(work, shards, passes, [plan for plans in ready for plan in plans])
@@ -150,20 +150,20 @@ def read_and_score(
         reads = executors.pop(0)
         start = time.perf_counter()
         for unit in reads.read(shards):
-            one = group[unit.role]
-            one.add(unit)
+            pass_ = group[unit.role]
+            pass_.add(unit)
             if isinstance(parts, InMemory) and unit.outputs is not None:
-                parts.outputs[one.job.spec.fingerprint].append(unit.outputs)
-            if group is groups[-1] and all(of_role.is_read(unit.shard) for of_role in group):
+                parts.outputs[pass_.job.spec.fingerprint].append(unit.outputs)
+            if group is groups[-1] and all(role_pass.is_read(unit.shard) for role_pass in group):
                 failures = failures_of(passes, unit.shard)
                 if not (failures and refused):
                     scoring.score(unit.shard, failures)
-            progress.add(one, unit)
+            progress.add(pass_, unit)
             context.on_progress(*progress.reached)
-        share_costs([one.costs for one in group], time.perf_counter() - start, reads.totals)
+        share_costs([pass_.costs for pass_ in group], time.perf_counter() - start, reads.totals)
     if refused:
-        for one in passes:
-            _refuse_failures(one)
+        for pass_ in passes:
+            _refuse_failures(pass_)
     if not passes:
         for shard in shards:
             scoring.score(shard, {})
@@ -186,15 +186,15 @@ def check_readers(conditions: Sequence[Settings], on_event: OnEvent = silent) ->
 
 def failures_of(passes: Sequence[Pass], shard: int) -> dict[str, Failure]:
     """The failed reads of a shard, of all roles, by their keys; keys of different readers differ."""
-    return {key: failure for one in passes for key, failure in one.failures[shard].items()}
+    return {key: failure for pass_ in passes for key, failure in pass_.failures[shard].items()}
 
 
-def _refuse_failures(one: Pass) -> None:
+def _refuse_failures(pass_: Pass) -> None:
     """Refuse failed reads where they are an error: after all others were done and stored."""
-    failures = [failure for of_shard in one.failures.values() for failure in of_shard.values()]
+    failures = [failure for of_shard in pass_.failures.values() for failure in of_shard.values()]
     if failures:
-        total = one.costs.done + one.costs.reused
-        raise reads_failed(len(failures), total, *failures[0], stored=one.job.spec.is_kept)
+        total = pass_.costs.done + pass_.costs.reused
+        raise reads_failed(len(failures), total, *failures[0], stored=pass_.job.spec.is_kept)
 
 
 class _Progress:
@@ -215,23 +215,23 @@ class _Progress:
         # Every listed passage, and every list; at most, since equal reads are one.
         whole = len(work.shards.runs) if work.conditions[0].reader.end_to_end else 0
         expected = {
-            (one.job.identity, shard): known[shard].pairs + whole * known[shard].queries
-            for one in passes
+            (pass_.job.identity, shard): known[shard].pairs + whole * known[shard].queries
+            for pass_ in passes
             for shard in shards
         }
-        for one, plan in zip(passes, plans, strict=False):
-            expected[one.job.identity, 0] = plan.wanted
+        for pass_, plan in zip(passes, plans, strict=False):
+            expected[pass_.job.identity, 0] = plan.wanted
         self._left = expected
         self._total = sum(expected.values())
         self._done = sum(plan.reused for plan in plans)
-        self._begun = {(one.job.identity, 0) for one, _ in zip(passes, plans, strict=False)}
+        self._begun = {(pass_.job.identity, 0) for pass_, _ in zip(passes, plans, strict=False)}
 
     @property
     def reached(self) -> tuple[int, int]:
         return self._done, max(self._total, self._done)
 
-    def add(self, one: Pass, unit: UnitDone) -> None:
-        begun = one.job.identity, unit.shard
+    def add(self, pass_: Pass, unit: UnitDone) -> None:
+        begun = pass_.job.identity, unit.shard
         if begun not in self._begun:
             self._begun.add(begun)
             self._total += unit.wanted - self._left[begun]
@@ -273,7 +273,7 @@ def _reads(
         plans: of the only shard, where inputs are held; nothing is started where it has nothing to read.
     """
     settings = work.conditions[0].running.pool()
-    specs = [one.job.spec for one in group]
+    specs = [pass_.job.spec for pass_ in group]
     size = sum(int(plan.reads.estimated_size()) for plan in plans)
     nothing = bool(plans) and all(plan.reads.is_empty() for plan in plans)
     backend = Backend() if nothing else backend_for(settings, specs, context.executor, size=size)
@@ -281,15 +281,15 @@ def _reads(
         _ready(plans, backend)
         if plans
         else [
-            planner_for(work, one.job, shards, actors=backend.actors, gpu=backend.gpu)
-            for one in group
+            planner_for(work, pass_.job, shards, actors=backend.actors, gpu=backend.gpu)
+            for pass_ in group
         ]
     )
     if specs[0].api and not (plans or context.executor):
         from engine.reading.remote.run import Requests
 
         backend = Backend(Requests(size=_size_of_prompts(planners, shards, specs)))
-    places = [work.place(one.job) for one in group]
+    places = [work.place(pass_.job) for pass_ in group]
     host = context.host(specs, places, held=bool(plans))
     return _Reads(planners, host, backend, context.on_event, PoolTotals())
 
@@ -364,15 +364,15 @@ def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure]) -> 
     alone = len(work.conditions) == 1
     for condition, settings in enumerate(work.conditions):
         prepared = work.prepare(condition, inputs)
-        own = {
+        by_role = {
             role: readings[job.identity]
             if alone
             else readings[job.identity].part(work.lists(job, inputs, condition))
-            for role, job in work.asked[condition].items()
+            for role, job in work.roles[condition].items()
         }
         done = Done(
-            score_queries(prepared, own),
-            {role: _reads_of(reading) for role, reading in own.items()},
+            score_queries(prepared, by_role),
+            {role: _reads_of(reading) for role, reading in by_role.items()},
             {job.key: _reads_of(readings[job.identity]) for job in work.jobs},
             count_perturbed_reads(
                 prepared.inputs,
@@ -380,7 +380,7 @@ def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure]) -> 
                 alone=bool(settings.resolved.asks),
                 whole=settings.reader.end_to_end,
             ),
-            own if work.prepared else {},
+            by_role if work.prepared else {},
         )
         work.parts[condition].keep(work.shards.shards[shard], done)
     _compact(work, shard)

@@ -117,7 +117,7 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
         if annotator.name in labelled
     }
     if not part:
-        refuse_unjudged({name: of.labelled_queries for name, of in scored.items()})
+        refuse_unjudged({name: scores.labelled_queries for name, scores in scored.items()})
         refuse_meaningless(settings, len(inputs.run_names))
     requests = requests_for(pairs, lists, settings)
     return Prepared(inputs, settings, pairs, lists, tuple(requests), labelled, scored)
@@ -273,16 +273,16 @@ def refuse_without_threshold(
     # Measures that need a threshold on any real-valued labels are noted, as where none exceeds 1.
     affected = [m for m in undefined_on_graded(measures, above_one=True) if m.takes_labels(True)]
     answered = {(m.kind, m.cutoff) for m in measures if m.rel is not None}
-    asked = [measure for measure in affected if (measure.kind, measure.cutoff) not in answered]
-    if not asked:
+    unanswered = [measure for measure in affected if (measure.kind, measure.cutoff) not in answered]
+    if not unanswered:
         return
     between = labels.filter(pl.col(LABEL) != pl.col(LABEL).round())
     query_id, doc_id, label = between.select(QUERY_ID, DOC_ID, LABEL).row(0)
     thresholds = dict.fromkeys(str(measure.with_threshold()) for measure in measures)
     raise InputError(
-        f"{asked[0]} is not defined on the labels of {annotator}: some exceed 1, and some "
+        f"{unanswered[0]} is not defined on the labels of {annotator}: some exceed 1, and some "
         f"lie between whole numbers ({label:g} for passage {doc_id!r} of query {query_id!r})",
-        f"say what is relevant, as in {asked[0].with_threshold()} "
+        f"say what is relevant, as in {unanswered[0].with_threshold()} "
         f'(`measures` "{" ".join(thresholds)}"), or correct the label',
     )
 

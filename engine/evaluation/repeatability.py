@@ -28,10 +28,10 @@ def check_repeatability(
         passes: with the reads that failed.
     """
     return [
-        {role: _check_role(work, condition, job, passes, executor) for role, job in asked.items()}
+        {role: _check_role(work, condition, job, passes, executor) for role, job in jobs.items()}
         if work.conditions[condition].running.certify
         else {}
-        for condition, asked in enumerate(work.asked)
+        for condition, jobs in enumerate(work.roles)
     ]
 
 

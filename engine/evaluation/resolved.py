@@ -62,10 +62,12 @@ def resolve(settings: EvaluationSettings, listed: tuple[Annotator, ...]) -> Reso
     Raises:
         ValueError: an annotator rests on one that the engine does not have, or on itself.
     """
-    needed = tuple((one, other) for one in listed for other in needed_by(one, settings))
+    needed = tuple(
+        (annotator, other) for annotator in listed for other in needed_by(annotator, settings)
+    )
     annotators = tuple({other.name: other for _, other in needed}.values())
-    asks = {one.name: one.asks(settings) for one in annotators}
-    scales = {one.name: one.scale(settings) for one in listed}
+    asks = {annotator.name: annotator.asks(settings) for annotator in annotators}
+    scales = {annotator.name: annotator.scale(settings) for annotator in listed}
     return Resolved(
         listed=listed,
         needed=needed,

@@ -155,8 +155,8 @@ def merge(
     annotators = list(first.labelled_queries)
 
     def having(names: str, order: Sequence[str]) -> tuple[str, ...]:
-        found = {name for part in parts for name in getattr(part, names)}
-        return tuple(name for name in order if name in found)
+        having_some = {name for part in parts for name in getattr(part, names)}
+        return tuple(name for name in order if name in having_some)
 
     real_valued = having("real_valued", annotators)
     largest = {name: max(part.largest[name] for part in parts) for name in annotators}
@@ -211,7 +211,9 @@ def merge(
 
 def names_of_concluded(settings: Settings) -> list[str]:
     """The names of further tables that are concluded from the outcomes of all queries."""
-    further = (table for made in settings.resolved.listed for table in made.further_tables)
+    further = (
+        table for annotator in settings.resolved.listed for table in annotator.further_tables
+    )
     return [table.name for table in further if table.conclusion is not None]
 
 
@@ -254,8 +256,8 @@ def _score_labels(
     left_out: Mapping[str, list[str]],
     prepared: Prepared,
 ) -> AnnotatorScores:
-    made = labelled[annotator.name]
-    scored = score_annotator(annotator, made, prepared.inputs, prepared.settings)
+    labels = labelled[annotator.name]
+    scored = score_annotator(annotator, labels, prepared.inputs, prepared.settings)
     kept = ~pl.col(QUERY_ID).is_in(left_out[annotator.name])
     return replace(scored, scores=scored.scores.filter(kept))
 

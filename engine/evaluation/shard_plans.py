@@ -54,10 +54,10 @@ class Planner:
         inputs = self.work.shards.read(shard)
         wanted = self.work.wanted(job, inputs)
         earlier = [self.work.wanted(job, inputs)[[READ_KEY]] for job in self.work.before(job)]
-        made = self._made(shard, wanted.drop(INPUTS), earlier, pace)
-        pace = None if made.is_empty() else made[_PACE][0]
-        damaged = () if made.is_empty() else tuple(made[_DAMAGED][0])
-        missing = missing_reads(wanted, made.filter(_STORED))
+        shard_plan = self._made(shard, wanted.drop(INPUTS), earlier, pace)
+        pace = None if shard_plan.is_empty() else shard_plan[_PACE][0]
+        damaged = () if shard_plan.is_empty() else tuple(shard_plan[_DAMAGED][0])
+        missing = missing_reads(wanted, shard_plan.filter(_STORED))
         reused = wanted[READ_KEY].n_unique() - missing.height
         sizes = input_sizes(spec, missing[INPUTS].to_list())
         plan = longest_first(missing, sizes, lead=len(spec.shared_prefix))
@@ -83,14 +83,14 @@ class Planner:
         span = self.work.shards.shards[shard].span
         found = self._found(identified, span)
         stored = pl.concat([found.reads[[READ_KEY]], *earlier])
-        made = identified.with_columns(
+        plan = identified.with_columns(
             pl.col(READ_KEY).is_in(stored[READ_KEY].implode()).alias(_STORED),
             pl.lit(pace, pl.Float64).alias(_PACE),
             pl.lit(self.listing.made).alias(_PASS),
             pl.lit(list(found.damaged), pl.List(pl.String)).alias(_DAMAGED),
         )
-        parts.keep_plan(name, shard, made)
-        return made
+        parts.keep_plan(name, shard, plan)
+        return plan
 
     def _found(self, identified: pl.DataFrame, span: Span | None) -> store.Stored:
         """The stored reads among these; held where everything is, so that they are fetched once."""
@@ -138,7 +138,7 @@ def planned_reading(
     wanted = plan.drop(_STORED, _PACE, _PASS, _DAMAGED)
     spec = job.spec
     failed = pl.DataFrame({READ_KEY: list(failures)}, {READ_KEY: pl.String}).hstack(
-        output_columns([ReadOutput.failed(one.reason) for one in failures.values()])
+        output_columns([ReadOutput.failed(failure.reason) for failure in failures.values()])
     )
     outputs = _outputs(work, job, shard, wanted).with_columns(
         pl.lit(None, pl.String).alias(FAILURE)

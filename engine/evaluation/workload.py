@@ -46,7 +46,7 @@ class Workload:
     Attributes:
         shards: the inputs.
         conditions: the settings; several make a study.
-        asked: of each condition, who reads what, by the name of the role.
+        roles: of each condition, who reads what, by the name of the role.
         jobs: the same of all conditions together, each reader with its prompt once.
         parts: of each condition, where the tables of its shards are.
         store: the read store.
@@ -57,7 +57,7 @@ class Workload:
 
     shards: InputShards
     conditions: tuple[Settings, ...]
-    asked: tuple[dict[str, Job], ...]
+    roles: tuple[dict[str, Job], ...]
     jobs: tuple[Job, ...]
     parts: tuple[Parts, ...]
     store: Folder
@@ -66,7 +66,7 @@ class Workload:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         # Settings may hold functions of the user's, whose files other machines lack.
-        return by_value(Workload, *(getattr(self, one.name) for one in fields(self)))
+        return by_value(Workload, *(getattr(self, entry.name) for entry in fields(self)))
 
     def place(self, job: Job) -> Folder | None:
         """The store that the reads of a job go to; None for none."""
@@ -81,7 +81,7 @@ class Workload:
     def lists(self, job: Job, inputs: EvaluationInputs, condition: int) -> pl.DataFrame:
         """What a condition asks a job to read of a shard, as ``Request.lists``."""
         settings = self.conditions[condition]
-        own = self.asked[condition].get(job.ask.role.name)
+        own = self.roles[condition].get(job.ask.role.name)
         if own is None or own.identity != job.identity:
             return NO_LISTS
         cut = cut_inputs(inputs, settings.ranking.k)
@@ -99,7 +99,7 @@ class Workload:
         """Jobs of the same reader that come before one, and do the reads that both want."""
         place = self.jobs.index(job)
         same = job.spec.fingerprint
-        return tuple(one for one in self.jobs[:place] if one.spec.fingerprint == same)
+        return tuple(earlier for earlier in self.jobs[:place] if earlier.spec.fingerprint == same)
 
 
 def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> str:

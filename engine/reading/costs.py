@@ -169,14 +169,16 @@ def share_costs(costs: Sequence[ReadingCosts], seconds: float, totals: PoolTotal
     Each has the part of the time that its reads took of the readers'; what happened is told once, with the
     first.
     """
-    busy = sum(one.reader_seconds for one in costs)
-    for one in costs:
-        one.seconds = seconds * (one.reader_seconds / busy if busy else 1 / len(costs))
-        if one.done and one.seconds:
-            one.reads_per_second = one.done / one.seconds
-        for of_kind in one.kinds.values():
-            busy_here = one.reader_seconds
-            of_kind.seconds = one.seconds * of_kind.reader_seconds / busy_here if busy_here else 0.0
+    busy = sum(cost.reader_seconds for cost in costs)
+    for cost in costs:
+        cost.seconds = seconds * (cost.reader_seconds / busy if busy else 1 / len(costs))
+        if cost.done and cost.seconds:
+            cost.reads_per_second = cost.done / cost.seconds
+        for of_kind in cost.kinds.values():
+            busy_here = cost.reader_seconds
+            of_kind.seconds = (
+                cost.seconds * of_kind.reader_seconds / busy_here if busy_here else 0.0
+            )
     for name, value in asdict(totals).items():
         setattr(costs[0], name, value)
 

@@ -61,11 +61,11 @@ def read_by(spec: ReaderSpec, executor: Executor | None) -> ReaderSpec:
     return replace(spec, executor=executor.name if isinstance(executor, NamedExecutor) else UNNAMED)
 
 
-def by_model(whats: Iterable[Read], spec_of: Callable[[Read], ReaderSpec]) -> list[list[Read]]:
+def by_model(items: Iterable[Read], spec_of: Callable[[Read], ReaderSpec]) -> list[list[Read]]:
     """What is read, in groups whose readers share a model, in the order of the first of each."""
     groups: dict[tuple[object, ...], list[Read]] = {}
-    for what in whats:
-        groups.setdefault(spec_of(what).model, []).append(what)
+    for item in items:
+        groups.setdefault(spec_of(item).model, []).append(item)
     return list(groups.values())
 
 

@@ -56,23 +56,23 @@ def specify_function(
             "leave it out",
             path=template.path,
         )
-    made = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
+    rendered = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
     spec = ReaderSpec(
         weights="",
         architecture="causal",
         dtype="float32",  # nobody knows; it is shown nowhere
-        max_new_tokens=made.max_new_tokens,
+        max_new_tokens=rendered.max_new_tokens,
         stop=(),
         max_input_tokens=0,
         path="",
         parameters=0,
         name=reader.name,
         thought=template.thought,
-        shared_prefix=made.prefix,
+        shared_prefix=rendered.prefix,
         engine="function",
         function=FunctionSpec(reader=reader, system=template.system),
     )
-    return spec, made
+    return spec, rendered
 
 
 @functools.cache

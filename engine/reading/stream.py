@@ -362,14 +362,14 @@ def read_here(
         firsts: list[int] = []
         offset = 0
         for role, plan in enumerate(plans):
-            own = plan.units()
+            role_units = plan.units()
             firsts.append(len(units))
             units += [
                 Unit(len(units) + unit.number, offset + unit.offset, unit.length, role)
-                for unit in own
+                for unit in role_units
             ]
             offset += plan.reads.height
-            if not own:
+            if not role_units:
                 yield plan.unread(role, shard)
         if not units:
             continue

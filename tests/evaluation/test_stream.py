@@ -153,7 +153,7 @@ def work_of(tmp_path, whole, asked, place):
     work = Workload(
         shards=whole,
         conditions=(asked,),
-        asked=({job.ask.role.name: job},),
+        roles=({job.ask.role.name: job},),
         jobs=(job,),
         parts=(InFolder(folder_at(tmp_path / "shards")),),
         store=place,
