@@ -212,6 +212,7 @@ def place(tmp_path_factory):
     corpus = pl.DataFrame([(*row, row[1]) for row in PASSAGES], schema=tables.CORPUS, orient="row")
     for name in ("passages", "c", "DATA/corpus"):
         (folder / f"{name}.jsonl").write_text(passages)
+    corpus.select("doc_id", "title", "text").write_csv(folder / "passages.csv")
     for name in ("passages", "corpus", "demo-out/corpus"):
         (folder / name).parent.mkdir(exist_ok=True)
         corpus.write_parquet(folder / f"{name}.parquet")

@@ -299,12 +299,12 @@ def test_a_study_keeps_the_reads_of_executors_apart_too(tmp_path):
 
 
 def test_the_example_of_the_guide_runs(tmp_path, monkeypatch):
-    guide = (Path(__file__).parents[2] / "docs/guide/python.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs/reference/stages.md").read_text(encoding="utf-8")
     (code,) = (c for c in re.findall(r"```python\n(.*?)```", guide, re.S) if "NamedExecutor" in c)
     monkeypatch.chdir(tmp_path)
     settings = Settings.of(k=3, resamples=0, measures="P@3")
     names = {"answer": say_last, "inputs": inputs(), "settings": settings}
     names |= {"evaluate": evaluate, "Path": Path}
-    exec(compile(code, "python.md", "exec"), names)
+    exec(compile(code, "stages.md", "exec"), names)
     assert names["evaluation"].downstream["output"].to_list() == ["nothing", "Bo", "Bo"]
     assert len(list(Path("store").iterdir())) == 1

@@ -224,7 +224,7 @@ def test_doctor_fails_where_an_extra_is_there_and_does_not_work(monkeypatch, cap
 
 
 def test_the_answer_says_in_one_line_what_the_page_needs(without):
-    assert where_to_look("out") == "report.html there is the page to look at"
+    assert where_to_look("out") == "open report.html there"
     without("matplotlib")
     assert where_to_look("my out") == (
         "there is no report.html, which needs matplotlib: pip install 'erag-engine[page]' && erag report 'my out'"

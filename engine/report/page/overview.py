@@ -82,8 +82,8 @@ def _cut(text: str) -> str:
 def _outputs(findings: Findings) -> Grid:
     outputs = findings.summary["outputs"]
     rows = [[_cut(one["output"]) or "(nothing)", f"{one['reads']:,}"] for one in outputs]
-    caption = "The commonest outputs of readers, each read counted once."
-    return Grid("outputs", caption, ["output", "reads"], rows)
+    caption = "The commonest outputs of readers, each LLM call counted once."
+    return Grid("outputs", caption, ["output", "LLM calls"], rows)
 
 
 def notes(findings: Findings) -> list[str]:
