@@ -16,7 +16,14 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from engine.messages.errors import EncodeError, InputError, ReadError, WriteError, masked
+from engine.messages.errors import (
+    EncodeError,
+    InputError,
+    LaterError,
+    ReadError,
+    WriteError,
+    masked,
+)
 from engine.sources.io.files import is_full
 from engine.sources.io.spool import forget_pipes
 from jobs._config import check_numbers, from_environment, options_from, tell_origins, variable
@@ -139,6 +146,8 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         _fail(with_options_of(app, str(error)), BAD_INPUT)
     except CycloptsError as error:
         _fail(_habit(tokens) or error, BAD_INPUT)
+    except LaterError as later:
+        tell(with_options_of(app, str(later)))
     except (ReadError, EncodeError, WriteError) as error:
         _fail(with_options_of(app, str(error)), 1)
     except StoppedError as stop:

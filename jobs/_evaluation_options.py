@@ -42,7 +42,7 @@ _CERTIFIED = 64
 # Options that name a model or a prompt template: a folder or file where there is one, else a name.
 MODEL_FIELDS = ("reader", "erag_reader", "judge", "prompt", "judge_prompt", "abstain_prompt")
 # Options that name folders to write into.
-_WRITTEN = ("out", "store")
+_WRITTEN = ("out", "store", "batch_out")
 _NAMES = ("Inputs", "Reader", "Behind an API", "Labels", "Measures", "Statistics", "Running")
 INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
     Group(name, sort_key=place) for place, name in enumerate(_NAMES)

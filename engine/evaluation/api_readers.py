@@ -47,6 +47,13 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
             f"`{name}` without a reader behind an API",
             "name one, as in `reader` openai:MODEL, or leave it out",
         )
+    if settings and settings[0].running.failed_reads != "error":
+        for name in ("batch_out", "batch_in"):
+            if getattr(settings[0].api, name) is not None:
+                raise InputError(
+                    f"`failed_reads` {settings[0].running.failed_reads} with `{name}`, whose missing answers would count",
+                    "leave it out until all answers are there",
+                )
     functions = [
         model for model in models if any(condition.reader.own(model) for condition in settings)
     ]

@@ -34,6 +34,7 @@ from engine.reading.costs import (
 from engine.reading.executors import Backend, backend_for, by_model, unit_tokens
 from engine.reading.plan import INPUTS, SIZE, WANTED
 from engine.reading.protocol import ReaderSpec
+from engine.reading.remote.limits import limits_of
 from engine.reading.stream import (
     USER_ERRORS,
     Failure,
@@ -161,6 +162,8 @@ def read_and_score(
             progress.add(pass_, unit)
             context.on_progress(*progress.reached)
         share_costs([pass_.costs for pass_ in group], time.perf_counter() - start, reads.totals)
+    for api in {pass_.job.spec.api.settings for pass_ in passes if pass_.job.spec.api}:
+        limits_of(api).batch.write()
     if refused:
         for pass_ in passes:
             _refuse_failures(pass_)

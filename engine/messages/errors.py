@@ -78,6 +78,10 @@ class ReadError(Exception):
     """Some reads failed; all others are in the store."""
 
 
+class LaterError(Exception):
+    """What was asked for is done, and the evaluation goes on when others have done their part; not a fault."""
+
+
 class WriteError(Exception):
     """A file cannot be written, since the disk is full or the system refuses; what was whole stays whole."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from engine.reading.function import ReaderChoice
@@ -43,6 +44,9 @@ class EvaluateOptions(TypedDict, total=False):
     failed_reads: Literal["error", "zero", "skip"]
     certify: int
     base_url: str | None
+    api_key_env: str
+    batch_out: Path | None
+    batch_in: Path | None
     endpoint: Literal["chat", "completions"]
     concurrency: int
     requests_per_minute: int | None

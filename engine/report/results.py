@@ -51,11 +51,15 @@ _OF_A_STUDY = ("conditions", "readers", "reader_comparisons")
 
 
 def outputs(out: Location, settings: Settings) -> Outputs:
-    """What an evaluation under these settings writes or clears under ``out``."""
+    """What an evaluation under these settings writes or clears, under ``out`` and elsewhere."""
     folder = folder_at(out)
     folders = [CONDITIONS, EXPORTED, SHARDS, BESIDE, *_in_parts(settings)]
     return Outputs(
-        [folder.place(name) for name in _names(settings)], [folder.place(name) for name in folders]
+        [
+            *(folder.place(name) for name in _names(settings)),
+            *filter(None, [settings.api.batch_out]),
+        ],
+        [folder.place(name) for name in folders],
     )
 
 

@@ -100,7 +100,7 @@ def test_a_bound_ends_the_evaluation_with_what_was_read_in_the_store(behaviour, 
 
 
 def test_the_help_has_these_options_in_a_group_of_their_own(capsys):
-    assert erag("evaluate", "--help") == 0
+    assert erag("evaluate", "--help-all") == 0
     printed = capsys.readouterr().out
     group = printed[printed.index("Behind an API") :]
     for option in ("base-url", "endpoint", "concurrency", "max-tokens", "price-in"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -41,7 +43,11 @@ class ApiSettings(Checked):
 
     Attributes:
         base_url: Address of the server, as in http://localhost:8000/v1; by default the openai client's own:
-            $OPENAI_BASE_URL, or the provider's. Its key is read from $OPENAI_API_KEY alone.
+            $OPENAI_BASE_URL, or the provider's.
+        api_key_env: The environment variable that has the server's key.
+        batch_out: File for the requests of the reads that are missing, in OpenAI's batch format; nothing is
+            asked but the trial.
+        batch_in: The answers to such a file, as the provider gives them; nothing is asked but the trial.
         endpoint: chat (a system message and a user message), or completions (a text to continue).
         concurrency: Most requests at a time.
         requests_per_minute: Most requests per minute; by default as many as the server takes.
@@ -58,6 +64,9 @@ class ApiSettings(Checked):
     """
 
     base_url: str | None = field(default=None, repr=False)  # it may hold credentials
+    api_key_env: str = KEY_VARIABLE
+    batch_out: Path | None = None
+    batch_in: Path | None = None
     endpoint: Endpoint = "chat"
     concurrency: Positive = 8
     requests_per_minute: Positive | None = None
@@ -70,6 +79,11 @@ class ApiSettings(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not re.fullmatch(r"[A-Za-z_]\w*", self.api_key_env):
+            raise InputError(
+                "`api_key_env` is not the name of an environment variable",
+                "name the variable that has the key, as in OPENROUTER_API_KEY; the key itself is not given here",
+            )
         prices = {"price_in": self.price_in, "price_out": self.price_out}
         lacking = [f"`{name}`" for name, price in prices.items() if price is None]
         if self.max_cost is not None and lacking:
@@ -87,6 +101,11 @@ class ApiSettings(Checked):
     def address(self) -> str:
         """Where requests go; with the credentials that the user put there."""
         return self.base_url or os.environ.get(ADDRESS_VARIABLE) or _DEFAULT_ADDRESS
+
+    @property
+    def key(self) -> str:
+        """The server's key; empty without one."""
+        return os.environ.get(self.api_key_env, "").strip()
 
     @property
     def is_default(self) -> bool:

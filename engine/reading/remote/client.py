@@ -6,7 +6,6 @@ import email.utils
 import itertools
 import json
 import math
-import os
 import random
 import re
 import time
@@ -19,7 +18,7 @@ import openai
 
 from engine.messages.errors import MASK, masked
 from engine.reading.protocol import as_unicode
-from engine.reading.remote.api_settings import KEY_VARIABLE, ApiSettings
+from engine.reading.remote.api_settings import ApiSettings
 from engine.reading.remote.limits import Limits, StoppedAskingError, Usage
 from engine.reading.remote.spec import ApiSpec
 from engine.reading.remote.transport import UntakenError, bounded_client
@@ -35,14 +34,12 @@ _PASSING = frozenset({408, 409, 425, 429})
 # Statuses that hold of every request: no key or a wrong one, no credit, no such model. Not 403, by which some
 # refuse a single text.
 _FINAL = frozenset({401, 402, 404})
-_REMEDIES = (
-    f"give a key that may ask this in the environment, as {KEY_VARIABLE}",
-    "check the name of the model, `base_url` and `endpoint`",
-)
 _NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _LONGEST_REASON, _LONGEST_NAME = 300, 200
 # Tokens that no request has, and a log-probability of 1, with rounding.
 _MOST_TOKENS, _SURE = 1e9, 0.01
+# What ``answer_of`` raises.
+NO_ANSWER = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 # Attempts to reach a server that has not answered anything yet: its address may be wrong.
 _FIRST_ATTEMPTS = 3
 
@@ -108,7 +105,7 @@ class Client:
     def __init__(self, settings: ApiSettings, limits: Limits) -> None:
         self._limits = limits
         self._host = settings.host
-        key = os.environ.get(KEY_VARIABLE, "").strip()
+        self._key_variable, key = settings.api_key_env, settings.key
         parts = urlsplit(settings.address)
         secrets = {key, parts.password or "", unquote(parts.password or "")}
         # One of three letters keeps nobody out, and would be found in any message.
@@ -194,7 +191,7 @@ class Client:
             raise self._of_status(error) from None
         try:
             return answer_of(json.loads(content, parse_int=_whole), chat=chat)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        except NO_ANSWER:
             shown = self._shown(content[:80].decode("utf-8", "replace"))
             if shown.startswith("<"):
                 page = f"{self._host} answers with a page, not as the protocol has it: {shown}"
@@ -216,7 +213,9 @@ class Client:
                 f"{self._host} answers no more ({reason})", "run again when there is credit"
             )
         if error.status_code in _FINAL:
-            remedy = _REMEDIES[error.status_code == 404]
+            remedy = f"give a key that may ask this in the environment, as {self._key_variable}"
+            if error.status_code == 404:
+                remedy = "check the name of the model, `base_url` and `endpoint`"
             return StoppedAskingError(f"{self._host} refuses what it is asked ({reason})", remedy)
         if error.status_code in _PASSING or error.status_code >= 500:
             wait = asked_wait(error.response.headers)

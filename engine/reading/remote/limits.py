@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.reading.remote.api_settings import ApiSettings
+from engine.reading.remote.batch import Batch
 from engine.reading.remote.spec import ApiSpec
 
 _MINUTE = 60.0
@@ -93,6 +94,7 @@ class Limits:
         self._bytes, self._tokens = 0, 0
         # What was found out about models on the server, by whoever asked first.
         self.known: dict[ApiSpec, ApiSpec] = {}
+        self.batch = Batch(settings)
 
     def _nap(self, seconds: float) -> None:
         self._ended.wait(seconds)
@@ -231,7 +233,9 @@ _LOCK = threading.Lock()
 def limits_of(settings: ApiSettings) -> Limits:
     """What everybody in this process who asks with these settings shares."""
     with _LOCK:
-        return _LIMITS.setdefault(settings, Limits(settings))
+        if settings not in _LIMITS:
+            _LIMITS[settings] = Limits(settings)
+        return _LIMITS[settings]
 
 
 def forget() -> None:

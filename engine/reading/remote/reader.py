@@ -11,7 +11,14 @@ from typing import NamedTuple
 from engine.reading.answers import rule_of
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.remote.choices import choose
-from engine.reading.remote.client import Answer, Client, RefusedError, UnansweredError
+from engine.reading.remote.client import (
+    NO_ANSWER,
+    Answer,
+    Client,
+    RefusedError,
+    UnansweredError,
+    answer_of,
+)
 from engine.reading.remote.limits import Limits, Usage, limits_of
 
 
@@ -60,12 +67,29 @@ class ApiReader:
             StoppedAskingError: nothing more can be asked.
         """
         text, most = "".join(inputs), self._spec.most_new_tokens
+        if self._limits.batch.is_used:
+            return self._of_batch(text)
         try:
             answer = self._client.ask(self._api, text, most, on_retry=self._retried)
         except RefusedError as error:
             return Done(ReadOutput.failed(str(error)))
         except UnansweredError as error:
             return Done(ReadOutput.failed(str(error)), answered=False)
+        return self._done(answer)
+
+    def _of_batch(self, text: str) -> Done:
+        """A read whose answer is in a file; a failed one where it is not."""
+        found = self._limits.batch.answer(self._api, text)
+        if isinstance(found, str):
+            return Done(ReadOutput.failed(found))
+        try:
+            return self._done(answer_of(found, chat=self._api.endpoint == "chat"))
+        except NO_ANSWER:
+            return Done(
+                ReadOutput.failed("its answer in the batch is none, as the protocol has it")
+            )
+
+    def _done(self, answer: Answer) -> Done:
         used = answer.usage or Usage()
         computed = used.prompt - used.cached
         with self._lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -103,9 +102,10 @@ def _refuse_before_asking(
         return
     settings.require_address()
     require(f"reader {name!r}", "api")
-    if settings.is_default and not os.environ.get(KEY_VARIABLE, "").strip():
+    named = settings.api_key_env != KEY_VARIABLE
+    if (settings.is_default or named) and not settings.key:
         raise InputError(
-            f"{KEY_VARIABLE} is not set, and {settings.host} wants a key",
+            f"{settings.api_key_env} is not set, and {settings.host} wants a key",
             "set it in the environment, or give `base_url` for a server of your own",
         )
 

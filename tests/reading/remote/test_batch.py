@@ -1,0 +1,109 @@
+"""Requests in a file that a provider answers later."""
+
+import json
+import re
+
+import pytest
+
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.settings import Settings
+from engine.messages.errors import InputError, LaterError, ReadError
+from tests.reading.remote.server import Behaviour, Said, answer, prompt_of, serving
+from tests.tables import inputs, say_last
+
+
+def asked(url, **options):
+    return Settings.of(
+        k=2,
+        annotators=("erag",),
+        resamples=0,
+        measures="P@2",
+        reader="openai:m",
+        base_url=url,
+        **options,
+    )
+
+
+def say(body):
+    prompt = prompt_of(body)
+    return Said(say_last(prompt) if "Passage: " in prompt else "OK")
+
+
+def answered(requests, status=200):
+    """What a provider writes for a file of requests."""
+    for number, line in enumerate(requests.read_text().splitlines()):
+        request = json.loads(line)
+        body = answer(request["body"], say(request["body"]), "fp", usage=True)
+        response = {"status_code": status, "request_id": f"r{number}", "body": body}
+        yield json.dumps(
+            {
+                "id": f"b{number}",
+                "custom_id": request["custom_id"],
+                "response": response,
+                "error": None,
+            }
+        )
+
+
+def test_a_batch_gives_what_requests_give(tmp_path):
+    out, back = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    behaviour = Behaviour(say)
+    with serving(behaviour) as url:
+        whole = evaluate(inputs(), asked(url), store=tmp_path / "whole")
+        live = len(behaviour.prompts)
+        with pytest.raises(LaterError, match=rf"{live} requests in .*`batch_in`"):
+            evaluate(inputs(), asked(url, batch_out=out), store=tmp_path / "store")
+        requests = [json.loads(line) for line in out.read_text().splitlines()]
+        lines = [*answered(out)]
+        back.write_text("\n".join(reversed(lines[:-1])))
+        with pytest.raises(ReadError, match=rf"1 of {live} .* failed .* has no answer to it"):
+            evaluate(inputs(), asked(url, batch_in=back), store=tmp_path / "store")
+        # The rest may be asked for.
+        result = evaluate(inputs(), asked(url), store=tmp_path / "store")
+    assert len(behaviour.prompts) == live + 1
+    assert result.labels.equals(whole.labels)
+    assert result.end_to_end.equals(whole.end_to_end)
+    # The published schema: https://platform.openai.com/docs/guides/batch
+    assert len({request["custom_id"] for request in requests}) == live
+    for request in requests:
+        assert request.keys() == {"custom_id", "method", "url", "body"}
+        assert (request["method"], request["url"]) == ("POST", "/v1/chat/completions")
+        assert re.fullmatch(r"[\w-]{1,64}", request["custom_id"])
+        assert {"model", "messages", "max_tokens"} <= request["body"].keys()
+
+
+def test_what_a_batch_lacks_is_written_anew(tmp_path):
+    out, back = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    with serving(Behaviour(lambda body: Said("x"))) as url:
+        with pytest.raises(LaterError):
+            evaluate(inputs(), asked(url, batch_out=out), store=tmp_path)
+        first = out.read_text().splitlines()
+        good, bad = [*answered(out)], [*answered(out, status=500)]
+        expired = {"custom_id": "erag-other", "response": None, "error": {"code": "batch_expired"}}
+        back.write_text("\n".join([*good[2:], *bad[:2], json.dumps(expired)]))
+        with pytest.raises(LaterError, match="2 requests"):
+            evaluate(inputs(), asked(url, batch_in=back, batch_out=out), store=tmp_path)
+        assert sorted(out.read_text().splitlines()) == sorted(first[:2])
+
+
+def test_a_file_that_is_no_batch_is_named_with_its_line(tmp_path):
+    back = tmp_path / "answers.jsonl"
+    back.write_text('{"custom_id": "a", "response": {}}\n{"question": "b"}\n')
+    with serving(Behaviour(lambda body: Said("x"))) as url, pytest.raises(InputError) as refused:
+        evaluate(inputs(), asked(url, batch_in=back), store=tmp_path)
+    assert str(refused.value).startswith(f"{back}:1: no answer of a batch")
+    with pytest.raises(InputError, match="missing answers would count"):
+        evaluate(inputs(), asked(url, batch_in=back, failed_reads="skip"), store=tmp_path)
+
+
+def test_the_key_is_that_of_the_variable_that_was_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-mine")
+    behaviour = Behaviour(lambda body: Said("x"), key="sk-mine")
+    with serving(behaviour) as url:
+        evaluate(inputs(), asked(url, api_key_env="MY_KEY"), store=tmp_path)
+        monkeypatch.delenv("MY_KEY")
+        with pytest.raises(InputError, match="MY_KEY is not set"):
+            evaluate(inputs(), asked(url, api_key_env="MY_KEY"), store=tmp_path)
+    with pytest.raises(InputError, match="not the name of") as refused:
+        asked(url, api_key_env="sk-secret-1")
+    assert "sk-secret" not in str(refused.value)
