@@ -1,9 +1,11 @@
 import bz2
 import gzip
+import hashlib
 import json
 import pickle
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -13,11 +15,12 @@ from hypothesis import strategies as st
 from engine.evaluation import partition as module
 from engine.evaluation import scattered
 from engine.evaluation.inputs import InputFiles, read_inputs
-from engine.evaluation.partition import partition
+from engine.evaluation.partition import Partition, partition
 from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.sources.passages.index import index_corpus
 from engine.sources.queries.buckets import buckets_of
+from engine.sources.runs.edits import Edit, PerturbedRun, Swap
 
 PASSAGES = [f"d{i}" for i in range(12)]
 WORDS = ["who", "what is it", "who is it", "where", "why so", "漢字", "is it Ann"]
@@ -462,3 +465,16 @@ def test_settings_out_of_range_are_refused(tmp_path):
     files, _ = write_small(tmp_path / "files")
     with pytest.raises(InputError, match="`pairs_per_shard` is 0; use 1 or more"):
         partition(files, folder_at(tmp_path / "w"), k=4, pairs_per_shard=0)
+
+
+def test_digests_of_shards_with_perturbed_runs_are_those_of_earlier_versions():
+    """Written down as cf151f0 made them: the names of classes are part of what is hashed."""
+    perturbed = PerturbedRun("a-edited", "a", (Edit(1, "q1", None, Swap(1, "3")),))
+    cut = Partition(
+        None, (), ("a",), 3, (), ("a",), (), (perturbed,), (), SimpleNamespace(fingerprint="f"), 0, None
+    )  # fmt: skip
+    hashed = (
+        "('f', 3, (EditedRun(name='a-edited', original='a', edits=(Edit(line=1, query_id='q1', "
+        "run=None, operation=Swap(first=1, second='3')),)),), ('a',))"
+    )
+    assert cut.digest(b"x") == hashlib.sha256(hashed.encode() + b"x").hexdigest()
