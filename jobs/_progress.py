@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from rich.progress import (
     BarColumn,
@@ -18,8 +19,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from engine.training.checkpoints import Progress as TrainingProgress
 from jobs._terminal import standard_error, tell, verbosity
+
+if TYPE_CHECKING:
+    from engine.training.checkpoints import Progress as TrainingProgress
 
 # Called with the number of things done and the total.
 OnProgress = Callable[[int, int], None]

@@ -35,6 +35,8 @@ _PACE = 0.1
 _STEPS = 3600
 _AT_ONCE = 36
 _NOTHING_LEFT = 36.0
+# Iterations at most until a root is found: SciPy's.
+_MOST_ITERATIONS = 100
 # Tails are compared as quantiles of the normal distribution, which have ends.
 _LEAST_TAIL, _LEAST_UPPER_TAIL = 1e-300, 1e-16
 # Values that are weighted apart, and the least number of each size. More are shared out among these, each between
@@ -96,10 +98,43 @@ def _tail(apart: Floats, amounts: Floats) -> float:
 def _root(
     function: Callable[[float], float], low: float, high: float, *, xtol: float, rtol: float
 ) -> float:
-    # Imported here: it takes as long as all else of the statistics, which an evaluation of one run does without.
-    from scipy.optimize import brentq
+    """Where a function is 0 that has different signs at both ends (Brent 1973, chapter 4).
 
-    return float(brentq(function, low, high, xtol=xtol, rtol=rtol))
+    SciPy's ``brentq`` step by step: to import it takes a twentieth of an evaluation whose reads are all stored.
+    """
+    before, here, across = low, high, low
+    at_before, at_here = function(low), function(high)
+    at_across = at_before
+    if at_before == 0:
+        return low
+    step = last = here - before
+    for _ in range(_MOST_ITERATIONS):
+        if at_before != 0 and at_here != 0 and (at_before < 0) != (at_here < 0):
+            across, at_across = before, at_before
+            last = step = here - before
+        if abs(at_across) < abs(at_here):
+            before, here, across = here, across, here
+            at_before, at_here, at_across = at_here, at_across, at_here
+        near, half = (xtol + rtol * abs(here)) / 2, (across - here) / 2
+        if at_here == 0 or abs(half) < near:
+            return here
+        tried = math.inf
+        if abs(last) > near and abs(at_here) < abs(at_before):
+            if before == across:
+                tried = -at_here * (here - before) / (at_here - at_before)
+            else:
+                to_before = (at_before - at_here) / (before - here)
+                to_across = (at_across - at_here) / (across - here)
+                rise = to_across * to_before * (at_across - at_before)
+                tried = -at_here * (at_across * to_across - at_before * to_before) / rise
+        if 2 * abs(tried) < min(abs(last), 3 * abs(half) - near):
+            last, step = step, tried
+        else:
+            last = step = half
+        before, at_before = here, at_here
+        here += step if abs(step) > near else math.copysign(near, half)
+        at_here = function(here)
+    raise ArithmeticError(f"no root found between {low} and {high}")
 
 
 def _saddle(apart: Floats, amounts: Floats) -> float:

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.statistics import bounded
 from engine.statistics.bounded import Weighed, lower_bound, lower_tail, weighed
 
 
@@ -28,6 +30,21 @@ def test_bounds_of_proportions_are_those_of_clopper_and_pearson(n, data, tail):
     low = lower_bound(rows([0, 1], [n - right + 1, right]), tail)
     exact = scipy.stats.beta.ppf(tail, right, n - right + 1) if right else 0.0
     assert low == pytest.approx(exact, abs=1e-9)
+
+
+def test_roots_are_those_of_scipy_to_the_last_bit():
+    rng = np.random.default_rng(0)
+    for case in range(300):
+        a, b = rng.normal(size=2)
+        function = (
+            lambda x: x**3 + a * x + b,  # noqa: B023
+            lambda x: np.exp(x) - 2 - a * a,  # noqa: B023
+            lambda x: np.sign(x - a),  # noqa: B023
+        )[case % 3]
+        close = {"xtol": 1e-13, "rtol": 1e-12} if case % 2 else {"xtol": 1e-5, "rtol": 1e-3}
+        assert bounded._root(function, -9, 9, **close) == scipy.optimize.brentq(
+            function, -9, 9, **close
+        )
 
 
 def test_tails_and_bounds_are_those_of_drawn_weights():
