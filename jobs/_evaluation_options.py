@@ -62,7 +62,7 @@ def parameters() -> list[inspect.Parameter]:
                 "edits": Path | None,
                 "answers": Path | None,
             },
-            leave_out=["tables", "need_answers", "cluster"],
+            leave_out=["tables", "need_answers", "need_provenance", "cluster"],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
         *_of_reader(),
@@ -214,6 +214,7 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
         run=tuple(options["run"]),
         tables=given,
         need_answers=settings.needs_answers(),
+        need_provenance=settings.needs_provenance(),
         cluster=settings.bootstrap.cluster,
     )
 

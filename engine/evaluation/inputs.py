@@ -10,6 +10,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.documents import named_by_id
+from engine.evaluation.fitting import Judgments, identical_note
 from engine.evaluation.lists import IS_EVALUATED, HeldPart, Lists, Parts, read_lists
 from engine.evaluation.query_clusters import column_of, with_clusters
 from engine.evaluation.resolved import needed_by
@@ -20,7 +21,6 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
-from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
@@ -47,7 +47,10 @@ class InputFiles(Checked):
         skip_bad: Leave out bad records of the corpus, up to this many, and count them.
         answers: Reference answers by query id, where the queries file has none or others: JSONL, JSON, CSV
             or Parquet with an id and answers, or any layout of queries.
+        ignore_identical_ids: Leave out of each list, before the cut at `k`, a document that has the id of its query, as
+            BEIR does (ArguAna, Quora).
         need_answers: whether a query without answers is an error; ``Settings.needs_answers`` says it.
+        need_provenance: whether an annotator needs gold articles; ``Settings.needs_provenance`` says it.
         cluster: what queries are clustered by; ``Bootstrap.cluster`` says it.
         tables: files that annotators need, by the name of their input (``labels.annotator.InputTable``).
 
@@ -62,7 +65,9 @@ class InputFiles(Checked):
     limit: Positive | None = None
     skip_bad: Natural = 0
     answers: Location | None = None
+    ignore_identical_ids: bool = False
     need_answers: bool = True
+    need_provenance: bool = False
     cluster: str | None = None
     tables: Mapping[str, Location] = field(default_factory=dict)
 
@@ -166,8 +171,19 @@ def check_inputs(
     query_set, queries, lists, carried = listed_queries(
         files, k=k, parts_of=parts_of, on_rows=on_rows
     )
+    judgments = Judgments(
+        query_set=query_set,
+        queries=queries,
+        tables={name: input_tables()[name].read(path) for name, path in files.tables.items()},
+        paths=files.tables,
+        queries_file=files.queries,
+        corpus=files.corpus,
+        need_provenance=files.need_provenance,
+    )
     passages = passages_of(carried)
+    passages.expect(judgments.expected())
     lists = named_by_id(lists, passages, files.corpus)
+    checked, fitting = judgments.check(passages)
     listed = with_titles(query_set.titles, passages.scan([ARTICLE_ID, TITLE]))
     matched = match_titles(queries, query_set.titles, listed)
     matched, clustered = with_clusters(matched, query_set.groups, files.cluster)
@@ -175,8 +191,8 @@ def check_inputs(
         queries=matched,
         lists=lists,
         passages=passages,
-        tables=read_tables(files, queries),
-        notes=query_set.notes
+        tables=checked,
+        notes=(*query_set.notes, *fitting, identical_note(lists, queries, passages))
         + input_notes(
             skipped=passages.skipped,
             unanswerable=query_set.unanswerable,
@@ -229,6 +245,7 @@ def listed_queries(
         k=k,
         queries_file=files.queries,
         edits_file=files.edits,
+        ignore_identical_ids=files.ignore_identical_ids,
         given=runs,
         on_rows=on_rows,
     )
@@ -389,30 +406,3 @@ def _empty_note(empty: int) -> Note:
 
 def _count_empty(passages: pl.DataFrame) -> int:
     return int((passages[TEXT].str.strip_chars() == "").sum())
-
-
-def read_tables(files: InputFiles, queries: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """What annotators need beside runs and corpus, of the queries evaluated, by the name of the input.
-
-    Raises:
-        InputError: a file cannot be used, or judges none of the queries.
-    """
-    known = input_tables()
-    return {
-        name: _of_queries(path, known[name].read(path), queries, files.queries)
-        for name, path in files.tables.items()
-    }
-
-
-def _of_queries(
-    path: Location, table: pl.DataFrame, query_table: pl.DataFrame, queries: Location
-) -> pl.DataFrame:
-    judged = table.join(query_table, on=QUERY_ID, how="semi", maintain_order="left")
-    if judged.is_empty():
-        raise InputError(
-            f"judges none of the {query_table.height} queries of {queries} "
-            f"(it has {quoted(table[QUERY_ID][0])}, they have {quoted(query_table[QUERY_ID][0])})",
-            "give the judgments of these queries",
-            path=path,
-        )
-    return judged

@@ -19,7 +19,7 @@ from engine.messages.wording import quoted
 from engine.sources.io.ahead import Made, mapped
 from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
-from engine.sources.runs.checks import require_new_name
+from engine.sources.runs.checks import require_new_name, without_identical
 from engine.sources.runs.edits import Edit, PerturbedRun, apply_edits, read_edits
 from engine.sources.runs.read import Gathered, OnePart, read_in_parts
 from engine.sources.runs.records import LINE
@@ -162,6 +162,7 @@ class _OfPart(NamedTuple):
     edited: pl.DataFrame
 
 
+# Wide: what is read, where it waits, and what is left out of it belong together.
 def read_lists(
     paths: tuple[Location, ...],
     queries: pl.DataFrame,
@@ -170,6 +171,7 @@ def read_lists(
     k: int,
     queries_file: Location,
     edits_file: Location | None = None,
+    ignore_identical_ids: bool = False,
     given: pl.DataFrame | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Lists:
@@ -186,6 +188,7 @@ def read_lists(
         k: passages per query at most.
         queries_file: where they come from.
         edits_file: edits, if there are any.
+        ignore_identical_ids: whether documents with the id of their query are left out, before edits.
         given: the run table of all runs where these were read before, since they carry the texts of passages.
         on_rows: called with the rows read so far, of all runs.
 
@@ -196,7 +199,7 @@ def read_lists(
     edits, fault = _edits(edits_file)
     evaluated = int(queries[IS_EVALUATED].sum())
     about = pl.Series(list({edit.query_id for edit in edits}), dtype=pl.String)
-    work = _ReadingRuns(parts, k, about, on_rows)
+    work = _ReadingRuns(parts, k, about, on_rows, ignore_identical_ids)
     listed_runs: list[tuple[str, list[_OfPart]]] = []
     sources: dict[str, Location] = {}
     held = None if given is None else given.partition_by(RUN, maintain_order=True)
@@ -247,6 +250,7 @@ class _ReadingRuns:
         k: the cutoff.
         about: ids of the queries that some edit is about.
         on_rows: called with the rows so far.
+        ignores: whether documents with the id of their query are left out.
         rows: of all runs so far.
     """
 
@@ -254,6 +258,7 @@ class _ReadingRuns:
     k: int
     about: pl.Series
     on_rows: Callable[[int], None]
+    ignores: bool
     rows: int = 0
 
     def list_run(self, number: int, path: Location) -> tuple[str, list[_OfPart]]:
@@ -286,6 +291,8 @@ class _ReadingRuns:
         queries = self.parts.queries(part)
         if by_text:
             rows = keyed_by_text(rows, queries)
+        if self.ignores:
+            rows = without_identical(rows)
         run = pl.lit(number, pl.UInt32).alias(RUN)
         rows = rows.select(QUERY_ID, DOC_ID, RANK, SCORE, run)
         joined = rows.join(

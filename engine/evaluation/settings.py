@@ -109,6 +109,10 @@ class Settings(Checked):
         """Whether queries must have answers: outputs of whole lists are scored, or an annotator needs them."""
         return self.reader.end_to_end or any(a.needs_answers for a in self.resolved.annotators)
 
+    def needs_provenance(self) -> bool:
+        """Whether an annotator needs gold articles."""
+        return any(known.needs_provenance for known in self.resolved.annotators)
+
     @property
     def has_functions(self) -> bool:
         """Whether a metric or an annotator is a function of the user's, whose figures may change unnoticed."""

@@ -93,9 +93,9 @@ def evaluate(
         annotators: who labels: names, functions from a query, its answers, and a passage's title and text to a
             number in [0, 1], and annotators made with ``engine.labels.from_function``.
         k: passages per query at most.
-        **options: ``answers`` (``{query_id: [answer, …]}``), ``limit`` (the first queries alone), ``store`` (the
-            folder or address of the read store), ``progress`` (False shows none), ``qrels`` and ``preferences`` (a
-            file, ``{query_id: {doc_id: label}}`` or a table), and every setting of ``engine.python.options``.
+        **options: ``answers`` (``{query_id: [answer, …]}``), ``limit`` (the first queries alone),
+            ``store`` (the folder or address of the read store), ``progress`` (False shows none), ``qrels`` and
+            ``preferences`` (a file, ``{query_id: {doc_id: label}}`` or a table), and all of ``engine.python.options``.
 
     Raises:
         InputError: something that was given cannot be used, in one line.
@@ -104,29 +104,29 @@ def evaluate(
     """
     left = cast(dict[str, Any], options)
     shown = fitted("progress", left.pop("progress", True), bool)
-    store = fitted("store", left.pop("store", None), Location | None)
-    known = input_tables()
+    store = fitted("store", left.pop("store", None) or cache_directory() / "reads", Location)
+    ignores = fitted("ignore_identical_ids", left.pop("ignore_identical_ids", False), bool)
     given = Given(
         queries,
         passages,
         runs,
         answers=left.pop("answers", None),
+        ignore_identical_ids=ignores,
         limit=fitted("limit", left.pop("limit", None), Positive | None),
-        tables={name: left.pop(name) for name in known if left.get(name) is not None},
+        tables={name: left.pop(name) for name in input_tables() if left.get(name) is not None},
     )
     settings = _settings(reader, metric, annotators, k, left)
     refuse_lacking_tables(settings, given.tables)
     _refuse_unused(settings, given)
     with progress(shown=shown) as on_progress:
-        place = store or cache_directory() / "reads"
-        context = Context(store=place, on_progress=on_progress, on_event=event)
+        context = Context(store=store, on_progress=on_progress, on_event=event)
         evaluation = _evaluated(given, settings, context)
-    return Result.of(evaluation, name_files(given.files()))
+    return Result.of(evaluation, name_files(given.files(settings)))
 
 
 def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation:
     """The evaluation of inputs in memory, or cut into a folder of the store where they are files too large for that."""
-    files = given.files(need_answers=settings.needs_answers(), cluster=settings.bootstrap.cluster)
+    files = given.files(settings)
     if files is None and settings.running.shard_pairs:
         raise InputError(
             f"`shard_pairs` {settings.running.shard_pairs} with tables in memory, which are held already",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from engine import tables
+from engine.evaluation.fitting import Judgments, identical_note
 from engine.evaluation.inputs import (
     EvaluationInputs,
     InputFiles,
@@ -22,10 +23,11 @@ from engine.evaluation.shards import Held
 from engine.evaluation.titles import match_titles, without_titles
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
-from engine.messages.wording import counted, quoted
+from engine.messages.wording import quoted
 from engine.python.record_forms import Record, is_path, plain, records
 from engine.python.run_forms import Texts, runs_of
-from engine.sources.passages.read import passage_table, read_corpus
+from engine.sources.passages.listed import Collected
+from engine.sources.passages.read import passage_table
 from engine.sources.queries.groups import Groups
 from engine.sources.queries.kilt import kilt_row
 from engine.sources.queries.plain import plain_rows
@@ -38,6 +40,8 @@ from engine.sources.queries.read import (
     read_query_set,
 )
 from engine.sources.queries.rows import QueryRow
+from engine.sources.runs.checks import without_identical
+from engine.sources.strangers import count_strangers
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 
 _QUERIES, _PASSAGES, _RUNS, _ANSWERS = "queries", "passages", "runs", "answers"
@@ -51,6 +55,7 @@ class Given(NamedTuple):
         answers: by query id or text; None where they come with the queries.
         tables: what annotators need, by the name of their input.
         limit: of the queries; None for all.
+        ignore_identical_ids: as in ``InputFiles``.
     """
 
     queries: Any
@@ -59,8 +64,9 @@ class Given(NamedTuple):
     answers: Any = None
     tables: Mapping[str, Any] = {}
     limit: int | None = None
+    ignore_identical_ids: bool = False
 
-    def files(self, *, need_answers: bool = True, cluster: str | None = None) -> InputFiles | None:
+    def files(self, settings: Settings) -> InputFiles | None:
         """The files, where all inputs are files; None where some are in memory."""
         runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
         given = [self.queries, *runs, *self.tables.values()]
@@ -73,8 +79,10 @@ class Given(NamedTuple):
             run=tuple(runs),
             limit=self.limit,
             answers=self.answers,
-            need_answers=need_answers,
-            cluster=cluster,
+            ignore_identical_ids=self.ignore_identical_ids,
+            need_answers=settings.needs_answers(),
+            need_provenance=settings.needs_provenance(),
+            cluster=settings.bootstrap.cluster,
             tables=dict(self.tables),
         )
 
@@ -87,19 +95,34 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
             from 1.
     """
     k = settings.ranking.k
-    need_answers = settings.needs_answers()
     cluster = settings.bootstrap.cluster
-    if (files := given.files(need_answers=need_answers, cluster=cluster)) is not None:
+    if (files := given.files(settings)) is not None:
         return Held.of_files(files, k=k).inputs
-    query_set = _queries(given, need_answers=need_answers, column=column_of(cluster))
+    query_set = _queries(given, need_answers=settings.needs_answers(), column=column_of(cluster))
     queries = query_set.table if given.limit is None else query_set.table.head(given.limit)
     texts = Texts() if given.passages is None else None
     all_runs = keyed_by_id(runs_of(given.runs, texts=texts), query_set.table)
+    if given.ignore_identical_ids:
+        of_each = all_runs.partition_by(RUN, maintain_order=True)
+        all_runs = pl.concat(map(without_identical, of_each))
     runs = all_runs.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
-    _refuse_other_queries(all_runs, runs, queries)
+    _refuse_other_queries(all_runs, queries)
     cut = runs.filter(pl.col(RANK) <= k)
-    passages = _passages(given.passages, texts, cut[DOC_ID].unique().to_list())
+    judgments = Judgments(
+        query_set=query_set,
+        queries=queries,
+        tables={name: _table(name, table) for name, table in given.tables.items()},
+        paths={name: name for name in given.tables},
+        queries_file=None,
+        corpus=None if texts is not None else _PASSAGES,
+        need_provenance=settings.needs_provenance(),
+    )
+    collected = _passages(given.passages, texts)
+    collected.expect(judgments.expected())
+    collected.look_up(cut[DOC_ID].unique())
+    passages = collected.passages
     _refuse_lost(cut, passages, carried=texts is not None)
+    checked, fitting = judgments.check(collected)
     ignored = all_runs.join(query_set.table, on=QUERY_ID, how="anti")[QUERY_ID].n_unique()
     matched = match_titles(queries, query_set.titles, passages)
     matched, clustered = with_clusters(matched, query_set.groups, cluster)
@@ -108,9 +131,9 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
         corpus=composed(passages, TITLE, TEXT),
         runs=cut,
         k=k,
-        tables={name: _table(name, table, queries) for name, table in given.tables.items()},
+        tables=checked,
         cut_runs=tuple(runs.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
-        notes=query_set.notes
+        notes=(*query_set.notes, *fitting, identical_note([cut], queries, collected))
         + input_notes(
             skipped=0,
             unanswerable=query_set.unanswerable,
@@ -226,15 +249,13 @@ def _refuse_rows(rows: Sequence[QueryRow], *, need_answers: bool) -> None:
         seen.add(row.query_id)
 
 
-def _passages(given: Any, texts: Texts | None, wanted: Sequence[str]) -> pl.DataFrame:
-    """The listed passages, from wherever they are."""
-    names = set(wanted)
+def _passages(given: Any, texts: Texts | None) -> Collected:
+    """The passages, from wherever they are."""
     if texts is not None:
-        carried = (record for doc_id, record in texts.records.items() if doc_id in names)
-        return passage_table(carried, _RUNS)
+        return Collected.of_table(passage_table(texts.records.values(), _RUNS))
     if is_path(given):
-        return read_corpus(given, wanted=wanted)
-    return passage_table(_passage_records(given), _PASSAGES, wanted=names)
+        return Collected.of_corpus(given, 0)
+    return Collected.of_table(passage_table(_passage_records(given), _PASSAGES))
 
 
 def _passage_records(given: Any) -> Iterable[Record]:
@@ -246,19 +267,16 @@ def _passage_records(given: Any) -> Iterable[Record]:
     )
 
 
-def _refuse_other_queries(
-    all_runs: pl.DataFrame, runs: pl.DataFrame, queries: pl.DataFrame
-) -> None:
+def _refuse_other_queries(all_runs: pl.DataFrame, queries: pl.DataFrame) -> None:
     """Refuse a run that lists none of the queries evaluated."""
-    for name in all_runs[RUN].unique(maintain_order=True):
-        if runs.filter(pl.col(RUN) == name).is_empty():
-            its = all_runs.filter(pl.col(RUN) == name)[QUERY_ID][0]
-            raise InputError(
-                f"{quoted(name)} lists none of the {counted(queries.height, '[query|queries]')} (it has "
-                f"{quoted(its)}, they have {quoted(queries[QUERY_ID][0])})",
-                "give the queries that the run was made for",
-                path=_RUNS,
-            )
+    for run in all_runs.partition_by(RUN, maintain_order=True):
+        count_strangers(
+            run[QUERY_ID],
+            queries[QUERY_ID],
+            f"{quoted(run[RUN][0])} lists none of the {{}} [query|queries]",
+            remedy="give the queries that the run was made for",
+            path=_RUNS,
+        )
 
 
 def _refuse_lost(runs: pl.DataFrame, passages: pl.DataFrame, *, carried: bool) -> None:
@@ -277,8 +295,8 @@ def _refuse_lost(runs: pl.DataFrame, passages: pl.DataFrame, *, carried: bool) -
     )
 
 
-def _table(name: str, given: Any, queries: pl.DataFrame) -> pl.DataFrame:
-    """What an annotator needs, of the queries evaluated."""
+def _table(name: str, given: Any) -> pl.DataFrame:
+    """What an annotator needs."""
     needed = input_tables()[name]
     if is_path(given):
         table = needed.read(given)
@@ -296,9 +314,4 @@ def _table(name: str, given: Any, queries: pl.DataFrame) -> pl.DataFrame:
     if missing := [column for column in needed.columns if column not in table.columns]:
         listed = ", ".join(needed.columns)
         raise InputError(f"lacks {', '.join(missing)}", f"give a table with {listed}", path=name)
-    judged = table.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
-    if judged.is_empty():
-        raise InputError(
-            "judges none of the queries", "give the judgments of these queries", path=name
-        )
-    return judged
+    return table

@@ -14,6 +14,7 @@ class EvaluateOptions(TypedDict, total=False):
     """What ``engine.evaluate`` takes beside its arguments; docs/guide/python.md says where each is described."""
 
     answers: Any
+    ignore_identical_ids: bool
     limit: int | None
     progress: bool
     store: Location | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -10,6 +10,8 @@ import polars as pl
 from engine.machine.watch import OnEvent, silent
 from engine.messages.checked import Amount, Checked, Positive, Share
 from engine.retrieval import approximate, bm25, dense, manifest
+from engine.sources.runs.checks import without_identical
+from engine.tables import RANK
 
 # Queries whose approximate lists are compared with the exact ones.
 _RECALL_QUERIES = 100
@@ -29,6 +31,7 @@ class SearchOptions(Checked):
         approximate: Search the approximate part of a dense index that was built with a factory
             string, with these FAISS parameters ("nprobe=16"; "" for FAISS's defaults), and print
             the share of the exact results that it finds. By default the search is exact.
+        ignore_identical_ids: Leave out passages that have the id of their query, as BEIR does (ArguAna, Quora).
         trust_remote_code: Run Python code that comes with the encoder of a dense index that was built
             with it. That code can do whatever you can: read it first.
     """
@@ -39,6 +42,7 @@ class SearchOptions(Checked):
     b: Share = 0.4
     encoder: str | None = None
     approximate: str | None = None
+    ignore_identical_ids: bool = False
     trust_remote_code: bool = False
 
 
@@ -62,6 +66,10 @@ def search_index(
     Raises:
         InputError: as ``bm25.search`` and ``dense.search``.
     """
+    if options.ignore_identical_ids:
+        deeper = replace(options, k=options.k + 1, ignore_identical_ids=False)
+        found = search_index(directory, queries, name=name, options=deeper, on_event=on_event)
+        return without_identical(found).filter(pl.col(RANK) <= options.k)
     if manifest.read(directory).kind == "bm25":
         return bm25.search(
             directory,
@@ -103,12 +111,6 @@ def approximate_recall(
         directory, queries, options: as in ``search_index``.
     """
     sample = queries.head(_RECALL_QUERIES)
-    exact = dense.search(
-        directory,
-        sample,
-        k=options.k,
-        encoder=options.encoder,
-        threads=options.threads or 0,
-        trust_remote_code=options.trust_remote_code,
-    )
+    exactly = replace(options, approximate=None)
+    exact = search_index(directory, sample, name="exact", options=exactly)
     return SampledRecall(approximate.recall(run, exact), sample.height)

@@ -24,8 +24,21 @@ def count_strangers(
         InputError: none fits; an example of both is named.
     """
     others = ids.filter(~ids.is_in(known.implode())).unique()
-    if len(ids) and len(known) and len(others) == ids.n_unique():
-        said = agreeing(len(known), what.format(len(known)))
-        problem = f"{said} (it has {quoted(ids[0])}, they have {quoted(known[0])})"
-        raise InputError(problem, remedy, path=path)
+    said = agreeing(len(known), what.format(len(known)))
+    refuse_strangers(ids, others, known, said, remedy=remedy, path=path)
     return len(others)
+
+
+def refuse_strangers(
+    ids: pl.Series,
+    others: pl.Series,
+    known: pl.Series,
+    what: str,
+    *,
+    remedy: str,
+    path: Location | None,
+) -> None:
+    """As ``count_strangers``, of ids of which these others are not known; of the known ones some are enough."""
+    if len(ids) and len(known) and len(others) == ids.n_unique():
+        problem = f"{what} (it has {quoted(ids[0])}, they have {quoted(known[0])})"
+        raise InputError(problem, remedy, path=path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -39,6 +39,18 @@ class Listed(Protocol):
         """Those of some ids that are not those of passages noted."""
         ...
 
+    def expect(self, expected: Mapping[str, pl.Series]) -> None:
+        """Say, before anything is looked up, which ids ``absent`` is asked for, by the column of the corpus."""
+        ...
+
+    def absent(self, column: str) -> pl.Series:
+        """The distinct ids expected in a column of the corpus, listed or not, that it lacks."""
+        ...
+
+    def get(self, ids: pl.Series) -> pl.DataFrame:
+        """The corpus table of the passages noted that have these ids."""
+        ...
+
     def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
         """Yield what was noted, in the order of the corpus; what was noted by its text alone comes last."""
         ...
@@ -68,6 +80,7 @@ class Collected:
         self._find, self._read = find, read
         self.skipped = 0
         self.passages = tables.empty(tables.CORPUS)
+        self._absent: dict[str, pl.Series] = {}
 
     @classmethod
     def of_corpus(cls, corpus: Location, skip_bad: int) -> Collected:
@@ -79,7 +92,7 @@ class Collected:
 
         def find(ids: pl.Series) -> pl.DataFrame:
             skip = SkipBad(skip_bad)
-            found = read_corpus(corpus, wanted=ids, skip_bad=skip)
+            found = read_corpus(corpus, wanted=ids, skip_bad=skip, look=collected.look)
             collected.skipped = skip.count
             return found
 
@@ -89,7 +102,27 @@ class Collected:
     @classmethod
     def of_table(cls, corpus: pl.DataFrame) -> Collected:
         """Passages of a corpus that is held."""
-        return cls(lambda ids: corpus.filter(pl.col(DOC_ID).is_in(ids.implode())), lambda: [corpus])
+
+        def find(ids: pl.Series) -> pl.DataFrame:
+            collected.look(corpus)
+            return corpus.filter(pl.col(DOC_ID).is_in(ids.implode()))
+
+        collected = cls(find, lambda: [corpus])
+        return collected
+
+    def look(self, batch: pl.DataFrame) -> None:
+        """Take note of what is expected and there, of passages that may be listed or not."""
+        for column, ids in self._absent.items():
+            self._absent[column] = ids.filter(~ids.is_in(batch[column].implode()))
+
+    def expect(self, expected: Mapping[str, pl.Series]) -> None:
+        self._absent = {column: ids.unique(maintain_order=True) for column, ids in expected.items()}
+
+    def absent(self, column: str) -> pl.Series:
+        return self._absent[column]
+
+    def get(self, ids: pl.Series) -> pl.DataFrame:
+        return self.passages.filter(pl.col(DOC_ID).is_in(ids.implode()))
 
     def look_up(self, ids: pl.Series) -> pl.Series:
         self._add(self._find(ids))
@@ -121,6 +154,7 @@ class Marked:
         self.index = index
         self._by_id, self._by_text = (np.zeros(index.passages, dtype=np.bool_) for _ in range(2))
         self._rows_of = index.finder()
+        self._expected: Mapping[str, pl.Series] = {}
 
     @property
     def skipped(self) -> int:
@@ -149,6 +183,20 @@ class Marked:
             for batch in self.index.scan(columns) if marks.any() else ():
                 yield batch.filter(pl.Series(marks[first : first + batch.height]))
                 first += batch.height
+
+    def expect(self, expected: Mapping[str, pl.Series]) -> None:
+        self._expected = expected
+
+    def absent(self, column: str) -> pl.Series:
+        ids = self._expected[column].unique(maintain_order=True)
+        if column == DOC_ID:
+            return self.unknown(ids)
+        for batch in self.index.scan([column]) if len(ids) else ():
+            ids = ids.filter(~ids.is_in(batch[column].implode()))
+        return ids
+
+    def get(self, ids: pl.Series) -> pl.DataFrame:
+        return self.index.find(ids)
 
     def count(self) -> int:
         """How many passages are listed."""

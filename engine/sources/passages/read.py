@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +94,11 @@ def scan_corpus(
 
 
 def read_corpus(
-    path: Location, *, wanted: Collection[str] | None = None, skip_bad: int | SkipBad = 0
+    path: Location,
+    *,
+    wanted: Collection[str] | None = None,
+    skip_bad: int | SkipBad = 0,
+    look: Callable[[pl.DataFrame], None] = lambda frame: None,
 ) -> pl.DataFrame:
     """Read passages as the corpus table, from any layout of ``scan_corpus``.
 
@@ -104,6 +108,7 @@ def read_corpus(
         path: the file or directory.
         wanted: read only these documents (the whole corpus is checked nevertheless).
         skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
+        look: called with each batch of the whole corpus.
 
     Raises:
         InputError: the corpus is unreadable or empty, a passage lacks an id or a text, or an id is
@@ -112,6 +117,7 @@ def read_corpus(
     keep = None if wanted is None else pl.Series(list(wanted), dtype=pl.String)
     frames = [tables.empty(tables.CORPUS)]
     for frame in scan_corpus(path, skip_bad=skip_bad, distinct=True):
+        look(frame)
         frames.append(frame if keep is None else frame.filter(pl.col(DOC_ID).is_in(keep.implode())))
     return pl.concat(frames)
 

@@ -164,6 +164,11 @@ def by_score(frame: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(_RANKS)
 
 
+def without_identical(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows of lists without documents that have the id of their query, as BEIR's ``ignore_identical_ids``."""
+    return by_rank(frame.filter(pl.col(DOC_ID) != pl.col(QUERY_ID)))
+
+
 def by_rank(frame: pl.DataFrame) -> pl.DataFrame:
     """Rows ordered by query and rank, with the ranks closed up: 1, 2, … without gaps."""
     return frame.sort(QUERY_ID, RANK).with_columns(_RANKS)
