@@ -314,7 +314,7 @@ def _ready(plans: Sequence[ShardPlan], backend: Backend) -> list[Ready]:
     """The plans of the only shard, in units for what reads them."""
     actors = min(backend.actors, sum(plan.reads.height for plan in plans))
     total = sum(int(plan.reads[SIZE].sum()) for plan in plans)
-    size = unit_tokens(total, actors=max(1, actors), gpu=backend.gpu)
+    size = unit_tokens(total, actors=max(1, actors), gpu=backend.gpu, alone=backend.alone)
     sizes = UnitSizes(size, size, size)
     return [
         Ready(replace(plan, sizes=sizes, sharing=actors if plan is plans[-1] else 1))

@@ -64,7 +64,8 @@ class Planner:
         # As if all shards were like this one: units are as large as all that is left lets them be.
         pairs = sum(known[one].pairs for one in self.left)
         total = int(plan[SIZE].sum()) * max(1, pairs // max(1, known[shard].pairs))
-        units = unit_sizes(total, actors=self.actors, gpu=self.gpu)
+        alone = spec.function is not None and self.actors == 1
+        units = unit_sizes(total, actors=self.actors, gpu=self.gpu, alone=alone)
         sharing = self.actors if shard == self.left[-1] else 1
         return ShardPlan(plan, reused, units, known[shard].span, pace, sharing, damaged)
 
@@ -109,9 +110,11 @@ def plan_name(work: Workload, job: Job) -> str:
     return f"{job.ask.role.name}-{place}" if len(work.conditions) > 1 else job.ask.role.name
 
 
-def unit_sizes(total: int, *, actors: int, gpu: bool) -> UnitSizes:
+def unit_sizes(total: int, *, actors: int, gpu: bool, alone: bool = False) -> UnitSizes:
     """How large units are of an evaluation of so many tokens, for so many actors."""
-    first = unit_tokens(total, actors=actors, gpu=gpu)
+    first = unit_tokens(total, actors=actors, gpu=gpu, alone=alone)
+    if alone:
+        return UnitSizes(first, first, first)
     return UnitSizes(max(1, first // 4), first, max(first, total // (8 * actors)))
 
 

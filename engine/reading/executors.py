@@ -78,14 +78,17 @@ def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:
     return [max(1, (sum(map(len, texts)) - shared) // 4) for texts in inputs]
 
 
-def unit_tokens(total: int, *, actors: int, gpu: bool) -> int:
+def unit_tokens(total: int, *, actors: int, gpu: bool, alone: bool = False) -> int:
     """Size of a unit: one device batch on a CPU, half of one on a GPU, and never so much that an actor has
     fewer than eight of them: the last ones end together.
 
     Nobody knows how fast a GPU reads. Half a batch takes a slow one (1,000 tokens a second) half a minute,
     and a fast one has soon done it; smaller ones are more than two cores can handle for 64 actors.
+    Where one process reads ``alone`` nobody waits for it: a function is given many prompts in each call, the first included.
     """
     most = GPU_BATCH_TOKENS // 2 if gpu else CPU_BATCH_TOKENS
+    if alone:
+        return most
     return max(1, min(most, total // (8 * actors)))
 
 
@@ -105,11 +108,13 @@ class Backend:
         run: does them here, by requests or by a program of the user's; None for readers that are hosted.
         pool: the actors that host them; None for this process.
         gpu: whether reads are sized as for GPUs.
+        alone: whether a function reads here, which units are not cut small for.
     """
 
     run: Run | None = None
     pool: Pool | None = None
     gpu: bool = False
+    alone: bool = False
 
     @property
     def actors(self) -> int:
@@ -161,7 +166,8 @@ def backend_for(
         require_gpus_used(settings, spec.name, spec.gpus)
     if reads_here(settings, specs):
         # Functions take as much at a time as GPUs do: most have a GPU, or a server, behind them.
-        return Backend(gpu=bool(specs[0].function) or device.machine_has_gpu())
+        own = bool(specs[0].function)
+        return Backend(gpu=own or device.machine_has_gpu(), alone=own)
     pool = pool_for(settings, specs, size=size)
     return Backend(pool=pool, gpu=pool.needs.gpus > 0)
 

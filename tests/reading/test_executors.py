@@ -323,6 +323,8 @@ def test_units_are_small_enough_for_every_actor():
     # 1,700 reads of 150 tokens on 8 GPUs: at least 8 units each
     assert 1700 * 150 // unit_tokens(1700 * 150, actors=8, gpu=True) >= 64
     assert unit_tokens(3, actors=8, gpu=False) == 1
+    # a function is given many prompts, the first time too
+    assert unit_tokens(900, actors=1, gpu=True, alone=True) == 32768
 
 
 def test_sizes_do_not_count_the_shared_prefix():

@@ -82,6 +82,7 @@ def resolve(name: str, *, required: bool = True) -> Weights:
         source = str(path)
     else:
         path = from_hub_cache(name, "reader")
+    _refuse_adapters(path, name)
     config = read_config(path, name)
     _refuse_other_heads(config, name)
     if config.get("model_type") in _ENCODER_DECODERS and (
@@ -108,6 +109,23 @@ def resolve(name: str, *, required: bool = True) -> Weights:
 def has_weights(path: Path) -> bool:
     """Whether a model's directory has weights in the form that is read."""
     return any(path.glob("*.safetensors"))
+
+
+def _refuse_adapters(path: Path, name: str) -> None:
+    """Refuse weights that others were trained on top of (LoRA): they would be left out without a word."""
+    if any(path.glob("adapter_config.json")) or any(path.glob("adapter_model.*")):
+        beside = ", beside weights that it would change" if _has_whole_weights(path) else ""
+        raise InputError(
+            f"holds an adapter (LoRA){beside}, which is not read",
+            "merge it into its model (merge_and_unload of peft), and give the directory that this is saved in; "
+            "or remove the adapter's files from this one to use the model without it",
+            path=name,
+        )
+
+
+def _has_whole_weights(path: Path) -> bool:
+    """Whether a directory has other weights than those of an adapter."""
+    return any(not file.name.startswith("adapter_") for file in path.glob("*.safetensors"))
 
 
 def _refuse_other_heads(config: dict[str, Any], name: str) -> None:

@@ -86,6 +86,18 @@ def test_models_without_a_generative_head_are_refused(tmp_path):
         weights.resolve(str(tmp_path))
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_adapters_are_refused_and_not_left_out(tmp_path, whole):
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / name).write_bytes(b"{}")
+    if whole:
+        (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+        (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="merge_and_unload") as refused:
+        weights.resolve(str(tmp_path))
+    assert ("beside weights" in str(refused.value)) == whole
+
+
 def test_models_with_missing_weights_are_refused(tiny_t5, tmp_path):
     from safetensors.torch import load_file, save_file
 
