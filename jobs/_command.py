@@ -30,8 +30,8 @@ from jobs._config import check_numbers, from_environment, options_from, tell_ori
 from jobs._examples import epilogue
 from jobs._help import HELP_ALL, IN_FULL, help_of
 from jobs._options import option, with_options_of
-from jobs._progress import with_steps
 from jobs._signals import StoppedError, stoppable, without_output
+from jobs._steps import with_steps
 from jobs._terminal import Verbosity, set_verbosity, tell, verbosity
 
 BAD_INPUT = 2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
-from cyclopts.help import DefaultFormatter, HelpPanel
-from rich.console import Console, ConsoleOptions
+if TYPE_CHECKING:
+    from cyclopts.help import HelpPanel
+    from rich.console import Console, ConsoleOptions
 
 # Commands whose help shows some of their options, these, until it is asked for in full.
 LONG = ("evaluate", "plan")
@@ -39,15 +41,17 @@ HELP_ALL = "--help-all"
 IN_FULL: ContextVar[bool] = ContextVar("in_full", default=False)
 
 
-class ShortHelp(DefaultFormatter):
+class ShortHelp:
     """The help of a command with many options: some of them, unless ``--help-all`` asks for all."""
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        from cyclopts.help import DefaultFormatter
+
         entries = panel.entries
         if not IN_FULL.get():
             entries = [entry for entry in entries if not SHORT.isdisjoint(entry.positive_names)]
         if entries:
-            super().__call__(console, options, panel.copy(entries=entries))
+            DefaultFormatter()(console, options, panel.copy(entries=entries))
 
 
 def help_of(command: str) -> ShortHelp | None:

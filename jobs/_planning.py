@@ -16,8 +16,9 @@ from engine.planning.sample import take_sample
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from jobs._options import with_options
-from jobs._progress import event, shown_progress, step
+from jobs._progress import event, shown_progress
 from jobs._signals import keeps
+from jobs._steps import step
 from jobs._terminal import say_json, standard_output, verbosity
 
 

@@ -1,9 +1,8 @@
-"""Progress: a bar on a terminal, occasional lines elsewhere; and what a command is at, before it is silent for long."""
+"""Progress: a bar on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from jobs._steps import SECONDS_BETWEEN_LINES, step, told
 from jobs._terminal import standard_error, tell, verbosity
 
 if TYPE_CHECKING:
@@ -26,66 +26,6 @@ if TYPE_CHECKING:
 
 # Called with the number of things done and the total.
 OnProgress = Callable[[int, int], None]
-
-_SECONDS_BETWEEN_LINES = 15.0
-# A step that takes longer is named, so that nobody waits two seconds without a word.
-_SECONDS_BEFORE_A_STEP = 1.5
-
-
-class _Steps:
-    """What a command is at: named where it takes time, and again wherever a log had no line for a while."""
-
-    def __init__(self) -> None:
-        now = time.monotonic()
-        self._what, self._since, self._last, self._is_named = "", now, now, True
-
-    def begin(self, what: str) -> None:
-        """Begin with a step; the one before has ended. Nothing, for what names itself."""
-        now = time.monotonic()
-        self._what, self._since, self._last, self._is_named = what, now, now, not what
-
-    def told(self, line: str) -> None:
-        """A line was told of what is under way: this one is repeated."""
-        now = time.monotonic()
-        self._what, self._since, self._last, self._is_named = line, now, now, True
-
-    def beat(self, *, bar: bool) -> None:
-        """Say what is due; where a bar is shown, or on a terminal, no step is named twice."""
-        now = time.monotonic()
-        if not self._is_named and now - self._last >= _SECONDS_BEFORE_A_STEP:
-            tell(f"{self._what} …")
-        elif self._what and not bar and now - self._last >= _SECONDS_BETWEEN_LINES:
-            tell(f"{self._what} ({now - self._since:.0f} s so far)")
-        else:
-            return
-        self._last, self._is_named = now, True
-
-
-_steps = _Steps()
-
-
-def step(what: str) -> None:
-    """Say what the command is at from now on, if that takes more than a moment."""
-    if verbosity().progress:
-        _steps.begin(what)
-
-
-@contextlib.contextmanager
-def with_steps() -> Iterator[None]:
-    """Name the steps of a command while it runs."""
-    ended = threading.Event()
-    bar = standard_error().is_terminal
-
-    def beats() -> None:
-        while not ended.wait(0.5):
-            _steps.beat(bar=bar)
-
-    threading.Thread(target=beats, daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()
-        _steps.begin("")
 
 
 class _Rate(ProgressColumn):
@@ -215,7 +155,7 @@ class _Lines:
             self._first = done
         if self._under_way is None and done > self._first:
             self._under_way = (now, done)
-        if not first and done < total and now - self._last < _SECONDS_BETWEEN_LINES:
+        if not first and done < total and now - self._last < SECONDS_BETWEEN_LINES:
             return
         self._last = now
         since, before = self._start, self._first
@@ -230,4 +170,4 @@ class _Lines:
         if done == total:
             step(self._then)
         else:
-            _steps.told(line)
+            told(line)

@@ -35,9 +35,10 @@ from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
 from engine.tables import ARTICLE_ID, QUERY_ID
 from jobs._command import ConfigFile, run_command, with_verbosity
-from jobs._progress import event, shown_progress, step
+from jobs._progress import event, shown_progress
 from jobs._results import outputs
 from jobs._signals import keeps
+from jobs._steps import step
 from jobs._terminal import say
 from jobs.evaluate import evaluate_and_report
 

@@ -37,9 +37,10 @@ from jobs._evaluation_options import (
 )
 from jobs._options import with_signature
 from jobs._planning import plan_and_print
-from jobs._progress import event, shown_progress, step
+from jobs._progress import event, shown_progress
 from jobs._results import outputs, print_results, write_results
 from jobs._signals import keeps
+from jobs._steps import step
 from jobs._terminal import warn_of_code
 
 _INPUTS = "inputs"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from jobs import _progress
+from jobs import _progress, _steps
 
 
 @pytest.fixture
@@ -61,16 +61,17 @@ def test_no_estimate_is_off_by_ten(lines, step):
 
 def test_a_step_is_named_before_two_seconds_and_a_log_has_a_line_every_fifteen(monkeypatch):
     told, now = [], [0.0]
-    monkeypatch.setattr(_progress, "tell", lambda line: told.append((now[0], line)))
+    for module in (_progress, _steps):
+        monkeypatch.setattr(module, "tell", lambda line: told.append((now[0], line)))
     monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
-    steps = _progress._Steps()
-    monkeypatch.setattr(_progress, "_steps", steps)
-    _progress.step("reading the inputs")  # takes a second: nothing is said
+    steps = _steps._Steps()
+    monkeypatch.setattr(_steps, "_steps", steps)
+    _steps.step("reading the inputs")  # takes a second: nothing is said
     progress = _progress._Lines("reading", "LLM calls", "computing statistics")
     for half in range(141):
         now[0] = half / 2
         if now[0] == 1:
-            _progress.step("loading the model")
+            _steps.step("loading the model")
         if now[0] in (20, 60):  # a first batch, and the last one
             progress(int(now[0]), 60)
         steps.beat(bar=False)
