@@ -49,6 +49,9 @@ def options_from(path: Path | None) -> list[Any]:
         if key := next((key for key in settings if _field(key) in opposites), None):
             problem, line = f"the key {quoted(key)} turns an option off", settings[key].line
             raise InputError(problem, 'write "off" behind the option', path=path, line=line)
+        if "config" in settings:
+            problem, line = "a file of options within a file of options", settings["config"].line
+            raise InputError(problem, "write its options into this one", path=path, line=line)
         options: dict[str, Any] = {key: setting.value for key, setting in settings.items()}
         # Without its command above it, an option that is named like a command would be left out: ``index``
         # and ``fuse`` of ``erag retrieve``.

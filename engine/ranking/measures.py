@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
 
 from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.ranking.synonyms import known_names, usual_name
 
-_NAME = re.compile(r"(?P<kind>[A-Za-z0-9]+)(?:\((?P<options>[^()]*)\))?(?:@(?P<cutoff>\d+))?")
+_NAME = re.compile(r"(?P<kind>[A-Za-z0-9]+)(?:\((?P<options>[^()]*)\))?(?:@(?P<cutoff>\d{1,18}))?")
 UTILITY_KIND = "UDCG"
 KINDS = ("P", "R", "F1", "AP", "RR", "DCG", "nDCG", "Success", "Rprec", "Judged", UTILITY_KIND)
 Discounted = Literal["log2", "exp-log2"]
@@ -85,17 +86,17 @@ def parse_measure(text: str) -> Measure:
     match = _NAME.fullmatch(usual_name(text.strip()))
     if match is None or match["kind"] not in KINDS:
         raise InputError(
-            f"unknown measure {text!r}",
+            f"unknown measure {quoted(text)}",
             f"{_meant(text)}use {', '.join(KINDS)}, with a cutoff (nDCG@10) or a threshold "
             "(AP(rel=0.5)@10)",
         )
     kind = match["kind"]
     cutoff = int(match["cutoff"]) if match["cutoff"] else None
     if cutoff == 0:
-        raise InputError(f"cutoff 0 in {text!r}", "use a cutoff of 1 or more")
+        raise InputError(f"cutoff 0 in {quoted(text)}", "use a cutoff of 1 or more")
     if kind == "Rprec" and cutoff is not None:
         raise InputError(
-            f"Rprec has no cutoff (in {text!r})", "its cutoff is the number of relevant"
+            f"Rprec has no cutoff (in {quoted(text)})", "its cutoff is the number of relevant"
         )
     rel: float | None = None
     dcg: Discounted = "log2"
@@ -104,7 +105,9 @@ def parse_measure(text: str) -> Measure:
         if kind in _GAINS and name == "dcg":
             dcg = _discounted(value.strip("'\""), text)
         elif name != "rel" or kind in _GAINS or kind in ("Judged", UTILITY_KIND):
-            raise InputError(f"{kind} has no option {name!r} (in {text!r})", _options(kind))
+            raise InputError(
+                f"{kind} has no option {quoted(name)} (in {quoted(text)})", _options(kind)
+            )
         else:
             rel = _threshold(value, text)
     return Measure(kind, cutoff, rel, dcg)
@@ -130,7 +133,7 @@ def _discounted(value: str, text: str) -> Discounted:
     for known in get_args(Discounted):
         if value == known:
             return cast(Discounted, known)
-    raise InputError(f"unknown dcg {value!r} in {text!r}", "use log2 or exp-log2")
+    raise InputError(f"unknown dcg {quoted(value)} in {quoted(text)}", "use log2 or exp-log2")
 
 
 def _threshold(value: str, text: str) -> float:
@@ -139,7 +142,9 @@ def _threshold(value: str, text: str) -> float:
     except ValueError:
         rel = -1.0
     if not 0 < rel < float("inf"):
-        raise InputError(f"threshold {value!r} in {text!r}", "use a number above 0, as in rel=0.5")
+        raise InputError(
+            f"threshold {quoted(value)} in {quoted(text)}", "use a number above 0, as in rel=0.5"
+        )
     return rel
 
 

@@ -96,6 +96,7 @@ TABLE = [
     ("five columns", FUSE, "r.trec", "1 Q0 a 1 2\n", ":1: 5 columns, a TREC run has 6"),
     ("seven columns", FUSE, "r.trec", "1 Q0 a 1 2 x y\n", ":1: 7 columns"),
     ("the second line is short", FUSE, "r.trec", "1 Q0 a 1 2 x\n1\n", ":2: 1 columns"),
+    ("an HTML page", FUSE, "r.trec", "<!DOCTYPE html>\n<html></html>\n", ":1: is an HTML page; fetch the file itself"),
     ("a score in words", FUSE, "r.trec", "1 Q0 a 1 two x\n", ":1: score 'two'"),
     ("a score NaN", FUSE, "r.trec", "1 Q0 a 1 nan x\n", ":1: score 'nan'"),
     ("an infinite score", FUSE, "r.trec", "1 Q0 a 1 inf x\n", ":1: score 'inf'"),
@@ -279,6 +280,7 @@ TABLE = [
     ("NUL in YAML", CONFIG, "o.yaml", "k: 1\nname: \0\n", ":2: broken YAML (the character U+0000 is not allowed)"),
     ("YAML in Latin-1", CONFIG, "o.yaml", b"k: 1\nname: \xe9\n", ":2: not UTF-8 text"),
     ("two documents", CONFIG, "o.yaml", "k: 1\n---\nk: 2\n", "broken YAML"),
+    ("options within options", CONFIG, "o.yaml", "k: 1\nconfig: other.yaml\n", ":2: a file of options within a file of options"),
     ("an unknown option", CONFIG, "o.yaml", "kk: 1\n", "[kk]"),
     ("options in a directory", CONFIG, "o", {"x": ""}, "is a directory"),
     # options of the command line
@@ -304,6 +306,8 @@ TABLE = [
     ("an output that is compressed", FUSED + ".gz", "", None, "results are written uncompressed"),
     ("an address as output", FUSED.replace("{out}", "gs://bucket"), "", None, "the driver for gs:// is not installed"),
     ("an unknown command", "evaluat", "", None, "evaluat"),
+    ("a threshold of 40 KB", EVALUATE + f" --measures P(rel={'x' * 40_000})@2", "", None, "threshold 'xxx"),
+    ("a cutoff of 5,000 digits", EVALUATE + f" --measures P@{'9' * 5000}", "", None, "unknown measure 'P@999"),
     ("an unknown annotator", EVALUATE + ",nobody", "", None, "nobody"),
     # articles
     ("no articles", PASSAGES, "a.jsonl", "", "no article"),

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import sqlite3
 import subprocess
 
 import polars as pl
@@ -212,3 +213,15 @@ def test_a_full_disk_while_a_model_is_converted_leaves_nothing(tmp_path, monkeyp
     with pytest.raises(WriteError, match="no space is left on the disk"):
         weights._converted("0" * 64, convert)
     assert list((tmp_path / "readers").iterdir()) == []
+
+
+def test_a_disk_that_is_full_while_a_corpus_is_indexed_is_named(tmp_path, monkeypatch):
+    from engine.sources.io.folders import folder_at
+    from engine.sources.passages import index
+
+    def build(*_):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(index, "_build", build)
+    with pytest.raises(WriteError, match="no space is left on the disk; free some"):
+        index.index_corpus(tmp_path / "c.jsonl", folder_at(tmp_path / "out"), "key")

@@ -10,10 +10,14 @@ from .own import found, root
 
 def main() -> None:
     """Run the command with this installation's packages, whatever PYTHONPATH puts before them."""
-    place = found("jobs")
-    if place is None or not (place / "_command.py").is_file():
-        sys.path.insert(0, str(root()))
-    importlib.import_module("jobs.cli").main()  # which sees to `engine`
+    try:
+        place = found("jobs")
+        if place is None or not (place / "_command.py").is_file():
+            sys.path.insert(0, str(root()))
+        importlib.import_module("jobs.cli").main()  # which sees to `engine`
+    except KeyboardInterrupt:  # before there is a command, which says what it keeps
+        sys.stderr.write("erag: interrupted; nothing was begun\n")
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 from engine.report.layout import Grid
 
+# What spreadsheets calculate, but for numbers, with an interval or a percent sign.
+_FORMULA = re.compile(r"[=@\t\r]|[-+](?!\d[\d.,]*%?( \[[-+\d.,% ]*\])?$)")
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -62,13 +65,22 @@ def latex(grid: Grid) -> str:
 
 
 def comma_separated(grid: Grid) -> str:
-    """The table in CSV (RFC 4180), without its caption."""
+    """The table in CSV (RFC 4180), without its caption; a spreadsheet takes no text of it for a formula."""
     content = io.StringIO()
     writer = csv.writer(content)
-    writer.writerows([grid.head, *grid.rows])
+    for row in [grid.head, *grid.rows]:
+        writer.writerow(["'" + cell if _FORMULA.match(cell) else cell for cell in row])
     return content.getvalue()
 
 
 def escaped(text: str) -> str:
-    """A text as Markdown shows it, in one line."""
-    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+    """A text as Markdown shows it, in one line: without HTML, pictures and links, which names of runs may hold."""
+    for mark, shown in (
+        ("\\", "\\\\"),
+        ("|", "\\|"),
+        ("<", "&lt;"),
+        ("](", "]\\("),
+        ("![", "!\\["),
+    ):
+        text = text.replace(mark, shown)
+    return " ".join(text.split())

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import io
+import logging
+import os
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from engine.machine.model_files import cache_directory
 from engine.report.layout import Grid
 from engine.report.page.plotting import FAINT, INK, Drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Scripts that DejaVu Sans lacks, where the system has a font with them.
+_FURTHER_FONTS = (
+    "Noto Sans CJK KR", "Noto Sans KR", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo", "Noto Sans CJK JP",
+    "Source Han Sans", "WenQuanYi Zen Hei", "Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Bengali", "Unifont",
+)  # fmt: skip
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "erag-engine",
@@ -59,10 +68,18 @@ class Picture:
 
 def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
     """Draw pictures; as PNG, too, with ``with_png``."""
+    # Where the home directory cannot be written, matplotlib would say so, and look through all fonts each time.
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_directory() / "matplotlib"))
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib
+    from matplotlib import font_manager
 
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    fonts = ["DejaVu Sans", *(name for name in _FURTHER_FONTS if name in installed)]
     drawn = []
-    with matplotlib.rc_context(_STYLE):
+    # Of a glyph that no font has, a box stands in the picture; nobody is helped by a line for each.
+    with matplotlib.rc_context(_STYLE | {"font.sans-serif": fonts}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         for drawing in drawings:
             figure = figure_of(drawing)
             svg = _saved(figure, "svg", metadata={"Date": None, "Creator": None}).decode()
@@ -78,7 +95,9 @@ def figure_of(drawing: Drawing) -> Figure:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(
+        {**_STYLE, "font.sans-serif": matplotlib.rcParams["font.sans-serif"]}
+    ):
         figure = Figure(figsize=(drawing.width, drawing.height), layout="constrained")
         drawing.draw(figure)
     return figure

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # that colour is never the only sign. The page maps them to lighter ones on a dark ground.
 INK, FAINT = "#1f2328", "#d1d9e0"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+# Letters of a name in a picture.
+_LONGEST = 80
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -72,9 +74,17 @@ def draw_intervals(
     )
 
 
+def label_of(text: str) -> str:
+    """A name as a picture can show it: in one line, without control characters, and cut."""
+    shown = "".join(
+        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split())
+    )
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+
+
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Names of rows, the first one on top."""
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [label_of(name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
 
@@ -82,6 +92,6 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 def add_legend(figure: Figure, axes: Axes, entries: int) -> None:
     """Say above the picture what each sign means, where there is more than one."""
     if entries > 1:
-        figure.legend(
-            *axes.get_legend_handles_labels(), loc="outside upper left", ncols=min(entries, 3)
-        )
+        handles, labels = axes.get_legend_handles_labels()
+        shown = [label_of(label) for label in labels]
+        figure.legend(handles, shown, loc="outside upper left", ncols=min(entries, 3))

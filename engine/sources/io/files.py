@@ -83,7 +83,9 @@ def _is_beside(name: object, path: Path) -> bool:
 
 
 # What the operating system calls a full disk, in libraries that have no errno.
-_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
+_FULL = re.compile(
+    r"No space left on device|Disk quota exceeded|database or disk is full", re.IGNORECASE
+)
 
 
 def is_full(error: BaseException) -> bool:

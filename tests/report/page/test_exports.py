@@ -1,0 +1,64 @@
+"""What goes out of a page: no formulas, no pictures out of names, nothing raw in drawings."""
+
+import csv
+import warnings
+
+import pytest
+
+from engine.report.layout import Grid
+from engine.report.page.exports import comma_separated, markdown
+from engine.report.page.figures import pictures
+from engine.report.page.plotting import Drawing, add_legend, label_of, name_rows
+
+
+def grid(*cells):
+    return Grid("t", "caption", ["run", "value"], [[cell, "0.5"] for cell in cells], names=1)
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=HYPERLINK(A1)", "'=HYPERLINK(A1)"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+        ("-2+3", "'-2+3"),
+        ("\tx", "'\tx"),
+        ("-", "'-"),
+        ("-0.25", "-0.25"),
+        ("+0.25 [-0.10, +0.40]", "+0.25 [-0.10, +0.40]"),
+        ("bm25", "bm25"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_a_table_in_csv_holds_no_formula(cell, written):
+    rows = list(csv.reader(comma_separated(grid(cell)).splitlines()))
+    assert rows[1] == [written, "0.5"]
+
+
+def test_a_table_in_markdown_holds_no_picture_and_no_link_of_a_name():
+    content = markdown(grid("![x](http://host/p.png)", "[x](http://host)", "<img src=x>", "a | b"))
+    assert "![" not in content
+    assert "](" not in content
+    assert "<img" not in content
+    assert "| !\\[x]\\(http://host/p.png) |" in content
+
+
+def test_names_in_pictures_are_cleaned_and_cut_and_warnings_stay_inside(capfd):
+    names = ["run\x1b[2J\x07\nname", "x" * 500, "한국어 검색", "_hidden", "$a^$"]
+
+    def draw(figure):
+        axes = figure.subplots()
+        name_rows(axes, names)
+        for place, name in enumerate(names):
+            axes.plot([place], [place], label=name)
+        add_legend(figure, axes, len(names))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (picture,) = pictures([Drawing("n", "t", "c", 2.0, draw)], with_png=True)
+    assert not caught
+    assert capfd.readouterr() == ("", "")
+    assert "\x1b" not in picture.svg
+    assert "x" * 80 not in picture.svg
+    assert "한국어 검색" in picture.svg
+    assert label_of("a\tb\x00") == "a b\N{REPLACEMENT CHARACTER}"
