@@ -1,5 +1,6 @@
 """The examples of the documentation run, and say what they are there to say."""
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -46,10 +47,24 @@ def test_labels_as_qrels(run, capsys):
     assert sorted(round(float(v), 9) for v in re.findall(r"0\.\d{5,}", theirs)) == own
 
 
+def test_notebook(tmp_path, monkeypatch):
+    """Its cells run, as a script, and find what its outputs show; these are small and say nothing of a machine."""
+    text = (EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8")
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    code = "\n".join("".join(cell["source"]) for cell in cells)
+    monkeypatch.setenv("ERAG_CACHE", str(tmp_path))
+    names: dict[str, object] = {}
+    exec(compile(re.sub(r"^%.*$", "", code, flags=re.M), "notebook", "exec"), names)
+    assert f"{names['result'].verdict.splitlines()[0]}\\n" in text
+    assert all(cell["execution_count"] and cell["outputs"] for cell in cells[1:])
+    assert len(text) < 30_000
+    assert not re.search(r"/(home|root|tmp|work)/", text)
+
+
 def test_every_example_is_run_here_and_named_in_the_guide():
     names = {path.stem for path in EXAMPLES.iterdir()}
     guide = (ROOT / "docs" / "guide" / "python.md").read_text()
-    assert names == set(re.findall(r"examples/(\w+)\.py\)", guide))
+    assert names == set(re.findall(r"examples/(\w+)\.(?:py|ipynb)\)", guide))
     assert names == {
         name.removeprefix("test_") for name in globals() if name.removeprefix("test_") in names
     }

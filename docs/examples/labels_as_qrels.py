@@ -1,13 +1,12 @@
 """The LLM's labels as relevance judgments, in ir_measures.
 
-Run it with ``python docs/examples/labels_as_qrels.py``, after ``pip install ir-measures pytrec-eval-terrier``. ranx
-and pytrec_eval take the same dictionaries.
+Run it with ``python docs/examples/labels_as_qrels.py``; the extra ``all`` has ir_measures. ranx and pytrec_eval take the
+same dictionaries.
 """
 
+import erag_engine
 import ir_measures
 from ir_measures import RR, P, nDCG
-
-import engine
 
 queries = {
     "a": {"query": "what is the capital of Aruba", "answers": ["Oranjestad"]},
@@ -29,7 +28,7 @@ def read(prompts):
     return [next((name for name in names if name in prompt), "unknown") for prompt in prompts]
 
 
-result = engine.evaluate(
+result = erag_engine.evaluate(
     queries, passages, {"mine": run}, reader=read, k=2, measures="nDCG@2 RR@2 P@1"
 )
 judgments = result.qrels("erag")  # {query_id: {doc_id: label}}

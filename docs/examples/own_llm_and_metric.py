@@ -7,7 +7,7 @@ call of yours into ``answer``.
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-import engine
+import erag_engine
 
 
 def answer(messages):
@@ -53,8 +53,8 @@ passages = [
 run = {"a": {"1": 2.5, "4": 0.1}, "b": {"4": 1.1, "2": 0.9}, "c": {"3": 3.0, "4": 2.0}}
 
 # Reads are stored under name and version: change the version when the model, its settings or ``ask`` change.
-reader = engine.Reader(ask, name="my-llm", version="2026-11", messages=True)
-result = engine.evaluate(
+reader = erag_engine.Reader(ask, name="my-llm", version="2026-11", messages=True)
+result = erag_engine.evaluate(
     queries, passages, run, reader=reader, metric=contains, annotators=["erag", is_short], k=2
 )
 print(result)

@@ -7,7 +7,7 @@ your own ranked lists into ``runs``, and name an LLM (``reader="bundled"`` is on
 import math
 import re
 
-import engine
+import erag_engine
 
 CAPITALS = dict(
     pair.split(":")
@@ -79,7 +79,7 @@ runs = {
     ),
     "short": retrieve(lambda query, text: (query[-1] in text) + 1 / len(text)),
 }
-result = engine.evaluate(
+result = erag_engine.evaluate(
     queries, passages, runs, reader=read, annotators=["erag", "containment"], k=2
 )
 print(result)

@@ -384,7 +384,7 @@ def commands_of_the_page():
 
 
 def test_evaluations_in_these_files_have_options_that_exist(job, capsys):
-    assert erag("evaluate", "--help") == 0
+    assert erag("evaluate", "--help-all") == 0
     known = set(re.findall(r"--[a-z][\w-]*", capsys.readouterr().out))
     lines = [line for line in commands_of_the_page() if "jobs.evaluate" in line]
     assert lines
