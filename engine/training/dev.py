@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,34 +21,31 @@ from engine.training.examples import Readings
 from engine.training.learner import Learner, diverged, save
 from engine.training.start import Start
 
+# The metric of a model on some queries: its sum, and over how many.
+Measure = Callable[[Learner], tuple[float, int]]
 
-class Development:
-    """The development queries of a worker: its share of all.
+
+def measuring(readings: Readings, start: Start, metric: str, share: slice) -> Measure:
+    """A function that takes the metric of a model on a worker's share of the development queries.
 
     Args:
         readings: all queries, each with its list; one without passages is read without any, as in an evaluation.
         start: the reader, and what it is given.
         metric: by which outputs are scored.
         share: the places of this worker's queries.
+
+    Raises:
+        ReadError: by what is returned: a query could not be read.
     """
+    own = wanted(readings, start)[share]
 
-    def __init__(self, readings: Readings, start: Start, metric: str, share: slice) -> None:
-        self._queries = readings.queries
-        self._start = start
-        self._metric = metric
-        self._wanted = wanted(readings, start)[share]
-
-    def __call__(self, learner: Learner) -> tuple[float, int]:
-        """The sum of the metric over this worker's queries, and how many they are.
-
-        Raises:
-            ReadError: a query could not be read.
-        """
-        if self._wanted.is_empty():
+    def measure(learner: Learner) -> tuple[float, int]:
+        if own.is_empty():
             return 0.0, 0
-        outputs = read(learner, self._start, self._wanted[INPUTS].to_list())
-        found = values(self._wanted, outputs, self._queries, self._metric)
+        found = values(own, read(learner, start, own[INPUTS].to_list()), readings.queries, metric)
         return float(found.sum()), len(found)
+
+    return measure
 
 
 def wanted(readings: Readings, start: Start) -> pl.DataFrame:

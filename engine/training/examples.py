@@ -37,11 +37,6 @@ class Example(NamedTuple):
     cut_inputs: int = 0
     cut_target: bool = False
 
-    @property
-    def padded_tokens(self) -> int:
-        """Tokens of the encoder, with each input as long as the longest."""
-        return len(self.inputs) * max(map(len, self.inputs))
-
 
 class Examples(Protocol):
     """Where examples come from; the same for the same epoch and places, in every process.

@@ -135,7 +135,7 @@ class Learner:
     def cut(self, examples: Sequence[Example]) -> list[list[int]]:
         """Group places of examples into micro-batches, those with the most tokens first."""
         shapes = [_shape(example) for example in examples]
-        order = sorted(range(len(examples)), key=lambda i: (-examples[i].padded_tokens, i))
+        order = sorted(range(len(examples)), key=lambda i: (-shapes[i][0] * shapes[i][1], i))
         micro: list[list[int]] = []
         for place in order:
             if micro and _tokens(shapes[i] for i in (*micro[-1], place)) <= self.tokens:

@@ -140,12 +140,12 @@ def _watched(trainer: Any, desk: Any, on_progress: OnProgress) -> Exception | No
 
     thread = threading.Thread(target=fit, daemon=True)
     thread.start()
-    while thread.is_alive():
+    goes_on = True
+    while goes_on:
+        thread.join(_SECONDS_BETWEEN_LOOKS)
+        goes_on = thread.is_alive()
         if (told := ray.get(desk.told.remote())) is not None:
             on_progress(*told)
-        thread.join(_SECONDS_BETWEEN_LOOKS)
-    if (told := ray.get(desk.told.remote())) is not None:
-        on_progress(*told)
     return failures[0] if failures else None
 
 

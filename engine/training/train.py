@@ -85,7 +85,7 @@ def train(
     from safetensors import SafetensorError
     from transformers.utils import logging
 
-    from engine.training.dev import Development
+    from engine.training.dev import measuring
     from engine.training.learner import best_precision, load_learner
     from engine.training.trainer import FidTrainer, Watch, arguments
 
@@ -107,7 +107,7 @@ def train(
             measure = None
             if plan.dev is not None and not plan.dev.queries.is_empty():
                 share = slice(args.process_index, None, args.world_size)
-                measure = Development(plan.dev, plan.start, plan.metric, share)
+                measure = measuring(plan.dev, plan.start, plan.metric, share)
             progress.configuration = {**plan.asked, **asdict(plan.recipe)}
             progress.starts += 1
             trainer = FidTrainer(learner, examples, plan.recipe, args, progress, measure)

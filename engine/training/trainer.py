@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,10 @@ from engine.machine import device
 from engine.sources.io.folders import Folder
 from engine.training import checkpoints
 from engine.training.checkpoints import Evaluation, OnProgress, Progress
+from engine.training.dev import Measure
 from engine.training.examples import Cuts, Example, Examples, order
 from engine.training.learner import Learner, diverged
 from engine.training.settings import Recipe
-
-# Gives the metric of a model on this worker's share of the development queries: its sum, and over how many.
-Measure = Callable[[Learner], tuple[float, int]]
 
 
 class Steps(Dataset[list[Example]]):
@@ -77,6 +74,8 @@ def arguments(recipe: Recipe, where: torch.device, directory: Path) -> TrainingA
         logging_strategy="no",
         report_to="none",
         disable_tqdm=True,
+        log_level="error",  # its warnings are of tied weights, and of options that may change
+        log_level_replica="error",
         use_cache=True,  # else the model that is saved would be slow to read
         dataloader_pin_memory=False,
     )

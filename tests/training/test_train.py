@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import os
 import signal
 import socket
@@ -102,7 +103,7 @@ def small(start, monkeypatch):
     """Trains on numbers, with a function in the place of the metric; None for no development queries."""
 
     def run(folder, measure=size_of_weights, *, start=start, recipe=SMALL, **more):
-        monkeypatch.setattr(dev, "Development", lambda *_: measure)
+        monkeypatch.setattr(dev, "measuring", lambda *_: measure)
         queries = facts(4, 2) if measure else None
         plan = Plan(start, recipe, lambda *_: Numbers(), queries)
         return train(plan, folder_at(folder), **more)
@@ -129,7 +130,7 @@ def ended(process):
 
 
 @pytest.mark.parametrize("step", [1, 5, 7])
-def test_a_training_that_was_killed_goes_on_to_the_same_curve(small, step, tmp_path):
+def test_a_training_that_was_killed_goes_on_to_the_same_curve(small, step, tmp_path, monkeypatch):
     dropping = specify_start(str(save_start(tmp_path / "start", dropout=0.3)), augmentation="fid")
     expected = small(tmp_path / "whole", start=dropping)
     assert expected.best > 0  # else what is kept would be the start, whatever was learned
@@ -143,7 +144,10 @@ def test_a_training_that_was_killed_goes_on_to_the_same_curve(small, step, tmp_p
     # What is not named is of nobody's use.
     (tmp_path / "killed" / "checkpoint-99").mkdir(parents=True)
     (tmp_path / "killed" / "checkpoint-99" / "trainer_state.json").write_text("{")
-    steps = []
+    steps, warnings = [], []
+    handler = logging.Handler()
+    handler.emit = warnings.append
+    monkeypatch.setattr(logging.getLogger("transformers"), "handlers", [handler])
     progress = small(
         tmp_path / "killed",
         start=dropping,
@@ -151,6 +155,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_curve(small, step, tmp_p
     )
     # Steps 2, 4, 5 (an evaluation) and 6 have checkpoints.
     assert steps == list(range({1: 0, 5: 5, 7: 6}[step], 13))
+    assert not warnings  # nothing that users cannot cure
     assert progress.losses == expected.losses
     assert progress.evaluations == expected.evaluations
     assert (progress.best, progress.cuts) == (expected.best, expected.cuts)
