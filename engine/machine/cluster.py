@@ -18,6 +18,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import ray
 from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -72,11 +73,9 @@ def start_ray(plan_bytes: int = 0) -> None:
             "_temp_dir": str(folder / "r"),
             "object_store_memory": max(256 * 2**20, machine_memory() // 20, 2 * plan_bytes),
         }
-    elif (
-        _HIDES not in os.environ
-    ):  # where it is, a submitted job has it already, and Ray refuses it twice
-        settings = {"runtime_env": {"env_vars": {_HIDES: "1"}}}
-    with _replayed_on_failure(), _own_handler():
+    else:
+        settings = _variables_of_workers()
+    with _replayed_on_failure(), _own_handler(), _for_workers():
         try:
             ray.init(
                 address=address,
@@ -142,6 +141,29 @@ def _job_config() -> JobConfig | None:
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 # Without it, Ray 2.60 leaves a node's GPUs visible to actors and tasks with `num_gpus=0` (ray issue 54868).
 _HIDES = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
+
+# Else each of many tasks on a node would take as many threads as it has CPUs, and starve actors with GPUs.
+_THREADS = "POLARS_MAX_THREADS"
+
+
+def _variables_of_workers() -> dict[str, Any]:
+    """What a cluster is asked to set for this job; what is set, a submitted job has, and Ray refuses it twice."""
+    own = {name: "1" for name in (_HIDES, _THREADS) if name not in os.environ}
+    return {"runtime_env": {"env_vars": own}} if own else {}
+
+
+@contextlib.contextmanager
+def _for_workers() -> Iterator[None]:
+    """Let workers of a Ray that starts in the block have one thread of Polars each; not this process."""
+    if _THREADS in os.environ:
+        yield
+        return
+    pl.thread_pool_size()  # it looks at the variable once
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
 
 
 def _make_private() -> Path:

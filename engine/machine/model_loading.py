@@ -198,15 +198,18 @@ def _read(
 
 
 @contextlib.contextmanager
-def loading_turn(weights: int, folder: Path | None = None) -> Iterator[None]:
+def loading_turn(
+    weights: int, folder: Path | None = None, *, always: bool = False
+) -> Iterator[None]:
     """Wait until no other process of this user on this machine loads a large model; small ones pass.
 
     Args:
         weights: bytes of the model.
+        always: whether a small one waits, too: vLLM takes what others load meanwhile for its own.
         folder: of the lock; the machine's folder for temporary files by default. A process that dies
             gives its turn away.
     """
-    if weights < LARGE:
+    if weights < LARGE and not always:
         yield
         return
     path = (folder or Path(tempfile.gettempdir())) / f"erag-loading-{os.getuid()}.lock"

@@ -45,7 +45,8 @@ class PoolSettings(Checked):
         actors: how many: a number, ``MIN:MAX``, 0 for none, or None for as many as there is room for.
         gpus_per_actor: GPUs of each, a fraction or a whole number; 0 keeps to CPUs. None for one where
             the cluster has GPUs.
-        cpus_per_actor: CPUs of each; None for an even share where there are no GPUs.
+        cpus_per_actor: CPUs of each; None for an even share where there are no GPUs, else for one a GPU
+            (and one more where it has several), or what the nodes have.
         accelerator_type: the kind of GPU, as Ray calls it (``L4``, ``H100``).
 
     Raises:
@@ -161,7 +162,9 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
     gpus = settings.gpus_per_actor
     if gpus is None:
         gpus = float(settings.accelerator_type is not None or any(node.gpus for node in known))
-    cpus = settings.cpus_per_actor or (0.0 if gpus else 1.0)
+    cpus = settings.cpus_per_actor or (
+        _cpus_beside(gpus, settings.accelerator_type, known) if gpus else 1.0
+    )
     if not cluster.is_joined() and not gpus and settings.cpus_per_actor is None:
         cpus = 0.0  # any number of actors shares the machine's CPUs
     needs = Needs(cpus, gpus, 0, settings.accelerator_type)
@@ -184,6 +187,15 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
     # Where no node offers a CPU yet, the share is 0, and an actor that needs nothing would fit the head.
     share = cluster.cpus_per_actor(pool.start) or cpus
     return Pool(pool.least, pool.most, pool.start, replace(needs, cpus=share))
+
+
+def _cpus_beside(gpus: float, kind: str | None, known: list[Node]) -> float:
+    """CPUs of an actor with GPUs, where the user does not say: as many, and one more where it has processes for
+    several; never so many that a node's actors leave none for the tasks that plan, and none where no such node is known.
+    """
+    needs = Needs(0.0, gpus, 0, kind)
+    shares = [(node.cpus - 1) / node.room(needs) for node in known if node.fits(needs)]
+    return max(0.0, min([gpus if gpus <= 1 else gpus + 1, *shares])) if shares else 0.0
 
 
 def _memory(wanted: int, needs: Needs, known: list[Node]) -> int:

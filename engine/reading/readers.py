@@ -61,11 +61,11 @@ def specify(
             "use `augmentation` in-prompt, or a T5 reader",
         )
     quantised = model_files.quantization(model.path, name)
+    template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
     if engine == "transformers":
         _refuse_quantised(model, quantised)
     else:
-        vllm_support.refuse(model)
-    template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
+        vllm_support.refuse(model, choices=len(template.choices))
     made = _make_prompt(template, task, model, augmentation, trusted=bool(code))
     if template.max_input_tokens:
         _refuse_too_long(model.path, made, _room(model.path, made))

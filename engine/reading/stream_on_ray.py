@@ -209,7 +209,7 @@ class _Actor:
         if not self._attempts.enter(actor, new_attempt(), _LOADING_DEATHS):
             raise ReadError(f"the reader cannot be loaded: {_DIED}")
         spec = self._host.specs[role]
-        with loading_turn(spec.weight_bytes):
+        with loading_turn(spec.weight_bytes, always=spec.engine == "vllm"):
             self._host.reader(role)
         self._attempts.leave(actor)
         self._attempts.started()

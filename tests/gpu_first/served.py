@@ -58,7 +58,7 @@ def load(spec: ReaderSpec) -> Any:
 def serve(spec: ReaderSpec, reads: models.Reads, unit: int = 0) -> Served:
     """Read in units of so many, 0 for all at once; twice, of which the second is timed."""
     models.offline()
-    with loading_turn(spec.weight_bytes):
+    with loading_turn(spec.weight_bytes, always=spec.engine == "vllm"):
         reader = load(spec)
     reader.read(reads[:2])
     before = reader.stats.prompt_tokens

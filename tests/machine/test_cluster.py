@@ -108,13 +108,28 @@ def test_workers_of_a_joined_cluster_are_asked_to_hide_gpus_and_a_submitted_job_
     monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(cluster.ray, "init", lambda **settings: asked.append(settings))
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    for variable in (None, "1"):
-        monkeypatch.delenv(cluster._HIDES, raising=False)
-        if variable:
-            monkeypatch.setenv(cluster._HIDES, variable)
-        cluster.start_ray()
-    assert asked[0]["runtime_env"] == {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}}
+    names = (cluster._HIDES, cluster._THREADS)
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    cluster.start_ray()
+    assert asked[0]["runtime_env"] == {"env_vars": dict.fromkeys(names, "1")}
+    assert cluster._THREADS not in os.environ
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    cluster.start_ray()
     assert "runtime_env" not in asked[1]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_task_has_one_thread_of_polars_and_this_process_all_of_them():
+    import polars as pl
+    import ray
+
+    def threads():
+        return os.environ.get("POLARS_MAX_THREADS"), pl.thread_pool_size()
+
+    assert ray.get(ray.remote(num_cpus=0)(threads).remote()) == ("1", 1)
+    assert threads() == (None, max(1, len(os.sched_getaffinity(0))))
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -223,7 +223,7 @@ def test_shards_are_found_by_their_index_and_files_beside_them_are_not_read(stor
     assert model_files.weight_files(tmp_path) == []
 
 
-def most_at_once(weights, folder):
+def most_at_once(weights, folder, *, always=False):
     """The most of three loads that are under way at the same time."""
     begun = threading.Semaphore(0)
     go_on = threading.Event()
@@ -231,7 +231,7 @@ def most_at_once(weights, folder):
     changing = threading.Lock()
 
     def load():
-        with loading_turn(weights, folder):
+        with loading_turn(weights, folder, always=always):
             with changing:
                 together.append(1)
                 seen.append(len(together))
@@ -244,7 +244,7 @@ def most_at_once(weights, folder):
     for one in loads:
         one.start()
     begun.acquire()
-    if weights < LARGE:
+    if weights < LARGE and not always:
         begun.acquire()
         begun.acquire()
     go_on.set()
@@ -257,8 +257,9 @@ def test_large_models_take_turns(tmp_path):
     assert most_at_once(LARGE, tmp_path) == (1, 3)
 
 
-def test_small_models_do_not(tmp_path):
+def test_small_models_do_not_but_on_vllm(tmp_path):
     assert most_at_once(LARGE - 1, tmp_path) == (3, 3)
+    assert most_at_once(1, tmp_path, always=True) == (1, 3)
 
 
 def test_a_lock_that_cannot_be_made_stops_nobody(tmp_path):

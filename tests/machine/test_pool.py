@@ -10,7 +10,7 @@ from engine.machine.pool import Pool, PoolSettings
 from engine.messages.errors import InputError, ReadError
 
 GIB = 2**30
-ONE_GPU = Needs(0.0, 1.0, 0, None)
+ONE_GPU = Needs(1.0, 1.0, 0, None)
 
 
 def node(cpus=4, gpus=0, memory=16 * GIB, kinds=(), **more):
@@ -81,10 +81,30 @@ def test_this_machine_alone_has_as_many_actors_as_cpus_and_memory_allow(decided)
 
 def test_this_machine_alone_has_an_actor_for_each_gpu_and_never_more(decided):
     assert decided(PoolSettings(), [node(6, 2)], joined=False) == Pool(2, 2, 2, ONE_GPU)
-    with pytest.raises(InputError, match="3 actors with 1 GPU each on 2 GPUs"):
+    with pytest.raises(InputError, match="3 actors with 1 GPU and 1 CPU each on 2 GPUs"):
         decided(PoolSettings(actors=3), [node(6, 2)], joined=False)
     halves = decided(PoolSettings(actors=4, gpus_per_actor=0.5), [node(6, 2)], joined=False)
     assert halves.start == 4
+
+
+@pytest.mark.parametrize(
+    ("gpus", "alive", "cpus"),
+    [
+        (None, [(16, 4)], 1.0),
+        (0.25, [(16, 4)], 0.25),
+        (4.0, [(16, 4)], 5.0),  # its process, and one for each GPU
+        (None, [(16, 0), (16, 4), (3, 4)], 0.5),  # of 3 CPUs, one is left to the tasks that plan
+        (None, [(1, 1)], 0.0),
+        (None, [(4, 0), (math.inf, math.inf)], 1.0),  # a type of nodes that does not state its own
+    ],
+)
+def test_an_actor_with_gpus_has_cpus_of_its_own_and_leaves_one_to_planning(
+    decided, gpus, alive, cpus
+):
+    nodes = [node(*has) for has in alive]
+    assert decided(PoolSettings(gpus_per_actor=gpus), nodes).needs.cpus == cpus
+    asked = decided(PoolSettings(gpus_per_actor=gpus, cpus_per_actor=0.75), nodes)
+    assert asked.needs.cpus == 0.75
 
 
 def test_a_cluster_has_room_by_the_memory_of_its_nodes_and_not_of_the_drivers(decided):

@@ -14,12 +14,14 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
+from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.usage.usage_lib import UsageContext
 
 from engine.machine import device
@@ -236,7 +238,7 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
     warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
     set_threads = torch.set_num_threads
     try:
-        return LLMEngine.from_engine_args(
+        return _profiled_again(
             EngineArgs(
                 model=spec.path,
                 dtype=spec.dtype,
@@ -255,8 +257,7 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
                 use_tqdm_on_load=False,
                 disable_log_stats=True,
                 **options,
-            ),
-            usage_context=UsageContext.LLM_CLASS,
+            )
         )
     except (ValueError, torch.OutOfMemoryError) as error:
         if "memory" not in str(error):
@@ -269,6 +270,20 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
         ) from None
     finally:
         torch.set_num_threads = set_threads  # vLLM's CPU worker replaces it
+
+
+def _profiled_again(options: EngineArgs, tries: int = 4) -> LLMEngine:
+    """vLLM, started again where others gave memory of the GPU back while it measured what its model takes."""
+    start = partial(LLMEngine.from_engine_args, options, usage_context=UsageContext.LLM_CLASS)
+    for _ in range(tries - 1):
+        try:
+            return start()
+        except AssertionError as error:
+            if "memory profiling" not in str(error):  # vllm/v1/worker/gpu_worker.py
+                raise
+        # Not within the block: its traceback holds the weights, and vLLM's groups are global.
+        cleanup_dist_env_and_memory()
+    return start()
 
 
 def _end_tokens(path: str, config: PretrainedConfig) -> list[int]:

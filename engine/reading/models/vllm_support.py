@@ -18,23 +18,32 @@ VLLM_PROCESS_MEMORY = 1280 * 2**20
 LEAST_CACHE = 64 * 2**20
 # Part of a budget that is used; the rest stays free for the allocator.
 _USED = 0.9
+# vLLM gives the log-probabilities of so many tokens at most (``logprob_token_ids``).
+MOST_CHOICES = 128
 # A method of quantising that vLLM leaves to a package of the same name, and does not install.
 _OF_A_PACKAGE = "bitsandbytes"
 
 
-def refuse(reader: weights.Weights) -> None:
+def refuse(reader: weights.Weights, *, choices: int = 0) -> None:
     """Refuse what vLLM cannot do here, in the driver, before any actor starts.
 
     Args:
         reader: its weights.
+        choices: of its prompt.
 
     Raises:
-        InputError: an encoder-decoder reader, no vLLM, or not what it reads quantised weights with.
+        InputError: an encoder-decoder reader, more choices than vLLM weighs, no vLLM, or not what it reads
+            quantised weights with.
     """
     if reader.architecture != "causal":
         raise InputError(
             f"reader {reader.name!r} is encoder-decoder, vLLM runs decoder-only readers",
             "use `engine` transformers",
+        )
+    if choices > MOST_CHOICES:
+        raise InputError(
+            f"{choices} choices for reader {reader.name!r}, and vLLM weighs {MOST_CHOICES} at most",
+            "give fewer `choices` in the prompt, or use `engine` transformers",
         )
     if not is_installed("vllm"):
         raise InputError(

@@ -57,6 +57,17 @@ def test_encoder_decoder_readers_are_refused(tiny_t5, installed):
         specify(str(tiny_t5))
 
 
+def test_more_choices_than_vllm_weighs_are_refused_before_anything_starts(installed, tmp_path):
+    prompt = tmp_path / "prompt.txt"
+    for count in (128, 129):
+        words = ", ".join(f"a{i}" for i in range(count))
+        prompt.write_text(f"---\nchoices: [{words}]\n---\n{{passages}} Q: {{query}}")
+        if count == 128:
+            assert len(specify(prompt=str(prompt))[0].choices) == 128
+    with pytest.raises(InputError, match="129 choices for reader 'bundled', and vLLM weighs 128"):
+        specify(prompt=str(prompt))
+
+
 def test_the_engine_is_part_of_a_reads_key(installed):
     on_vllm, prompt = specify(dtype="float32")
     assert on_vllm.engine == "vllm"
@@ -201,7 +212,9 @@ def vllm(monkeypatch):
     usage, platforms = ModuleType("vllm.usage.usage_lib"), ModuleType("vllm.platforms")
     usage.UsageContext = SimpleNamespace(LLM_CLASS="llm")
     platforms.current_platform = SimpleNamespace(get_device_total_memory=lambda number: 40 * 2**30)
-    for module in (fake, ModuleType("vllm.usage"), usage, platforms):
+    groups = ModuleType("vllm.distributed")
+    groups.cleanup_dist_env_and_memory = lambda: started.append("cleaned")
+    for module in (fake, ModuleType("vllm.usage"), usage, platforms, groups):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     name = "engine.reading.models.vllm_reader"
     monkeypatch.delitem(sys.modules, name, raising=False)
@@ -260,6 +273,37 @@ def test_vllm_goes_with_the_last_reader_of_its_model(vllm, on_vllm):
     again = module.VllmReader(on_vllm)
     assert len(started) == 3
     assert again._engine is not other._engine
+
+
+@pytest.mark.parametrize(
+    ("errors", "raised"),
+    [
+        ([AssertionError("Error in memory profiling. Initial free memory 3 GiB")] * 3, None),
+        ([AssertionError("Error in memory profiling. Initial free memory 3 GiB")] * 4, "profiling"),
+        ([AssertionError("heads do not divide")], "heads do not divide"),
+    ],
+)
+def test_vllm_starts_again_where_others_freed_memory_while_it_measured(
+    vllm, errors, raised, monkeypatch
+):
+    """vLLM 0.32 asserts that no other process on its GPU gives memory back meanwhile."""
+    module, started = vllm
+    start, left = module.LLMEngine.from_engine_args, list(errors)
+
+    def failing(*args, **options):
+        if left:
+            raise left.pop()
+        return start(*args, **options)
+
+    monkeypatch.setattr(module.LLMEngine, "from_engine_args", failing)
+    spec = replace(SPEC, engine="vllm")
+    if raised:
+        with pytest.raises(AssertionError, match=raised):
+            module._start(spec, torch.device("cpu"))
+        assert started == ["cleaned"] * (len(errors) - 1)
+    else:
+        assert module._start(spec, torch.device("cpu")).requests == {}
+        assert started[:-1] == ["cleaned"] * 3
 
 
 def test_several_gpus_hold_a_reader_together(asked_of_vllm):
