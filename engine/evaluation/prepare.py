@@ -5,7 +5,7 @@ It refuses what cannot work, before hours of reading are spent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -357,42 +357,28 @@ def refuse_queries(inputs: EvaluationInputs, settings: Settings) -> None:
         raise InputError(
             "`cluster`, but the inputs were read without", "give it to `read_inputs` too"
         )
-    refuse_lacking_provenance(settings, int(inputs.queries[PROVENANCE].list.len().sum()))
-    refuse_unmatchable(inputs, settings)
+    _refuse_without_provenance(inputs, settings)
     refuse_unscorable(inputs, settings)
 
 
-def refuse_lacking_provenance(settings: Settings, gold: int) -> None:
-    """Refuse annotators that need gold articles where the queries have none at all.
+def _refuse_without_provenance(inputs: EvaluationInputs, settings: Settings) -> None:
+    """Refuse annotators that need gold articles where no query has any, or some have titles that match nothing.
 
     Raises:
-        InputError: saying what to leave out.
+        InputError: saying what to leave out; of a title, with the first such query and its line.
     """
-    for remedy in _without_provenance(settings):
-        if not gold:
-            raise InputError("no query has provenance", remedy)
-
-
-def refuse_unmatchable(inputs: EvaluationInputs, settings: Settings) -> None:
-    """Refuse annotators that need gold articles where some have titles that match nothing.
-
-    Raises:
-        InputError: naming the first such query, with its line.
-    """
-    for remedy in _without_provenance(settings):
-        for query_id in inputs.unmatchable:
-            path, line = query_place(inputs, query_id)
-            raise InputError(
-                f"the gold articles of query {query_id!r} have a title and no id, and no listed "
-                "passage has a title",
-                f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
-                path=path,
-                line=line,
-            )
-
-
-def _without_provenance(settings: Settings) -> Iterator[str]:
-    """For each annotator that needs provenance, how to do without it."""
+    lacking = not int(inputs.queries[PROVENANCE].list.len().sum())
     for annotator, needed in settings.resolved.needed:
-        if needed.needs_provenance:
-            yield leave_out(annotator, needed.name)
+        if not needed.needs_provenance or not (lacking or inputs.unmatchable):
+            continue
+        remedy = leave_out(annotator, needed.name)
+        if lacking:
+            raise InputError("no query has provenance", remedy)
+        path, line = query_place(inputs, query_id := inputs.unmatchable[0])
+        raise InputError(
+            f"the gold articles of query {query_id!r} have a title and no id, and no listed "
+            "passage has a title",
+            f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
+            path=path,
+            line=line,
+        )

@@ -9,8 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from engine.evaluation.settings import Settings
-from engine.labels.annotator import READER, Ask
-from engine.labels.registry import ANNOTATORS
+from engine.labels.annotator import Ask
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings, require_gpus_used
 from engine.machine.survey import reading_dtype, reading_on_vllm, reads_on_gpus
@@ -28,8 +27,7 @@ from engine.reading.protocol import Engine, ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.remote.api_settings import is_api
 from engine.reading.remote.specify import specify_api
-from engine.scoring.metrics import score_outputs
-from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY_ID, READ_KEY, VALUE
+from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY_ID, READ_KEY
 
 # What identifies a read within a reading: the query, and its passages in their order.
 _IDENTITY = (QUERY_ID, DOC_IDS)
@@ -126,38 +124,9 @@ def alone(pairs: pl.DataFrame) -> pl.DataFrame:
     return pairs.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
 
 
-_SINGLES, _LISTS = "singles", "lists"
-
-
-def _asked(settings: Settings) -> dict[str, tuple[Ask, list[str]]]:
-    """By the name of each role, what it is asked, and whether single passages, whole lists, or both are read."""
-    asks = settings.resolved.asks
-    of_reader = [a.name for a in settings.resolved.annotators if a.is_the_readers]
-    roles: dict[str, tuple[Ask, list[str]]] = {}
-
-    def add(ask: Ask, kind: str) -> None:
-        first, kinds = roles.setdefault(ask.role.name, (ask, []))
-        if first.terms != ask.terms:
-            raise ValueError(f"two annotators ask different things in the role {ask.role.name!r}")
-        if kind not in kinds:
-            kinds.append(kind)
-
-    for name in of_reader:
-        if name in asks:
-            add(asks[name], _SINGLES)
-    if settings.reader.end_to_end:
-        add(_of_whole_lists(settings), _LISTS)
-    # In the order of the registry, whatever the order of the annotators: tables of reads keep theirs.
-    places = {name: place for place, name in enumerate(ANNOTATORS)}
-    for name in sorted(asks, key=lambda name: places.get(name, len(places))):
-        if name not in of_reader:
-            add(asks[name], _SINGLES)
-    return roles
-
-
 def asks_of(settings: Settings) -> list[Ask]:
     """What is asked of each role."""
-    return [ask for ask, _ in _asked(settings).values()]
+    return [role.ask for role in settings.resolved.roles]
 
 
 def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -> list[Request]:
@@ -167,28 +136,12 @@ def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -
         pairs: ``query_id`` and ``doc_id`` of the passages that are labelled.
         lists: ``query_id`` and ``doc_ids`` of the lists that are read whole.
     """
-    frames = {_SINGLES: alone(pairs), _LISTS: lists.select(_IDENTITY)}
+    singles, whole = alone(pairs), lists.select(_IDENTITY)
     requests = [
-        Request(ask, pl.concat(frames[kind] for kind in kinds))
-        for ask, kinds in _asked(settings).values()
+        Request(role.ask, pl.concat([singles] * role.singles + [whole] * role.lists))
+        for role in settings.resolved.roles
     ]
     return [request for request in requests if not request.lists.is_empty()]
-
-
-def _of_whole_lists(settings: Settings) -> Ask:
-    reader = settings.reader
-
-    def value(reads: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
-        return score_outputs(reads, queries, reader.metric)[VALUE]
-
-    return Ask(
-        role=READER,
-        model=reader.reader,
-        task=reader.task,
-        prompt=reader.prompt,
-        augmentation=reader.augmentation,
-        value=value,
-    )
 
 
 def specify_jobs(

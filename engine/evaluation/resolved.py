@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from engine.labels.annotator import Annotator, Ask, EvaluationSettings, Scale
+import polars as pl
+
+from engine.labels.annotator import READER, Annotator, Ask, EvaluationSettings, Scale
 from engine.labels.registry import ANNOTATORS
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
+from engine.reading.reader_settings import ReaderSettings
+from engine.scoring.metrics import score_outputs
+from engine.tables import VALUE
 
 # The measures that are computed where none are named, the primary one first: on whole labels, on graded ones.
 _USUAL = ("nDCG", "P", "AP", "RR", "R", "Success")
 _USUAL_GRADED = ("nDCG", "P", "Success")
+
+
+class RoleAsk(NamedTuple):
+    """What is asked of a role, and whether it reads single passages, whole lists, or both."""
+
+    ask: Ask
+    singles: bool
+    lists: bool
 
 
 @dataclass(frozen=True)
@@ -23,6 +37,7 @@ class Resolved:
         needed: each of these with each annotator that its labels rest on, in order, and last with itself.
         annotators: those in use: the ones asked for and those whose labels they rest on, which come first.
         asks: what annotators ask to be read, by the annotator's name.
+        roles: the same by role, and the reader of whole lists, in the order in which they read.
         scales: what kind of labels each of ``listed`` gives, by name.
         measures: the measures named, or the usual ones: those that some annotator's labels have. The first is primary.
     """
@@ -31,6 +46,7 @@ class Resolved:
     needed: tuple[tuple[Annotator, Annotator], ...]
     annotators: tuple[Annotator, ...]
     asks: Mapping[str, Ask]
+    roles: tuple[RoleAsk, ...]
     scales: Mapping[str, Scale]
     measures: tuple[Measure, ...]
 
@@ -60,21 +76,59 @@ def resolve(settings: EvaluationSettings, listed: tuple[Annotator, ...]) -> Reso
     """Resolve the settings of an evaluation by the annotators ``listed``.
 
     Raises:
-        ValueError: an annotator rests on one that the engine does not have, or on itself.
+        ValueError: an annotator rests on one that the engine does not have, or on itself; or two ask different
+            things in one role.
     """
     needed = tuple(
         (annotator, other) for annotator in listed for other in needed_by(annotator, settings)
     )
     annotators = tuple({other.name: other for _, other in needed}.values())
-    asks = {annotator.name: annotator.asks(settings) for annotator in annotators}
+    asked = {annotator.name: annotator.asks(settings) for annotator in annotators}
+    asks = {name: ask for name, ask in asked.items() if ask is not None}
     scales = {annotator.name: annotator.scale(settings) for annotator in listed}
     return Resolved(
         listed=listed,
         needed=needed,
         annotators=annotators,
-        asks={name: ask for name, ask in asks.items() if ask is not None},
+        asks=asks,
+        roles=_roles(settings, {a.name for a in annotators if a.is_the_readers}, asks),
         scales=scales,
         measures=parse_measures(settings.ranking.measures or _usual(scales, settings.ranking.k)),
+    )
+
+
+def _roles(
+    settings: EvaluationSettings, of_reader: set[str], asks: Mapping[str, Ask]
+) -> tuple[RoleAsk, ...]:
+    """What each role is asked: first for the reader's own labels, then for whole lists, then for other labels."""
+    # In the order of the registry, whatever the order of the annotators: tables of reads keep theirs.
+    places = {name: place for place, name in enumerate(ANNOTATORS)}
+    in_order = sorted(asks, key=lambda name: places.get(name, len(places)))
+    entries = [RoleAsk(asks[name], True, False) for name in asks if name in of_reader]
+    if settings.reader.end_to_end:
+        entries.append(RoleAsk(_of_whole_lists(settings.reader), False, True))
+    entries += [RoleAsk(asks[name], True, False) for name in in_order if name not in of_reader]
+    roles: dict[str, RoleAsk] = {}
+    for new in entries:
+        name = new.ask.role.name
+        known = roles.setdefault(name, new)
+        if known.ask.terms != new.ask.terms:
+            raise ValueError(f"two annotators ask different things in the role {name!r}")
+        roles[name] = RoleAsk(known.ask, known.singles or new.singles, known.lists or new.lists)
+    return tuple(roles.values())
+
+
+def _of_whole_lists(reader: ReaderSettings) -> Ask:
+    def value(reads: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
+        return score_outputs(reads, queries, reader.metric)[VALUE]
+
+    return Ask(
+        role=READER,
+        model=reader.reader,
+        task=reader.task,
+        prompt=reader.prompt,
+        augmentation=reader.augmentation,
+        value=value,
     )
 
 
