@@ -119,12 +119,16 @@ class InputTable:
         read: reads it; a table with a column ``query_id``.
         columns: the columns that its digest is made of.
         help: what the file holds, for the option's help.
+        of_records: makes the table of numbered records, which are given from Python; None where frames are tables.
     """
 
     name: str
     read: Callable[[Location], pl.DataFrame]
     columns: Sequence[str]
     help: str
+    of_records: (
+        Callable[[Location, Iterable[tuple[int, Mapping[str, Any]]]], pl.DataFrame] | None
+    ) = None
 
 
 class Display(NamedTuple):

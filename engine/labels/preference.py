@@ -21,7 +21,7 @@ from engine.labels.annotator import (
 from engine.labels.traces import trace_given
 from engine.messages.checked import Checked
 from engine.messages.notes import count_note
-from engine.sources.runs.preferences import read_preferences
+from engine.sources.runs.preferences import preferences_of, read_preferences
 from engine.tables import (
     BEST,
     DOC_ID,
@@ -41,6 +41,7 @@ INPUT = InputTable(
     read=read_preferences,
     columns=tuple(tables.PREFERENCES),
     help="Which of two or three passages people found best, in JSONL; for the annotator preference.",
+    of_records=preferences_of,
 )
 
 

@@ -8,7 +8,7 @@ from engine import tables
 from engine.labels.annotator import Annotator, InputTable, Labelled, Material
 from engine.labels.traces import trace_given
 from engine.messages.notes import Note, count_note
-from engine.sources.runs.qrels import read_qrels
+from engine.sources.runs.qrels import qrels_of, read_qrels
 from engine.tables import DOC_ID, LABEL, QUERY_ID
 
 NAME = "qrels"
@@ -28,6 +28,7 @@ INPUT = InputTable(
     read=read_qrels,
     columns=(QUERY_ID, DOC_ID, LABEL),
     help="Judgments: TREC text, BEIR's, Parquet or JSON; for the annotator qrels.",
+    of_records=qrels_of,
 )
 
 

@@ -299,19 +299,22 @@ def _table(name: str, given: Any) -> pl.DataFrame:
     """What an annotator needs."""
     needed = input_tables()[name]
     if is_path(given):
-        table = needed.read(given)
-    elif isinstance(given, Mapping):
-        rows = [
-            (str(query_id), str(doc_id), label)
-            for query_id, judged in given.items()
-            for doc_id, label in dict(judged).items()
-        ]
-        table = tables.conform(
-            pl.DataFrame(rows, schema=[QUERY_ID, DOC_ID, LABEL], orient="row"), tables.QRELS, name
-        )
-    else:
-        table = pl.DataFrame(list(records(given, name)), infer_schema_length=None)
+        return needed.read(given)
+    rows = _judgments(given, name) if isinstance(given, Mapping) else records(given, name)
+    if needed.of_records is not None:
+        return needed.of_records(name, enumerate(rows, 1))
+    table = pl.DataFrame(list(rows), infer_schema_length=None)
     if missing := [column for column in needed.columns if column not in table.columns]:
         listed = ", ".join(needed.columns)
         raise InputError(f"lacks {', '.join(missing)}", f"give a table with {listed}", path=name)
     return table
+
+
+def _judgments(given: Mapping[Any, Any], name: str) -> Iterator[Record]:
+    """``{query_id: {doc_id: label}}`` as records."""
+    for query_id, judged in given.items():
+        if not isinstance(judged, Mapping):
+            problem = f"query {quoted(query_id)} has {quoted(plain(judged))} for its labels"
+            raise InputError(problem, "give {query_id: {doc_id: label}}", path=name)
+        for doc_id, label in judged.items():
+            yield {QUERY_ID: plain(query_id), DOC_ID: plain(doc_id), LABEL: plain(label)}

@@ -20,9 +20,10 @@ from engine.sources.fields import (
     first_of,
     list_in,
 )
+from engine.sources.io.files import is_text
 from engine.sources.runs.checks import by_rank, by_score, listed_twice, require_new_name
 from engine.sources.runs.read import read_run
-from engine.sources.runs.records import RESULTS, rank_of
+from engine.sources.runs.records import LARGEST_SCORE, RESULTS, rank_of
 from engine.sources.runs.scan import conform_rows
 from engine.sources.runs.texts import id_of, read_runs_with_texts
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, TEXT, TITLE
@@ -224,7 +225,11 @@ def _of_record(name: str, number: int, record: Record, texts: Texts | None) -> L
 def _ranked(name: str, rows: Iterable[Listed]) -> pl.DataFrame:
     """A run table: by rank where every row has one, else by score, else in the order of the rows."""
     schema = {QUERY_ID: pl.String, DOC_ID: pl.String, RANK: pl.Int64, SCORE: pl.Float64}
-    frame = pl.DataFrame(list(rows), schema=schema, orient="row")
+    listed = list(rows)
+    if broken := next((row for row in listed if not is_text(row.query_id, row.doc_id)), None):
+        problem = f"{quoted(broken.doc_id)} of query {quoted(broken.query_id)} is not valid Unicode"
+        raise InputError(problem, "write valid Unicode", path=name)
+    frame = pl.DataFrame(listed, schema=schema, orient="row")
     if frame.is_empty():
         raise InputError("the run is empty", _FORM, path=name)
     twice = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
@@ -247,7 +252,8 @@ def _ranked(name: str, rows: Iterable[Listed]) -> pl.DataFrame:
 
 
 def _number(query_id: str, doc_id: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, int) and abs(value) > LARGEST_SCORE):
         raise InputError(
             f"the score {quoted(value)} of document {quoted(doc_id)} of query {quoted(query_id)} is not "
             "a number",

@@ -200,7 +200,7 @@ def test_judgments_may_be_a_dictionary_a_table_or_a_file(tmp_path):
         ({"passages": None, "runs": {"1": {"a": 1.0}}}, "runs: document 'a' of query '1' without a text; give `passages`"),
         ({"runs": {"x": RUN, "y": {"9": ["a"]}}}, "runs: 'y' lists none of the 2 queries (it has '9', they have '1')"),
         ({"tables": {"qrels": {"9": {"a": 1}}}}, "qrels: judges none of the 2 queries"),
-        ({"tables": {"qrels": [{"query_id": "1"}]}}, "qrels: lacks doc_id, label"),
+        ({"tables": {"qrels": [{"query_id": "1"}]}}, "qrels:1: the id None of a judgment; give query_id, doc_id and label"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_refused_in_a_line(changed, words):

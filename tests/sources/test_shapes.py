@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -188,3 +189,44 @@ def test_the_folder_that_an_uninstalled_package_leaves_is_no_package(tmp_path, m
     assert not is_installed("left_behind")
     with pytest.raises(ImportError, match="No module named 'left_behind'"):
         require_import("left_behind")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("qrels", {"q": 5}, "qrels: query 'q' has 5 for its labels; give {query_id: {doc_id: label}}"),
+        ("qrels", {"q": {"d1": "good"}}, "qrels:1: label 'good' is not a finite number"),
+        ("qrels", {"q": {"d1": None}}, "qrels:1: label None is not a finite number"),
+        ("qrels", pd.DataFrame([("q", "d1", 1), ("q", "d1", 0)], columns=["query_id", "doc_id", "label"]), "judges 'd1' twice"),
+        ("qrels", pd.DataFrame([("q", None, 1)], columns=["query_id", "doc_id", "label"]), "qrels:1: the id None of a judgment"),
+        ("qrels", pl.DataFrame({"query_id": ["q"], "doc_id": ["d1"]}), "qrels:1: label None"),
+        ("qrels", {}, "qrels: holds no judgments"),
+        ("preferences", [{"query_id": "q", "shown": "d1", "best": "d1"}], "preferences:1: 'd1' cannot be the passages shown"),
+        ("preferences", [{"query_id": "q", "shown": ["d1", "d2"], "best": 5}], "preferences:1: the best passage 5 was not shown"),
+        ("runs", {"q": {"d1": 10**400}}, "is not a number"),
+        ("runs", {"q": ["\ud800"]}, "is not valid Unicode"),
+        ("runs", [{"query_id": "q", "doc_id": "d1", "rank": 10**30}], "the rank 1000000000"),
+        ("runs", pd.DataFrame({"query_id": ["q"] * 2, "doc_id": ["d1", "d2"], "rank": pd.array([None, 1], dtype="Int64")}), "some rows have a rank and others none"),
+        ("runs", pd.DataFrame({"query_id": ["q"], "doc_id": ["d1"], "rank": [1.5]}), "the rank 1.5 of query 'q'"),
+    ],
+)  # fmt: skip
+def test_judgments_and_runs_from_python_are_refused_as_files_are(name, given, words):
+    annotator = {"preferences": "preference"}.get(name, "qrels")
+    tables = {"qrels": {"q": {"d1": 1}}} if name == "runs" else {name: given}
+    settings = Settings.of(annotators=(annotator,), end_to_end=False, resamples=0)
+    queries, runs = {"q": _record("a", "a1")}, given if name == "runs" else {"q": ["d1"]}
+    with pytest.raises(InputError, match=re.escape(words)):
+        inputs_of(Given(queries, PASSAGES | {"d2": "x"}, runs, None, tables), settings)
+
+
+def test_judgments_in_a_frame_are_those_of_a_dictionary():
+    settings = Settings.of(annotators=("qrels",), end_to_end=False, resamples=0)
+    frame = pd.DataFrame([("q", "d1", 1)], columns=["query-id", "corpus-id", "score"])
+    found = [
+        inputs_of(
+            Given({"q": _record("a", "a1")}, PASSAGES, {"q": ["d1"]}, None, {"qrels": one}),
+            settings,
+        )
+        for one in (frame, {"q": {"d1": 1}}, pl.DataFrame(frame))
+    ]
+    assert all(one.tables["qrels"].equals(found[0].tables["qrels"]) for one in found)

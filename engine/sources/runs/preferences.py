@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import polars as pl
@@ -24,13 +25,20 @@ def read_preferences(path: Location) -> pl.DataFrame:
             than three passages, a passage twice, or a best passage that is missing or was not
             shown.
     """
-    rows = [_row(path, line, record) for line, record in read_json_lines(path, _WHAT)]
+    return preferences_of(path, read_json_lines(path, _WHAT))
+
+
+def preferences_of(
+    path: Location, records: Iterable[tuple[int, Mapping[str, Any]]]
+) -> pl.DataFrame:
+    """The judgments of numbered records, as ``read_preferences`` refuses and gives them."""
+    rows = [_row(path, line, record) for line, record in records]
     if not rows:
         raise InputError("holds no judgments", f"give {_WHAT}", path=path)
     return pl.DataFrame(rows, schema=tables.PREFERENCES, orient="row")
 
 
-def _row(path: Location, line: int, record: dict[str, Any]) -> tuple[str, list[str], str | None]:
+def _row(path: Location, line: int, record: Mapping[str, Any]) -> tuple[str, list[str], str | None]:
     query_id = _identifier(record.get("query_id"))
     if query_id is None:
         raise InputError(

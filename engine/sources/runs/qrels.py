@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -14,7 +15,7 @@ from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import first_of
-from engine.sources.io.files import atomic_path, write_parquet
+from engine.sources.io.files import atomic_path, is_text, write_parquet
 from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import read_parquet
@@ -48,7 +49,7 @@ def read_qrels(path: Location) -> pl.DataFrame:
             is not a finite number, or a document is judged twice for a query.
     """
     if is_data_set(path):
-        return _checked(_of_data_set(path), path)
+        return qrels_of(path, enumerate(records_of(path, "judgments"), 1))
     path = require_file(path, _WHAT)
     if suffix_of(path) == ".parquet":
         frame = tables.conform(read_parquet(path, tables.QRELS), tables.QRELS, path)
@@ -124,18 +125,36 @@ def _checked(frame: pl.DataFrame, path: Location) -> pl.DataFrame:
     return frame
 
 
-def _of_data_set(path: Location) -> pl.DataFrame:
-    """The judgments of a data set: of ir_datasets, or rows named as BEIR's or ours."""
-    rows = [
-        tuple(first_of(record, names) for names in (_QUERY_IDS, _DOC_IDS, _LABELS))
-        for record in records_of(path, "judgments")
-    ]
-    frame = pl.DataFrame(
-        rows, schema=[QUERY_ID, DOC_ID, LABEL], orient="row", infer_schema_length=None
-    )
-    if frame.is_empty():
+def qrels_of(path: Location, records: Iterable[tuple[int, Mapping[str, Any]]]) -> pl.DataFrame:
+    """The judgments of numbered rows, with columns named as BEIR's, ir_datasets' or ours.
+
+    Raises:
+        InputError: a row without an id or with a label that is no finite number, or a document judged twice.
+    """
+    rows: list[tuple[str, str, float]] = []
+    for number, record in records:
+        query_id, doc_id, given = (
+            first_of(record, names) for names in (_QUERY_IDS, _DOC_IDS, _LABELS)
+        )
+        for value in (query_id, doc_id):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, str | int)
+                or not is_text(str(value))
+            ):
+                problem = f"the id {quoted(value)} of a judgment"
+                raise InputError(problem, "give query_id, doc_id and label", path=path, line=number)
+        try:
+            label = math.nan if isinstance(given, str) else float(given)
+        except (TypeError, ValueError, OverflowError):
+            label = math.nan
+        if not math.isfinite(label):
+            problem = f"label {quoted(given)} is not a finite number"
+            raise InputError(problem, "write a number", path=path, line=number)
+        rows.append((str(query_id), str(doc_id), label))
+    if not rows:
         raise InputError("holds no judgments", f"give {_WHAT}", path=path)
-    return tables.conform(frame, tables.QRELS, path)
+    return _checked(pl.DataFrame(rows, schema=tables.QRELS, orient="row"), path)
 
 
 def _from_json(path: Location) -> pl.DataFrame:

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.messages.errors import InputError
+from engine.messages.errors import MOST, InputError
 from engine.messages.wording import quoted
 from engine.sources.fields import (
     DOC_ID_FIELDS,
@@ -239,7 +239,8 @@ def rank_of(path: Location, line: int | None, query_id: str, row: Mapping[str, A
     rank = row.get(RANK)
     if isinstance(rank, float) and rank.is_integer():  # pandas', where some value was missing
         rank = int(rank)
-    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int)):
+    is_whole = isinstance(rank, int) and not isinstance(rank, bool) and abs(rank) <= MOST
+    if rank is not None and not is_whole:
         raise InputError(
             f"the rank {quoted(rank)} of query {quoted(query_id)}",
             "write a whole number, 1 for the best",

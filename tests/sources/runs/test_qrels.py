@@ -56,7 +56,7 @@ def test_judgments_of_other_queries_are_refused(tmp_path):
     judged = read_files(queries, corpus, [run], k=1, tables={"qrels": qrels}).tables["qrels"]
     assert judged.rows() == [("1", "a", 1.0)]
     qrels.write_text("one 0 a 1\n")
-    with pytest.raises(InputError, match="judges none of the 1 queries"):
+    with pytest.raises(InputError, match="judges none of the 1 query"):
         read_files(queries, corpus, [run], k=1, tables={"qrels": qrels})
 
 
