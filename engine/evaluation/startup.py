@@ -1,6 +1,6 @@
 """Start an evaluation of files: read those that fit, cut larger ones into shards.
 
-Ray starts, and the readers are checked, while inputs are cut.
+Ray starts, the readers are checked, and the pool's first nodes are asked for while inputs are cut.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 
 from engine.evaluation.inputs import InputFiles
 from engine.evaluation.partition import PAIRS_PER_SHARD, Partition, Progress, partition
 from engine.evaluation.settings import Settings
-from engine.machine.pool import PoolSettings
+from engine.machine.pool import PoolSettings, first_nodes_asked_for
 from engine.sources.io.folders import Folder
 from engine.sources.runs.size import lists_at_least
 
@@ -60,11 +61,14 @@ def partition_beside_ray(
         check()
         return cut(on_progress)
 
-    def start() -> None:
-        _start_ray()
-        check()
+    with ExitStack() as asked:
 
-    return _beside(cut, on_progress, start)
+        def start() -> None:
+            _start_ray()
+            check()
+            asked.enter_context(first_nodes_asked_for(pool))
+
+        return _beside(cut, on_progress, start)
 
 
 def _start_ray() -> None:

@@ -189,6 +189,37 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
     return Pool(pool.least, pool.most, pool.start, replace(needs, cpus=share))
 
 
+@contextlib.contextmanager
+def first_nodes_asked_for(settings: PoolSettings) -> Iterator[None]:
+    """Have a cluster find the nodes of the pool's first actors while the block prepares their work.
+
+    Tasks that need what actors need wait for a node each, and end there. They go with this process, however it
+    ends: nodes that the autoscaler was told to keep would stay.
+    """
+    import ray
+
+    from engine.machine import cluster
+
+    asked: list[ray.ObjectRef] = []
+    if cluster.is_joined():
+        pool = decide(settings, 0)
+        needs = {"num_cpus": pool.needs.cpus, "num_gpus": pool.needs.gpus}
+        kind = (
+            {"accelerator_type": pool.needs.accelerator_type} if settings.accelerator_type else {}
+        )
+        find = ray.remote(**needs, **kind, max_retries=0)(_found)
+        asked = [find.remote() for _ in range(pool.least)]
+    try:
+        yield
+    finally:
+        for task in asked:
+            ray.cancel(task)
+
+
+def _found() -> None:
+    """What a task does on a node that was found."""
+
+
 def _cpus_beside(gpus: float, kind: str | None, known: list[Node]) -> float:
     """CPUs of an actor with GPUs, where the user does not say: as many, and one more where it has processes for
     several; never so many that a node's actors leave none for the tasks that plan, and none where no such node is known.

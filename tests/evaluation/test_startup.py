@@ -1,5 +1,7 @@
 """Ray starts while inputs are cut; neither end of it loses an error, or leaves the other behind."""
 
+import contextlib
+import functools
 import threading
 import time
 
@@ -109,3 +111,25 @@ def test_a_reader_that_cannot_be_is_refused_while_inputs_are_cut(actors, monkeyp
     assert order == (["Ray", "check"] if actors else ["check"])
     assert tidied.is_set() == bool(actors)
     assert time.monotonic() - begun < 5
+
+
+def test_the_first_nodes_are_asked_for_once_all_is_checked_and_until_inputs_are_cut(monkeypatch):
+    order, asked = [], threading.Event()
+
+    @contextlib.contextmanager
+    def nodes(pool):
+        order.append(("asked", pool.actors))
+        asked.set()
+        yield
+        order.append("let go")
+
+    def cut(*args, **kwargs):
+        assert asked.wait(60)
+        order.append("cut")
+
+    monkeypatch.setattr(startup, "partition", cut)
+    monkeypatch.setattr(startup, "_start_ray", lambda: order.append("Ray"))
+    monkeypatch.setattr(startup, "first_nodes_asked_for", nodes)
+    check = functools.partial(order.append, "check")
+    startup.partition_beside_ray(None, None, PoolSettings(actors=2), k=10, check=check)
+    assert order == ["Ray", "check", ("asked", 2), "cut", "let go"]

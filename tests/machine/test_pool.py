@@ -250,3 +250,38 @@ def test_an_input_error_on_a_worker_is_one_here():
         pool.reported("reading", ReadError, ONE_GPU),
     ):
         raise RayError("The actor died\nValueError: broken\n")
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_nodes_of_the_first_actors_are_asked_for_and_no_longer_than_inputs_are_cut(
+    decided, monkeypatch
+):
+    import ray
+
+    from engine.machine import cluster
+
+    cancelled, cancel, remote, made = [], ray.cancel, ray.remote, []
+
+    def counted(**options):
+        made.append(options)
+        return remote(**options)
+
+    monkeypatch.setattr(ray, "remote", counted)
+    monkeypatch.setattr(ray, "cancel", lambda task: cancelled.append(task) or cancel(task))
+    monkeypatch.setattr(cluster, "is_joined", lambda: False)
+    with pool.first_nodes_asked_for(PoolSettings(actors=3)):
+        assert made == cancelled == []  # this machine alone finds none
+    nodes_there = [node(4), node(4, 1, kinds=["L4"])]
+    for settings, gpus, least in (
+        (PoolSettings(actors="2:9", accelerator_type="L4"), 1.0, 2),
+        (PoolSettings(gpus_per_actor=0), 0.0, 1),
+    ):
+        decided(settings, nodes_there)  # sets the nodes
+        made.clear()
+        cancelled.clear()
+        with pool.first_nodes_asked_for(settings):
+            (options,) = made
+            assert (options["num_gpus"], options["num_cpus"]) == (gpus, 1.0 if gpus else 1.5)
+            assert options.get("accelerator_type") == settings.accelerator_type
+            assert cancelled == []
+        assert len(cancelled) == least
