@@ -71,7 +71,7 @@ class Evaluation:
         notes: what qualifies the figures.
         seconds: of the whole evaluation; 0 if not measured.
         certificates: by role, where certificates were asked for.
-        edited: what the edited runs cost, where there are such.
+        edited: what the perturbed runs cost, where there are such.
         shards: what was evaluated, cut at the cutoff or at a larger one.
         parts: where the tables of passages (labels, traces, reads) are, in as many files as there are
             shards; None where they are here.

@@ -86,7 +86,7 @@ class EvaluationInputs:
         k: the cutoff that the runs were cut at, passages per query; None for runs that were never cut.
         tables: what annotators need, by the name of their input: judgments of the queries evaluated.
         cut_runs: names of runs that list more passages than the cutoff keeps.
-        edited: the edited runs and their originals.
+        edited: the perturbed runs and their originals.
         notes: what was left out or is empty.
         queries_file: where the queries come from, to name the line of one that cannot be used; None
             for tables that were not read from a file.

@@ -85,10 +85,10 @@ class Lists:
         parts: where the lists of the runs are.
         k: the cutoff.
         paths: the files of the runs.
-        names: of all runs, those of edited runs last; the number of a run is its place.
+        names: of all runs, those of perturbed runs last; the number of a run is its place.
         ignored: distinct queries of the runs that the queries file lacks.
         edits: the file of the edits, if there is one.
-        edited: the edited runs.
+        edited: the perturbed runs.
         changed: their lists for the queries that some edit is about (``ROWS``).
         texts: documents that runs give by their texts, and their ids, as ``with_ids`` takes them.
     """
@@ -127,7 +127,7 @@ class Lists:
         return rows.with_columns(names.gather(rows[RUN]).alias(RUN)).select(list(tables.RUNS))
 
     def path_of(self, run: str) -> Location:
-        """The file of a run; of an edited run, that of its original."""
+        """The file of a run; of a perturbed run, that of its original."""
         originals = {one.name: one.original for one in self.edited}
         return self.paths[self.names.index(originals.get(run, run))]
 
@@ -312,7 +312,7 @@ class _ReadingRuns:
 def _with_edits(
     lists: Lists, full: pl.DataFrame, edits: list[Edit], path: Location, queries: pl.DataFrame
 ) -> Lists:
-    """The lists with those of edited runs, of which ``full`` has the lists that edits are about."""
+    """The lists with those of perturbed runs, of which ``full`` has the lists that edits are about."""
     full = full.sort(RUN, QUERY_ID, RANK)
     named = full.with_columns(pl.Series(RUN, lists.names).gather(full[RUN]))
     query_ids = queries[QUERY_ID].to_list()

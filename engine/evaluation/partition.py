@@ -66,12 +66,12 @@ class Partition:
     Attributes:
         folder: where the files of the shards are.
         shards: all of them; every query evaluated is in one.
-        runs: the names of the runs in the order of their files, and then of the edited runs.
+        runs: the names of the runs in the order of their files, and then of the perturbed runs.
         k: the cutoff.
         notes: what was left out or is empty, of the evaluation as a whole.
         cut_runs: names of runs that list more passages than the cutoff keeps.
         unmatchable: the first of the queries whose gold articles cannot be matched, if there are any.
-        edited: the edited runs.
+        edited: the perturbed runs.
         tables: names of the inputs of annotators.
         passages: the index of the corpus.
         listed: how many of its passages some run lists within the cutoff.

@@ -15,7 +15,7 @@ from engine.tables import DOC_ID, DOC_IDS, QUERY_ID, RUN
 
 @dataclass(frozen=True)
 class PerturbedReads:
-    """An edited run's reads against those of its original.
+    """A perturbed run's reads against those of its original.
 
     Attributes:
         run, original: the names of both.
@@ -38,7 +38,7 @@ class PerturbedReads:
 def count_perturbed_reads(
     inputs: EvaluationInputs, lists: pl.DataFrame, *, alone: bool, whole: bool
 ) -> tuple[PerturbedReads, ...]:
-    """The reads of every edited run, in the order of ``inputs.edited``.
+    """The reads of every perturbed run, in the order of ``inputs.edited``.
 
     Args:
         inputs: what is evaluated.
@@ -59,7 +59,7 @@ def count_perturbed_reads(
 
 
 def merge_perturbed(parts: Sequence[tuple[PerturbedReads, ...]]) -> tuple[PerturbedReads, ...]:
-    """The reads of every edited run over parts of the queries."""
+    """The reads of every perturbed run over parts of the queries."""
     return tuple(functools.reduce(_both, of_run) for of_run in zip(*parts, strict=True))
 
 

@@ -309,7 +309,7 @@ def remarks(findings: Findings) -> list[str]:
 
 
 def asked_for(findings: Findings) -> Iterator[str]:
-    """What was asked for beside the figures: LLM calls of edited runs, prices, repeatability checks."""
+    """What was asked for beside the figures: LLM calls of perturbed runs, prices, repeatability checks."""
     yield from map(edits_line, findings.summary["edits"])
     yield from _prices(findings)
     titles = {role.name: role.title for role in findings.roles}
@@ -383,7 +383,7 @@ def _cell_notes(statistics: pl.DataFrame, names: str) -> list[str]:
 
 
 def edits_line(reads: Mapping[str, Any]) -> str:
-    """What edits of a run cost: how many there were, and how many of the edited run's reads its original does not have."""
+    """What edits of a run cost: how many there were, and how many of the perturbed run's reads its original does not have."""
     edits = (
         f"{counted(reads['edits'], 'edit[|s]')} in {counted(reads['queries'], '[query|queries]')}"
     )

@@ -76,7 +76,7 @@ class PerturbedRun:
     """A run that results from edits.
 
     Attributes:
-        name: of the edited run.
+        name: of the perturbed run.
         original: the name of the run before the edits.
         edits: in the order in which they were applied.
     """
@@ -118,7 +118,7 @@ def apply_edits(
     query_ids: Sequence[str],
     names: Sequence[str] | None = None,
 ) -> tuple[pl.DataFrame, tuple[PerturbedRun, ...]]:
-    """Only the edited runs, and what was done to each.
+    """Only the perturbed runs, and what was done to each.
 
     Each run with edits gives a complete run called ``NAME-edited``; its lists without edits are
     unchanged. Edits are applied one after another, so ranks refer to the list that the previous
@@ -157,7 +157,7 @@ def apply_edits(
 def perturbed_runs(
     edits: Sequence[Edit], names: Sequence[str], *, path: Location
 ) -> tuple[PerturbedRun, ...]:
-    """The edited runs that ``apply_edits`` gives, of edits that it took before.
+    """The perturbed runs that ``apply_edits`` gives, of edits that it took before.
 
     Args:
         edits, path: as in ``apply_edits``.
