@@ -48,6 +48,7 @@ def installed(folder, extra, packages):
     for name in tracked.stdout.split():  # the build leaves folders in what it is given
         (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "source" / name).write_bytes((ROOT / name).read_bytes())
+    (folder / "source" / "erag_engine").symlink_to((ROOT / "erag_engine").readlink())
     # Other packages have bounds of their own, which ours need not fit.
     pins = {} if packages else {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     done = run(
