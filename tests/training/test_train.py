@@ -129,7 +129,7 @@ def ended(process):
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
-@pytest.mark.parametrize("step", [1, 5, 7])
+@pytest.mark.parametrize("step", [1, 7])
 def test_a_training_that_was_killed_goes_on_to_the_same_curve(small, step, tmp_path, monkeypatch):
     dropping = specify_start(str(save_start(tmp_path / "start", dropout=0.3)), augmentation="fid")
     expected = small(tmp_path / "whole", start=dropping)
@@ -154,7 +154,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_curve(small, step, tmp_p
         on_progress=lambda progress, _: steps.append(progress.step),
     )
     # Steps 2, 4, 5 (an evaluation) and 6 have checkpoints.
-    assert steps == list(range({1: 0, 5: 5, 7: 6}[step], 13))
+    assert steps == list(range({1: 0, 7: 6}[step], 13))
     assert not warnings  # nothing that users cannot cure
     assert progress.losses == expected.losses
     assert progress.evaluations == expected.evaluations
