@@ -155,19 +155,14 @@ class VllmReader:
         (completion,) = result.outputs
         if self._first:
             scores = [completion.logprobs[0][token].logprob for token in self._first]
+            shares = [math.exp(score - max(scores)) for score in scores]
+            chosen = self._spec.choices[max(range(len(shares)), key=shares.__getitem__)]
+            confidence = shares[0] / sum(shares)
             if len(scores) == 1:  # among all tokens, see _start
                 confidence = math.exp(scores[0])
-                chosen = self._spec.choices[0].strip() if confidence > 0.5 else ""
-                return ReadOutput(chosen, prompt.length, 0, prompt.truncated, confidence=confidence)
-            shares = [math.exp(score - max(scores)) for score in scores]
-            best = max(range(len(shares)), key=shares.__getitem__)
-            confidence = shares[0] / sum(shares)
+                chosen = chosen if confidence > 0.5 else ""
             return ReadOutput(
-                self._spec.choices[best].strip(),
-                prompt.length,
-                0,
-                prompt.truncated,
-                confidence=confidence,
+                chosen.strip(), prompt.length, 0, prompt.truncated, confidence=confidence
             )
         tokens = list(completion.token_ids)
         if isinstance(completion.stop_reason, int):  # an end token, which is not part of the output
