@@ -4,9 +4,10 @@ Run it with ``python docs/examples/labels_as_qrels.py``; the extra ``all`` has i
 same dictionaries.
 """
 
-import erag_engine
 import ir_measures
 from ir_measures import RR, P, nDCG
+
+import erag_engine
 
 queries = {
     "a": {"query": "what is the capital of Aruba", "answers": ["Oranjestad"]},
