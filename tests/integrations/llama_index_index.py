@@ -3,9 +3,11 @@
 import sys
 
 import own_llm
-from llama_index.core import SimpleKeywordTableIndex
+from llama_index.core import Settings, SimpleKeywordTableIndex
+from llama_index.core.llms import MockLLM
 from llama_index.core.schema import TextNode
 
+Settings.llm = MockLLM()  # else a client of a server is looked for
 nodes = [TextNode(text=text) for text in own_llm.TEXTS]
 index = SimpleKeywordTableIndex(nodes)
 
