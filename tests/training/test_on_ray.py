@@ -48,6 +48,8 @@ def test_two_workers_take_the_steps_of_this_process(plan, ray_session, tmp_path)
 
 
 def test_a_worker_that_is_killed_is_replaced_and_goes_on(plan, ray_session, tmp_path):
+    # Long enough that it is killed before its end.
+    plan = replace(plan, recipe=replace(plan.recipe, epochs=10))
     expected = train(plan, folder_at(tmp_path / "whole"))
     folder = tmp_path / "killed"
 
