@@ -11,7 +11,7 @@ from engine.machine.pool import PoolSettings
 from engine.machine.survey import reading_dtype
 from engine.messages import extras
 from engine.messages.errors import InputError
-from engine.reading.executors import means_for
+from engine.reading.executors import backend_for
 from tests.conftest import ScriptedReader
 
 
@@ -20,7 +20,7 @@ def gpu_with_vllm(monkeypatch):
     """A machine that says it has a GPU and vLLM; neither is ever used."""
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: name == "vllm" or find(name, *a)
+        importlib.util, "find_spec", lambda name, *a: find("json" if name == "vllm" else name, *a)
     )
     monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -67,7 +67,7 @@ def test_without_ray_this_process_reads_and_says_so_unless_actors_are_asked_for(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     jobs, told = specified(engine="transformers"), []
     for settings in (PoolSettings(), PoolSettings(actors=0)):
-        assert means_for(settings, [job.spec for job in jobs]).pool is None
+        assert backend_for(settings, [job.spec for job in jobs]).pool is None
         tell_engines(jobs, settings, told.append)
     assert told == [
         "this process reads, since Ray is not installed; pip install 'erag-engine[ray]' adds others"
@@ -78,10 +78,10 @@ def test_without_ray_this_process_reads_and_says_so_unless_actors_are_asked_for(
         with pytest.raises(
             InputError, match=r"^work on actors needs ray, which is not installed; "
         ):
-            means_for(settings, [job.spec for job in jobs])
+            backend_for(settings, [job.spec for job in jobs])
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with pytest.raises(InputError, match=r"pip install 'erag-engine\[ray\]'$"):
-        means_for(PoolSettings(), [job.spec for job in jobs])
+        backend_for(PoolSettings(), [job.spec for job in jobs])
 
 
 @pytest.mark.usefixtures("gpu_with_vllm", "bundled_spec")
