@@ -20,12 +20,17 @@ def begin(conditions: Collection[Settings]) -> None:
     forget()
 
 
-def refuse_finish(conditions: Iterable[Settings], hours: float | None) -> None:
-    """Refuse to say how many actors finish in some hours where a server reads, and none does.
+def refuse_plan(conditions: Collection[Settings], hours: float | None) -> None:
+    """Refuse to say how many actors finish in some hours where a server reads, and none does; or to plan a batch.
 
     Raises:
-        InputError: a time was given, and a reader is behind an API.
+        InputError: a time was given, and a reader is behind an API; or reads go through files.
     """
+    if any(condition.api.is_batch for condition in conditions):
+        raise InputError(
+            "a plan with `batch_out` or `batch_in`, by which nothing is asked that shows what reads cost",
+            "leave it out: the tokens are those of single requests",
+        )
     if hours is not None and any(map(asks_servers, conditions)):
         raise InputError(
             "`finish_in` asks for a number of actors, and a reader behind an API has none",
@@ -54,6 +59,11 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
                     f"`failed_reads` {settings[0].running.failed_reads} with `{name}`, whose missing answers would count",
                     "leave it out until all answers are there",
                 )
+    if settings and settings[0].running.certify and settings[0].api.is_batch:
+        raise InputError(
+            "`certify` with `batch_out` or `batch_in`, whose answers would be compared with themselves",
+            "leave `certify` out until all answers are stored",
+        )
     functions = [
         model for model in models if any(condition.reader.own(model) for condition in settings)
     ]

@@ -23,7 +23,7 @@ from engine.sources.io.folders import Folder
 from engine.version import __version__
 
 # Changed when equal inputs and settings would give other tables, or manifests.
-_VERSION = 5
+_VERSION = 6
 # Settings that change neither labels nor scores.
 WITHOUT_EFFECT = (
     *BOOTSTRAP_FIELDS,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine import tables
-from engine.evaluation.api_readers import begin, refuse_finish
+from engine.evaluation.api_readers import begin, refuse_plan
 from engine.evaluation.context import Context
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
@@ -75,7 +75,7 @@ def plan_evaluation(
     running, bootstrap = settings[0].running, settings[0].bootstrap
     refuse_both(asked, running.pool())
     begin(settings)
-    refuse_finish(settings, asked.finish_in)
+    refuse_plan(settings, asked.finish_in)
     context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
     counted = list(count_reads(inputs, settings, context, sample=sample))
     prober = Prober(context, asked, running.pool())

@@ -1,6 +1,7 @@
 """Readers behind an API in an evaluation: which settings fit them, and what results say of them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,7 @@ def read(tmp_path, behaviour, **options):
         ({"cpus_per_actor": 1}, "`cpus_per_actor` with openai:m"),
         ({"accelerator_type": "L4"}, "`accelerator_type` with openai:m"),
         ({"actors": 2}, "`actors` with openai:m, which a server runs; use `concurrency`"),
+        ({"certify": 4, "batch_in": Path("a.jsonl")}, "`certify` with `batch_out` or `batch_in`"),
         ({"reader": "bundled", "base_url": "http://h/v1"}, "`base_url` without a reader behind an"),
         ({"reader": "bundled", "concurrency": 4}, "`concurrency` without a reader behind an API"),
     ],
@@ -209,6 +211,9 @@ def test_a_plan_asks_some_and_foretells_the_price(tmp_path):
 def test_a_plan_says_no_number_of_actors_where_a_server_reads(tmp_path):
     with pytest.raises(InputError, match="`finish_in` asks for a number of actors"):
         plan_evaluation(inputs(), [settings()], PlanSettings(finish_in=1), store=tmp_path)
+    with pytest.raises(InputError, match="a plan with `batch_out`"):
+        asked = settings(batch_out=tmp_path / "requests")
+        plan_evaluation(inputs(), [asked], PlanSettings(), store=tmp_path)
 
 
 def test_a_judge_behind_an_api_stands_beside_a_reader_of_this_machine(tmp_path, tiny_t5):

@@ -124,6 +124,8 @@ def test_who_continues_a_text_ends_at_the_first_line_break():
     assert local("\nLima\n", special_tokens=True) == (None, "")
     assert served("\nLima\n", endpoint="completions") == (None, "")
     assert served(" Lima\nQ", endpoint="completions") == (None, "Lima")
+    # A server that does not take ``stop`` goes on until its tokens are used.
+    assert served("\nLima\n", "length", endpoint="completions") == (None, "")
 
 
 def test_a_prompt_may_name_other_tags():

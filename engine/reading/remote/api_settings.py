@@ -118,6 +118,11 @@ class ApiSettings(Checked):
         return urlsplit(self.address).netloc.rpartition("@")[2].lower()
 
     @property
+    def is_batch(self) -> bool:
+        """Whether reads are taken from files or written into one, and no server is asked for them."""
+        return self.batch_in is not None or self.batch_out is not None
+
+    @property
     def is_bounded(self) -> bool:
         """Whether there is a bound on what an evaluation uses in all."""
         return self.max_tokens is not None or self.max_cost is not None

@@ -48,11 +48,6 @@ class Batch:
                 )
             self._answers[name] = response
 
-    @property
-    def is_used(self) -> bool:
-        """Whether reads are taken from files or written into one, and no server is asked for them."""
-        return self._in is not None or self._out is not None
-
     def answer(self, spec: ApiSpec, text: str) -> Any:
         """The body of the answer to a prompt; where there is none, a text that says why, and the request is written."""
         body = spec.body(text)

@@ -189,14 +189,18 @@ class Client:
             raise _PassingError(reason, reached=False) from None
         except openai.APIStatusError as error:
             raise self._of_status(error) from None
+        shown = self._shown(content[:80].decode("utf-8", "replace"))
         try:
-            return answer_of(json.loads(content, parse_int=_whole), chat=chat)
-        except NO_ANSWER:
-            shown = self._shown(content[:80].decode("utf-8", "replace"))
-            if shown.startswith("<"):
-                page = f"{self._host} answers with a page, not as the protocol has it: {shown}"
-                raise UnansweredError(page) from None
-            raise _PassingError(f"no answer as the protocol has it: {shown}") from None
+            parsed = json.loads(content, parse_int=_whole)
+            return answer_of(parsed, chat=chat)
+        except NO_ANSWER as error:
+            # What was cut on its way may come whole the next time.
+            if isinstance(error, ValueError) and not shown.startswith("<"):
+                raise _PassingError(f"no answer as the protocol has it: {shown}") from None
+            kind = "a page, not" if shown.startswith("<") else "JSON, but not"
+            raise UnansweredError(
+                f"{self._host} answers with {kind} as the protocol has it: {shown}"
+            ) from None
         except RecursionError:
             raise UnansweredError(
                 f"{self._host} answers with JSON that is nested too deep"

@@ -67,7 +67,7 @@ class ApiReader:
             StoppedAskingError: nothing more can be asked.
         """
         text, most = "".join(inputs), self._spec.most_new_tokens
-        if self._limits.batch.is_used:
+        if self._api.settings.is_batch:
             return self._of_batch(text)
         try:
             answer = self._client.ask(self._api, text, most, on_retry=self._retried)
@@ -119,8 +119,9 @@ class ApiReader:
         if output.failure is not None:
             return output
         output = replace(output, thought=answer.thought or output.thought)
-        # Who says that it ended, and thought nothing, has answered with nothing.
-        if not output.output and (answer.finish != "stop" or output.thought):
+        # Who says that it ended, or went on behind its end, and thought nothing, has answered with nothing.
+        ended = answer.finish == "stop" or self._rule.parts(answer.text or "").is_ended
+        if not output.output and (output.thought or not ended):
             most = self._spec.most_new_tokens
             why = f"ended ({answer.finish or 'without a reason'}) before its answer, with {most} tokens at most"
             remedy = "a model that thinks needs more of them (max_new_tokens of the prompt)"

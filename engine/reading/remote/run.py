@@ -256,7 +256,7 @@ class _JobRequests:
 
     def _prove(self, result: UnitResult) -> None:
         """Refuse to go on where a reader's first reads all failed alike."""
-        if self._limits.batch.is_used:  # it may have answers to the others
+        if self._limits.settings.is_batch:  # it may have answers to the others
             return
         if result.unit.reader not in self._job.proven:
             refuse_alike(result.outputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -194,8 +195,15 @@ def _first_answer(
     if not template.choices and (_thinks(answer, template) or answer.finish == "length"):
         most = output + ROOM
         longer = replace(api, parameters=_written({**json.loads(api.parameters), _most(api): most}))
+        begun = time.monotonic()
+
+        def give_up() -> None:
+            # Who writes for so long writes the next time, too, and thought may not be what it is.
+            if time.monotonic() - begun >= api.settings.request_timeout:
+                raise UnansweredError
+
         with contextlib.suppress(RefusedError, UnansweredError, StoppedAskingError):
-            second = client.ask(longer, TRIAL, most, calibrates=False)
+            second = client.ask(longer, TRIAL, most, calibrates=False, on_retry=give_up)
             if _thinks(second, template):
                 return longer, second
     return api, answer

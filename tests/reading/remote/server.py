@@ -147,8 +147,6 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._send(500, {"error": {"message": "out of order"}})
             case "json":
                 return self._send(200, '{"choices": [')
-            case "shape":
-                return self._send(200, {"error": {"message": "no choices here"}})
             case "cut":
                 self.send_response(200)
                 self.send_header("Content-Length", "1000")

@@ -71,7 +71,7 @@ def test_a_chat_is_messages_and_a_completion_is_text():
     assert text.answered == [{"model": "m", "max_tokens": 4, "prompt": "hello there"}]
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, "shape"])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_what_fails_for_a_while_is_asked_again(fault):
     times, timeout = (1, 2) if fault == "slow" else (2, 20)
     behaviour = Behaviour(
@@ -187,6 +187,11 @@ GZIP = [("Content-Encoding", "gzip")]
         (sends(gzip.compress(bytes(32 << 20)), GZIP), UnansweredError, "larger than 16 MiB"),
         (sends(GOOD, [("Content-Encoding", "br")]), UnansweredError, "is packed (br)"),
         (sends(b"<!doctype html><title>Sign in"), UnansweredError, "a page, not as the protocol"),
+        (
+            sends(b'{"error": {"message": "none"}}'),
+            UnansweredError,
+            "JSON, but not as the protocol",
+        ),
         (sends(b'{"choices": ' + b"[" * 100_000), UnansweredError, "nested too deep"),
         (
             sends(b"", [("Location", "http://localhost:9/v1")], 307),

@@ -104,6 +104,14 @@ def test_a_server_is_tried_once_in_an_evaluation_for_each_thing_that_it_is_asked
         assert len(behaviour.answered) == 2
 
 
+def test_a_model_that_writes_on_and_on_is_tried_for_a_thought_once():
+    behaviour = Behaviour(
+        lambda body: Said("OK OK", finish="length"), fault=lambda n: "slow" if n else None
+    )
+    spec, _ = specify(behaviour, request_timeout=0.5)
+    assert (sent(spec)["max_tokens"], spec.room, len(behaviour.times)) == (16, 0, 2)
+
+
 def test_parameters_that_a_server_does_not_take_are_left_out_and_told():
     def refuse(body):
         for name in ("seed", "temperature"):
