@@ -13,6 +13,7 @@ import operator
 import os
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -111,6 +112,8 @@ def _as(value: Any, kind: Any, about: tuple[Any, ...]) -> Any:
     origin, is_truth = get_origin(kind), type(value).__name__ in ("bool", "bool_")
     if kind is object:
         return value
+    if kind is Path and isinstance(value, str) and value:
+        return Path(value)
     if origin is Literal:
         return value if isinstance(value, str) and value in get_args(kind) else _UNFIT
     if kind is bool:
@@ -154,7 +157,7 @@ def _wanted(hint: Any, is_whole: bool = False) -> str:
                 ", ".join(filter(None, ["a whole number" * (kind is int) or "a number", range_]))
             ] = None
         elif kind is not NoneType:
-            known = {bool: "True or False", str: "a text", Mapping: "a dictionary"}
+            known = {bool: "True or False", str: "a text", Path: "a path", Mapping: "a dictionary"}
             words[known.get(origin, f"an object of the type {origin.__name__}")] = None
     return " or ".join(words)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from engine.reading.function import ReaderChoice
@@ -46,8 +45,8 @@ class EvaluateOptions(TypedDict, total=False):
     certify: int
     base_url: str | None
     api_key_env: str
-    batch_out: Path | None
-    batch_in: Path | None
+    batch_out: Location | None
+    batch_in: Location | None
     endpoint: Literal["chat", "completions"]
     concurrency: int
     requests_per_minute: int | None

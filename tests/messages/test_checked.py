@@ -108,12 +108,14 @@ def test_a_value_that_stands_for_another_becomes_it():
     settings = Settings.of(
         k=np.int64(3), seed=np.uint8(7), confidence=np.float32(0.5), end_to_end=np.bool_(False),
         measures=["P@2", "RR@2"], annotators=["qrels"], reader=Path("a/b"), actors=np.int32(2),
+        batch_in="a/b",
     )  # fmt: skip
     found = settings.flat()
     assert [found[name] for name in ("k", "seed", "confidence", "end_to_end", "reader", "actors")] == [
         3, 7, 0.5, False, "a/b", 2,
     ]  # fmt: skip
     assert (type(found["k"]), type(found["end_to_end"])) == (int, bool)
+    assert found["batch_in"] == Path("a/b")
     assert (found["measures"], found["annotators"]) == ("P@2 RR@2", ("qrels",))
 
 
