@@ -34,6 +34,7 @@ class Batch:
         self._lines: dict[str, str] = {}
         self._lock = threading.Lock()
         self._answers: dict[str, Any] = {}
+        self._errors: dict[str, Any] = {}
         if self._in is None:
             return
         path = locate(self._in)
@@ -46,25 +47,27 @@ class Batch:
                     path=path,
                     line=line,
                 )
-            self._answers[name] = response
+            if response.get("status_code") == 200:
+                self._answers[name] = response.get("body")
+            else:
+                self._errors[name] = response
 
     def answer(self, spec: ApiSpec, text: str) -> Any:
         """The body of the answer to a prompt; where there is none, a text that says why, and the request is written."""
         body = spec.body(text)
         content = json.dumps(body, sort_keys=True)
         name = f"erag-{hashlib.sha256(content.encode()).hexdigest()[:40]}"
-        found = self._answers.get(name)
-        if found is not None and found.get("status_code") == 200:
-            return found.get("body")
+        if name in self._answers:
+            return self._answers[name]
         if self._out is not None:
             path = "chat/completions" if spec.endpoint == "chat" else "completions"
             request = {"custom_id": name, "method": "POST", "url": f"/v1/{path}", "body": body}
             with self._lock:
                 self._lines[name] = json.dumps(request)
             return WRITTEN
-        if found is None:
-            return f"{self._in} has no answer to it"
-        return f"{self._in} has an error in its place: {json.dumps(found)[:200]}"
+        if name in self._errors:
+            return f"{self._in} has an error in its place: {json.dumps(self._errors[name])[:200]}"
+        return f"{self._in} has no answer to it"
 
     def write(self) -> None:
         """Write the requests, whole or not at all.

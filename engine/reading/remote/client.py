@@ -157,7 +157,8 @@ class Client:
             except _PassingError as error:
                 failed = error
             finally:
-                used = None if answer is None else answer.usage or Usage()
+                # What nothing reports counts as what was reserved: bounds hold all the same.
+                used = None if answer is None else answer.usage or ticket.expected
                 self._limits.settle(ticket, used, calibrates=calibrates)
             self._reached = self._reached or answer is not None or failed.reached
             if answer is not None:

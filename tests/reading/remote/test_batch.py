@@ -80,7 +80,7 @@ def test_what_a_batch_lacks_is_written_anew(tmp_path):
         first = out.read_text().splitlines()
         good, bad = [*answered(out)], [*answered(out, status=500)]
         expired = {"custom_id": "erag-other", "response": None, "error": {"code": "batch_expired"}}
-        back.write_text("\n".join([*good[2:], *bad[:2], json.dumps(expired)]))
+        back.write_text("\n".join([*good[2:], *bad[:3], json.dumps(expired)]))
         with pytest.raises(LaterError, match="2 requests"):
             evaluate(inputs(), asked(url, batch_in=back, batch_out=out), store=tmp_path)
         assert sorted(out.read_text().splitlines()) == sorted(first[:2])

@@ -230,6 +230,9 @@ def test_a_good_answer_whose_usage_cannot_be_read_is_a_good_answer():
     behaviour = Behaviour(lambda body: Said(""), fault=lambda n: sends(bodies[n]))
     for answer, retries in asked(behaviour, len(bodies)):
         assert (answer.text, answer.usage, retries) == ("Hi", None, 0)
+    # Bounds count what was reserved for it.
+    _, _, limits = ask(Behaviour(lambda body: Said("Hi"), usage=False))
+    assert limits.spent == Usage(5, 4)
 
 
 @pytest.mark.parametrize("value", [math.nan, 3.0, math.inf])
