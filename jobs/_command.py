@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
 
 from engine.messages.errors import (
     EncodeError,
@@ -145,7 +145,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     except InputError as error:
         _fail(with_options_of(app, str(error)), BAD_INPUT)
     except CycloptsError as error:
-        _fail(_habit(tokens) or error, BAD_INPUT)
+        _fail(_habit(tokens) or _missing(error) or error, BAD_INPUT)
     except LaterError as later:
         tell(with_options_of(app, str(later)))
     except (ReadError, EncodeError, WriteError) as error:
@@ -176,6 +176,15 @@ def _habit(tokens: Sequence[str]) -> str | None:
     """What an option of another program is called here."""
     names = [token.partition("=")[0] for token in tokens[: _end_of_options(tokens)]]
     return next((f"Unknown option: {n}; use {HABITS[n]}" for n in names if n in HABITS), None)
+
+
+def _missing(error: CycloptsError) -> str | None:
+    """What is not given at all; cyclopts has one text for that and for an option without its value."""
+    if not isinstance(error, MissingArgumentError) or error.keyword or not error.argument:
+        return None
+    if "Did you mean" in str(error):
+        return None
+    return f"{error.argument.name} is missing; give it (--help shows examples)"
 
 
 def _end_of_options(tokens: Sequence[str]) -> int:

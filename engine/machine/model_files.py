@@ -172,10 +172,14 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
                 f"{name!r} is a model behind an API, not one on this machine",
                 f"write openai:{name}, with `base_url` where the server is not OpenAI's",
             ) from None
+        if what == "reader" and name.endswith(".py"):
+            raise InputError(
+                f"reader {name!r} names no function", f"write {name}:FUNCTION"
+            ) from None
+        others = ", a .gguf file, FILE.py:function, openai:MODEL" * (what == "reader")
         raise InputError(
             f"unknown {what} {name!r}: no directory or file, and not in the Hugging Face cache",
-            f"use 'bundled', a directory{', a .gguf file' * (what == 'reader')}, "
-            f"or fetch it first: hf download {name}",
+            f"use 'bundled', a directory{others}, or fetch it first: hf download {name}",
         ) from None
 
 

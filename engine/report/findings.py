@@ -248,7 +248,8 @@ class Findings:
         means = {run: row[VALUE] for run, row in self.wholes.items()}
         means |= verdict["means"] if verdict else {}
         known = {run: mean for run, mean in means.items() if mean is not None}
-        return sorted(names, key=lambda name: -known.get(name, -math.inf))
+        best = verdict and verdict["best"]
+        return sorted(names, key=lambda name: (-known.get(name, -math.inf), name != best))
 
     @property
     def best_run(self) -> str | None:

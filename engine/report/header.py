@@ -95,7 +95,7 @@ def _described(reader: Mapping[str, Any]) -> str:
         return f"{_cut(api['model'])} at {api['host']}"
     if "version" in reader:
         version = reader["version"]
-        return f"{name} (a function, {f'version {_cut(version)}' if version else 'no version'})"
+        return f"{name} (a function, {f'version {_cut(version)}' if version else 'not cached'})"
     return f"{name} ({'bundled, ' if reader['name'] in _BUNDLED else ''}{reader['dtype']})"
 
 

@@ -121,6 +121,11 @@ def letter(method: str | None) -> str:
     return f" {_METHODS[method][0]}" if method else ""
 
 
+def meaning(method: str) -> str:
+    """How a method makes intervals, in words."""
+    return _METHODS[method][1]
+
+
 def methods_line(methods: Iterable[str]) -> str:
     """What the letters after intervals mean, for the methods in use; empty where there are none."""
     used = set(methods)

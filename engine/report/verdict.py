@@ -285,7 +285,7 @@ def _side(opinion: Opinion, choice: Choice, *, sure: bool) -> str:
 
 def _lead(lead: Lead) -> str:
     if lead.difference == 0:
-        return f"{lead.run} and {lead.over} are equal"
+        return f"{lead.run} and {lead.over} have the same mean"
     by = f"{lead.run} leads {lead.over} by {with_interval(lead.difference, lead.low, lead.high)}"
     return by if math.isnan(lead.low) else f"{by}, {layout.p_text(lead.p)}"
 

@@ -130,3 +130,10 @@ def test_options_of_other_programs_are_answered_with_those_of_this_one(capsys):
     assert capsys.readouterr().err == "erag: Unknown option: --model; use --reader\n"
     assert erag("evaluate", "--mesures=P@1", "--queries", "q", "--run", "r", "--out", "o") == 2
     assert "Did you mean --measures?" in capsys.readouterr().err
+
+
+def test_a_missing_option_is_told_from_one_without_its_value(capsys):
+    assert erag("evaluate", "--queries", "q", "--run", "r") == 2
+    assert capsys.readouterr().err == "erag: --out is missing; give it (--help shows examples)\n"
+    assert erag("evaluate", "--queries", "q", "--run", "r", "--out") == 2
+    assert "--out requires an argument" in capsys.readouterr().err

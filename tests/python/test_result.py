@@ -28,7 +28,7 @@ def saved(result, tmp_path_factory):
 def test_what_is_printed_begins_with_the_verdict_and_has_the_runs(result):
     text = repr(result)
     assert text.startswith(
-        "Reader: Counting (a function, no version) · prompt chat · metric em · k = 2\n"
+        "Reader: Counting (a function, not cached) · prompt chat · metric em · k = 2\n"
         "Data: 12 queries · 24 passages · runs good, poor · recall base: pooled passages\n\nChoose good.\n"
     )
     assert result.verdict.splitlines()[0] == "Choose good."
@@ -210,7 +210,7 @@ def test_a_report_is_the_page_with_its_passages(result, tmp_path):
     assert alone == tmp_path / "one.html"
     assert "says Ann" in alone.read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["one.html"]
-    assert "Reader: Counting (a function, no version) · prompt " in alone.read_text()
+    assert "Reader: Counting (a function, not cached) · prompt " in alone.read_text()
     page = result.report(tmp_path / "folder")
     assert page == tmp_path / "folder" / "report.html"
     assert (tmp_path / "folder" / "report" / "tables" / "runs.md").exists()

@@ -121,3 +121,9 @@ def test_runs_are_in_the_order_of_their_scores_and_an_edited_one_is_not_the_best
     assert (edited.runs, edited.best_run) == (["c", "a", "b"], "a")
     decided = found(end_to_end=rows, verdict={"best": "a", "means": {"a": 0.0, "b": -0.1}})
     assert (decided.runs, decided.best_run) == (["c", "a", "b"], "a")
+
+
+def test_of_runs_with_equal_scores_the_one_to_choose_comes_first():
+    rows = [{"run": run, "value": 0.5} for run in ("a", "b")]
+    tied = found(end_to_end=rows, verdict={"best": "b", "means": {"a": 0.5, "b": 0.5}})
+    assert tied.runs == ["b", "a"]

@@ -126,7 +126,7 @@ CASES = {
     "tie": (
         evaluation([("erag", P, CLEAR)], TIED),
         [
-            rf"All runs are tied\. {BY_READER}s and t are equal\.",
+            rf"All runs are tied\. {BY_READER}s and t have the same mean\.",
             r"The erag labels prefer t \(P@3: .*\)\.",
         ],
     ),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from engine import tables
+from engine.report import layout
 from engine.report.findings import Findings
 from engine.report.page import shares
 from engine.report.page.plotting import (
@@ -111,10 +112,10 @@ def _correlations(findings: Findings) -> Drawing:
         add_legend(figure, axes, 2)
 
     methods = sorted({cell[tables.METHOD] for cell in cells} - {""})
-    made = f", {' and '.join(methods)}" if methods else ""
+    made = f", {' or '.join(map(layout.meaning, methods))}" if methods else ""
     return Drawing(
         "agreement",
-        f"How far each kind of label agrees with the reader, on {findings.best_run}",
+        f"How far each kind of label agrees with the reader, run {findings.best_run}",
         f"Each annotator's primary measure against the end-to-end score, over {cells[0][tables.N]:,} queries; "
         f"{findings.confidence:.0%} intervals{made}. Bars: the least and the greatest tau that the scores, with "
         "their ties, allow.",
@@ -147,8 +148,8 @@ def _by_measure(findings: Findings) -> Drawing:
 
     return Drawing(
         "measures",
-        f"End-to-end score by the value of the measure, on {run}",
-        f"Queries of {run} in up to {shares.BINS} groups by the measure, with the mean end-to-end score of each group "
+        f"End-to-end score by the value of the measure, run {run}",
+        f"Queries of run {run} in up to {shares.BINS} groups by the measure, with the mean end-to-end score of each group "
         f"and its {findings.confidence:.0%} interval. A rising line means that the measure "
         "separates answered from unanswered queries. Groups have "
         f"{_range([one.score.n for _, bins in binned for one in bins])} queries.",
@@ -183,7 +184,7 @@ def _by_rank(findings: Findings, by_rank: pl.DataFrame) -> Drawing:
 
     return Drawing(
         "ranks",
-        f"Where in the list useful passages stand, in {findings.best_run}",
+        f"Where in the list useful passages stand, run {findings.best_run}",
         f"At each rank, the share of {findings.best_run}'s passages whose label is above 0, over "
         f"{int(by_rank['n'].max() or 0):,} queries.",  # type: ignore[arg-type]
         3.2,
@@ -193,7 +194,9 @@ def _by_rank(findings: Findings, by_rank: pl.DataFrame) -> Drawing:
 
 def _of_annotators(pairs: Sequence[shares.Pair]) -> Drawing:
     parts = ("both", "only_first", "only_second", "neither")
-    legends = ("useful by both", "only by the first", "only by the second", "by neither")
+    first = pairs[0]
+    second = first.second if len(pairs) == 1 else "the other"
+    legends = ("both", f"{first.first} alone", f"{second} alone", "neither")
     hatches = ("", "//", "\\\\", "")
     colours = (COLOURS[2], COLOURS[0], COLOURS[1], FAINT)
 
@@ -212,13 +215,11 @@ def _of_annotators(pairs: Sequence[shares.Pair]) -> Drawing:
         axes.set_xlabel("share of the listed passages")
         add_legend(figure, axes, 4)
 
-    first = pairs[0]
     return Drawing(
         "annotators",
         "Where kinds of label disagree",
-        f"Of {first.n:,} listed passages, those that each of two annotators labels above 0. \N{LEFT DOUBLE QUOTATION MARK}Only by "
-        f"the first\N{RIGHT DOUBLE QUOTATION MARK}: {first.first} finds use where {first.second} finds none; \N{LEFT DOUBLE QUOTATION MARK}only "
-        "by the second\N{RIGHT DOUBLE QUOTATION MARK}: the other way round.",
+        f"The share of {first.n:,} listed passages that both annotators of a pair label above 0, one of them alone, "
+        "or neither.",
         1.2 + 0.45 * len(pairs),
         draw,
     )
@@ -264,7 +265,7 @@ def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
 
     return Drawing(
         "cutoffs",
-        f"Agreement with the reader by the length of the list, on {findings.best_run}",
+        f"Agreement with the reader by the length of the list, run {findings.best_run}",
         f"Each annotator's primary measure at each k, over {_range(primary['n'].to_list())} queries; "
         f"{findings.confidence:.0%} intervals.",
         3.4,
@@ -283,7 +284,7 @@ def _longest_prompts(findings: Findings) -> dict[str, int]:
 
 def _costs(kinds: dict[str, Any], longest: dict[str, int]) -> Drawing:
     names = {"single": "eRAG: single passages", "whole": "end to end: whole lists"}
-    rows = [("reader seconds", "reader_seconds"), ("prompt tokens", "prompt_tokens")]
+    rows = [("LLM seconds", "reader_seconds"), ("prompt tokens", "prompt_tokens")]
     rows += [("prompt tokens computed", "computed_tokens"), ("tokens generated", "output_tokens")]
     if longest.keys() >= names.keys():
         rows.append(("longest prompt, tokens", "longest"))
@@ -309,8 +310,8 @@ def _costs(kinds: dict[str, Any], longest: dict[str, int]) -> Drawing:
         "costs",
         "What labels cost, against reading whole lists",
         f"{kinds['single']['done']:,} LLM calls on single passages and {kinds['whole']['done']:,} on whole lists, in this "
-        "evaluation; where both were made together, seconds are split by tokens. The memory that a call needs grows with "
-        "its prompt; both kinds share the actors' memory here.",
+        "evaluation. Seconds of calls that ran together are split by tokens. Longer prompts need more memory, which is not "
+        "measured for each kind.",
         1.2 + 0.38 * len(rows),
         draw,
     )

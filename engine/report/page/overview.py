@@ -26,7 +26,7 @@ def answer(findings: Findings) -> Answer:
 
 def _facts(findings: Findings) -> list[tuple[str, str]]:
     costs = costs_together(findings.roles.values())
-    facts = [("cost", calls_line(costs) if costs.wanted else "no LLM call was needed")]
+    facts = [("LLM calls", calls_line(costs) if costs.wanted else "none")]
     date = (findings.summary.get("audit") or {}).get("date")
     if date:
         # To the minute: 2026-11-23 08:34, in UTC.
@@ -44,8 +44,8 @@ def overview_grids(findings: Findings) -> Iterator[Grid]:
     costs = grids.costs(findings)
     if costs.rows:
         caption = (
-            "LLM calls of this evaluation. A list is read together with its first passage alone, and seconds are split "
-            "by tokens."
+            "LLM calls of this evaluation. Shared prefix: the share of prompt tokens that need no computation, since calls "
+            "begin alike. Seconds (s) of calls that ran together are split by tokens (~)."
         )
         yield replace(costs, caption=caption)
 
@@ -66,7 +66,7 @@ def _leaderboard(findings: Findings) -> Grid:
 def _agreement(findings: Findings) -> Grid:
     grid = grids.agreement(findings)
     caption = (
-        f"Correlation, over the queries of {findings.best_run}, of each annotator's primary measure with the end-to-end "
+        f"Correlation, over the queries of run {findings.best_run}, of each annotator's primary measure with the end-to-end "
         "score. 1: the measure orders the queries as the reader does; 0: it says nothing about the reader. "
         "\N{LEFT DOUBLE QUOTATION MARK}Share of max \N{GREEK SMALL LETTER TAU}\N{RIGHT DOUBLE QUOTATION MARK}: tau "
         "divided by the highest tau that these scores, with their ties, allow."

@@ -85,7 +85,7 @@ def _queries_note(findings: Findings) -> str:
         return (
             "This evaluation has no passages on its page; its tables hold every label and output."
         )
-    found = "Those first in which the measure and the end-to-end score disagree most; open one to see its passages."
+    found = "Queries in which the measure and the end-to-end score disagree most come first; open one to see its passages."
     return (
         found
         if findings.annotators and findings.summary["end_to_end"]

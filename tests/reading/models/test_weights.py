@@ -22,6 +22,8 @@ def test_names_of_models_that_are_not_here_are_refused(tmp_path):
         weights.resolve("no/such-model")
     with pytest.raises(InputError, match="unknown reader 'x y'"):
         weights.resolve("x y")
+    with pytest.raises(InputError, match=r"names no function; write my\.py:FUNCTION"):
+        weights.resolve("my.py")
     for name in ("gpt-4o", "o3-mini", "claude-sonnet-4"):
         with pytest.raises(InputError, match=f"behind an API, .*; write openai:{name}, with"):
             weights.resolve(name)

@@ -27,7 +27,7 @@ def test_the_answer_is_the_printed_verdict(findings):
     assert said.headline == "Choose good."
     assert f"{said.headline} {said.reasons[0]}" == sentences[0]
     facts = dict(said.facts)
-    assert facts["cost"].startswith("80 requested, 0 cached, 80 new")
+    assert facts["LLM calls"].startswith("80 requested, 0 cached, 80 new")
     assert said.about == [
         "Reader: a function without a name (in place of SmolLM2-135M-Instruct) · prompt completion · metric em "
         "· k = 2 (end to end 1)",
@@ -79,7 +79,7 @@ def test_tables_are_written_for_papers_and_programs():
 
 def test_the_cost_tells_the_memory_of_actors_where_the_summary_does(findings):
     def cost(findings):
-        return dict(overview.answer(findings).facts)["cost"]
+        return dict(overview.answer(findings).facts)["LLM calls"]
 
     assert ("MiB" in cost(findings)) == bool(findings.summary["reading"]["workers"])
     reading = {key: value for key, value in findings.summary["reading"].items() if key != "workers"}
