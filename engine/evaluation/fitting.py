@@ -61,8 +61,11 @@ class Judgments:
         notes: list[Note] = []
         where = "any list" if self.corpus is None else "the corpus"
         lacking, gold = passages.absent(DOC_ID), passages.absent(ARTICLE_ID)
-        noted = (batch for batch in passages.scan([DOC_ID, ARTICLE_ID]) if not batch.is_empty())
-        some = next(noted, tables.empty(tables.CORPUS))
+        # No name for what gives batches: an error's traceback would keep it, and its connection, for another thread.
+        some = next(
+            (batch for batch in passages.scan([DOC_ID, ARTICLE_ID]) if not batch.is_empty()),
+            tables.empty(tables.CORPUS),
+        )
         known = some if self.corpus is not None else some.clear()  # of none, nothing is refused
         of_file = "" if self.queries_file is None else f" of {self.queries_file}"
         for name, table in self.tables.items():
@@ -86,7 +89,8 @@ class Judgments:
             wanted = self.expected()[ARTICLE_ID]
             refuse_strangers(wanted, gold, articles, what, remedy=remedy, path=self.queries_file)
         what = f"gold [article is|articles are] not in {where}"
-        return found, [*notes, count_note("gold_not_in_corpus", len(gold), what)]
+        matters = self.need_provenance
+        return found, [*notes, count_note("gold_not_in_corpus", len(gold), what, printed=matters)]
 
 
 def _documents(table: pl.DataFrame) -> pl.Series:

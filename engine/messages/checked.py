@@ -84,6 +84,10 @@ def fitted(name: str, value: Any, hint: Any) -> Any:
         return found
     if isinstance(value, int) and value > MOST:
         raise InputError(f"`{name}` is too large a number", f"use {MOST} or less")
+    for kind, _ in _kinds(hint):
+        if get_origin(kind) is tuple and isinstance(value, list | tuple):
+            for one in value:  # names the one at fault
+                fitted(name, one, get_args(kind)[0])
     choices = [one for kind, _ in _kinds(hint) for one in get_args(kind) if isinstance(one, str)]
     near = meant(value, choices) if isinstance(value, str) else ""
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -155,7 +155,7 @@ def test_a_slow_machine_reads_fewer_questions_says_so_once_and_keeps_to_it(
     monkeypatch.setattr(demo, "best_dtype", lambda: "float32")
     assert erag("demo", "--out", str(tmp_path)) == 0
     assert [done[:2] for done in evaluated] == [(32, 32)]
-    assert {note.code for note in evaluated[0][2] if note.amount} <= {"queries_share_articles"}
+    assert {note.code for note in evaluated[0][2] if note.is_shown} <= {"queries_share_articles"}
     line = (
         "LLM calls are slow here (1.5 per second in fp32): the first 32 of 64 questions are evaluated, "
         "to end within 4 minutes\n"

@@ -116,7 +116,7 @@ def test_readers_of_a_study_may_be_functions(mine, evaluate, files):
         (("--reader", "{read}", "--metric", "{too_much}"), "the metric too_much gives 2 for the output 'Oranjestad' of query '1'; return a number from 0 to 1"),
         (("--reader", "{read}", "--metric", "{broken}"), "the metric broken raises KeyError: 'x' for the output"),
         (("--no-end-to-end", "--annotators", "{broken}"), "the annotator broken raises KeyError: 'x' for passage 'a' of query '1'"),
-        (("--reader", "{short}"), "the reader short returns 0 outputs for 1 prompt; return a list"),
+        (("--reader", "{short}"), "the reader short returns 5 outputs for 6 prompts; return a list"),
         (("--reader", "{read}", "--dtype", "float32"), "--dtype with read, a function; leave it out"),
         (("--reader", "{read}", "--augmentation", "fid"), "read is a function and cannot do Fusion-in-Decoder"),
         (("--reader", "{read}", "--annotators", "judge"), "read is a function and gives no probabilities"),
