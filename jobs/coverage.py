@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from engine.messages.errors import masked, require_least
+from engine.messages.checked import Natural, Positive, fitted
+from engine.messages.errors import masked
 from engine.messages.extras import missing
 from engine.messages.wording import counted
 from engine.query_coverage.measure import Coverage, measure
@@ -69,9 +70,9 @@ def coverage(
         Directory for the tables, the summary and the page (report.html), or an address like s3://…; by
         default nothing is written.
     """
-    require_least("clusters", clusters, 1)
-    require_least("threads", threads, 1)
-    require_least("seed", seed, 0)
+    fitted("clusters", clusters, Positive | None)
+    fitted("threads", threads, Positive | None)
+    fitted("seed", seed, Natural)
     if out is not None:
         require_folder(out)
         given = {"queries": queries, "user_queries": user_queries, "config": config}

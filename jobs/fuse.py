@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Natural, Positive, fitted
+from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.retrieval.fusion import RRF_K, reciprocal_rank
 from engine.sources.io.folders import folder_at, require_file_output
@@ -42,8 +43,8 @@ def fuse(
     constant
         Added to every rank.
     """
-    require_least("k", k, 1)
-    require_least("constant", constant, 0)
+    fitted("k", k, Positive)
+    fitted("constant", constant, Natural)
     if len(run) < 2:
         raise InputError("only one --run", "give at least two")
     require_file_output(out)

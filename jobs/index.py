@@ -11,7 +11,8 @@ import polars as pl
 from cyclopts import App, Parameter
 
 from engine.machine.survey import reading_dtype, reads_on_gpus
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Natural, Positive, fitted
+from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.retrieval import bm25 as lexical
 from engine.retrieval import dense as vectors
@@ -77,8 +78,8 @@ def bm25(
         Bad records to tolerate.
     """
     require_output(out, directory=True)
-    require_least("threads", threads, 1)
-    require_least("skip_bad", skip_bad, 0)
+    fitted("threads", threads, Positive | None)
+    fitted("skip_bad", skip_bad, Natural)
     refuse_overlap(Inputs({"corpus": corpus, "config": config}, {}), Outputs(folders=[out]))
     skipped = SkipBad(skip_bad)
     index = lexical.build_index(
@@ -118,7 +119,7 @@ def dense(
         Bad records to tolerate.
     """
     require_output(out, directory=True)
-    require_least("skip_bad", skip_bad, 0)
+    fitted("skip_bad", skip_bad, Natural)
     refuse_overlap(
         Inputs({"corpus": corpus, "config": config}, {"encoder": encoder.encoder}),
         Outputs(folders=[out]),

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Natural, Positive, fitted
+from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.sources.io.folders import folder_at, require_file_output, require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
@@ -52,8 +53,8 @@ def passages(
     workers
         Processes; by default one per CPU.
     """
-    require_least("skip_bad", skip_bad, 0)
-    require_least("workers", workers, 1)
+    fitted("skip_bad", skip_bad, Natural)
+    fitted("workers", workers, Positive | None)
     if out.suffix in _OTHER_FILES:
         raise InputError(
             "a corpus is written as Parquet",

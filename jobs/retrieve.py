@@ -11,7 +11,8 @@ from typing import Annotated, Literal, get_args
 import polars as pl
 from cyclopts import Parameter
 
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Natural, Positive, fitted
+from engine.messages.errors import InputError
 from engine.messages.wording import counted, quoted
 from engine.retrieval import manifest
 from engine.retrieval.fusion import reciprocal_rank
@@ -110,8 +111,8 @@ def retrieve(
     skip_bad
         Bad records of --corpus to tolerate; as many as when the index was built.
     """
-    require_least("limit", limit, 1)
-    require_least("skip_bad", skip_bad, 0)
+    fitted("limit", limit, Positive | None)
+    fitted("skip_bad", skip_bad, Natural)
     output.check(len(index))
     models = {"index": index, "encoder": options.encoder}
     given = {"queries": queries, "corpus": corpus, "config": config}

@@ -31,7 +31,8 @@ from engine.evaluation.inputs import (
 from engine.evaluation.lists import Lists
 from engine.evaluation.scattered import BUCKET, ScatteredParts, Sorted, count_parts, pairs_by_bucket
 from engine.evaluation.shards import Shard, Within
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Positive, fitted
+from engine.messages.errors import InputError
 from engine.messages.notes import Note
 from engine.sources.io.ahead import mapped
 from engine.sources.io.files import reported_writing, write_parquet
@@ -202,8 +203,8 @@ def partition(
         InputError: as ``inputs.read_inputs``, or a setting out of range.
         WriteError: the disk is full, or the folder cannot be written.
     """
-    require_least("k", k, 1)
-    require_least("pairs_per_shard", pairs_per_shard, 1)
+    fitted("k", k, Positive)
+    fitted("pairs_per_shard", pairs_per_shard, Positive)
     try:
         key = _key(files, k, pairs_per_shard)
     except (InputError, OSError):

@@ -88,15 +88,3 @@ class WriteError(Exception):
 
 class EncodeError(Exception):
     """Some vectors could not be computed; the others are kept, but the index is unfinished."""
-
-
-def require_least(field: str, value: float | None, least: int) -> None:
-    """Refuse a setting below its least value; None, which stands for a default, passes.
-
-    Raises:
-        InputError: `` `field` is value; use least or more``; or it is a whole number of more than 64 bits.
-    """
-    if isinstance(value, int) and value > MOST:
-        raise InputError(f"`{field}` is too large a number", f"use {MOST} or less")
-    if value is not None and value < least:
-        raise InputError(f"`{field}` is {value}", f"use {least} or more")
