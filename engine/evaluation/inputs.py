@@ -276,7 +276,7 @@ def read_inputs(files: InputFiles, *, k: int, passages: Listed | None = None) ->
         if passages is not None:
             return passages
         if carried is not None:
-            return Collected.of_table(carried)
+            return Collected.of_batches(lambda: [carried])
         assert files.corpus is not None
         return Collected.of_corpus(files.corpus, files.skip_bad)
 

@@ -27,7 +27,7 @@ from engine.messages.wording import quoted
 from engine.python.record_forms import Record, is_path, plain, records
 from engine.python.run_forms import Texts, runs_of
 from engine.sources.passages.listed import Collected
-from engine.sources.passages.read import passage_table
+from engine.sources.passages.read import passages_of
 from engine.sources.queries.groups import Groups
 from engine.sources.queries.kilt import kilt_row
 from engine.sources.queries.plain import plain_rows
@@ -252,10 +252,11 @@ def _refuse_rows(rows: Sequence[QueryRow], *, need_answers: bool) -> None:
 def _passages(given: Any, texts: Texts | None) -> Collected:
     """The passages, from wherever they are."""
     if texts is not None:
-        return Collected.of_table(passage_table(texts.records.values(), _RUNS))
+        carried = texts.records.values()
+        return Collected.of_batches(lambda: passages_of(carried, _RUNS))
     if is_path(given):
         return Collected.of_corpus(given, 0)
-    return Collected.of_table(passage_table(_passage_records(given), _PASSAGES))
+    return Collected.of_batches(lambda: passages_of(_passage_records(given), _PASSAGES))
 
 
 def _passage_records(given: Any) -> Iterable[Record]:

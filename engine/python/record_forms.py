@@ -12,6 +12,8 @@ import polars as pl
 from engine.messages.errors import InputError
 
 Record = dict[str, Any]
+# Rows of pandas that are objects of Python at a time.
+_AT_ONCE = 10_000
 _FORMS = "a path, a Polars or pandas frame, a dictionary, a list of dictionaries, or a Hugging Face dataset"
 
 
@@ -69,8 +71,8 @@ def _rows(given: Any, name: str) -> Iterable[Any]:
     if _module(given) == "pandas":
         named = [level for level in given.index.names if level is not None]
         frame = given.reset_index() if named else given
-        rows: Iterable[Any] = frame.to_dict("records")
-        return rows
+        slices = (frame.iloc[at : at + _AT_ONCE] for at in range(0, len(frame), _AT_ONCE))
+        return (row for some in slices for row in some.to_dict("records"))
     if _module(given) == "pyarrow":
         return _rows(pl.DataFrame(given), name)
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):

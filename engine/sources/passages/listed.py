@@ -12,7 +12,7 @@ from engine import tables
 from engine.sources.io.locations import Location
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.index import PassageIndex
-from engine.sources.passages.read import ROW, first_with, read_corpus, scan_corpus
+from engine.sources.passages.read import ROW, first_with, read_corpus, scan_corpus, select_wanted
 from engine.tables import DOC_ID, TEXT
 
 # Ids that are looked up at a time.
@@ -100,14 +100,9 @@ class Collected:
         return collected
 
     @classmethod
-    def of_table(cls, corpus: pl.DataFrame) -> Collected:
-        """Passages of a corpus that is held."""
-
-        def find(ids: pl.Series) -> pl.DataFrame:
-            collected.look(corpus)
-            return corpus.filter(pl.col(DOC_ID).is_in(ids.implode()))
-
-        collected = cls(find, lambda: [corpus])
+    def of_batches(cls, read: Callable[[], Iterable[pl.DataFrame]]) -> Collected:
+        """Passages of a corpus in memory; ``read`` gives all of it, in batches."""
+        collected = cls(lambda ids: select_wanted(read(), ids, collected.look), read)
         return collected
 
     def look(self, batch: pl.DataFrame) -> None:
@@ -193,6 +188,8 @@ class Marked:
             return self.unknown(ids)
         for batch in self.index.scan([column]) if len(ids) else ():
             ids = ids.filter(~ids.is_in(batch[column].implode()))
+            if ids.is_empty():
+                break
         return ids
 
     def get(self, ids: pl.Series) -> pl.DataFrame:

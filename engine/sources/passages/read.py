@@ -114,9 +114,19 @@ def read_corpus(
         InputError: the corpus is unreadable or empty, a passage lacks an id or a text, or an id is
             duplicated.
     """
+    batches = scan_corpus(path, skip_bad=skip_bad, distinct=True)
+    return select_wanted(batches, wanted, look)
+
+
+def select_wanted(
+    batches: Iterable[pl.DataFrame],
+    wanted: Collection[str] | None,
+    look: Callable[[pl.DataFrame], None],
+) -> pl.DataFrame:
+    """The passages wanted (all if that is None) out of all in batches, each of which ``look`` is called with."""
     keep = None if wanted is None else pl.Series(list(wanted), dtype=pl.String)
     frames = [tables.empty(tables.CORPUS)]
-    for frame in scan_corpus(path, skip_bad=skip_bad, distinct=True):
+    for frame in batches:
         look(frame)
         frames.append(frame if keep is None else frame.filter(pl.col(DOC_ID).is_in(keep.implode())))
     return pl.concat(frames)
@@ -169,7 +179,7 @@ def _file_batches(path: Location, skip: SkipBad, size: int) -> Iterator[_Batch]:
     elif name_of(path).endswith((".tsv", ".tsv.gz", ".tsv.bz2")):
         yield from _row_batches(path, _dpr_rows(path, skip), size)
     elif name_of(path).endswith((".csv", ".csv.gz", ".csv.bz2")):
-        records = read_csv_records(path, _WHAT, TEXT_FIELDS, parse=_as_it_is, skip=skip)
+        records = read_csv_records(path, _WHAT, TEXT_FIELDS, skip=skip)
         yield from _row_batches(path, _json_rows(path, records, skip), size)
     else:
         records = read_json_records(path, _WHAT, skip=skip)
@@ -277,10 +287,6 @@ def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row
     return str(doc_id), title, text, article
 
 
-def _as_it_is(path: Location, line: int, name: str, text: str) -> str:
-    return text
-
-
 def _dpr_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
     for number, (doc_id, text, title) in dpr_rows(path, _WHAT, skip=skip):
         yield number, (doc_id, title, text, title or doc_id)
@@ -310,30 +316,31 @@ def _refuse_duplicates(path: Location, suspects: pl.Series, size: int, *, upto: 
             return
 
 
-def passage_table(
-    records: Iterable[Mapping[str, Any]], name: str, *, wanted: Collection[str] | None = None
-) -> pl.DataFrame:
-    """Passages that are in memory as the corpus table: records with the fields of JSONL.
+def passages_of(
+    records: Iterable[Mapping[str, Any]], name: str, *, rows: int = 20_000
+) -> Iterator[pl.DataFrame]:
+    """Yield passages that are in memory as the corpus table, in batches: records with the fields of JSONL.
 
     Args:
         records: one for each passage.
         name: what they are called in errors, which count them from 1.
-        wanted: keep only these documents (all are checked nevertheless).
+        rows: of a batch, at most.
 
     Raises:
         InputError: a passage lacks an id or a text, or an id is duplicated.
     """
     first: dict[str, int] = {}
-    rows: list[_Row] = []
-    for number, record in enumerate(records, 1):
-        row = _passage(name, number, dict(record))
-        if (before := first.setdefault(row[0], number)) != number:
-            raise InputError(
-                f"document id {quoted(row[0])} already occurs in record {before}",
-                "make document ids unique",
-                path=name,
-                line=number,
-            )
-        if wanted is None or row[0] in wanted:
-            rows.append(row)
-    return pl.DataFrame(rows, schema=tables.CORPUS, orient="row")
+
+    def checked() -> Iterator[tuple[int, _Row]]:
+        for number, record in enumerate(records, 1):
+            row = _passage(name, number, dict(record))
+            if (before := first.setdefault(row[0], number)) != number:
+                raise InputError(
+                    f"document id {quoted(row[0])} already occurs in record {before}",
+                    "make document ids unique",
+                    path=name,
+                    line=number,
+                )
+            yield number, row
+
+    return (batch.frame for batch in _row_batches(name, checked(), rows))

@@ -30,7 +30,7 @@ def passages(request, tmp_path):
     if request.param == "held":
         collected.look_up(pl.Series([i for i, *_ in PASSAGES]))
         (table,) = collected.scan()
-        return Collected.of_table(table)
+        return Collected.of_batches(lambda: [table])
     return collected
 
 
