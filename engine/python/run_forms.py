@@ -23,7 +23,7 @@ from engine.sources.fields import (
 from engine.sources.io.files import is_text
 from engine.sources.runs.checks import by_rank, by_score, listed_twice, require_new_name
 from engine.sources.runs.read import read_run
-from engine.sources.runs.records import LARGEST_SCORE, RESULTS, rank_of
+from engine.sources.runs.records import LARGEST_SCORE, RESULTS, rank_of, refuse_text
 from engine.sources.runs.scan import conform_rows
 from engine.sources.runs.texts import id_of, read_runs_with_texts
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, TEXT, TITLE
@@ -202,6 +202,7 @@ def _of_record(name: str, number: int, record: Record, texts: Texts | None) -> L
     query_id, doc_id = first_of(record, _QUERY_IDS), first_of(record, _DOC_IDS)
     text, title = first_of(record, TEXT_FIELDS), first_of(record, TITLE_FIELDS)
     if query_id is None or (doc_id is None and (texts is None or text is None)):
+        refuse_text(name, number, record)
         lacks = "query" if query_id is None else "document"
         raise InputError(f"a row without the id of a {lacks}", _FORM, path=name, line=number)
     for value in (query_id, doc_id):

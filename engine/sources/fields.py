@@ -64,8 +64,8 @@ _ITEMS = re.compile(_ITEM)
 def written_list(text: str) -> list[str] | None:
     """The texts of a list that is written as a text, in JSON or as Python writes it; None for any other text.
 
-    >>> written_list("['Lima', None, 1899]"), written_list("[sic]")
-    (['Lima', '1899'], None)
+    >>> written_list("['Lima', None, 1899]"), written_list("[sic]"), written_list("[0, 1]")
+    (['Lima', '1899'], None, None)
     """
     if text[:1] != "[" or text[-1:] != "]":
         return None
@@ -79,9 +79,13 @@ def written_list(text: str) -> list[str] | None:
             items = [ast.literal_eval(item) for item in found]
         except (SyntaxError, ValueError):  # a number of thousands of digits, or 007
             return None
-    if not all(item is None or isinstance(item, str | int | float) for item in items):
+    given = [item for item in items if not _is_missing(item)]
+    if not all(isinstance(item, str | int | float) for item in given):
         return None
-    return [str(item) for item in items if not _is_missing(item)]
+    # Of numbers alone it may be a text: an interval, or a year that an editor added.
+    return (
+        None if given and not any(isinstance(item, str) for item in given) else [*map(str, given)]
+    )
 
 
 def _is_missing(item: Any) -> bool:

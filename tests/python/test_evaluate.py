@@ -54,7 +54,8 @@ class Counting:
 
 
 def evaluate(tmp_path, reader=None, **options):
-    given = {"reader": reader or Counting(), "store": tmp_path / "store"} | OPTIONS | options
+    given = {"reader": reader or Counting(), "store": tmp_path / "store", "qrels": None} | OPTIONS
+    given |= options
     return engine.evaluate(QUERIES, PASSAGES, RUNS, **given)
 
 

@@ -128,7 +128,8 @@ def test_what_only_looks_like_a_list_or_like_nothing_stays_a_text(tmp_path, door
 @pytest.mark.parametrize(
     "text",
     ["", "[", "[sic]", "['a'", "['a'] b", "[['a']]", "[{}]", "['a' b]", "['\\N{DIGIT ONE}']",
-     "['a\nb']", "[" * 10_000 + "]" * 10_000, "[" + "9" * 9000 + "]", "[007]", "['a'; 'b']"],
+     "['a\nb']", "[" * 10_000 + "]" * 10_000, "[" + "9" * 9000 + "]", "[007]", "['a'; 'b']",
+     "[1899]", "[0, 1]", "[true]", "[2.5 1e3]", "(a, b)"],
 )  # fmt: skip
 def test_other_texts_in_brackets_are_no_lists(text):
     assert written_list(text) is None
@@ -165,12 +166,26 @@ def test_a_written_list_of_passages_is_that_list(tmp_path, key):
         assert inputs.corpus["text"].to_list() == ["a passage", "another one"]
 
 
-@pytest.mark.parametrize("separator", [";", "|"])
+def test_a_text_where_a_list_of_passages_is_wanted_is_named(tmp_path):
+    record = {"query_id": "q", "contexts": "a passage"}
+    (tmp_path / "r.jsonl").write_text(json.dumps(record))
+    settings = Settings.of(annotators=("containment",), resamples=0)
+    queries = [{"query_id": "q", "query": "x", "answers": "a"}]
+    for read in (
+        lambda: read_run(tmp_path / "r.jsonl"),
+        lambda: inputs_of(Given(queries, None, [record]), settings),
+    ):
+        with pytest.raises(InputError, match=":1: contexts is the text 'a passage'; write a list"):
+            read()
+
+
+@pytest.mark.parametrize("separator", [";", "|", '";"'])
 def test_a_table_with_another_separator_is_told_which(tmp_path, separator):
-    content = "id,query,answers\nq1,x,Lima\n".replace(",", separator)
+    content = ",id,query,answers,\nq1,x,Lima\n".replace(",", separator)
     (tmp_path / "q.csv").write_text(content)
     with pytest.raises(
-        InputError, match=f":1: columns are separated by '\\{separator}'; separate them"
+        InputError,
+        match=f":1: columns are separated by '\\{separator[len(separator) // 2]}'; separate them",
     ):
         read_query_set(tmp_path / "q.csv")
 

@@ -18,7 +18,7 @@ def read_csv_records(
     what: str,
     needed: Sequence[str],
     *,
-    parse: Callable[[Location, int, str, str], Any],
+    parse: Callable[[Location, int, str, str], Any] = lambda path, line, name, text: text,
     skip: SkipBad | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line, record) of a CSV file, or of a TSV file if the header contains a tab.
@@ -51,7 +51,7 @@ def read_csv_records(
         raise _broken(path, len(numbers), error) from None
     names = [name.strip() for name in fields]
     if not set(names) & set(needed):
-        apart = {one: {*map(str.strip, header.split(one))} for one in ";|"}
+        apart = {one: {name.strip(' \r\n"') for name in header.split(one)} for one in ";|"}
         other = next((one for one, found in apart.items() if found & set(needed)), None)
         raise InputError(
             f"columns are separated by {other!r}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,10 +75,16 @@ def clean_row(
             path=path,
             line=line,
         )
-    lists = [written_list(text.strip()) for text in (*answers, *articles) if text and "[" in text]
-    written = sum(found is not None for found in lists)
-    if written:
-        answers, articles = ([*_items(texts)] for texts in (answers, articles))
+    lists = {
+        text: items
+        for text in (*answers, *articles)
+        if text and "[" in text and (items := written_list(text.strip())) is not None
+    }
+    if lists:
+        answers, articles = (
+            [item for text in texts if text for item in lists.get(text, [text])]
+            for texts in (answers, articles)
+        )
     if not is_text(query_id, query, *answers, *articles):
         raise InputError(
             f"query {quoted(query_id)} holds half a surrogate pair",
@@ -93,12 +99,5 @@ def clean_row(
         query,
         list(dict.fromkeys(filter(None, stripped))),
         list(dict.fromkeys(filter(None, articles))),
-        written=written,
+        written=len(lists),
     )
-
-
-def _items(texts: Sequence[str | None]) -> Iterator[str]:
-    """The texts, each written list as its items."""
-    for text in filter(None, texts):
-        found = written_list(text.strip())
-        yield from [text] if found is None else found

@@ -209,6 +209,7 @@ def _passage(
             line=line,
         )
     if doc_id is None and not (text or "").strip():
+        refuse_text(path, line, item)
         raise _no_passage(path, line, query_id, item)
     article = str(first_of(item, _ARTICLES) or title)
     name = text if doc_id is None else str(doc_id)
@@ -223,6 +224,14 @@ def _passage(
     if text is None:
         return name, []
     return name, [(name, title, text, article, query_id, line, doc_id is None)]
+
+
+def refuse_text(path: Location, line: int | None, record: Mapping[str, Any]) -> None:
+    """Refuse a record that is neither a list nor a passage, if it has a text in the place of its list."""
+    for name in RESULTS:
+        if isinstance(text := record.get(name), str):
+            problem = f"{name} is the text {quoted(text)}"
+            raise InputError(problem, 'write a list: ["a", "b"]', path=path, line=line)
 
 
 def _no_passage(path: Location, line: int | None, query_id: str, item: object) -> InputError:
