@@ -37,7 +37,8 @@ from benchmarks.efficiency.results import Results
 from benchmarks.efficiency.table import grouped, markdown, ratios
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Positive, fitted
+from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import require_output
@@ -141,8 +142,8 @@ def conditions_of(
     Raises:
         InputError: a value out of range.
     """
-    require_least("threads", threads, 1)
-    require_least("rounds", rounds, 1)
+    fitted("threads", threads, Positive | None)
+    fitted("rounds", rounds, Positive | None)
     gpu = device.machine_has_gpu()
     whole = machine_memory()
     if gpu:
