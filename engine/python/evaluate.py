@@ -104,7 +104,7 @@ def evaluate(
     """
     left = cast(dict[str, Any], options)
     shown = fitted("progress", left.pop("progress", True), bool)
-    store = fitted("store", left.pop("store", None), Location | None)
+    store = fitted("store", left.pop("store", None), Location | None) or cache_directory() / "reads"
     ignores = fitted("ignore_identical_ids", left.pop("ignore_identical_ids", False), bool)
     given = Given(
         queries,
@@ -113,17 +113,13 @@ def evaluate(
         answers=left.pop("answers", None),
         ignore_identical_ids=ignores,
         limit=fitted("limit", left.pop("limit", None), Positive | None),
-        tables={
-            name: table for name in input_tables() if (table := left.pop(name, None)) is not None
-        },
+        tables={name: one for name in input_tables() if (one := left.pop(name, None)) is not None},
     )
     settings = _settings(reader, metric, annotators, k, left)
     refuse_lacking_tables(settings, given.tables)
     _refuse_unused(settings, given)
     with progress(shown=shown) as on_progress:
-        context = Context(
-            store=store or cache_directory() / "reads", on_progress=on_progress, on_event=event
-        )
+        context = Context(store=store, on_progress=on_progress, on_event=event)
         evaluation = _evaluated(given, settings, context)
     return Result.of(evaluation, name_files(given.files(settings)))
 
