@@ -48,7 +48,7 @@ def read_csv_records(
     try:
         fields = next(csv.reader([header], delimiter=delimiter), [])
     except csv.Error as error:
-        raise _broken(path, len(numbers), error) from None
+        raise _broken(path, numbers[-1], error) from None
     names = [name.strip() for name in fields]
     if not set(names) & set(needed):
         apart = {one: {name.strip(' \r\n"') for name in header.split(one)} for one in ";|"}
@@ -59,26 +59,26 @@ def read_csv_records(
             else f"no header with a column {', '.join(needed)}",
             "separate them by commas or tabs" if other else "name the columns in the first line",
             path=path,
-            line=len(numbers) or 1,
+            line=numbers[-1] if numbers else 1,
         )
     if twice := next((name for name in names if name and names.count(name) > 1), None):
         raise InputError(
             f"the column {quoted(twice)} is given twice",
             "keep one of them",
             path=path,
-            line=len(numbers),
+            line=numbers[-1],
         )
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
-        # A quoted field may span lines, so the start of a row is noted before the row is read.
+        # A quoted field may span lines, so the lines of each row are noted.
         while True:
-            start = len(numbers)
+            numbers.clear()
             row = next(rows, None)
             if row is None:
                 return
             if not any(field.strip() for field in row):
                 continue
-            line = numbers[start]
+            line = numbers[0]
             if len(row) != len(names):
                 problem = f"{len(row)} columns, the header has {len(names)}"
                 skip.tolerate(InputError(problem, "quote fields", path=path, line=line))
@@ -91,7 +91,7 @@ def read_csv_records(
                 },
             )
     except csv.Error as error:
-        raise _broken(path, numbers[start], error) from None
+        raise _broken(path, numbers[0], error) from None
 
 
 def _broken(path: Location, line: int, error: csv.Error) -> InputError:
