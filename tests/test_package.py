@@ -54,6 +54,8 @@ def test_erag_engine_is_another_name_of_engine(tmp_path):
         "import erag_engine, erag_engine.tables, engine, engine.tables, engine.version\n"
         "from erag_engine import __version__, version\n"
         "from erag_engine.labels import registry\n"
+        "from erag_engine.reading.executors import NamedExecutor as named; import engine.reading.executors\n"
+        "assert named is engine.reading.executors.NamedExecutor\n"
         "import engine.labels.registry\n"
         "assert erag_engine.tables is engine.tables and version is engine.version\n"
         "assert registry is engine.labels.registry and engine.tables.__name__ == 'engine.tables'\n"

@@ -18,6 +18,9 @@ from typing import Any
 
 from .own import found, root
 
+# The modules of this folder itself.
+_OWN = {"own", "__main__"}
+
 
 @functools.cache
 def _engine() -> ModuleType:
@@ -42,7 +45,8 @@ class _Modules(MetaPathFinder, Loader):
     """Finds ``erag_engine.x`` as ``engine.x``, which is imported once."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return spec_from_loader(name, self) if name.startswith(f"{__name__}.") else None
+        above, _, below = name.partition(".")
+        return spec_from_loader(name, self) if above == __name__ and below not in _OWN else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         """None, for an empty module, whose place the real one takes."""
@@ -52,5 +56,5 @@ class _Modules(MetaPathFinder, Loader):
         sys.modules[module.__name__] = importlib.import_module(_engine().__name__ + below)
 
 
-# The last to be asked, after modules of this folder itself.
-sys.meta_path.append(_Modules())
+# The first to be asked: a package below is that of ``engine``, in whose folder others would find copies.
+sys.meta_path.insert(0, _Modules())
