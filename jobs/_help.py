@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
@@ -12,30 +12,25 @@ if TYPE_CHECKING:
 # Commands whose help shows some of their options, these, until it is asked for in full.
 LONG = ("evaluate", "plan")
 SHORT = frozenset(
-    f"--{name}"
-    for name in (
-        *(
-            "queries",
-            "corpus",
-            "run",
-            "reader",
-            "base-url",
-            "metric",
-            "k",
-            "measures",
-            "annotators",
-        ),
-        *(
-            "store",
-            "out",
-            "overwrite",
-            "json",
-            "config",
-            "probe-reads",
-            "price-per-hour",
-            "finish-in",
-        ),
-    )
+    [
+        "--queries",
+        "--corpus",
+        "--run",
+        "--reader",
+        "--base-url",
+        "--metric",
+        "--k",
+        "--measures",
+        "--annotators",
+        "--store",
+        "--out",
+        "--overwrite",
+        "--json",
+        "--config",
+        "--probe-reads",
+        "--price-per-hour",
+        "--finish-in",
+    ]
 )
 HELP_ALL = "--help-all"
 IN_FULL: ContextVar[bool] = ContextVar("in_full", default=False)
@@ -52,6 +47,12 @@ class ShortHelp:
             entries = [entry for entry in entries if not SHORT.isdisjoint(entry.positive_names)]
         if entries:
             DefaultFormatter()(console, options, panel.copy(entries=entries))
+
+    def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:
+        """As other commands show it; a formatter without this method would leave out the word."""
+        from cyclopts.help import DefaultFormatter
+
+        DefaultFormatter().render_usage(console, options, usage)
 
 
 def help_of(command: str) -> ShortHelp | None:
