@@ -322,8 +322,8 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     later = planned(shard_plans.planner_for(work, job, [0]), 1e9)
     assert 1 <= len(later) < len(first) - 1
     assert (
-        later[0].told.reused
-        == first[0].told.reused + pl.read_ipc_stream(io.BytesIO(first[0].reads)).height
+        later[0].unread.reused
+        == first[0].unread.reused + pl.read_ipc_stream(io.BytesIO(first[0].reads)).height
     )
 
 

@@ -38,6 +38,8 @@ COLLISIONS = {
     "evaluate --reader": (EVALUATE + " --reader {OUT}", {"x": "OUT/config.json"}),
     "evaluate --erag-reader": (EVALUATE + " --erag-reader {OUT}", {"x": "OUT/config.json"}),
     "evaluate --prompt": (EVALUATE + " --prompt {x}", {"x": "OUT/exported/prompt.txt"}),
+    "evaluate --batch-in": (EVALUATE + " --reader openai:m --batch-in {x}", {"x": "OUT/reads.parquet"}),
+    "evaluate --batch-out": (EVALUATE + " --reader openai:m --batch-out {q}", {"q": "q"}),
     "fuse --run": ("fuse --run {OUT} --run {r} --out {OUT}", {"r": "r.trec", "x": "OUT"}),
     "fuse --run, a link to it": ("fuse --run {link} --run {r} --out {OUT}", {"r": "r", "x": "OUT"}),
     "fuse --config": ("fuse --run {r} {r} --config {OUT} --out {OUT}", {"r": "r", "x": "OUT"}),

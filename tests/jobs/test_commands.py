@@ -308,7 +308,7 @@ def test_other_commands_refuse_bad_outputs_and_options(files, tmp_path, capsys):
         (["passages", corpus, "--out", tmp_path / "x.parquet", "--words", 0], "--words is 0"),
         (["index", "bm25", "--corpus", corpus, "--out", run], "is a file"),
         ([*retrieve, tmp_path], "is a directory"),
-        ([*retrieve, tmp_path / "r", "--b", 3], "b from 0 to 1"),
+        ([*retrieve, tmp_path / "r", "--b", 3], "--b is 3; use a number from 0 to 1"),
         ([*retrieve, tmp_path / "r"], "is not an index"),
         (["demo", "--out", run], "is a file"),
         (["bogus"], "bogus"),

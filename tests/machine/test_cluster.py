@@ -107,6 +107,7 @@ def test_workers_of_a_joined_cluster_are_asked_to_hide_gpus_and_a_submitted_job_
     asked = []
     monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(cluster.ray, "init", lambda **settings: asked.append(settings))
+    monkeypatch.setattr(cluster, "_refuse_unreachable", lambda address: None)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     names = (cluster._HIDES, cluster._THREADS)
     for name in names:

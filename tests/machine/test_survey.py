@@ -1,6 +1,7 @@
 """Precision and engine are those of the nodes that read, where all of them agree."""
 
 import importlib.util
+from importlib.machinery import ModuleSpec
 
 import pytest
 
@@ -42,7 +43,11 @@ def test_this_machine_is_asked_where_it_reads_itself(settings, monkeypatch):
 def test_vllm_reads_where_it_is_installed_beside_a_gpu_that_is_used(gpu, installed, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(device, "machine_has_gpu", lambda: gpu)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: installed or None)
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: ModuleSpec(name, None, origin=name) if installed else None,
+    )
     monkeypatch.setattr(compiler, "lacking", lambda: "")
     assert survey.reading_on_vllm(PoolSettings()) == (gpu and installed)
     assert not survey.reading_on_vllm(PoolSettings(gpus_per_actor=0))

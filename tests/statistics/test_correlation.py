@@ -96,7 +96,7 @@ def test_without_resamples_there_is_no_interval():
         ({"resamples": -1}, "`resamples` is -1"),
         ({"confidence": 95}, "`confidence` is 95"),
         ({"confidence": float("nan")}, "`confidence` is nan"),
-        ({"confidence": 0.0}, "`confidence` is 0.0"),
+        ({"confidence": 0.0}, "`confidence` is 0; use a number between 0 and 1"),
         ({"seed": -1}, "`seed` is -1"),
     ],
 )
