@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from engine import tables
 from engine.evaluation.fitting import Judgments, identical_note
 from engine.evaluation.inputs import (
     EvaluationInputs,
@@ -22,23 +21,14 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
 from engine.evaluation.titles import match_titles, without_titles
 from engine.messages.errors import InputError
-from engine.messages.notes import Note
 from engine.messages.wording import quoted
 from engine.python.record_forms import Record, is_path, plain, records
 from engine.python.run_forms import Texts, runs_of
 from engine.sources.passages.listed import Collected
 from engine.sources.passages.read import passages_of
-from engine.sources.queries.groups import Groups
 from engine.sources.queries.kilt import kilt_row
 from engine.sources.queries.plain import plain_rows
-from engine.sources.queries.read import (
-    WRITTEN_LISTS,
-    QuerySet,
-    joined,
-    notes_of,
-    read_answers,
-    read_query_set,
-)
+from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read_answers
 from engine.sources.queries.rows import QueryRow
 from engine.sources.runs.checks import without_identical
 from engine.sources.strangers import count_strangers
@@ -147,35 +137,20 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
 
 
 def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySet:
-    notes: list[Note] = []
-    if is_path(given.queries):
-        found = read_query_set(
-            given.queries, need_answers=need_answers and given.answers is None, column=column
-        )
-        if given.answers is None:
-            return found
-        rows = [
-            QueryRow(None, query_id, query, own, gold, tuple(found.titles.get(query_id, ())))
-            for query_id, query, own, gold in found.table.iter_rows()
-        ]
-        unanswerable, groups = found.unanswerable, found.groups
-        notes = [note for note in found.notes if note.code == WRITTEN_LISTS]
-    else:
-        rows, unanswerable = list(_query_rows(given.queries)), 0
-        grouped = Groups(_QUERIES, column)
-        for row in rows:
-            grouped.add(row)
-        groups = grouped.found()
-    if given.answers is not None:
-        rows, note = joined(_QUERIES, rows, _answers(rows, given.answers), _ANSWERS)
-        notes.append(note)
-    unanswerable += sum(row.unanswerable for row in rows)
-    rows = [row for row in rows if not row.unanswerable]
-    _refuse_rows(rows, need_answers=need_answers)
-    values = [(row.query_id, row.query, row.answers, row.provenance) for row in rows]
-    table = pl.DataFrame(values, schema=tables.QUERIES, orient="row")
-    titles = {row.query_id: row.titles for row in rows if row.titles}
-    return QuerySet(table, unanswerable, titles, groups, (*notes_of(rows), *notes))
+    path, rows, unanswerable = (
+        query_rows(given.queries, None, column)
+        if is_path(given.queries)
+        else (_QUERIES, _query_rows(given.queries), 0)
+    )
+    answers = None if given.answers is None else _ANSWERS
+    rows = list(rows)
+    if not rows and not unanswerable:
+        raise InputError("there is no query", "give one with its answers", path=path)
+    found = {} if answers is None else _answers(rows, given.answers)
+    remedy = "add at least one, or give `answers`"
+    return query_set_of(
+        path, rows, unanswerable, answers, found, need_answers=need_answers, remedy=remedy, column=column
+    )  # fmt: skip
 
 
 def _query_rows(given: Any) -> Iterator[QueryRow]:
@@ -228,25 +203,6 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> dict[str, QueryRow | Non
     )
     found = {row.query_id: row for row in plain_rows(_ANSWERS, records, need_text=False)}
     return {**found, **{key: None for key in given if key not in names}}
-
-
-def _refuse_rows(rows: Sequence[QueryRow], *, need_answers: bool) -> None:
-    if not rows:
-        raise InputError("there is no query", "give one with its answers", path=_QUERIES)
-    seen: set[str] = set()
-    for row in rows:
-        problem, remedy = "", ""
-        if row.query_id in seen:
-            problem, remedy = "comes twice", "make query ids unique"
-        elif not row.query.strip():
-            problem, remedy = "is empty", "write its text"
-        elif need_answers and not row.answers:
-            problem, remedy = "has no answers", "add at least one, or give `answers`"
-        if problem:
-            raise InputError(
-                f"query {quoted(row.query_id)} {problem}", remedy, path=_QUERIES, line=row.line
-            )
-        seen.add(row.query_id)
 
 
 def _passages(given: Any, texts: Texts | None) -> Collected:

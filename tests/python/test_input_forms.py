@@ -188,7 +188,7 @@ def test_judgments_may_be_a_dictionary_a_table_or_a_file(tmp_path):
         ({"queries": []}, "queries: there is no query"),
         ({"queries": 3}, "queries: is of the type int; give a path, a Polars or pandas frame"),
         ({"queries": [QUERIES[0], 7]}, "queries:2: is a row of the type int"),
-        ({"queries": [QUERIES[0], QUERIES[0]]}, "queries:2: query '1' comes twice"),
+        ({"queries": [QUERIES[0], QUERIES[0]]}, "queries:2: duplicate query id '1' (see line 1)"),
         ({"queries": [{"id": "1", "answers": ["a"]}]}, "queries:1: query '1' has no text"),
         ({"queries": {"1": {"query": " ", "answers": ["a"]}}}, "queries:1: query '1' is empty"),
         ({"queries": [{**QUERIES[0], "answers": [3]}]}, "queries:1: answers of query '1' are not strings"),

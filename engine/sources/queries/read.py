@@ -85,11 +85,36 @@ def read_query_set(
         InputError: a file is unreadable or empty, a query lacks an id, text or answers, an id is
             duplicated, ``answers`` has none of the queries, or no query has the field ``column``.
     """
+    place, rows, unanswerable = query_rows(path, layout, column)
+    found = {} if answers is None else read_answers(answers)
+    return query_set_of(
+        place, rows, unanswerable, answers, found, need_answers=need_answers, remedy=remedy, column=column
+    )  # fmt: skip
+
+
+def query_rows(
+    path: Location, layout: Layout | None, column: str | None
+) -> tuple[Location, Iterable[QueryRow], int]:
+    """The file of queries, with what ``rows_of`` gives of it; arguments are as in ``read_query_set``."""
     path = _file(path)
-    rows, unanswerable = rows_of(path, layout or layout_of(path), column=column)
+    return path, *rows_of(path, layout or layout_of(path), column=column)
+
+
+def query_set_of(
+    path: Location,
+    rows: Iterable[QueryRow],
+    unanswerable: int,
+    answers: Location | None,
+    found: Mapping[str, QueryRow | None],
+    *,
+    need_answers: bool,
+    remedy: str,
+    column: str | None,
+) -> QuerySet:
+    """As ``read_query_set``, of rows; ``found`` are answers that were given apart, as ``joined`` takes them."""
     notes: list[Note] = []
     if answers is not None:
-        rows, note = joined(path, list(rows), read_answers(answers), answers)
+        rows, note = joined(path, list(rows), found, answers)
         notes.append(note)
     checked: list[QueryRow] = []
     groups = Groups(path, column)
