@@ -247,6 +247,7 @@ def place(tmp_path_factory):
     dump = f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n{pages}</mediawiki>'
     (folder / "wikipedia.xml.bz2").write_bytes(bz2.compress(dump.encode()))
     (folder / "options.yaml").write_text("reader: ./my-llm\nmetric: em\nk: 10\nend-to-end: on\n")
+    (folder / "answers.jsonl").touch()  # commands before have stored what is asked
     (folder / "my_llm.py").write_text(
         "def ask(prompts):\n    return ['Oranjestad' for _ in prompts]\n\n"
         "def contains(output, references):\n    return float(any(r in output for r in references))\n\n"
@@ -281,6 +282,7 @@ def test_every_command_that_is_shown_runs(place, server, subtests):
         "ERAG_CACHE": str(place / "cache"),
         "OPENAI_API_KEY": "none",
         "OPENAI_BASE_URL": server,
+        "LITELLM_MASTER_KEY": "none",
     }
     for page, command in OF_ERAG:
         if page in ELSEWHERE:

@@ -7,6 +7,7 @@ import math
 import platform
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from engine.evaluation.answer_counts import SHOWN
@@ -219,11 +220,13 @@ def _version(package: str) -> str | None:
 
 
 def jsonable(value: Any) -> Any:
-    """The value as JSON can hold it: NaN and infinities become null, keys strings."""
+    """The value as JSON can hold it: NaN and infinities become null, keys and paths strings."""
     if isinstance(value, dict):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [jsonable(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, Path):
+        return str(value)
     return value

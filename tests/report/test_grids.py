@@ -1,5 +1,6 @@
 """What the reads of each kind cost, as a table."""
 
+import json
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from engine.reading.costs import SINGLE, WHOLE, KindCosts, ReadingCosts
 from engine.report import grids
 from engine.report.findings import Findings
 from engine.report.grids import Labelling
-from engine.report.summary import configuration
+from engine.report.summary import configuration, jsonable
 
 ERAG = Labelling("erag", "reader")
 
@@ -23,6 +24,12 @@ def asked(*, roles=(), **options):
     return Findings(
         {"configuration": settings, "means": [], "reading": {}, **described}, Path(), None
     )
+
+
+def test_settings_with_paths_go_into_the_summary():
+    """A batch whose answers have all been taken ends by writing it."""
+    settings = jsonable(configuration(Settings.of(batch_in=Path("a.jsonl")), "pool", {}))
+    assert json.loads(json.dumps(settings))["batch_in"] == "a.jsonl"
 
 
 def kind(**given):
