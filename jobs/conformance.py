@@ -119,16 +119,16 @@ def _table(title: str, reference: Reference, unit: str, tolerance: float) -> Tab
     plural = "queries" if unit == "query" else f"{unit}s"
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title_justify="left")
     table.title = Text(title)
-    for header in ("measure", "there"):
+    for header in ("measure", "reference's"):
         table.add_column(header, no_wrap=True)
-    for header in (plural, "mean there", "mean here", "largest difference"):
+    for header in (plural, "reference mean", "engine mean", "largest difference"):
         table.add_column(header, justify="right", no_wrap=True)
     differing = any(not row.agrees(tolerance) for row in reference.rows)
     excused = any(row.rule for row in reference.rows)
     if differing:
         table.add_column(f"at {unit}", no_wrap=True, max_width=40)
     if excused:
-        table.add_column("by its rules", no_wrap=True)
+        table.add_column("under its rules", no_wrap=True)
     for row in reference.rows:
         cells = [row.measure, row.there, str(row.n), f"{row.their_mean:.4f}", f"{row.our_mean:.4f}"]
         cells.append(_number(row.difference))
@@ -160,9 +160,7 @@ def _verdict(results: Sequence[Comparison], tolerance: float) -> tuple[str, bool
         count = f"{len(bad)} of {counted(len(rows), 'comparison[|s]')} by more than {tolerance:g}"
         return f"differs: {count}: {first}{more}", True
     excused = sum(not row.agrees(tolerance) for _, row in rows)
-    rules = (
-        f", {excused} of them once ours follows the reference's declared rule" if excused else ""
-    )
+    rules = f", {excused} of them after applying the reference's declared rule" if excused else ""
     return f"conforms: {counted(len(rows), 'comparison[|s]')} within {tolerance:g}{rules}", False
 
 

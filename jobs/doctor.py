@@ -33,8 +33,8 @@ _USES = {
     "korean": "Korean morphemes for BM25",
     "local": "readers and encoders on this machine",
     "page": "the page of an evaluation",
-    "ray": "reads in several processes, and on clusters",
-    "retrieval": "BM25, search among vectors, query coverage",
+    "ray": "LLM calls in several processes and on clusters",
+    "retrieval": "BM25, vector search, query coverage",
     "training": "training readers on Ray",
 }
 
@@ -43,8 +43,8 @@ _USES = {
 def doctor() -> None:
     """Check that this machine has what the engine needs; exit status 1 if something is missing.
 
-    Extras and bundled files that are left out are named with what installs them: without them, given runs
-    can be evaluated.
+    Lists extras and bundled files that are not installed, with the command that installs them. You can
+    evaluate your own runs without them.
     """
     checks: list[tuple[str, Callable[[], str]]] = [
         ("python", lambda: sys.version.split()[0]),
@@ -80,7 +80,7 @@ def _cpu() -> str:
         return f"{count} CPUs"
     dtype = device.best_dtype()
     steady = dtype != "bfloat16" or device.machine_has_gpu() or device.bf16_rows_are_steady()
-    changing = "" if steady else ", in which AMX lets an output change with its batch"
+    changing = "" if steady else "; with AMX an output can change with its batch"
     return f"{count} CPUs; readers run in {dtype} by default{changing}"
 
 
@@ -112,7 +112,7 @@ def _engine() -> str:
         return f"{version}: decoder-only readers run on it; T5 readers on the engine's own loops"
     if device.machine_has_gpu():
         return (
-            f"the engine's own loops, padded; {version}, which a GPU is meant for: run 'make gpu'"
+            f"the engine's own loops, padded; {version}, which suits a GPU better: run 'make gpu'"
         )
     return f"the engine's own loops; {version}"
 

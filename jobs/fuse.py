@@ -41,7 +41,7 @@ def fuse(
     name
         Name of the fused system.
     constant
-        Added to every rank.
+        Constant of reciprocal rank fusion, which is added to every rank.
     """
     fitted("k", k, Positive)
     fitted("constant", constant, Natural)

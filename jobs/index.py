@@ -167,8 +167,8 @@ def several(
     out
         Directory of the indexes: bm25, and one named after each encoder.
     encoder
-        Encoders, as in erag index dense; ENCODER=PRESET for one whose files do not say how it is used,
-        as in intfloat/multilingual-e5-large=e5.
+        Encoders, as in erag index dense; ENCODER=PRESET if its files do not say how to use it, as in
+        intfloat/multilingual-e5-large=e5.
     memory
         Memory limit of one actor (1.5GiB).
     skip_bad
@@ -208,7 +208,7 @@ def _encoders(given: Sequence[str]) -> dict[str, PassageEncoderOptions]:
         name = PurePosixPath(model).name
         if name in ("", "bm25") or name in encoders:
             raise InputError(
-                f"`encoder` {model!r} would be the index {name!r}, which is another's",
+                f"`encoder` {model!r} needs the name {name!r} for its index, which is taken",
                 "give encoders with different names, or build them with erag index dense",
             )
         encoders[name] = PassageEncoderOptions(encoder=model, preset=preset or None)

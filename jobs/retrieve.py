@@ -179,7 +179,7 @@ def _names_a_file(name: str) -> bool:
 def _refuse_dense_options(options: SearchOptions) -> None:
     for option, value in (("--encoder", options.encoder), ("--approximate", options.approximate)):
         if value is not None:
-            raise InputError(f"{option} without a dense index", "leave it out, or give one")
+            raise InputError(f"{option} without a dense index", "leave it out, or add a dense one")
 
 
 def _require_corpus(

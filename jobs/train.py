@@ -85,11 +85,11 @@ def parameters() -> list[inspect.Parameter]:
             "memory",
             Size,
             _RUNNING,
-            "Memory of one worker, as in 12GiB; 0 stands for what the machine has room for. It decides how many "
-            "queries go through the model at once, and not what is learned.",
+            "Memory limit of one worker, as in 12GiB; 0 for what the machine has. It changes how many queries go "
+            "through the model at once, but not what the model learns.",
             0,
         ),
-        option("dry_run", bool, _RUNNING, "Check everything, say what would be done, and train nothing.", False),
+        option("dry_run", bool, _RUNNING, "Check everything and print the plan, without training.", False),
         inspect.Parameter(
             "config",
             inspect.Parameter.KEYWORD_ONLY,
@@ -105,8 +105,8 @@ def _of_reader() -> list[inspect.Parameter]:
             "reader",
             str,
             _READER,
-            "What training starts from: a T5 as erag evaluate takes one; or a directory with a T5's config.json and "
-            "its tokenizer alone, whose weights are then drawn at random.",
+            "Model to start from: a T5, as for erag evaluate; or a directory with only the config.json and tokenizer "
+            "of a T5, to start from random weights.",
         ),
         option(
             "augmentation",
@@ -121,7 +121,7 @@ def _of_reader() -> list[inspect.Parameter]:
             "prompt",
             str | None,
             _READER,
-            "Prompt template, as in erag evaluate, which then needs the same one; by default t5.",
+            "Prompt template, as in erag evaluate; use the same one there. By default t5.",
             None,
         ),
         option(
@@ -140,9 +140,9 @@ def train_command() -> Callable[..., None]:
     def train(**options: Any) -> None:
         """Train a reader of the T5 family, by default as Fusion-in-Decoder.
 
-        The recipe's defaults are those of eRAG's study. What is left is a directory that --reader takes, in the
-        folder model of --out, with the curve beside it. A command that was killed goes on from its latest
-        checkpoint when it is run again.
+        The defaults of the recipe are those of eRAG's study. The trained model goes to the folder model in --out,
+        which --reader takes, with the training curve beside it. To resume a killed command from its latest
+        checkpoint, run it again.
         """
         files, recipe = take(TrainingFiles, options), take(Recipe, options)
         workers = take(Workers, options)

@@ -77,7 +77,7 @@ def _table(title: str, rows: pl.DataFrame, coverage: Coverage) -> Table:
     headers += ["in other\nstarts"] if repeated else []
     for header in (*headers, f"p (Holm,\n{coverage.figures.clusters} tests)"):
         result.add_column(Text(header), justify="right", no_wrap=True)
-    result.add_column(Text("\nthose nearest to its centroid"))
+    result.add_column(Text("\nqueries nearest to its centroid"))
     result.add_column(Text("\ncosine"), justify="right", no_wrap=True)
     for row in rows.iter_rows(named=True):
         values = [str(row[CLUSTER]), f"{row[USER_QUERIES]} ({share(row, coverage)})"]
@@ -115,11 +115,11 @@ def lines(coverage: Coverage) -> list[str]:
         f"{counted(f.evaluation_queries, 'evaluation [query|queries]')}, "
         f"{counted(f.user_queries, 'user [query|queries]')} "
         f"({coverage.user_texts} distinct); {grain}",
-        f"user queries without an evaluation query in their cluster: {f.share:.1%} "
+        f"User queries without an evaluation query in their cluster: {f.share:.1%} "
         f"[{f.low:.1%}, {f.high:.1%}]{starts}",
-        f"expected by chance, with as many evaluation queries drawn at random from both: "
-        f"{f.expected_share:.1%}; p of as much or more: {layout.p_value(f.p)}",
-        f"in the tightest clusters, those shown: {counted(f.uncovered_queries, 'user [query|queries]')}, in "
+        f"Expected if as many evaluation queries were drawn at random from both: "
+        f"{f.expected_share:.1%}; {layout.p_text(f.p)}",
+        f"In the tightest clustering, which is shown: {counted(f.uncovered_queries, 'user [query|queries]')}, in "
         f"{counted(f.uncovered_clusters, 'cluster[|s]')} ({f.expected_clusters:.1f} expected by chance)",
         *(f"note: {note}" for note in notes(coverage)),
     ]
@@ -146,12 +146,12 @@ def notes(coverage: Coverage) -> Iterator[str]:
         )
     elif f.p < ALPHA:
         yield (
-            "more is left out than chance explains: the evaluation is not representative of what "
+            "the gaps are larger than chance explains: the evaluation is not representative of what "
             "users ask"
         )
     else:
         yield (
-            f"what is left out could be chance (p {layout.p_value(f.p)}); more evaluation queries, or "
+            f"the gaps could be due to chance ({layout.p_text(f.p)}); more evaluation queries, or "
             "fewer clusters, could show a difference"
         )
     if f.unasked_clusters:

@@ -66,7 +66,7 @@ def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]
             faiss_index.train(sample)
         except RuntimeError as error:
             raise InputError(
-                f"`factory` {factory} cannot learn from {len(sample)} passages ({_reason(error)})",
+                f"`factory` {factory} cannot be trained on {len(sample)} passages ({_reason(error)})",
                 "use fewer cells, or leave `factory` out",
             ) from None
     for block in blocks():

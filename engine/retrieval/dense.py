@@ -224,7 +224,7 @@ def search(
     directory = Path(directory)
     index = manifest.read(directory)
     manifest.require_kind(index, ["dense"], directory)
-    require("a search among vectors", "retrieval", "faiss")
+    require("vector search", "retrieval", "faiss")
     spec = locate(
         encoder_of(index, encoder=encoder, threads=threads, trust_remote_code=trust_remote_code)
     )
@@ -240,7 +240,7 @@ def search(
     if actors and actors.has_gpu_code:
         searcher = actors
     elif actors and searcher is None:
-        on_event("FAISS has no code for GPUs: vectors are searched on the CPUs of this machine")
+        on_event("this build of FAISS has no GPU support: vectors are searched on the CPU")
     blocks = read_blocks(directory, index, block=on_gpu if searcher else block)
     best = flat.search_flat(blocks, vectors, k=k, searcher=searcher, on_event=on_event)
     return _as_run(best, queries, name)
@@ -318,7 +318,7 @@ def executor_for(
     """What encodes ``count`` shards; ``settings`` as ``IndexOptions.pool`` gives them."""
     if (settings.gpus_per_actor or 0) > 1:
         raise InputError(
-            f"`gpus_per_actor` is {settings.gpus_per_actor:g}, and an encoder runs on one GPU",
+            f"`gpus_per_actor` is {settings.gpus_per_actor:g}, but an encoder runs on one GPU",
             "use 1 or a fraction",
         )
     small = count <= _FEW and not os.environ.get("RAY_ADDRESS") and not spec.memory

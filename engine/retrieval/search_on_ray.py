@@ -88,9 +88,7 @@ class SearchActor(TicketActor):
 
     def nearest(self) -> Nearest:
         if not self.has_gpu_code():
-            raise InputError(
-                "FAISS on one of the nodes has no code for GPUs", "run 'make gpu' there"
-            )
+            raise InputError("FAISS on one of the nodes has no GPU support", "run 'make gpu' there")
         return flat.nearest_on_gpu()
 
 

@@ -108,7 +108,7 @@ def load_progress(folder: Folder, run: str) -> Progress | None:
         return None
     except (ValueError, KeyError, TypeError):
         raise InputError(
-            "is not a checkpoint of a training, or one of an earlier version",
+            "is not a training checkpoint of this version of the engine",
             "give another folder, or remove it to train anew",
             path=folder.shown(_STATE),
         ) from None

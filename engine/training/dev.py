@@ -77,7 +77,7 @@ def values(
     failed = reads.filter(pl.col(FAILURE).is_not_null())
     if not failed.is_empty():
         raise ReadError(
-            f"a development query could not be read: {failed[FAILURE][0]}; give more `memory`, "
+            f"the reader failed on a development query: {failed[FAILURE][0]}; give more `memory`, "
             "or fewer passages with `k`"
         )
     return score_outputs(reads, queries, metric)[VALUE]

@@ -151,11 +151,11 @@ def _of_dev(train: Readings, dev: Readings) -> list[Note]:
         count_note(
             "learned_dev_queries",
             int(both),
-            "development [query is|queries are] trained on, too: the metric says too much",
+            "development [query is|queries are] in the training set, too: the metric will be too high",
         ),
         count_note(
             "dev_queries_without_results",
             dev.queries.height - dev.lists.height,
-            "development [query has|queries have] no listed passage and [is|are] read without any",
+            "development [query has|queries have] no listed passage: the reader gets [it|them] without any",
         ),
     ]

@@ -208,8 +208,8 @@ def _tokens(shapes: Iterable[tuple[int, int, int]]) -> int:
 def diverged(what: str) -> InputError:
     """The error for a training whose numbers have grown out of all bounds."""
     return InputError(
-        f"{what} of the model in training is not a number any more",
-        "train with a lower `learning_rate`, or shorter gradients with `clip`",
+        f"training diverged: {what} is not a finite number",
+        "use a lower `learning_rate` or a smaller `clip`",
     )
 
 
@@ -271,8 +271,8 @@ def load_learner(
         if not batching.is_out_of_memory(error):
             raise
         raise InputError(
-            "memory cannot hold it with its gradients and the optimizer, which take "
-            f"{TRAINED_BYTES * parameters / 2**30:.1f} GiB, and learn from 512 tokens",
+            "is too large to train in memory: the model, its gradients and the optimizer take "
+            f"{TRAINED_BYTES * parameters / 2**30:.1f} GiB, beside the activations",
             "use a smaller reader, or a machine with more memory",
             path=spec.name,
         ) from None

@@ -45,7 +45,7 @@ def _page(summary: Mapping[str, Any]) -> Page:
         ("parameters", f"{summary['start']['parameters']:,}"),
         ("versions", versions),
     ]
-    parts = [Part("loss", "Loss", "How it learned", pictures=("loss",))]
+    parts = [Part("loss", "Loss", "Training loss", pictures=("loss",))]
     drawings = [_losses(summary)]
     if summary["evaluations"]:
         drawings.append(_evaluations(summary))
@@ -53,7 +53,7 @@ def _page(summary: Mapping[str, Any]) -> Page:
         title = "On the development queries"
         parts.append(Part("dev", "Evaluations", title, grids=grids, pictures=("evaluations",)))
     return Page(
-        title="A reader in training: erag-engine",
+        title="Training of a reader: erag-engine",
         answer=Answer(sentence(headline), [sentence(reason) for reason in reasons], facts),
         parts=parts,
         drawings=drawings,
@@ -77,7 +77,7 @@ def _losses(summary: Mapping[str, Any]) -> Drawing:
         axes = figure.add_subplot()
         middles, means = smoothed(losses)
         axes.plot(range(1, len(losses) + 1), losses, color=FAINT, label="each step")
-        axes.plot(middles, means, color=COLOURS[0], label="means of stretches")
+        axes.plot(middles, means, color=COLOURS[0], label="mean")
         axes.set_xlabel("step")
         axes.set_ylabel("cross entropy per token")
         axes.set_ylim(bottom=0)
@@ -85,8 +85,8 @@ def _losses(summary: Mapping[str, Any]) -> Drawing:
 
     length = max(1, -(-len(losses) // _POINTS))
     caption = (
-        "Cross entropy of the answers' tokens, in nats, with dropout as in training; means are over "
-        f"stretches of {length} steps." if length > 1 else
+        "Cross entropy of the answers' tokens, in nats, with dropout as in training; “mean” is over "
+        f"every {length} steps." if length > 1 else
         "Cross entropy of the answers' tokens, in nats, with dropout as in training."
     )  # fmt: skip
     return Drawing("loss", "The loss of each step", caption, 3.2, draw)
@@ -106,7 +106,7 @@ def _evaluations(summary: Mapping[str, Any]) -> Drawing:
         axes.set_ylim(bottom=0)
 
     caption = (
-        f"{metric} of the engine's own reader, with the model as it was after each of these steps, over "
+        f"{metric} of the engine's own reader, after each of these steps, on "
         f"{summary['counts']['dev_queries']:,} queries. Dotted: the step whose model is kept."
     )
     return Drawing("evaluations", "The metric on the development queries", caption, 3.0, draw)
@@ -123,8 +123,7 @@ def _grid(summary: Mapping[str, Any]) -> Grid:
         before = one["step"]
     return Grid(
         "evaluations",
-        "The loss is the mean over the steps since the evaluation before. Tokens are those of the encoder's inputs "
-        "until then.",
+        "Loss: mean over the steps since the previous evaluation. Tokens: the encoder's input tokens up to that step.",
         ["step", "tokens", summary["configuration"]["metric"], "loss", ""],
         rows,
     )

@@ -146,9 +146,9 @@ def lines(summary: Mapping[str, Any]) -> Iterable[str]:
     else:
         yield "no development queries: the model of the last step is kept"
     at_once = summary["at_once"][0]
-    anew = ", activations computed anew" if at_once["checkpointing"] else ""
+    anew = ", activations recomputed" if at_once["checkpointing"] else ""
     yield (
-        f"peak memory {summary['peak_memory'] / 2**20:,.0f} MiB of a worker; up to {at_once['tokens']:,} tokens at "
+        f"peak memory {summary['peak_memory'] / 2**20:,.0f} MiB per worker; up to {at_once['tokens']:,} tokens at "
         f"once{anew}"
     )
     yield from (f"note: {note}" for note in summary["notes"])

@@ -22,22 +22,21 @@ class Recipe(Checked):
     Attributes:
         k: Passages per query that the reader is trained with.
         epochs: Passes over the training queries.
-        batch: Queries per step (the effective batch), whatever fits into memory at once.
-        learning_rate: The highest; it rises from 0 over the first steps and falls to 0 by the last, both linearly.
+        batch: Queries per optimizer step, however many of them fit into memory at once.
+        learning_rate: Peak learning rate; it rises linearly from 0 over the first steps and falls linearly to 0.
         warmup: Share of the steps in which the learning rate rises, from 0 to 1.
         weight_decay: AdamW's weight decay.
-        clip: Longest gradient, as its norm over all weights; 0 for any.
-        target: Which of a query's reference answers is learned: the first, or any, drawn anew each epoch.
+        clip: Clip gradients to this norm over all weights; 0 for no clipping.
+        target: Reference answer to learn for each query: the first, or any, drawn at random each epoch.
         precision: Arithmetic of the forward pass; weights, gradients and the optimizer are in float32. By default
             bfloat16 where the machine is fast at it.
-        gradient_checkpointing: Compute activations anew for the backward pass instead of keeping them. By default
-            where one query of the longest kind would not fit into memory otherwise.
+        gradient_checkpointing: Recompute activations in the backward pass instead of keeping them. By default only
+            if a query of the greatest length would not fit into memory otherwise.
         evaluate_every: Steps from one evaluation on the development queries to the next; by default an epoch.
         patience: Evaluations without improvement after which training ends; by default it never ends early. The
-            model that is kept is that of the best evaluation, the latest of several.
+            model of the best evaluation is kept; of equally good ones, the latest.
         checkpoint_every: Steps from one checkpoint to the next; there is one after each evaluation, too.
-        seed: Of the order of queries, of the answers drawn, of dropout, and of weights where training starts from
-            scratch.
+        seed: Seed of the order of queries, the answers drawn, dropout, and random initial weights.
 
     Raises:
         InputError: a value out of range.
@@ -83,8 +82,8 @@ class Workers(Checked):
     """The processes that train.
 
     Attributes:
-        workers: How many share each batch; 0 trains in this process, without Ray.
-        gpus_per_worker: 1, or 0 to keep to CPUs. By default 1 where the cluster has GPUs.
+        workers: Worker processes that share each batch; 0 trains in this process, without Ray.
+        gpus_per_worker: 1, or 0 to use CPUs only. By default 1 where the cluster has GPUs.
 
     Raises:
         InputError: a number out of range.
@@ -98,5 +97,5 @@ class Workers(Checked):
         if not self.workers and self.gpus_per_worker is not None:
             raise InputError(
                 "`gpus_per_worker` without workers (`workers` 0)",
-                "leave it out, or use 1 of `workers`",
+                "leave it out, or set `workers` to 1 or more",
             )

@@ -65,8 +65,8 @@ def specify_start(
     )
     if made.template.choices:
         raise InputError(
-            "a prompt with choices, of which the reader writes none",
-            "train with a prompt that has the answer written",
+            "a prompt with choices, but training needs answers that the reader generates",
+            "use a prompt without choices",
             path=made.template.path,
         )
     refuse_too_little(memory, spec.parameters)

@@ -170,7 +170,7 @@ class FidTrainer(Trainer):
         if best is None or value >= best:
             progress.best = step
         if patience and progress.since_best() >= patience and not progress.ended:
-            progress.ended = f"no better evaluation among the last {patience}"
+            progress.ended = f"no improvement at the last {patience} evaluations"
             self.control.should_training_stop = True
         self.control.should_save = True
         metrics = {"eval_metric": value}

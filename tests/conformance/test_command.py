@@ -54,7 +54,7 @@ def test_all_references_are_compared_in_one_command(files, capsys):
     for package in ("pytrec-eval-terrier", "ir-measures", "transformers", "rouge", "erag"):
         assert any(line[:1] == [package] for line in lines), package
     assert lines[-1][:2] == ["conforms:", "12"]
-    assert "1 of them once ours follows the reference's declared rule" in printed
+    assert "1 of them after applying the reference's declared rule" in printed
 
 
 def test_a_difference_is_exit_status_1_and_named(files, capsys, monkeypatch):

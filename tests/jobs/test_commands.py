@@ -434,7 +434,7 @@ def test_doctor_wants_vllm_where_there_is_a_gpu(monkeypatch):
     )
     monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
     told = doctor._engine()
-    assert told.endswith("vLLM is not installed, which a GPU is meant for: run 'make gpu'")
+    assert told.endswith("vLLM is not installed, which suits a GPU better: run 'make gpu'")
 
 
 def test_doctor_finds_what_the_demo_needs(capsys):

@@ -245,7 +245,7 @@ def test_checkpoints_of_another_training_are_refused_and_stay(scene, tmp_path, c
     (place / "checkpoint.json").write_text("{}")
     assert train(scene, tmp_path / "out", "--checkpoints", place) == 2
     (line,) = (one for one in capsys.readouterr().err.splitlines() if one.startswith("erag: "))
-    assert "is not a checkpoint of a training" in line
+    assert "is not a training checkpoint" in line
     assert (place / "checkpoint.json").read_text() == "{}"
 
 

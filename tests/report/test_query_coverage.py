@@ -33,12 +33,12 @@ def test_uncovered_clusters_are_shown_with_their_queries_and_the_nearest_evaluat
         "60 evaluation queries, 200 user queries (200 distinct); 5 clusters of 260 distinct texts"
     )
     assert second == (
-        "user queries without an evaluation query in their cluster: 20.0% [14.7%, 26.2%] "
+        "User queries without an evaluation query in their cluster: 20.0% [14.7%, 26.2%] "
         "(mean of 10 starts of k-means, 20.0% in each)"
     )
-    assert third.endswith("; p of as much or more: <0.001")
+    assert third.endswith("; p < 0.001")
     assert "40 user queries, in 1 cluster (0.0 expected by chance)" in fourth
-    assert note.startswith("note: more is left out than chance explains")
+    assert note.startswith("note: the gaps are larger than chance explains")
 
 
 def test_a_cluster_with_too_few_evaluation_queries_is_shown_apart():
@@ -54,7 +54,7 @@ def test_a_cluster_with_too_few_evaluation_queries_is_shown_apart():
 def test_notes_tell_what_the_figures_can_show():
     users = queries(*asked(6, ["films", "songs"]))
     few = measure(queries("films 50", "law 50"), users, encode, clusters=3)
-    assert any("could be chance (p " in line for line in lines(few))
+    assert any("could be due to chance (p = " in line for line in lines(few))
     assert lines(few)[-1] == ("note: 1 evaluation query is in 1 cluster without a user query")
     all_ = measure(users, users, encode, clusters=5)
     assert lines(all_)[-1].startswith("note: every cluster has an evaluation query")

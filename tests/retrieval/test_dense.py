@@ -224,7 +224,7 @@ def test_approximate_search_by_a_factory_string(factory, corpus, queries, spec, 
 def test_factory_strings_are_checked_before_anything_is_encoded(corpus, spec, tmp_path):
     with pytest.raises(InputError, match="FAISS cannot build an index 'XYZ'"):
         build(corpus, tmp_path / "i", spec, factory="XYZ", executor=never)
-    with pytest.raises(InputError, match="`factory` IVF500,Flat cannot learn from 300 passages"):
+    with pytest.raises(InputError, match="`factory` IVF500,Flat cannot be trained on 300 passages"):
         build(corpus, tmp_path / "i", spec, factory="IVF500,Flat")
 
 

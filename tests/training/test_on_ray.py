@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_is_replaced_and_goes_on(plan, ray_session, tmp_
 def test_an_error_of_input_is_raised_as_it_is_and_once(plan, ray_session, tmp_path):
     folder = folder_at(tmp_path)
     folder.write("checkpoint.json", b"{}")
-    with pytest.raises(InputError, match=r"checkpoint\.json: is not a checkpoint of a training"):
+    with pytest.raises(InputError, match=r"checkpoint\.json: is not a training checkpoint"):
         train_on_ray(plan, folder, Workers())
     assert folder.names() == ["checkpoint.json"]
 
