@@ -51,7 +51,7 @@ def evaluate(
         inputs: queries, passages and runs (``evaluation.inputs.read_inputs``), read at the ``k`` of the
             settings or at a larger one.
         settings: what to do.
-        store, on_progress, on_event, executor: as in ``Context``.
+        store: where LLM calls are cached; this and the arguments after it are those of ``Context``.
 
     Raises:
         InputError: the inputs were read at a smaller ``k``, an annotator lacks what it needs, or a label
