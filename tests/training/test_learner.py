@@ -236,7 +236,7 @@ def test_a_reader_that_memory_cannot_hold_in_training_is_refused(start, monkeypa
         raise RuntimeError("CUDA out of memory. Tried to allocate")
 
     monkeypatch.setattr(Learner, "fit_into", short_of_memory)
-    with pytest.raises(InputError, match="its gradients and the optimizer, which take 0.0 GiB"):
+    with pytest.raises(InputError, match="the model, its gradients and the optimizer take 0.0 GiB"):
         load(start)
 
 
