@@ -62,6 +62,7 @@ class Rule:
         body = text.lstrip()
         thinks = self.opened or body.startswith(opening)
         within, closed, rest = body.removeprefix(opening).partition(closing)
+        closed = closed if thinks or opening not in within else ""  # a thought in the answer stays
         if thinks and not closed:
             return Parts(within.strip(), "", is_thinking=True)
         answer = rest if closed else text

@@ -31,6 +31,7 @@ CASES = {
     "<think>\nLet me see.\n</think>\n\nLima\n": ("Let me see.", "Lima"),
     "\n<think></think>Lima": ("", "Lima"),
     "<think>Lima?\nOr Quito?</think>": ("Lima?\nOr Quito?", ""),
+    "Lima <think>or Quito?</think>": (None, "Lima <think>or Quito?</think>"),
     "<think>\nLet me see. Lima": FAILED,
     "": (None, ""),
     "\n": (None, ""),
