@@ -20,6 +20,7 @@ from engine.report.page.plotting import (
     Drawing,
     add_legend,
     draw_intervals,
+    forest,
     name_rows,
 )
 from engine.tables import DOC_IDS, PROMPT_TOKENS, TAU, high_of, low_of
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
 
 # Runs, and annotators, that a picture has room for.
 _MOST_RUNS, _MOST_SERIES = 20, 6
+_APART = "Runs whose intervals overlap may still differ: they answer the same queries. Decide by the paired differences."
 
 
 def drawings(findings: Findings) -> Iterator[Drawing]:
     """Every picture that the evaluation has figures for."""
+    if any(lead["difference"] for lead in findings.leads.values()):
+        yield _differences(findings)
     if findings.runs:
         yield _scores(findings)
     if any(findings.agreement(name) for name in findings.annotators):
@@ -51,6 +55,34 @@ def drawings(findings: Findings) -> Iterator[Drawing]:
     kinds = findings.summary["reading"].get("kinds") or {}
     if len(kinds) > 1 and all(kind["done"] for kind in kinds.values()):
         yield _costs(kinds, _longest_prompts(findings))
+
+
+def _differences(findings: Findings) -> Drawing:
+    """The leads of the verdict, seen from the other runs, with the same intervals."""
+    best, choice = findings.best_run, findings.summary["verdict"]
+    shown = [run for run in findings.runs if run in findings.leads][: _MOST_RUNS - 1]
+    leads = [findings.leads[run] for run in shown]
+    rows = [
+        (run, -lead["difference"], -lead["high"], -lead["low"])
+        for run, lead in zip(shown, leads, strict=True)
+    ]
+    score = f"end-to-end score ({findings.metric})"
+    if choice["annotator"]:
+        score = f"{choice['annotator']} {choice['measure']}"
+    level = "no intervals, since there are no resamples"
+    if any(math.isfinite(lead["low"]) for lead in leads):
+        together = f" that hold together for all {choice['pairs']} pairs of runs"
+        level = f"{findings.confidence:.0%} intervals{together * (choice['pairs'] > 1)}"
+    rest = len(findings.leads) - len(shown)
+    more = f" The {len(shown)} best of {len(findings.leads)} other runs." if rest else ""
+    return forest(
+        "differences",
+        f"Difference from {best}, query by query",
+        f"Mean difference in the {score} over the {choice['n']:,} queries that all runs have, with {level}. An "
+        f"interval left of 0 (dashed): the run is worse than {best}; one that holds 0: the data do not tell.{more}",
+        rows,
+        f"difference in the {score}",
+    )
 
 
 def _scores(findings: Findings) -> Drawing:
@@ -86,8 +118,8 @@ def _scores(findings: Findings) -> Drawing:
     return Drawing(
         "scores",
         "End-to-end score and labels' scores, by run",
-        f"Means over {n:,} queries with {findings.confidence:.0%} intervals. Because the runs share queries, "
-        f"their differences are more precise than these intervals suggest.{more}",
+        f"Means over {n:,} queries with {findings.confidence:.0%} intervals of each mean alone. "
+        f"{_APART * (len(findings.runs) > 1)}{more}",
         1.1 + 0.14 * len(series) + len(runs) * (0.22 + 0.11 * len(series)),
         draw,
     )

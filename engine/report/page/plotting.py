@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 # that colour is never the only sign. The page maps them to lighter ones on a dark ground.
 INK, FAINT = "#1f2328", "#d1d9e0"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-# Letters of a name in a picture.
-_LONGEST = 80
+# Letters of a name in a picture, and of a line of it beside a row.
+_LONGEST, _LINE = 80, 28
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -74,6 +75,35 @@ def draw_intervals(
     )
 
 
+def forest(
+    name: str,
+    title: str,
+    caption: str,
+    rows: Sequence[tuple[str, float, float, float]],
+    axis: str,
+) -> Drawing:
+    """A forest plot: differences with their intervals, a row each, and 0 marked.
+
+    Args:
+        name: of the picture's files.
+        title: what it shows.
+        caption: what the differences are of, and how their intervals were made.
+        rows: a label, an estimate, and the bounds of its interval; NaN bounds for none.
+        axis: what the differences are, and in which unit.
+    """
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.axvline(0, color=INK, linewidth=1.2, linestyle="--", zorder=2)
+        bounds = [(low, high) for _, _, low, high in rows]
+        draw_intervals(axes, [value for _, value, _, _ in rows], range(len(rows)), bounds, 0, None)
+        name_rows(axes, [label for label, *_ in rows])
+        axes.set_xlabel(axis)
+        axes.margins(x=0.08)
+
+    return Drawing(name, title, caption, 1.0 + 0.34 * len(rows), draw)
+
+
 def label_of(text: str) -> str:
     """A name as a picture can show it: in one line, without control characters, and cut."""
     shown = "".join(
@@ -84,7 +114,8 @@ def label_of(text: str) -> str:
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Names of rows, the first one on top."""
-    axes.set_yticks(range(len(names)), [label_of(name) for name in names])
+    lines = [textwrap.fill(label_of(name), _LINE) for name in names]
+    axes.set_yticks(range(len(names)), lines)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
 
@@ -93,5 +124,10 @@ def add_legend(figure: Figure, axes: Axes, entries: int) -> None:
     """Say above the picture what each sign means, where there is more than one."""
     if entries > 1:
         handles, labels = axes.get_legend_handles_labels()
-        shown = [label_of(label) for label in labels]
-        figure.legend(handles, shown, loc="outside upper left", ncols=min(entries, 3))
+        shown = [textwrap.fill(label_of(label), 2 * _LINE) for label in labels]
+        longest = max(len(line) for label in shown for line in label.split("\n"))
+        # About 16 letters are an inch, and a sign with its margins takes 7.
+        columns = int(16 * figure.get_figwidth() / (longest + 7))
+        figure.legend(
+            handles, shown, loc="outside upper left", ncols=min(entries, 3, max(1, columns))
+        )

@@ -23,7 +23,7 @@ def test_every_file_beside_the_page_is_listed_and_is_what_it_says(folder):
     listed = json.loads((folder / "report" / "report.json").read_text())
     there = {p.relative_to(folder / "report").as_posix() for p in (folder / "report").rglob("*.*")}
     assert there == {*listed, "report.json"}
-    assert {"queries-0001.js", "tables/runs.tex", "figures/scores.svg"} <= there
+    assert {"queries-0001.js", "tables/runs.tex", "figures/differences.svg"} <= there
     for name in listed:
         content = (folder / "report" / name).read_bytes()
         if name.endswith(".png"):
