@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
+import httpcore2 as httpcore
 import httpx2 as httpx
 import openai
 
 # Bytes of a response, unpacked; answers have some thousand.
 LARGEST = 16 << 20
-_BEGUN = "erag_begun"
 
 
 class UntakenError(httpx.RequestError):
@@ -30,11 +32,12 @@ def bounded_client(seconds: float) -> httpx.Client:
     """A client whose responses are bounded.
 
     Args:
-        seconds: from when a request is made until its response has come in full.
+        seconds: from when a request is made until its response has come in full, headers and all.
     """
+    deadline = _Deadline()
 
     def begin(request: httpx.Request) -> None:
-        request.extensions[_BEGUN] = time.monotonic()
+        deadline.at = time.monotonic() + seconds
 
     def bound(response: httpx.Response) -> None:
         """Refuse a response, or have its body bounded while it comes."""
@@ -48,28 +51,86 @@ def bounded_client(seconds: float) -> httpx.Client:
         if packed not in ("identity", "gzip", "deflate"):
             raise UntakenError(f"the answer is packed ({packed}), though it was asked for as it is")
         assert isinstance(response.stream, httpx.SyncByteStream)
-        until = response.request.extensions[_BEGUN] + seconds
-        response.stream = _Bounded(response.stream, until, unpacks=packed != "identity")
+        response.stream = _Bounded(response.stream, unpacks=packed != "identity")
 
-    return openai.DefaultHttpxClient(
+    client = openai.DefaultHttpxClient(
         timeout=seconds,
         headers={"Accept-Encoding": "identity"},
         event_hooks={"request": [begin], "response": [bound]},
     )
+    # Its own timeout begins anew with every byte. It takes no other network, but through a transport of the
+    # caller's, for which it would forget the proxies of the environment.
+    transports: list[Any] = [client._transport, *client._mounts.values()]
+    for pool in [one._pool for one in transports if one is not None]:
+        pool._network_backend = _Network(pool._network_backend, deadline)
+    return client
+
+
+class _Deadline(threading.local):
+    """When the request that a thread makes must have ended; a thread makes one at a time."""
+
+    at: float
+
+    def left(self, timeout: float | None) -> float:
+        """The seconds until then, or a step's own timeout if that is shorter.
+
+        Raises:
+            ReadTimeout: it has passed.
+        """
+        left = self.at - time.monotonic()
+        if left <= 0:
+            raise httpcore.ReadTimeout("the answer has not come in full")
+        return left if timeout is None else min(left, timeout)
+
+
+class _Network(httpcore.NetworkBackend):
+    """A network whose connections keep a deadline, at every step."""
+
+    def __init__(self, network: httpcore.NetworkBackend, deadline: _Deadline) -> None:
+        self._network, self._deadline = network, deadline
+
+    def connect_tcp(
+        self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any
+    ) -> httpcore.NetworkStream:
+        left = self._deadline.left(timeout)
+        return _Stream(
+            self._network.connect_tcp(host, port, left, *args, **options), self._deadline
+        )
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, stream: httpcore.NetworkStream, deadline: _Deadline) -> None:
+        self._stream, self._deadline = stream, deadline
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, self._deadline.left(timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, self._deadline.left(timeout))
+
+    def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        left = self._deadline.left(timeout)
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, left), self._deadline)
 
 
 class _Bounded(httpx.SyncByteStream):
-    """The body of a response as it comes, unpacked, up to a time and a number of bytes."""
+    """The body of a response as it comes, unpacked, up to a number of bytes."""
 
-    def __init__(self, stream: httpx.SyncByteStream, until: float, *, unpacks: bool) -> None:
-        self._stream, self._until, self._unpacks = stream, until, unpacks
+    def __init__(self, stream: httpx.SyncByteStream, *, unpacks: bool) -> None:
+        self._stream, self._unpacks = stream, unpacks
 
     def __iter__(self) -> Iterator[bytes]:
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32) if self._unpacks else None
         left = LARGEST
         for chunk in self._stream:
-            if time.monotonic() > self._until:
-                raise httpx.ReadTimeout("the answer has not come in full")
             part = unpacker.decompress(chunk, left + 1) if unpacker else chunk
             left -= len(part)
             if left < 0:

@@ -171,7 +171,7 @@ def sends(body, headers=(), status=200):
 
 
 def drip():
-    while True:
+    for _ in range(25):
         yield b" "
         time.sleep(0.2)
 
@@ -209,10 +209,18 @@ def test_what_would_not_be_better_the_next_time_is_asked_once(answer, error, tol
     assert len(behaviour.times) == 1
 
 
-def test_an_answer_must_come_in_full_in_time(monkeypatch):
+def drips_headers(handler):
+    with contextlib.suppress(OSError):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        for part in drip():
+            handler.wfile.write(part)
+
+
+@pytest.mark.parametrize("answer", [sends(drip()), drips_headers])
+def test_an_answer_must_come_in_full_in_time(monkeypatch, answer):
     monkeypatch.setattr(clients, "ATTEMPTS", 1)
     monkeypatch.setattr(clients, "_FIRST_ATTEMPTS", 1)
-    behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: sends(drip()))
+    behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: answer)
     with pytest.raises(UnansweredError, match="no answer in time"):
         ask(behaviour, request_timeout=0.5)
 
