@@ -6,9 +6,25 @@ A program's own folder called ``engine`` comes first where it is in the current 
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from importlib.util import find_spec
-from pathlib import Path
+
+
+def _stop(*_: object) -> None:
+    """Ctrl-C before a command sees to it (``jobs._signals``), or behind its end."""
+    os.write(
+        2, b"erag: interrupted; every file is as it was, or whole; run the same command again\n"
+    )
+    os._exit(130)
+
+
+# While Python looks for the module of ``python -m jobs.X``; the command ``erag`` sees to it by itself.
+if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _stop)
+
+from importlib.util import find_spec  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 _ROOT = Path(__file__).resolve().parent.parent
 

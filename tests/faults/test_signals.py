@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: one line that says what is kept, the right status, and no process left."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,6 +87,21 @@ run_app(app, sys.argv[1:])
 """
 
 
+# A command that is interrupted while a module of it is imported.
+EARLY = """
+import os, runpy, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[2]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+module, sys.argv[0] = sys.argv[1], "-m"  # as python -m has it while it looks for the module
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
 def stopped(script, number, *arguments, group=False, after=0.5):
     """Start a command, signal it while it works; its status, what it said, and the seconds it took."""
     process = subprocess.Popen(
@@ -109,6 +125,17 @@ def stopped(script, number, *arguments, group=False, after=0.5):
         time.sleep(0.1)
     assert not [one for one in below if is_alive(one)]
     return process.returncode, said, took, below
+
+
+@pytest.mark.parametrize(
+    ("module", "imported"),
+    [("erag_engine", "erag_engine.own"), ("jobs.cli", "jobs._command"), ("jobs.cli", "pyarrow")],
+)
+def test_an_interruption_of_the_first_imports_is_one_line(module, imported):
+    command = [sys.executable, "-c", HEEDED + EARLY, module, imported]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130
+    assert re.fullmatch("erag: interrupted; .*\n", done.stderr)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

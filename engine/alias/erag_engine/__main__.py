@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-
-from .own import found, root
 
 
 def main() -> None:
     """Run the command with this installation's packages, whatever PYTHONPATH puts before them."""
     try:
+        import importlib
+
+        from .own import found, root
+
         place = found("jobs")
         if place is None or not (place / "_command.py").is_file():
             sys.path.insert(0, str(root()))

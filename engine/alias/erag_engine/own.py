@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 
 def root() -> Path:
@@ -22,3 +25,19 @@ def found(name: str) -> Path | None:
         return None
     places = [*(spec.submodule_search_locations or ()), *([spec.origin] if spec.origin else [])]
     return Path(places[0]).resolve() if places else None
+
+
+@functools.cache
+def engine(below: str = "") -> ModuleType:
+    """The package ``engine``, or a module below it (``.tables``).
+
+    Raises:
+        ImportError: Python finds another one by this name.
+    """
+    place = found("engine")
+    if place is None or not (place / "labels" / "erag.py").is_file():
+        raise ImportError(
+            f"{place} is in the way of the package engine in {root()}, of which erag_engine is another name; "
+            "rename it, or leave its folder out of PYTHONPATH and of the current directory"
+        )
+    return importlib.import_module(f"engine{below}")
