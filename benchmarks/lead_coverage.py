@@ -16,6 +16,10 @@ Verdicts under exact match: of random evaluations, how often a lead is significa
 rule before it (Bonett & Price's interval and the exact sign test after Holm's correction). No lead may be
 significant by the rule in use alone.
 
+Gates: pairs whose true difference is the margin itself, where either decision of ``erag gate`` is an error: the share
+of samples in which the candidate is called not worse by more than the margin, and in which it is called worse, each at
+most 5%. One query in fifty (margin 0.02) or twenty (0.05) is lost; "family" has three such pairs.
+
 Power: for two runs, and for the best of four, ``queries_needed`` says how many queries a difference needs; as
 many are drawn, and the share of samples in which the lead is significant is counted. A share of 2,000 samples
 near 95% has a standard error of 0.5 points, near 80% one of 0.9.
@@ -34,6 +38,7 @@ from scipy.stats import binomtest, t
 from benchmarks._harness import Line, make_parser, write_report
 from engine.statistics.intervals import holm
 from engine.statistics.leads import p_values
+from engine.statistics.non_inferiority import LEVEL as GATE_LEVEL
 from engine.statistics.power import queries_needed
 
 Floats = npt.NDArray[np.float64]
@@ -46,6 +51,7 @@ LEVEL = 1 - CONFIDENCE
 # Two standard errors below 95%, and of the calls to either side.
 LEAST_COVERAGE, MOST_CALLS = 0.945, 0.05
 POWERS = (0.78, 0.83)
+FAMILY = 3
 SIZES = (20, 30, 50, 100, 200, 300)
 RARE = (0.01, 0.02, 0.03, 0.06, 0.1)
 
@@ -143,6 +149,59 @@ PLANNED: dict[str, Draw] = {
 }
 
 
+# Differences of n queries, candidate less baseline, whose true mean is minus the margin.
+Loss = Callable[[np.random.Generator, int, float], Floats]
+
+
+def _signed(rng: np.random.Generator, n: int, steps: Sequence[tuple[float, float]]) -> Floats:
+    """Differences of given sizes, each with its probability; 0 else."""
+    kind, found, before = rng.random(n), np.zeros(n), 0.0
+    for size, share in steps:
+        found[(kind >= before) & (kind < before + share)] = size
+        before += share
+    return found
+
+
+LOSSES: dict[str, Loss] = {
+    "ties, and the candidate wrong alone": lambda rng, n, m: _signed(rng, n, [(-1, m)]),
+    "5% right alone, and 5% and the margin": lambda rng, n, m: _signed(
+        rng, n, [(1, 0.05), (-1, 0.05 + m)]
+    ),
+    "3% right, of the baseline the margin more": lambda rng, n, m: (
+        (rng.random(n) < 0.03).astype(np.float64) - (rng.random(n) < 0.03 + m)
+    ),
+    "50% right, of the baseline the margin more": lambda rng, n, m: (
+        (rng.random(n) < 0.5).astype(np.float64) - (rng.random(n) < 0.5 + m)
+    ),
+    "F1, by 5 margins either way on 30%": lambda rng, n, m: _signed(
+        rng, n, [(5 * m, 0.05), (-5 * m, 0.25)]
+    ),
+    "F1, often a little ahead, rarely 1 behind": lambda rng, n, m: _signed(
+        rng, n, [(-1, 2 * m), (m / 0.4, 0.4)]
+    ),
+    "F1, often a little behind, rarely 1 ahead": lambda rng, n, m: _signed(
+        rng, n, [(1, m / 2), (-1.5 * m / 0.4, 0.4)]
+    ),
+    "F1, up to 0.2 either way": lambda rng, n, m: rng.uniform(-0.2, 0.2, n) - m,
+}
+MARGINS = (0.02, 0.05)
+
+
+def gates(loss: Loss, n: int, margin: float, samples: int, number: int) -> dict[str, Any]:
+    """How often a gate errs at the margin: of one pair, and of a family of three, a third as many samples."""
+    counts, drawn = np.zeros(4), max(1, samples // FAMILY)
+    for sample in range(drawn):
+        rng = np.random.default_rng([number, n, sample])
+        rows = np.stack([loss(rng, n, margin) for _ in range(FAMILY)])
+        p = p_values(rows, 1.0, np.full(FAMILY, -margin), comparisons=1)
+        above = rows.mean(axis=1) > -margin
+        passes, fails = above & (p < 2 * GATE_LEVEL), ~above & (p < 2 * GATE_LEVEL)
+        any_fails = (~above & (p < 2 * GATE_LEVEL / FAMILY)).any()
+        counts += passes.mean(), fails.mean(), passes.all(), any_fails
+    names = ("not worse", "worse", "family not worse", "family worse")
+    return {"n": n, "margin": margin} | dict(zip(names, (counts / drawn).tolist(), strict=True))
+
+
 def nearly_alike(draw: Draw, n: int, samples: int, number: int) -> dict[str, Any]:
     """Of two runs with the same mean: how often intervals hold, and how often either is called better."""
     holds = first = second = bonett_price = largest_seen = 0
@@ -225,6 +284,35 @@ def power(draw: Draw, samples: int, number: int) -> dict[str, Any]:
     return {"n": n, "power": found / samples}
 
 
+def _rates(cells: Sequence[dict[str, Any]]) -> list[float]:
+    return [rate for cell in cells for key, rate in cell.items() if key.endswith("worse")]
+
+
+def _gates(samples: int) -> list[dict[str, Any]]:
+    """Print how often gates err, and by how much that may be chance."""
+    found: list[dict[str, Any]] = []
+    print(
+        f"\n{'gates':44}{'margin':>7}{'n':>5}{'not worse':>11}{'worse':>8}{'family':>8}{'worse':>8}"
+    )
+    for number, (name, loss) in enumerate(LOSSES.items()):
+        for margin in MARGINS:
+            for n in SIZES:
+                cell = gates(loss, n, margin, samples, number)
+                found.append({"pairs": name} | cell)
+                print(
+                    f"{name:44}{margin:7}{n:5}{cell['not worse']:11.1%}{cell['worse']:8.1%}"
+                    f"{cell['family not worse']:8.1%}{cell['family worse']:8.1%}",
+                    flush=True,
+                )
+    error = (GATE_LEVEL * (1 - GATE_LEVEL) / max(1, samples // FAMILY)) ** 0.5
+    rates = _rates(found)
+    print(
+        f"gates that err in {MOST_CALLS:.0%} or less, or up to two standard errors ({2 * error:.1%}) more: "
+        f"{sum(rate <= MOST_CALLS + 2 * error for rate in rates)} of {len(rates)}; most often {max(rates):.1%}"
+    )
+    return found
+
+
 def main(options: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__, quick={"samples": 40})
     parser.add_argument("--samples", type=int, default=2000)
@@ -260,6 +348,7 @@ def main(options: Sequence[str] | None = None) -> None:
             print(f"{name:50}{n:5}{cells[-1]['coverage']:8.1%}", flush=True)
     held = sum(cell["coverage"] >= LEAST_COVERAGE for cell in cells)
     print(f"all intervals hold in {LEAST_COVERAGE:.1%} or more: {held} of {len(cells)} cells")
+    gated = _gates(arguments.samples)
     counts = verdicts(arguments.samples // 2)
     print(f"\nverdicts under exact match, {arguments.samples // 2:,} evaluations: {counts}")
     print(f"\n{'difference':50}{'n':>5}{'power':>8}")
@@ -276,10 +365,11 @@ def main(options: Sequence[str] | None = None) -> None:
     page = [
         Line("cells of runs nearly alike whose intervals hold", f"{good} of {len(pairs)}"),
         Line("cells of several runs whose intervals all hold", f"{held} of {len(cells)}"),
+        Line("error rate of a gate at its margin, at most", f"{max(_rates(gated)):.1%}"),
         Line("verdicts that became more certain under exact match", str(counts["now alone"])),
         Line("planned numbers of queries with the power asked for", f"{near} of {len(plans)}"),
     ]
-    found = {"pairs": pairs, "cells": cells, "verdicts": counts, "plans": plans}
+    found = {"pairs": pairs, "cells": cells, "gates": gated, "verdicts": counts, "plans": plans}
     write_report(arguments, ("numpy", "scipy"), found, page)
 
 

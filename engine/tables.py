@@ -129,6 +129,12 @@ QUERIES: Schema = {
     ANSWERS: pl.List(pl.String()),
     PROVENANCE: pl.List(pl.String()),  # article ids; may be empty
 }
+# Those of an evaluation, beside its scores: what later evaluations are paired with.
+EVALUATED_QUERIES: Schema = {
+    QUERY_ID: pl.String(),
+    QUERY: pl.String(),
+    ANSWERS: pl.List(pl.String()),
+}
 CLUSTERS: Schema = {QUERY_ID: pl.String(), CLUSTER: pl.Int64()}  # numbered from 0
 RUNS: Schema = {
     QUERY_ID: pl.String(),

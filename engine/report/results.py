@@ -28,7 +28,7 @@ from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Outputs
 from engine.sources.io.replacing import replaced_together
 from engine.sources.runs.export import exported_files, write_exports
-from engine.tables import RANK
+from engine.tables import EVALUATED_QUERIES, RANK
 
 # The summary in the words of whoever asked: fields are options to some.
 Reworded = Callable[[dict[str, Any]], dict[str, Any]]
@@ -44,6 +44,7 @@ EXPORTED = "exported"
 SUMMARY, _LABELS = "summary.json", "labels.parquet"
 _OF_READS = ("labels", "reads", "traces")
 _OF_QUERIES = ("query_scores", "downstream")
+_QUERIES = "evaluated_queries"
 _OF_STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
 # Where queries are clustered.
 _CLUSTERS = "clusters"
@@ -111,7 +112,7 @@ def _names(settings: Settings) -> list[str]:
 
     Last those by which an earlier evaluation is known, so that one which is half removed still is.
     """
-    whole = (*_OF_QUERIES, _CLUSTERS, *_OF_STATISTICS, *_OF_A_STUDY)
+    whole = (*_OF_QUERIES, _QUERIES, _CLUSTERS, *_OF_STATISTICS, *_OF_A_STUDY)
     names = (*_in_parts(settings), *(f"{name}.parquet" for name in whole))
     return [*(name for name in names if name != _LABELS), PAGE, _LABELS, SUMMARY]
 
@@ -178,6 +179,8 @@ def _write(
     if parts:
         for name in parts.tables:
             parts.deliver(name, shards.shards, out / f"{name}.parquet")
+    queries = shards.queries().select(list(EVALUATED_QUERIES))
+    write_parquet(queries, out / f"{_QUERIES}.parquet")
     _write_unless_empty(result.clusters, out / f"{_CLUSTERS}.parquet")
     for annotator in (*ANNOTATORS.values(), *result.settings.resolved.listed):
         for table in annotator.further_tables:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +31,12 @@ def queries_needed(
     confidence: float,
     comparisons: int = 1,
     clusters: Ints | None = None,
+    of_mean: float = 0.0,
 ) -> int | None:
     """The least number of queries that would show a difference like this one with ``POWER``.
 
     Other queries are taken to differ as these do, in mean and spread. A lead is significant if both intervals
-    of ``leads.paired_intervals`` leave 0 out, which nearly means that ``_beyond_gaffke`` and
+    of ``leads.paired_intervals`` leave 0 (``of_mean``) out, which nearly means that ``_beyond_gaffke`` and
     ``_beyond_bonett_price`` are above 0. These are taken as normal, with the variance by the delta method: where
     all differing queries favour one run, sums of powers rise together, and treating all but the first as
     known would misstate n.
@@ -46,11 +48,13 @@ def queries_needed(
         comparisons: that they are adjusted for, 1 or more.
         clusters: (n,) of each query, from 0 without gaps: then the mean differences of as many clusters, as
             large as these on average, are counted; the number is that of their queries.
+        of_mean: the mean that is to be shown not to be the true one, in the range of the differences.
 
     Returns:
         ``MOST_QUERIES`` where that many do not suffice. None where nothing is known: the mean of the
-        differences is 0, or there is one query.
+        differences is ``of_mean``, or there is one query.
     """
+    differences = differences - of_mean
     total = round(float(differences.sum()), DECIMALS)
     if total == 0 or len(differences) < 2:
         return None
@@ -60,6 +64,8 @@ def queries_needed(
         differences = np.bincount(clusters, differences) / size
     # In units of the largest difference: powers of large numbers overflow.
     turned = math.copysign(1, total) * differences / largest
+    # How far the middle of the range is below the mean from which differences are taken.
+    shift = math.copysign(1, total) * of_mean / largest
     moments = np.array([float((turned**power).mean()) for power in range(2 * _POWERS + 1)])
     level = 1 - (1 - confidence) / (2 * comparisons)
 
@@ -67,8 +73,11 @@ def queries_needed(
         z, t = float(ndtri(level)), float(stdtrit(n - 1, level))
         t /= math.sqrt(1 + t**2 / (n + 2))
         return all(
-            _in_deviations(beyond, quantile, moments, n) >= float(ndtri(POWER))
-            for beyond, quantile in ((_beyond_gaffke, z), (_beyond_bonett_price, t))
+            _in_deviations(beyond, moments, n) >= float(ndtri(POWER))
+            for beyond in (
+                partial(_beyond_gaffke, z=z, shift=shift),
+                partial(_beyond_bonett_price, t=t, shift=shift),
+            )
         )
 
     enough = 2
@@ -83,19 +92,19 @@ def queries_needed(
     return math.ceil(enough * size)
 
 
-def _beyond_gaffke(sums: Floats, z: float) -> Floats:
+def _beyond_gaffke(sums: Floats, z: float, shift: float) -> Floats:
     """How far Gaffke's lower bound is above 0.
 
-    Weighted by exponential variables, the differences and -1 have cumulants of order r of (r - 1)! times the sum of
-    their powers r. The quantile is Cornish & Fisher's (1938), with skewness and kurtosis.
+    Weighted by exponential variables, the differences and the lower end of their range have cumulants of order r of
+    (r - 1)! times the sum of their powers r. The quantile is Cornish & Fisher's (1938), with skewness and kurtosis.
 
     Args:
         sums: (4, ...) of the powers 1 to 4 of the differences, in units of the largest.
         z: the normal quantile.
+        shift: the middle of the range is as far below 0, so that its lower end is -1 - shift.
     """
-    first, second, third, fourth = sums + np.array([-1, 1, -1, 1]).reshape(
-        4, *[1] * (sums.ndim - 1)
-    )
+    added = (-1 - shift) ** np.arange(1, _POWERS + 1)
+    first, second, third, fourth = sums + added.reshape(_POWERS, *[1] * (sums.ndim - 1))
     skewness, kurtosis = 2 * third / second**1.5, 6 * fourth / second**2
     quantile = (
         z
@@ -106,14 +115,12 @@ def _beyond_gaffke(sums: Floats, z: float) -> Floats:
     return np.asarray(first - quantile * np.sqrt(second))
 
 
-def _beyond_bonett_price(sums: Floats, t: float) -> Floats:
-    """The same of Bonett & Price's, with 1 and -1 added; ``t`` is ``t / sqrt(1 + t² / (n + 2))`` of Student's t."""
-    return np.asarray(sums[0] - t * np.sqrt(sums[1] + 2))
+def _beyond_bonett_price(sums: Floats, t: float, shift: float) -> Floats:
+    """The same of Bonett & Price's, with both ends added; ``t`` is ``t / sqrt(1 + t² / (n + 2))`` of Student's t."""
+    return np.asarray(sums[0] - 2 * shift - t * np.sqrt(sums[1] + 2 + 2 * shift**2))
 
 
-def _in_deviations(
-    beyond: Callable[[Floats, float], Floats], quantile: float, moments: Floats, n: int
-) -> float:
+def _in_deviations(beyond: Callable[[Floats], Floats], moments: Floats, n: int) -> float:
     """The mean of what a bound of n differences is beyond 0, in standard deviations.
 
     Args:
@@ -123,10 +130,8 @@ def _in_deviations(
     sums = n * moments[powers]
     steps = _STEP * n * np.identity(_POWERS)
     # Slopes by sums; derived by hand they would take more lines than the rest.
-    slopes = (beyond(sums[:, None] + steps, quantile) - beyond(sums[:, None] - steps, quantile)) / (
-        2 * _STEP * n
-    )
+    slopes = (beyond(sums[:, None] + steps) - beyond(sums[:, None] - steps)) / (2 * _STEP * n)
     spread = moments[powers[:, None] + powers] - np.outer(moments[powers], moments[powers])
     variance = n * float(slopes @ spread @ slopes)
-    middle = float(beyond(sums, quantile))
+    middle = float(beyond(sums))
     return middle / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, middle)
