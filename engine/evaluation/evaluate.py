@@ -29,6 +29,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
 from engine.evaluation.workload import Workload, digest_of, digest_of_shards, is_lasting
 from engine.machine.watch import OnEvent, silent
+from engine.messages.errors import InputError
 from engine.reading.costs import ReadingCosts
 from engine.reading.executors import Executor, Progress
 from engine.sources.io.folders import Folder
@@ -98,6 +99,10 @@ def evaluate_shards(
     """
     start = time.perf_counter()
     begin(conditions)
+    if conditions[0].running.lazy and shards.edited:
+        raise InputError(
+            "`lazy` with edits, whose costs are of all passages", "leave one of them out"
+        )
     work = _work_for(shards, conditions, context, folder)
     passes = tuple(map(Pass, work.jobs))
     with _alone(work), _forgotten(work):

@@ -61,6 +61,7 @@ class Pass:
         left: by shard, how many reads are not done yet, of shards that were begun.
         stats: of each actor, its last counts.
         is_totalled: whether ``costs`` are of all shards, those included that were done before.
+        rounds: how many were begun.
     """
 
     job: Job
@@ -69,13 +70,19 @@ class Pass:
     left: dict[int, int] = field(default_factory=dict)
     stats: dict[str, dict[str, int]] = field(default_factory=dict)
     is_totalled: bool = False
+    rounds: int = 0
+
+    def begin(self) -> None:
+        """A round over the shards begins: what was read of them counts as reused there."""
+        self.left.clear()
+        self.rounds += 1
 
     def add(self, unit: UnitDone) -> None:
         """Count a unit."""
         costs = self.costs
         if unit.shard not in self.left:
             self.left[unit.shard] = unit.wanted - unit.reused
-            costs.reused += unit.reused
+            costs.reused += unit.reused * (self.rounds <= 1)
         self.left[unit.shard] -= unit.reads
         self.failures[unit.shard].update(unit.failures)
         costs.done += unit.reads
@@ -150,17 +157,27 @@ def read_and_score(
         # Its readers are loaded no longer than they read.
         reads = executors.pop(0)
         start = time.perf_counter()
-        for unit in reads.read(shards):
-            pass_ = group[unit.role]
-            pass_.add(unit)
-            if isinstance(parts, InMemory) and unit.outputs is not None:
-                parts.outputs[pass_.job.spec.fingerprint].append(unit.outputs)
-            if group is groups[-1] and all(role_pass.is_read(unit.shard) for role_pass in group):
-                failures = failures_of(passes, unit.shard)
-                if not (failures and refused):
-                    scoring.score(unit.shard, failures)
-            progress.add(pass_, unit)
-            context.on_progress(*progress.reached)
+        left, further = list(shards), set[int]()
+        while left:
+            for pass_ in group:
+                pass_.begin()
+            for unit in reads.read(left):
+                pass_ = group[unit.role]
+                pass_.add(unit)
+                if isinstance(parts, InMemory) and unit.outputs is not None:
+                    parts.outputs[pass_.job.spec.fingerprint].append(unit.outputs)
+                if not unit.last:
+                    further.add(unit.shard)
+                is_read = all(role_pass.is_read(unit.shard) for role_pass in group)
+                if group is groups[-1] and is_read and unit.shard not in further:
+                    failures = failures_of(passes, unit.shard)
+                    if not (failures and refused):
+                        scoring.score(unit.shard, failures)
+                progress.add(pass_, unit)
+                context.on_progress(*progress.reached)
+            if left := [shard for shard in left if shard in further]:
+                further.clear()
+                reads = reads.next_round(work, group, left)
         share_costs([pass_.costs for pass_ in group], time.perf_counter() - start, reads.totals)
     for api in {pass_.job.spec.api.settings for pass_ in passes if pass_.job.spec.api}:
         limits_of(api).batch.write()
@@ -222,24 +239,27 @@ class _Progress:
             for pass_ in passes
             for shard in shards
         }
+        self._done: Counter[tuple[tuple[object, ...], int]] = Counter()
         for pass_, plan in zip(passes, plans, strict=False):
-            expected[pass_.job.identity, 0] = plan.wanted
-        self._left = expected
-        self._total = sum(expected.values())
-        self._done = sum(plan.reused for plan in plans)
-        self._begun = {(pass_.job.identity, 0) for pass_, _ in zip(passes, plans, strict=False)}
+            self._done[pass_.job.identity, 0] = plan.reused
+            if plan.last:
+                expected[pass_.job.identity, 0] = plan.wanted
+        self._expected = expected
+        self._total, self._sum = sum(expected.values()), self._done.total()
 
     @property
     def reached(self) -> tuple[int, int]:
-        return self._done, max(self._total, self._done)
+        return self._sum, max(self._total, self._sum)
 
     def add(self, pass_: Pass, unit: UnitDone) -> None:
-        begun = pass_.job.identity, unit.shard
-        if begun not in self._begun:
-            self._begun.add(begun)
-            self._total += unit.wanted - self._left[begun]
-            self._done += unit.reused
-        self._done += unit.reads
+        key = pass_.job.identity, unit.shard
+        # What was read in earlier rounds is reused in the next one.
+        done = max(self._done[key], unit.reused) + unit.reads
+        self._sum += done - self._done[key]
+        self._done[key] = done
+        if unit.last:
+            self._total += unit.wanted - self._expected[key]
+            self._expected[key] = unit.wanted
 
 
 @dataclass(frozen=True)
@@ -256,6 +276,24 @@ class _Reads:
     def on_ray(self) -> bool:
         """Whether shards are planned and committed on Ray's workers."""
         return self.backend.pool is not None and not self.host.held
+
+    def next_round(self, work: Workload, group: Sequence[Pass], shards: Sequence[int]) -> _Reads:
+        """What reads what the labels so far leave open; readers that this process hosts stay loaded."""
+        planners: Sequence[Planner] = [
+            planner_for(
+                work,
+                pass_.job,
+                shards,
+                actors=self.backend.actors,
+                gpu=self.backend.gpu,
+                restarts=self.backend.pool is not None,
+                failures=pass_.failures,
+            )
+            for pass_ in group
+        ]
+        if work.prepared:
+            planners = _ready([planner(0) for planner in planners], self.backend)
+        return replace(self, planners=planners)
 
     def read(self, shards: Sequence[int]) -> Iterator[UnitDone]:
         return self.backend.read(

@@ -30,7 +30,7 @@ from engine.reading.remote.specify import specify_api
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY_ID, READ_KEY
 
 # What identifies a read within a reading: the query, and its passages in their order.
-_IDENTITY = (QUERY_ID, DOC_IDS)
+IDENTITY = (QUERY_ID, DOC_IDS)
 # ``Request.lists`` without reads.
 NO_LISTS = pl.DataFrame(schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)})
 
@@ -98,9 +98,9 @@ class Reading:
         Raises:
             ValueError: one of them was not read.
         """
-        distinct = self.reads.unique(_IDENTITY, keep="first", maintain_order=True)
-        reads = lists.select(_IDENTITY).join(
-            distinct, on=_IDENTITY, how="left", maintain_order="left"
+        distinct = self.reads.unique(IDENTITY, keep="first", maintain_order=True)
+        reads = lists.select(IDENTITY).join(
+            distinct, on=IDENTITY, how="left", maintain_order="left"
         )
         if lacking := reads[READ_KEY].null_count():
             raise ValueError(f"{lacking} of {reads.height} reads were never asked for")
@@ -108,9 +108,9 @@ class Reading:
 
     def part(self, lists: pl.DataFrame) -> Reading:
         """The reading of some of its reads alone, at the cost of looking them up."""
-        distinct = self.wanted.unique(_IDENTITY, keep="first", maintain_order=True)
-        wanted = lists.select(_IDENTITY).join(
-            distinct, on=_IDENTITY, how="left", maintain_order="left"
+        distinct = self.wanted.unique(IDENTITY, keep="first", maintain_order=True)
+        wanted = lists.select(IDENTITY).join(
+            distinct, on=IDENTITY, how="left", maintain_order="left"
         )
         reads = self.of(lists)
         failed = reads.filter(pl.col(FAILURE).is_not_null())[READ_KEY].n_unique()
@@ -136,7 +136,7 @@ def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -
         pairs: ``query_id`` and ``doc_id`` of the passages that are labelled.
         lists: ``query_id`` and ``doc_ids`` of the lists that are read whole.
     """
-    singles, whole = alone(pairs), lists.select(_IDENTITY)
+    singles, whole = alone(pairs), lists.select(IDENTITY)
     requests = [
         Request(role.ask, pl.concat([singles] * role.singles + [whole] * role.lists))
         for role in settings.resolved.roles

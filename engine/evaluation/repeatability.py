@@ -51,8 +51,9 @@ def _check_role(
         inputs = work.shards.read(shard.number)
         of_shard = job.wanted(work.lists(job, inputs, condition), inputs.queries, inputs.corpus)
         failed = {key: why.reason for key, why in failures_of(passes, shard.number).items()}
-        # The store may be another one than that which the shard was read into.
+        # The store may be another one than that which the shard was read into; not all labels may be needed.
         known = work.parts[condition].reads(shard)
+        of_shard = of_shard.join(known, on=READ_KEY, how="semi", maintain_order="left")
         reasons = pl.Series(FAILURE, map(failed.get, known[READ_KEY]), dtype=pl.String)
         wanted.append(of_shard)
         reads.append(answered(of_shard, known.with_columns(reasons)))

@@ -20,7 +20,7 @@ from engine.evaluation.prepare import (
     score_annotator,
     split_measures,
 )
-from engine.evaluation.read_jobs import Reading, alone, failed_queries
+from engine.evaluation.read_jobs import IDENTITY, Reading, alone, failed_queries
 from engine.evaluation.reference_answers import note_unscorable
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Annotator, Labelled
@@ -29,7 +29,10 @@ from engine.messages.notes import Note, count_note, merge_notes
 from engine.scoring.metrics import score_outputs
 from engine.tables import (
     ANNOTATOR,
+    DOC_ID,
+    DOC_IDS,
     FAILURE,
+    LABEL,
     MEASURE,
     OUTPUT,
     QUERY_ID,
@@ -39,6 +42,9 @@ from engine.tables import (
     K,
     N,
 )
+
+# Code of the note on labels that were not needed.
+UNREAD = "labels_not_needed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,21 +234,46 @@ def _label(
     settings = prepared.settings
     labelled = dict(prepared.labelled)
     left_out: dict[str, list[str]] = {}
-    singles = alone(prepared.pairs)
     for annotator in settings.resolved.annotators:
         lost = [query for name in annotator.rests_on(settings) for query in left_out[name]]
         ask = settings.resolved.asks.get(annotator.name)
-        reads = None
+        reads, pairs = None, prepared.pairs
         if ask is not None and ask.role.name in readings:
-            reads = readings[ask.role.name].of(singles)
+            reading = readings[ask.role.name]
+            pairs = _read_pairs(prepared, reading)
+            reads = reading.of(alone(pairs))
             lost += failed_queries(reads)
         skipped = settings.running.failed_reads == "skip"
         left_out[annotator.name] = list(dict.fromkeys(lost)) if skipped else []
         if annotator.name not in labelled:
-            labelled[annotator.name] = label(
-                annotator, prepared.inputs, settings, prepared.pairs, labelled, reads=reads
-            )
+            made = label(annotator, prepared.inputs, settings, pairs, labelled, reads=reads)
+            if settings.running.lazy:
+                made = _with_unread(made, annotator.name, prepared.pairs)
+            labelled[annotator.name] = made
     return labelled, left_out
+
+
+def _read_pairs(prepared: Prepared, reading: Reading) -> pl.DataFrame:
+    """The passages that were read alone: all of them, unless labels are lazy."""
+    pairs = prepared.pairs
+    if not prepared.settings.running.lazy:
+        return pairs
+    read = alone(pairs).join(reading.wanted, on=IDENTITY, how="semi", maintain_order="left")
+    return read.select(QUERY_ID, pl.col(DOC_IDS).list.first().alias(DOC_ID))
+
+
+def _with_unread(labelled: Labelled, annotator: str, pairs: pl.DataFrame) -> Labelled:
+    """Labels of all listed passages: null for those that no measure needs, which a note counts."""
+    if not (unread := pairs.height - labelled.labels.height):
+        return labelled
+    labels = (
+        pairs.join(labelled.labels, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left")
+        .with_columns(pl.lit(annotator).alias(ANNOTATOR))
+        .select(list(tables.LABELS))
+    )
+    what = "label[|s] of {} [was not made and is|were not made and are] null: no measure needs [it|them]"
+    note = count_note(UNREAD, unread, what, about=(annotator,))
+    return replace(labelled, labels=labels, notes=(*labelled.notes, note))
 
 
 def _lengths(runs: pl.DataFrame) -> tuple[tuple[str, int, int], ...]:
@@ -257,6 +288,10 @@ def _score_labels(
     prepared: Prepared,
 ) -> AnnotatorScores:
     labels = labelled[annotator.name]
+    if prepared.settings.running.lazy and annotator.name in prepared.settings.resolved.asks:
+        # Whatever these labels are, no score depends on them.
+        unread = pl.col(LABEL).fill_null(0.0)
+        labels = replace(labels, labels=labels.labels.with_columns(unread))
     scored = score_annotator(annotator, labels, prepared.inputs, prepared.settings)
     kept = ~pl.col(QUERY_ID).is_in(left_out[annotator.name])
     return replace(scored, scores=scored.scores.filter(kept))

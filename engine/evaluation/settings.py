@@ -137,6 +137,7 @@ class Settings(Checked):
         _check_reads(self)
         _check_relevant(self)
         _check_measures(self)
+        _check_lazy(self)
 
 
 # Options of the bootstrap; the number of threads changes no figure and is not one.
@@ -262,6 +263,30 @@ def _check_measures(settings: Settings) -> None:
             raise InputError(f"{measure} is {reasons[named][place]}", "leave it out, or use others")
     for name, scale in resolved.scales.items():
         refuse_without_measure(name, scale, reasons[name])
+
+
+def _check_lazy(settings: Settings) -> None:
+    """Refuse lazy labels where nothing could be left out, or where something needs the labels of all passages."""
+    if not settings.running.lazy:
+        return
+    resolved = settings.resolved
+    if not resolved.asks:
+        raise InputError("`lazy`, but no annotator has passages read", "leave it out")
+    if not settings.ranking.measures:
+        raise InputError(
+            "`lazy` without `measures`: the usual ones need every label",
+            'name those to be exact, as in `measures` "RR@10 Success@10"',
+        )
+    roles = [ask.role.name for ask in resolved.asks.values()]
+    for annotator, needed in resolved.needed:
+        ask = resolved.asks.get(needed.name)
+        scale = resolved.scales.get(needed.name)
+        shares = ask is not None and roles.count(ask.role.name) > 1
+        if ask is not None and (needed != annotator or shares or scale is None or scale.utilities):
+            raise InputError(
+                f"`lazy` with {annotator.name}, which needs the labels of all passages",
+                "leave one of them out",
+            )
 
 
 def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str]) -> None:

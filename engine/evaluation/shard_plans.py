@@ -1,33 +1,42 @@
 """Plan the reads of a shard on workers, and fetch them from the store once they are done.
 
-The plan of a shard for a job is kept until all shards are scored.
+The plan of a shard for a job is kept until all shards are scored. It has all reads at once; or, where labels are
+lazy, those of the rounds so far: a decider names what the labels so far leave open, as long as the store has it, so
+that an evaluation that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
 from engine import tables
+from engine.evaluation.inputs import EvaluationInputs, cut_inputs
+from engine.evaluation.lazy import Pace, next_pairs
 from engine.evaluation.parts import InMemory
-from engine.evaluation.read_jobs import Job, Reading, refuse_written
+from engine.evaluation.prepare import pairs_to_label
+from engine.evaluation.read_jobs import IDENTITY, Job, Reading, alone, refuse_written
 from engine.evaluation.workload import Workload
+from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.messages.errors import ReadError
+from engine.ranking.ties import reordered_lists
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, set_wanted, wanted_kinds
 from engine.reading.execute import output_columns
 from engine.reading.executors import input_sizes, unit_tokens
-from engine.reading.plan import INPUTS, SIZE, answered, longest_first, missing_reads
+from engine.reading.plan import INPUTS, SIZE, WANTED, answered, longest_first, missing_reads
 from engine.reading.protocol import ReadOutput
 from engine.reading.store_files import Span
 from engine.reading.stream import Failure, ShardPlan, UnitSizes
-from engine.tables import FAILURE, OUTPUT, READ_KEY
+from engine.tables import DOC_ID, DOC_IDS, FAILURE, LABEL, OUTPUT, QUERY_ID, READ_KEY, RUN, TEXT
 
 # Columns of a plan that say how it was made: for which pass over the shards (``store.Listing.made``),
-# for which pace, which reads are stored or done by another job, and which files of the store were damaged.
-_PASS, _PACE, _STORED, _DAMAGED = "pass", "pace", "stored", "damaged"
+# for which pace, which reads are stored or done by another job, which files of the store were damaged, and
+# whether it is the last of its shard.
+_PASS, _PACE, _STORED, _DAMAGED, _LAST = "pass", "pace", "stored", "damaged", "last"
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class Planner:
         listing: what the store had when this pass over the shards began.
         left: shards of this pass, in their order.
         actors: for which units are cut, and whether these have GPUs.
+        restarts: whether each round of lazy labels starts processes.
+        failures: by shard, the reads that failed in earlier rounds, by their keys: no answer, and not read again.
     """
 
     work: Workload
@@ -47,14 +58,18 @@ class Planner:
     left: tuple[int, ...]
     actors: int = 1
     gpu: bool = False
+    restarts: bool = False
+    failures: Mapping[int, Mapping[str, Failure]] = field(default_factory=dict)
 
     def __call__(self, shard: int, pace: float | None = None) -> ShardPlan:
         job, known = self.work.jobs[self.place], self.work.shards.shards
         spec = job.spec
         inputs = self.work.shards.read(shard)
-        wanted = self.work.wanted(job, inputs)
-        earlier = [self.work.wanted(job, inputs)[[READ_KEY]] for job in self.work.before(job)]
-        shard_plan = self._made(shard, wanted.drop(INPUTS), earlier, pace)
+        wanted, last = self._asked(shard, inputs)
+        # Of lazy labels nobody knows which reads another job will do.
+        before = () if self.work.is_lazy(job) else self.work.before(job)
+        earlier = [self.work.wanted(other, inputs)[[READ_KEY]] for other in before]
+        shard_plan = self._made(shard, wanted.drop(INPUTS), earlier, pace, last)
         pace = None if shard_plan.is_empty() else shard_plan[_PACE][0]
         damaged = () if shard_plan.is_empty() else tuple(shard_plan[_DAMAGED][0])
         missing = missing_reads(wanted, shard_plan.filter(_STORED))
@@ -67,7 +82,55 @@ class Planner:
         alone = spec.function is not None and self.actors == 1
         units = unit_sizes(total, actors=self.actors, gpu=self.gpu, alone=alone)
         sharing = self.actors if shard == self.left[-1] else 1
-        return ShardPlan(plan, reused, units, known[shard].span, pace, sharing, damaged)
+        return ShardPlan(plan, reused, units, known[shard].span, pace, sharing, damaged, last=last)
+
+    def _asked(self, shard: int, inputs: EvaluationInputs) -> tuple[pl.DataFrame, bool]:
+        """The reads that are asked for (``plan.WANTED``), and whether these are all that will be."""
+        job = self.work.jobs[self.place]
+        if not self.work.is_lazy(job):
+            return self.work.wanted(job, inputs), True
+        before = self.work.parts[0].plan(plan_name(self.work, job), shard)
+        both, decide = self.work.lists(job, inputs, 0), self._decider(inputs)
+        singles = alone(pairs_to_label(decide.inputs))
+        lists = both.unique(IDENTITY, maintain_order=True)
+        # Whole lists, which come after single passages, are read in any case.
+        known = both.slice(singles.height) if before is None else before
+        wanted = self._wanted(lists.join(known, on=IDENTITY, how="semi"), inputs)
+        if before is not None and before[_PASS].first() == self.listing.made:
+            return wanted, bool(before[_LAST].first())
+        asked, reads = wanted.join(singles, on=IDENTITY, how="semi"), []
+        while True:
+            answers = self._answered(shard, asked)
+            if answers.height < asked.height:
+                is_last = wanted.height == lists.height
+                break
+            reads.append(answers)
+            needed = singles.join(decide(pl.concat(reads)), on=IDENTITY, how="semi")
+            asked = self._wanted(needed.join(wanted, on=IDENTITY, how="anti"), inputs)
+            if is_last := asked.is_empty():
+                break
+            wanted = pl.concat([wanted, asked])
+        in_order = lists.join(wanted, on=IDENTITY, how="inner", maintain_order="left")
+        return in_order.select(list(WANTED)), is_last
+
+    def _wanted(self, lists: pl.DataFrame, inputs: EvaluationInputs) -> pl.DataFrame:
+        return self.work.jobs[self.place].wanted(lists, inputs.queries, inputs.corpus)
+
+    def _answered(self, shard: int, asked: pl.DataFrame) -> pl.DataFrame:
+        """Those of the reads that are done, or failed."""
+        found = self._found(asked.drop(INPUTS), self.work.shards.shards[shard].span)
+        reads = with_failures(asked, found.reads, self.failures.get(shard, {}))
+        return reads.filter(pl.col(OUTPUT).is_not_null())
+
+    def _decider(self, inputs: EvaluationInputs) -> _Decider:
+        spec = self.work.jobs[self.place].spec
+        size = max(1, int(inputs.corpus[TEXT].str.len_chars().sum()) // 4)
+        batch = GPU_BATCH_TOKENS if self.gpu else CPU_BATCH_TOKENS
+        # Half of a batch for each actor, or as many requests as are under way at a time.
+        least = self.actors * batch * max(1, inputs.corpus.height) // (2 * size)
+        if spec.api:
+            least = spec.api.settings.concurrency
+        return _Decider(self.work, self.place, inputs, Pace(max(1, least), doubles=self.restarts))
 
     def _made(
         self,
@@ -75,6 +138,7 @@ class Planner:
         identified: pl.DataFrame,
         earlier: Sequence[pl.DataFrame],
         pace: float | None,
+        last: bool,
     ) -> pl.DataFrame:
         """The plan that this pass over the shards has made, else a new one."""
         parts, name = self.work.parts[0], plan_name(self.work, self.work.jobs[self.place])
@@ -88,6 +152,7 @@ class Planner:
             pl.col(READ_KEY).is_in(stored[READ_KEY].implode()).alias(_STORED),
             pl.lit(pace, pl.Float64).alias(_PACE),
             pl.lit(self.listing.made).alias(_PASS),
+            pl.lit(last).alias(_LAST),
             pl.lit(list(found.damaged), pl.List(pl.String)).alias(_DAMAGED),
         )
         parts.keep_plan(name, shard, plan)
@@ -95,13 +160,53 @@ class Planner:
 
     def _found(self, identified: pl.DataFrame, span: Span | None) -> store.Stored:
         """The stored reads among these; held where everything is, so that they are fetched once."""
-        parts, spec = self.work.parts[0], self.work.jobs[self.place].spec
+        parts, job = self.work.parts[0], self.work.jobs[self.place]
         if not isinstance(parts, InMemory):
             return store.find(self.listing, identified[READ_KEY].unique(), span=span)
-        known = store.load(self.work.store, spec.fingerprint)
-        reads = known.reads.join(identified, on=READ_KEY, how="semi")
-        parts.outputs[spec.fingerprint].append(reads)
-        return known._replace(reads=reads)
+        held = parts.outputs[job.spec.fingerprint]
+        if not self.work.is_lazy(job):
+            known = store.load(self.work.store, job.spec.fingerprint)
+            reads = known.reads.join(identified, on=READ_KEY, how="semi")
+            held.append(reads)
+            return known._replace(reads=reads)
+        lacking = [tables.empty(tables.READS), *held]
+        known = store.find(self.listing, identified[READ_KEY].unique(), span=span)
+        held.append(known.reads.join(pl.concat(lacking), on=READ_KEY, how="anti"))
+        return known._replace(reads=pl.concat(held).join(identified, on=READ_KEY, how="semi"))
+
+
+class _Decider:
+    """Names the single passages that a job reads next, by what it has read of a shard."""
+
+    def __init__(self, work: Workload, place: int, inputs: EvaluationInputs, pace: Pace) -> None:
+        settings, self._ask = work.conditions[0], work.jobs[place].ask
+        self.inputs = cut_inputs(inputs, settings.ranking.k)
+        self._queries, self._pace = inputs.queries, pace
+        runs = self.inputs.runs
+        # What equal scores would give in another order is reported, too.
+        others = (
+            rows.join(found, on=[RUN, QUERY_ID], how="semi")
+            for _, rows, found in reordered_lists(runs)
+        )
+        self._lists = [runs, *others]
+        self._own_list = settings.relevant(len(inputs.run_names)) == "list"
+        name = next(n for n, ask in settings.resolved.asks.items() if ask.role == self._ask.role)
+        reasons = settings.resolved.reasons(name)
+        self._measures = [
+            m for m, why in zip(settings.resolved.measures, reasons, strict=True) if not why
+        ]
+
+    def __call__(self, reads: pl.DataFrame) -> pl.DataFrame:
+        """``query_id`` and ``doc_ids`` of the reads that the labels of others leave open."""
+        known = reads.select(
+            QUERY_ID,
+            pl.col(DOC_IDS).list.first().alias(DOC_ID),
+            self._ask.value(reads, self._queries).alias(LABEL),
+        )
+        pairs = next_pairs(
+            self._lists, known, self._measures, own_list=self._own_list, pace=self._pace
+        )
+        return alone(pairs)
 
 
 def plan_name(work: Workload, job: Job) -> str:
@@ -118,12 +223,14 @@ def unit_sizes(total: int, *, actors: int, gpu: bool, alone: bool = False) -> Un
     return UnitSizes(max(1, first // 4), first, max(first, total // (8 * actors)))
 
 
-def planner_for(
-    work: Workload, job: Job, shards: Sequence[int], *, actors: int = 1, gpu: bool = False
-) -> Planner:
-    """The planner of a job's reads in these shards, which knows what the store has of its reader now."""
+def planner_for(work: Workload, job: Job, shards: Sequence[int], **how: Any) -> Planner:
+    """The planner of a job's reads in these shards, which knows what the store has of its reader now.
+
+    Args:
+        how: further fields of the planner.
+    """
     listing = store.listing(work.place(job) or work.store, job.spec.fingerprint)
-    return Planner(work, work.jobs.index(job), listing, tuple(shards), actors, gpu)
+    return Planner(work, work.jobs.index(job), listing, tuple(shards), **how)
 
 
 def planned_reading(
@@ -138,15 +245,9 @@ def planned_reading(
         ReadError: reads are lost, or a reader wrote where it had to choose.
     """
     plan = work.parts[0].needed_plan(plan_name(work, job), shard)
-    wanted = plan.drop(_STORED, _PACE, _PASS, _DAMAGED)
+    wanted = plan.drop(_STORED, _PACE, _PASS, _DAMAGED, _LAST)
     spec = job.spec
-    failed = pl.DataFrame({READ_KEY: list(failures)}, {READ_KEY: pl.String}).hstack(
-        output_columns([ReadOutput.failed(failure.reason) for failure in failures.values()])
-    )
-    outputs = _outputs(work, job, shard, wanted).with_columns(
-        pl.lit(None, pl.String).alias(FAILURE)
-    )
-    reads = answered(wanted, pl.concat([outputs, failed], how="diagonal"))
+    reads = with_failures(wanted, _outputs(work, job, shard, wanted), failures)
     if lost := reads.filter(pl.col(OUTPUT).is_null()).height:
         raise ReadError(f"{lost} reads were lost on the way; run again")
     reads = reads.select([*tables.READS, FAILURE])
@@ -156,6 +257,17 @@ def planned_reading(
     costs = ReadingCosts(wanted=total, reused=total - lost, failed=lost)
     set_wanted(costs, wanted_kinds(wanted))
     return Reading(job.ask, spec, job.prompt, wanted, reads, costs)
+
+
+def with_failures(
+    wanted: pl.DataFrame, outputs: pl.DataFrame, failures: Mapping[str, Failure]
+) -> pl.DataFrame:
+    """Each wanted read with its output or ``failure`` (``plan.answered``)."""
+    failed = pl.DataFrame({READ_KEY: list(failures)}, {READ_KEY: pl.String}).hstack(
+        output_columns([ReadOutput.failed(failure.reason) for failure in failures.values()])
+    )
+    whole = outputs.with_columns(pl.lit(None, pl.String).alias(FAILURE))
+    return answered(wanted, pl.concat([whole, failed], how="diagonal"))
 
 
 def _outputs(work: Workload, job: Job, shard: int, wanted: pl.DataFrame) -> pl.DataFrame:

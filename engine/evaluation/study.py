@@ -143,6 +143,10 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
             reader=name, augmentation=augmentation, k=cutoff, measures=named
         )
     refuse_unfit(conditions.values())
+    if settings.running.lazy and len(conditions) > 1:
+        raise InputError(
+            "`lazy` with several readers, augmentations or k", "evaluate them one by one"
+        )
     return conditions
 
 

@@ -95,6 +95,12 @@ class Workload:
         distinct = lists[0] if len(lists) == 1 else pl.concat(lists).unique(maintain_order=True)
         return job.wanted(distinct, inputs.queries, inputs.corpus)
 
+    def is_lazy(self, job: Job) -> bool:
+        """Whether only those single passages are read for a job whose labels are needed."""
+        roles = self.conditions[0].resolved.roles
+        singles = any(role.singles and role.ask.role == job.ask.role for role in roles)
+        return self.conditions[0].running.lazy and singles
+
     def before(self, job: Job) -> tuple[Job, ...]:
         """Jobs of the same reader that come before one, and do the reads that both want."""
         place = self.jobs.index(job)

@@ -42,6 +42,7 @@ class EvaluateOptions(TypedDict, total=False):
     accelerator_type: str | None
     shard_pairs: int | None
     failed_reads: Literal["error", "zero", "skip"]
+    lazy: bool
     certify: int
     base_url: str | None
     api_key_env: str

@@ -238,7 +238,8 @@ class Result:
                 f"no annotator is called {quoted(name)}", f"use one of {', '.join(names)}"
             )
         found: dict[str, dict[str, float]] = {}
-        labels = self.labels.filter(pl.col(ANNOTATOR) == name).select(QUERY_ID, DOC_ID, LABEL)
+        labels = self.labels.filter(pl.col(ANNOTATOR) == name).drop_nulls(LABEL)
+        labels = labels.select(QUERY_ID, DOC_ID, LABEL)
         whole = bool((labels[LABEL] == labels[LABEL].round()).all())
         for query_id, doc_id, label in labels.iter_rows():
             found.setdefault(query_id, {})[doc_id] = int(label) if whole else label

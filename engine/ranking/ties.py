@@ -45,22 +45,27 @@ def score_reordered(
     Returns:
         ``REORDERED``: only lists that an order changes.
     """
-    group = pl.struct(RUN, QUERY_ID, pl.col(SCORE).cast(pl.Float32)).rle_id().alias(_GROUP)
-    ranked = runs.sort(RUN, QUERY_ID, RANK).with_columns(group)
     parts = [tables.empty(REORDERED)]
-    if ranked[_GROUP].n_unique() == ranked.height:
-        return parts[0]
-    for name, descends in _ORDERS.items():
-        other = ranked.sort(_GROUP, DOC_ID, descending=[False, descends])
-        changed = other.filter(other[DOC_ID] != ranked[DOC_ID]).select(RUN, QUERY_ID).unique()
+    for name, lists, changed in reordered_lists(runs):
         affected = set(changed[QUERY_ID])
         queries = [query for query in query_ids if query in affected]
         if queries:
-            lists = other.with_columns(ranked[RANK]).filter(pl.col(QUERY_ID).is_in(queries))
-            scores = score(lists.drop(_GROUP), queries)
+            scores = score(lists.filter(pl.col(QUERY_ID).is_in(queries)), queries)
             scores = scores.join(changed, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
             parts.append(scores.with_columns(pl.lit(name).alias(ORDER)))
     return pl.concat(parts)
+
+
+def reordered_lists(runs: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame, pl.DataFrame]]:
+    """For each order of equal scores its name, the run table in it, and ``run`` and ``query_id`` of what it changes."""
+    group = pl.struct(RUN, QUERY_ID, pl.col(SCORE).cast(pl.Float32)).rle_id().alias(_GROUP)
+    ranked = runs.sort(RUN, QUERY_ID, RANK).with_columns(group)
+    if ranked[_GROUP].n_unique() == ranked.height:
+        return
+    for name, descends in _ORDERS.items():
+        other = ranked.sort(_GROUP, DOC_ID, descending=[False, descends])
+        changed = other.filter(other[DOC_ID] != ranked[DOC_ID]).select(RUN, QUERY_ID).unique()
+        yield name, other.with_columns(ranked[RANK]).drop(_GROUP), changed
 
 
 def tie_notes(scores: pl.DataFrame, reordered: pl.DataFrame, *, digits: int) -> Iterator[Note]:

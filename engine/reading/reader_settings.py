@@ -103,6 +103,8 @@ class RunningSettings(Checked):
         failed_reads: What a failed LLM call does: end the evaluation (error), count as 0 (zero), or
             remove its query (skip) from the scores that need it: an annotator's for a single passage, a run's
             end-to-end score for a whole list.
+        lazy: Lazy labels: read only the passages whose labels can change `measures`, as those up to the first
+            useful one for RR and Success. The measures are exact, and other labels are null (docs/guide/fewer-reads.md).
         certify: Repeatability check: repeat a sample of the LLM calls (64, or the number given) in other
             batches, and count how many outputs change.
 
@@ -117,6 +119,7 @@ class RunningSettings(Checked):
     accelerator_type: str | None = None
     shard_pairs: Natural | None = None
     failed_reads: FailedReads = "error"
+    lazy: bool = False
     certify: Natural = 0
 
     def __post_init__(self) -> None:

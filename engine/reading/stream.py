@@ -84,6 +84,7 @@ class ShardPlan:
         sharing: number of actors finishing on this shard (units shrink towards the end); 1 unless it is the last.
         damaged: where the files of the store are that were found damaged.
         cut: its units, where they were cut already.
+        last: whether nothing else is read of the shard for this role, whatever these reads give.
     """
 
     reads: pl.DataFrame
@@ -94,6 +95,7 @@ class ShardPlan:
     sharing: int = 1
     damaged: tuple[str, ...] = ()
     cut: tuple[Unit, ...] | None = None
+    last: bool = True
 
     @property
     def wanted(self) -> int:
@@ -102,7 +104,9 @@ class ShardPlan:
 
     def unread(self, role: int, shard: int) -> UnitDone:
         """What is known of its units before they are read."""
-        return UnitDone(role, shard, self.wanted, self.reused, self.damaged, self.span)
+        return UnitDone(
+            role, shard, self.wanted, self.reused, self.damaged, self.span, last=self.last
+        )
 
     def units(self) -> list[Unit]:
         """Its units, as large as an actor reads in some seconds at the plan's pace."""
@@ -156,6 +160,7 @@ class UnitDone:
         prompt_tokens, output_tokens: of its reads.
         worker, seconds, stats: as in ``execute.UnitResult``.
         kinds: what it cost, by kind of reads.
+        last: as in ``ShardPlan``.
     """
 
     role: int
@@ -174,6 +179,7 @@ class UnitDone:
     seconds: float = 0.0
     stats: dict[str, int] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=dict)
+    last: bool = True
 
 
 class UnitRow(NamedTuple):

@@ -18,6 +18,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.assess import Evaluation
+from engine.evaluation.score import UNREAD
 from engine.evaluation.study import Study
 from engine.labels.annotator import READER, Role
 from engine.labels.registry import ANNOTATORS
@@ -156,6 +157,17 @@ class Findings:
     def traces(self) -> pl.DataFrame:
         """``tables.TRACES``."""
         return self.table("traces")
+
+    @cached_property
+    def complete_traces(self) -> pl.DataFrame:
+        """``traces`` of annotators that labelled all passages: of others, the labels that were needed say nothing of all."""
+        return self.traces.filter(~pl.col(ANNOTATOR).is_in(list(self.partly_labelled)))
+
+    @cached_property
+    def partly_labelled(self) -> frozenset[str]:
+        """Annotators that labelled the passages that measures need."""
+        noted = self.summary["notes"].get(UNREAD, ())
+        return frozenset(name for note in noted for name in note["about"])
 
     @cached_property
     def thoughts(self) -> dict[tuple[str, tuple[str, ...]], str]:

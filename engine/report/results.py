@@ -28,7 +28,7 @@ from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Outputs
 from engine.sources.io.replacing import replaced_together
 from engine.sources.runs.export import exported_files, write_exports
-from engine.tables import EVALUATED_QUERIES, RANK
+from engine.tables import EVALUATED_QUERIES, LABEL, RANK
 
 # The summary in the words of whoever asked: fields are options to some.
 Reworded = Callable[[dict[str, Any]], dict[str, Any]]
@@ -188,8 +188,9 @@ def _write(
     for name in _OF_STATISTICS:
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
     runs = (shards.read(shard.number, passages=False).runs for shard in shards.shards)
+    labels = parts.table("labels", shards.shards) if parts else [result.labels]
     write_exports(
-        parts.table("labels", shards.shards) if parts else [result.labels],
+        (part.drop_nulls(LABEL) for part in labels),
         (rows.filter(pl.col(RANK) <= result.settings.ranking.k) for rows in runs),
         out / EXPORTED,
         runs_in_order=shards.runs,

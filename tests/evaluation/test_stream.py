@@ -244,6 +244,15 @@ def test_shards_give_the_figures_of_the_whole_under(tmp_path, more):
     assert_same(the_whole(tmp_path, asked), in_shards(tmp_path, asked), tmp_path / "shards")
 
 
+def test_lazy_labels_in_shards_are_those_of_the_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(shard_plans, "CPU_BATCH_TOKENS", 2)  # rank by rank
+    asked = settings(annotators=("erag", "judge"), measures="RR@6 Success@3", lazy=True)
+    whole, parts = the_whole(tmp_path, asked), in_shards(tmp_path, asked)
+    assert_same(whole, parts, tmp_path / "shards")
+    noted = {note.about[0]: note.amount for note in parts.notes if note.code == "labels_not_needed"}
+    assert min(noted["erag"], noted["judge"]) > 20
+
+
 @pytest.mark.parametrize("more", [{}, {"missing": "skip"}, {"cluster": "article"}])
 def test_probabilities_over_all_queries_are_those_of_the_whole(tmp_path, more):
     asked = settings(annotators=("dual",), measures="P@3", **more)

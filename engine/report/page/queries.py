@@ -135,7 +135,8 @@ def filters(findings: Findings) -> list[Filter]:
 
 def _looked(findings: Findings) -> tuple[str | None, str | None]:
     """The first annotator by whom the reader itself reads each passage, and the first that looks for the answer."""
-    known = [ANNOTATORS[name] for name in findings.annotators if name in ANNOTATORS]
+    names = [name for name in findings.annotators if name not in findings.partly_labelled]
+    known = [ANNOTATORS[name] for name in names if name in ANNOTATORS]
     own = (one.name for one in known if one.is_the_readers)
     finds = (one.name for one in known if one.finds_answers)
     return next(own, None), next(finds, None)

@@ -44,7 +44,7 @@ def by_rank(findings: Findings) -> pl.DataFrame:
 
     Columns ``annotator``, ``rank``, ``share``, ``n``; no rows where the page has no passages.
     """
-    if findings.sources is None or findings.traces.is_empty():
+    if findings.sources is None or findings.complete_traces.is_empty():
         return pl.DataFrame(
             schema={
                 ANNOTATOR: pl.String(),
@@ -54,7 +54,7 @@ def by_rank(findings: Findings) -> pl.DataFrame:
             }
         )
     listed = findings.sources.runs.filter(pl.col(RUN).eq_missing(findings.best_run))
-    labels = findings.traces.select(QUERY_ID, DOC_ID, ANNOTATOR, LABEL)
+    labels = findings.complete_traces.select(QUERY_ID, DOC_ID, ANNOTATOR, LABEL)
     return (
         listed.join(labels, on=[QUERY_ID, DOC_ID])
         .group_by(ANNOTATOR, RANK)
@@ -68,7 +68,7 @@ def of_annotators(findings: Findings) -> list[Pair]:
     if findings.sources is None or len(findings.annotators) < 2:
         return []
     listed = findings.sources.runs.select(QUERY_ID, DOC_ID).unique()
-    labels = listed.join(findings.traces, on=[QUERY_ID, DOC_ID]).select(
+    labels = listed.join(findings.complete_traces, on=[QUERY_ID, DOC_ID]).select(
         QUERY_ID, DOC_ID, ANNOTATOR, (pl.col(LABEL) > 0).alias("useful")
     )
     first, *others = findings.annotators
