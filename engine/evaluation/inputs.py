@@ -92,6 +92,7 @@ class EvaluationInputs:
             for tables that were not read from a file.
         unmatchable: queries whose gold articles are named by title alone, where no listed passage has a
             title to match.
+        fields: as in ``QuerySet``.
     """
 
     queries: pl.DataFrame
@@ -105,6 +106,7 @@ class EvaluationInputs:
     queries_file: Location | None = None
     unmatchable: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def run_names(self) -> tuple[str, ...]:
@@ -136,7 +138,7 @@ class CheckedInputs:
         passages: those that some run lists within the cutoff.
         tables: what annotators need, by the name of their input.
         notes: what was left out or is empty.
-        unmatchable: as in ``EvaluationInputs``.
+        unmatchable, fields: as in ``EvaluationInputs``.
     """
 
     queries: pl.DataFrame
@@ -145,6 +147,7 @@ class CheckedInputs:
     tables: Mapping[str, pl.DataFrame]
     notes: tuple[Note, ...]
     unmatchable: tuple[str, ...]
+    fields: Mapping[str, Mapping[str, str]]
 
 
 def check_inputs(
@@ -201,6 +204,7 @@ def check_inputs(
             clustered=clustered,
         ),
         unmatchable=without_titles(queries, query_set.titles, listed),
+        fields=query_set.fields,
     )
 
 
@@ -296,6 +300,7 @@ def read_inputs(files: InputFiles, *, k: int, passages: Listed | None = None) ->
         notes=checked.notes,
         queries_file=files.queries,
         unmatchable=checked.unmatchable,
+        fields=checked.fields,
     )
 
 

@@ -271,6 +271,7 @@ class Annotator:
 
     Attributes:
         name: in every table.
+        meaning: what a label of its says, for people.
         label: labels the pairs of its material, and traces the labels.
         options: the class of its options, a frozen dataclass whose fields are options of ``erag
             evaluate``; None where it has none.
@@ -312,6 +313,7 @@ class Annotator:
     judges_everything: bool = False
     is_the_readers: bool = False
     finds_answers: bool = False
+    meaning: str = ""
     further_tables: tuple[FurtherTable, ...] = ()
     query_notes: Callable[[pl.DataFrame], Iterable[Note]] = _no_query_notes
     score_notes: Callable[[EvaluationSettings, pl.DataFrame], Iterable[Note]] = _no_score_notes

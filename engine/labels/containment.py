@@ -161,6 +161,7 @@ def _query_notes(queries: pl.DataFrame) -> Iterator[Note]:
 
 ANNOTATOR = Annotator(
     name=NAME,
+    meaning="1 if an answer's words stand in a row in the passage",
     label=_label_by(NAME),
     unfit_tasks=_UNFIT,
     query_notes=_query_notes,
@@ -169,6 +170,7 @@ ANNOTATOR = Annotator(
 )
 BY_SUBSTRING = Annotator(
     name=SUBSTRING,
+    meaning="1 if the passage contains an answer as a string",
     label=_label_by(SUBSTRING),
     unfit_tasks=_UNFIT,
     query_notes=_substring_notes,

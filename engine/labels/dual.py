@@ -144,6 +144,7 @@ _BOTH = FurtherTable(name="dual_labels", schema=tables.DUAL_LABELS)
 
 ANNOTATOR = Annotator(
     name=NAME,
+    meaning="1 if the passage comes from a gold article and contains an answer",
     label=_label,
     options=Options,
     rests_on=_rests_on,

@@ -85,6 +85,7 @@ def _scale(settings: EvaluationSettings) -> Scale:
 
 ANNOTATOR = Annotator(
     name=NAME,
+    meaning="the score of the reader's answer from this passage alone",
     label=_label,
     options=Options,
     role=_ANOTHER_READER,

@@ -96,5 +96,11 @@ def _scale(settings: EvaluationSettings) -> Scale:
 
 
 ANNOTATOR = Annotator(
-    name=NAME, label=_label, options=Options, role=_ROLE, asks=_asks, scale=_scale
+    name=NAME,
+    meaning="whether an LLM finds the passage relevant, or its probability",
+    label=_label,
+    options=Options,
+    role=_ROLE,
+    asks=_asks,
+    scale=_scale,
 )

@@ -156,6 +156,7 @@ _COUNTED = FurtherTable(name="preference_labels", schema=tables.PREFERENCE_LABEL
 
 ANNOTATOR = Annotator(
     name=NAME,
+    meaning="how often people preferred the passage to others",
     label=_label,
     options=Options,
     needs_input=INPUT,

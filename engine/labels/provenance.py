@@ -60,4 +60,10 @@ def _query_notes(queries: pl.DataFrame) -> Iterator[Note]:
     )
 
 
-ANNOTATOR = Annotator(name=NAME, label=_label, needs_provenance=True, query_notes=_query_notes)
+ANNOTATOR = Annotator(
+    name=NAME,
+    meaning="1 if the passage comes from a gold article",
+    label=_label,
+    needs_provenance=True,
+    query_notes=_query_notes,
+)

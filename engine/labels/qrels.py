@@ -67,4 +67,10 @@ def _beyond_lists(material: Material) -> Note:
     )
 
 
-ANNOTATOR = Annotator(name=NAME, label=_label, needs_input=INPUT, judges_everything=True)
+ANNOTATOR = Annotator(
+    name=NAME,
+    meaning="your relevance judgment",
+    label=_label,
+    needs_input=INPUT,
+    judges_everything=True,
+)

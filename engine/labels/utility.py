@@ -153,6 +153,7 @@ def _score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterator
 
 ANNOTATOR = Annotator(
     name=NAME,
+    meaning="above 0 if the passage helps the reader, below 0 if it distracts",
     label=_label,
     options=Options,
     uses_options_of=(erag.NAME,),

@@ -133,6 +133,7 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
         ),
         queries_file=given.queries if is_path(given.queries) else None,
         unmatchable=without_titles(queries, query_set.titles, passages),
+        fields=query_set.fields,
     )
 
 

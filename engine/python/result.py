@@ -310,7 +310,11 @@ class Result:
         return "\n\n".join(parts) + "\n"
 
     def _grids(self) -> list[Grid]:
-        return [grid for grid in overview.overview_grids(self.findings) if grid.name != "costs"]
+        return [
+            grid
+            for grid in overview.overview_grids(self.findings)
+            if grid.name not in ("costs", "measures")
+        ]
 
     def __repr__(self) -> str:
         parts = [*overview.answer(self.findings).about, "", self.verdict]

@@ -18,6 +18,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.assess import Evaluation
+from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.score import UNREAD
 from engine.evaluation.study import Study
 from engine.labels.annotator import READER, Role
@@ -30,7 +31,7 @@ from engine.sources.io.parquet import read_parquet
 from engine.statistics.cells import clusters_of, numbered
 from engine.statistics.choice import primary_measures
 from engine.statistics.correlation import Bootstrap
-from engine.tables import ANNOTATOR, DOC_IDS, MEASURE, QUERY_ID, RUN, THOUGHT, VALUE, N
+from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N
 
 SUMMARY = "summary.json"
 # The tables of every evaluation, of every evaluation's statistics, and of every study.
@@ -50,11 +51,18 @@ class Sources:
     Attributes:
         queries, corpus: with the columns of ``tables.QUERIES`` and ``tables.CORPUS``.
         runs: ``tables.RUNS``, up to the evaluation's cutoff.
+        fields: further fields of the queries, as in ``EvaluationInputs``.
     """
 
     queries: pl.DataFrame
     corpus: pl.DataFrame
     runs: pl.DataFrame
+    fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, inputs: EvaluationInputs) -> Sources:
+        """What a page shows of inputs."""
+        return cls(inputs.queries, inputs.corpus, inputs.runs, inputs.fields)
 
 
 @dataclass(frozen=True)
@@ -168,13 +176,6 @@ class Findings:
         """Annotators that labelled the passages that measures need."""
         noted = self.summary["notes"].get(UNREAD, ())
         return frozenset(name for note in noted for name in note["about"])
-
-    @cached_property
-    def thoughts(self) -> dict[tuple[str, tuple[str, ...]], str]:
-        """What readers thought before they answered, by query and the passages that they read."""
-        thought = self.table("reads").filter(pl.col(THOUGHT).is_not_null())
-        rows = thought.select(QUERY_ID, DOC_IDS, THOUGHT).iter_rows()
-        return {(query_id, tuple(doc_ids)): text for query_id, doc_ids, text in rows}
 
     @property
     def metric(self) -> str:

@@ -44,8 +44,8 @@ def leaderboard(findings: Findings, most: int | None = None) -> Grid:
     rows = []
     for run in listed:
         if most is None:
-            row = [run, *([_interval(findings.end_to_end(run))] if findings.wholes else [])]
-            row += [_interval(findings.mean(run, *of_annotator)) for of_annotator in measures]
+            row = [run, *([mean_cell(findings.end_to_end(run))] if findings.wholes else [])]
+            row += [mean_cell(findings.mean(run, *of_annotator)) for of_annotator in measures]
         else:
             row = [run, *([_mean(findings.wholes.get(run))] if findings.wholes else [])]
             row += [_mean(findings.means.get((run, *of_annotator))) for of_annotator in measures]
@@ -69,7 +69,8 @@ def _measures(findings: Findings, most: int | None) -> list[tuple[str, str]]:
     return [] if findings.configuration["relevant"] == "list" else named[:_MEASURES]
 
 
-def _interval(mean: Interval | None) -> str:
+def mean_cell(mean: Interval | None) -> str:
+    """A mean with its interval; empty for none."""
     return "" if mean is None else with_interval(mean.value, mean.low, mean.high)
 
 

@@ -209,10 +209,7 @@ def _write(
 
 def sources(result: Evaluation) -> Sources | None:
     """What the page of an evaluation shows of its inputs."""
-    if result.parts:
-        return None
-    inputs = result.inputs
-    return Sources(inputs.queries, inputs.corpus, inputs.runs)
+    return None if result.parts else Sources.of(result.inputs)
 
 
 def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:

@@ -26,6 +26,8 @@ from engine.report import audit, verdict
 from engine.report.audit import Origin
 from engine.version import __version__
 
+# What the prompts of a role are made of, in its description.
+PROMPT_PARTS = "prompt_parts"
 # The folder of what an evaluation in shards needs to go on, beside the summary.
 SHARDS = "shards"
 
@@ -176,6 +178,11 @@ def _reader(reading: Reading) -> dict[str, Any]:
         "engine": spec.engine,
         "prompt": prompt.template.name,
         "prompt_sha256": prompt.digest,
+        PROMPT_PARTS: {
+            **prompt.described(),
+            "system": api.system if api else "",
+            "most_new_tokens": spec.most_new_tokens,
+        },
         "choices": spec.choices,
         "max_new_tokens": spec.max_new_tokens,
         "max_input_tokens": spec.max_input_tokens,

@@ -114,7 +114,9 @@ def test_tables_become_pandas_frames_and_pictures_figures(result, monkeypatch):
     assert list(board.columns) == result.leaderboard().columns
     assert result.to_pandas("labels")["label"].sum() == result.labels["label"].sum()
     assert result.figure("scores").axes
-    with pytest.raises(InputError, match="^no figure is called 'score'; use one of scores, "):
+    with pytest.raises(
+        InputError, match="^no figure is called 'score'; use one of differences, scores, "
+    ):
         result.figure("score")
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(

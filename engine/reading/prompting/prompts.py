@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
 
 from engine.messages.errors import InputError
 from engine.reading.prompting.controls import NONE, Controls
@@ -19,6 +20,7 @@ from engine.reading.prompting.template import (
     Purpose,
     Task,
     Template,
+    Text,
     read_template,
 )
 from engine.reading.protocol import Augmentation
@@ -27,6 +29,8 @@ Architecture = Literal["causal", "encoder-decoder"]
 
 # Stands for data in a prompt whose own control strings are counted; no tokenizer knows it.
 _NO_DATA = "\ue000"
+
+_TEXTS = ("body", "passage", "untitled")
 
 DEFAULT_STYLE: dict[Architecture, str] = {"causal": "completion", "encoder-decoder": "t5"}
 
@@ -54,6 +58,22 @@ class Prompt:
     head: str = ""
     tail: str = ""
     controls: Controls = NONE
+
+    def described(self) -> dict[str, Any]:
+        """What prompts are made of, as JSON can hold it; ``of`` makes them again, but for control strings in data."""
+        names = ("best_last", "fused", "shares_query", "max_new_tokens", "head", "tail")
+        texts = {name: asdict(getattr(self.template, name)) for name in _TEXTS}
+        return texts | {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> Prompt:
+        """The prompts of a description, which may say more."""
+        body, passage, untitled = (Text(*map(tuple, described[name].values())) for name in _TEXTS)
+        names = [one.name for one in fields(cls) if one.name in described]
+        return cls(
+            Template("", Path(), "", body, passage, untitled),
+            **{name: described[name] for name in names},
+        )
 
     @property
     def prefix(self) -> str:

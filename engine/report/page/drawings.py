@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -23,13 +23,15 @@ from engine.report.page.plotting import (
     forest,
     name_rows,
 )
-from engine.tables import DOC_IDS, PROMPT_TOKENS, TAU, high_of, low_of
+from engine.tables import TAU, high_of, low_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Runs, and annotators, that a picture has room for.
 _MOST_RUNS, _MOST_SERIES = 20, 6
+# Queries of a group that is too small to be part of a line.
+_FEW = 5
 _APART = "Runs whose intervals overlap may still differ: they answer the same queries. Decide by the paired differences."
 
 
@@ -47,14 +49,11 @@ def drawings(findings: Findings) -> Iterator[Drawing]:
         yield _by_rank(findings, by_rank)
     pairs = shares.of_annotators(findings)
     if pairs:
-        yield _of_annotators(pairs)
+        yield _of_annotators(findings.annotators[0], pairs)
     conditions = findings.table("conditions")
     at_each_k = _at_each_k(findings, conditions)
     if at_each_k["k"].n_unique() > 1:
         yield _by_k(findings, at_each_k)
-    kinds = findings.summary["reading"].get("kinds") or {}
-    if len(kinds) > 1 and all(kind["done"] for kind in kinds.values()):
-        yield _costs(kinds, _longest_prompts(findings))
 
 
 def _differences(findings: Findings) -> Drawing:
@@ -171,7 +170,7 @@ def _by_measure(findings: Findings) -> Drawing:
                 [(one.score.low, one.score.high) for one in bins],
                 place,
                 f"{name} {findings.primary_measures[name]}",
-                upright=True,
+                joined=[one.score.n >= _FEW for one in bins],
             )
         axes.set_xlabel("value of the measure")
         axes.set_ylabel(f"end-to-end score ({findings.metric})")
@@ -183,7 +182,7 @@ def _by_measure(findings: Findings) -> Drawing:
         f"End-to-end score by the value of the measure, run {run}",
         f"Queries of run {run} in up to {shares.BINS} groups by the measure, with the mean end-to-end score of each group "
         f"and its {findings.confidence:.0%} interval. A rising line means that the measure "
-        "separates answered from unanswered queries. Groups have "
+        "separates answered from unanswered queries; no line joins groups of fewer than {_FEW}. Groups have "
         f"{_range([one.score.n for _, bins in binned for one in bins])} queries.",
         3.4,
         draw,
@@ -224,34 +223,34 @@ def _by_rank(findings: Findings, by_rank: pl.DataFrame) -> Drawing:
     )
 
 
-def _of_annotators(pairs: Sequence[shares.Pair]) -> Drawing:
-    parts = ("both", "only_first", "only_second", "neither")
-    first = pairs[0]
-    second = first.second if len(pairs) == 1 else "the other"
-    legends = ("both", f"{first.first} alone", f"{second} alone", "neither")
+def _of_annotators(first: str, pairs: Sequence[shares.Pair]) -> Drawing:
+    other = pairs[0].other if len(pairs) == 1 else "the one named on the left"
+    legends = ("both", f"{first} alone", f"{other} alone", "neither")
     hatches = ("", "//", "\\\\", "")
     colours = (COLOURS[2], COLOURS[0], COLOURS[1], FAINT)
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         left = [0.0] * len(pairs)
-        for part, legend, hatch, colour in zip(parts, legends, hatches, colours, strict=True):
-            widths = [getattr(pair, part) / pair.n for pair in pairs]
+        for part, (legend, hatch, colour) in enumerate(zip(legends, hatches, colours, strict=True)):
+            widths = [pair.shares[part] for pair in pairs]
             axes.barh(
                 range(len(pairs)), widths, left=left, height=0.6, color=colour,
                 hatch=hatch, edgecolor=INK, linewidth=0.4, label=legend,
             )  # fmt: skip
             left = [before + width for before, width in zip(left, widths, strict=True)]
-        name_rows(axes, [f"{pair.first} and {pair.second}" for pair in pairs])
+        name_rows(
+            axes, [f"{first} and {pair.other}" if len(pairs) == 1 else pair.other for pair in pairs]
+        )
         axes.set_xlim(0, 1)
         axes.set_xlabel("share of the listed passages")
         add_legend(figure, axes, 4)
 
     return Drawing(
         "annotators",
-        "Where kinds of label disagree",
-        f"The share of {first.n:,} listed passages that both annotators of a pair label above 0, one of them alone, "
-        "or neither.",
+        f"Where {first} and other labels disagree",
+        f"The share of {pairs[0].n:,} listed passages that {first} and another annotator both label above 0, one of them "
+        "alone, or neither.",
         1.2 + 0.45 * len(pairs),
         draw,
     )
@@ -288,7 +287,7 @@ def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
                 bounds,
                 place,
                 name,
-                upright=True,
+                joined=[True] * of_one.height,
             )
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.set_xlabel("passages in the list (k)")
@@ -301,50 +300,6 @@ def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
         f"Each annotator's primary measure at each k, over {_range(primary['n'].to_list())} queries; "
         f"{findings.confidence:.0%} intervals.",
         3.4,
-        draw,
-    )
-
-
-def _longest_prompts(findings: Findings) -> dict[str, int]:
-    """The most tokens that a prompt of each kind of reads has; none where an evaluation in shards keeps no reads here."""
-    whole = (
-        pl.when(pl.col(DOC_IDS).list.len() > 1).then(pl.lit("whole")).otherwise(pl.lit("single"))
-    )
-    longest = findings.table("reads").group_by(whole.alias("kind")).agg(pl.col(PROMPT_TOKENS).max())
-    return dict(longest.iter_rows())
-
-
-def _costs(kinds: dict[str, Any], longest: dict[str, int]) -> Drawing:
-    names = {"single": "eRAG: single passages", "whole": "end to end: whole lists"}
-    rows = [("LLM seconds", "reader_seconds"), ("prompt tokens", "prompt_tokens")]
-    rows += [("prompt tokens computed", "computed_tokens"), ("tokens generated", "output_tokens")]
-    if longest.keys() >= names.keys():
-        rows.append(("longest prompt, tokens", "longest"))
-        kinds = {kind: {**kinds[kind], "longest": longest[kind]} for kind in names}
-
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        for place, (kind, name) in enumerate(names.items()):
-            values = [kinds[kind][key] / max(1e-9, kinds["single"][key]) for _, key in rows]
-            places = [row + (place - 0.5) * 0.38 for row in range(len(rows))]
-            bars = axes.barh(
-                places, values, height=0.36, color=COLOURS[place],
-                hatch="//" * place, edgecolor=INK, linewidth=0.4, label=name,
-            )  # fmt: skip
-            texts = [f" {kinds[kind][key]:,.0f}" for _, key in rows]
-            axes.bar_label(bars, texts, fontsize=8)
-        name_rows(axes, [name for name, _ in rows])
-        axes.set_xlabel("relative to eRAG's single passages")
-        axes.margins(x=0.15)
-        add_legend(figure, axes, 2)
-
-    return Drawing(
-        "costs",
-        "What labels cost, against reading whole lists",
-        f"{kinds['single']['done']:,} LLM calls on single passages and {kinds['whole']['done']:,} on whole lists, in this "
-        "evaluation. Seconds of calls that ran together are split by tokens. Longer prompts need more memory, which is not "
-        "measured for each kind.",
-        1.2 + 0.38 * len(rows),
         draw,
     )
 

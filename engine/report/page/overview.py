@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from engine.report import grids, header, verdict
 from engine.report.findings import Findings, costs_together
 from engine.report.layout import Grid, calls_line
 from engine.report.page.content import Answer, sentence
+from engine.report.page.slices import Slices, slices_grid
+from engine.tables import MEASURE
 
 # Letters of an output in a table.
 _LONGEST_OUTPUT = 80
@@ -34,9 +36,17 @@ def _facts(findings: Findings) -> list[tuple[str, str]]:
     return facts
 
 
-def overview_grids(findings: Findings) -> Iterator[Grid]:
-    """The tables of the page, each with what its figures are of, where there are such figures."""
+def overview_grids(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Grid]:
+    """The tables of the page, each with what its figures are of, where there are such figures.
+
+    Args:
+        made: the groups of queries to compare the runs on.
+    """
     yield _leaderboard(findings)
+    if findings.primary_measures:
+        yield _measures(findings)
+    if made:
+        yield slices_grid(findings, made)
     if findings.wholes and findings.annotators:
         yield _agreement(findings)
     if findings.summary.get("outputs"):
@@ -61,6 +71,20 @@ def _leaderboard(findings: Findings) -> Grid:
             "the paired difference from the best run, with simultaneous intervals. Use this column to choose."
         )
     return replace(grids.leaderboard(findings), caption=caption)
+
+
+def _measures(findings: Findings) -> Grid:
+    measures = list(dict.fromkeys(row[MEASURE] for row in findings.summary["means"]))
+    rows = []
+    for annotator in findings.primary_measures:
+        for run in findings.runs:
+            means = (findings.mean(run, annotator, measure) for measure in measures)
+            rows.append([annotator, run, *map(grids.mean_cell, means)])
+    caption = (
+        f"Means over queries with {findings.confidence:.0%} intervals of each mean: every ranking measure of every run, "
+        "with the labels of each annotator as relevance judgments. A dash: not defined on these labels."
+    )
+    return Grid("measures", caption, ["labels of", "run", *measures], rows, names=2)
 
 
 def _agreement(findings: Findings) -> Grid:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from engine.report.page import figures
 from engine.report.page.content import Answer, Part
 from engine.report.page.figures import Picture
 from engine.report.page.plotting import Drawing
-from engine.report.page.render import (
-    BESIDE,
-    Written,
-    pictures_and_tables,
-    rendered,
-    require_page,
-    write_files,
-)
+from engine.report.page.render import Written, rendered, require_page, write_files
 
 
 @dataclass(frozen=True)
@@ -56,28 +49,11 @@ def write_plain(page: Page, folder: Path, *, single_file: bool = False) -> Writt
     require_page()
     drawn = figures.pictures(page.drawings, with_png=not single_file)
     grids = [grid for part in page.parts for grid in part.grids]
-    beside = {} if single_file else dict(pictures_and_tables(drawn, grids))
-    return write_files(page_text(page, drawn, single_file=single_file), beside, folder)
+    text = page_text(page, drawn, single_file=single_file)
+    return write_files(text, drawn, grids, folder, single_file=single_file)
 
 
 def page_text(page: Page, drawn: Sequence[Picture], *, single_file: bool) -> str:
     """A page as HTML, with pictures that were drawn before."""
-    return rendered(
-        "plain.html.j2",
-        drawn,
-        title=page.title,
-        answer=page.answer,
-        notes=page.notes,
-        files_note=_files_note(single_file=single_file),
-        settings=page.settings,
-        parts=page.parts,
-    )
-
-
-def _files_note(*, single_file: bool) -> str:
-    if single_file:
-        return "This page holds everything that it shows, and can be sent as it is."
-    return (
-        f"The folder {BESIDE}/ beside this page has every picture as SVG and PNG (figures/), and every table as "
-        "Markdown, LaTeX and CSV (tables/)."
-    )
+    content = {one.name: getattr(page, one.name) for one in fields(page)}
+    return rendered("plain.html.j2", drawn, single_file=single_file, **content)

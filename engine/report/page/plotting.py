@@ -45,10 +45,14 @@ def draw_intervals(
     series: int,
     label: str | None,
     *,
-    upright: bool = False,
+    joined: Sequence[bool] = (),
 ) -> None:
-    """Points with intervals, across or, with ``upright``, along the vertical axis; NaN bounds are left out."""
-    colour = COLOURS[series % len(COLOURS)]
+    """Points with intervals, across or, with ``joined``, along the vertical axis; NaN bounds are left out.
+
+    Args:
+        joined: which points a line joins with their neighbours.
+    """
+    colour, upright = COLOURS[series % len(COLOURS)], bool(joined)
     errors = [
         [
             0.0 if math.isnan(low) else max(0.0, value - low)
@@ -65,7 +69,7 @@ def draw_intervals(
         y,
         yerr=errors if upright else None,
         xerr=None if upright else errors,
-        fmt=MARKERS[series % len(MARKERS)] + ("-" if upright else ""),
+        fmt=MARKERS[series % len(MARKERS)],
         color=colour,
         markersize=5.5,
         linewidth=1.4,
@@ -73,6 +77,9 @@ def draw_intervals(
         label=label,
         zorder=3,
     )
+    if upright:
+        line = [value if join else math.nan for value, join in zip(values, joined, strict=True)]
+        axes.plot(places, line, color=colour, linewidth=1.4)
 
 
 def forest(

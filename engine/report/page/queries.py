@@ -6,13 +6,17 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
+from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
 from engine.report.findings import SUCCESS, Findings
+from engine.report.grids import labelling
+from engine.report.page.calls import Calls, prompts_of, seconds
+from engine.report.page.slices import Slices
 from engine.tables import (
     ANNOTATOR,
     ANSWER,
@@ -24,6 +28,7 @@ from engine.tables import (
     QUERY,
     QUERY_ID,
     RANK,
+    READ_KEY,
     RUN,
     TEXT,
     TITLE,
@@ -32,49 +37,20 @@ from engine.tables import (
 
 # More queries than these, those of least disagreement, are left out of the table: a page stays below 5 MB.
 MOST_QUERIES = 20_000
-# Letters of a script with details: parsed in a moment, and not one file for each query.
-_LETTERS = 400_000
+# Letters of a script with details: parsed in a moment, and not one file for each query. Letters of an answer and of an
+# output in the table.
+_LETTERS, _SHOWN = 400_000, 90
 
 Pair = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Filter:
-    """A kind of query that one may want to see: the table says how many there are."""
-
-    key: str
-    name: str
-    meaning: str
-
-
-FILTERS = (
-    Filter(
-        "useful_absent",
-        "useful, answer absent",
-        "the reader answers from a passage that does not contain the answer",
-    ),
-    Filter(
-        "present_useless",
-        "answer present, useless",
-        "a passage contains the answer, and the reader does not answer from it",
-    ),
-    Filter(
-        "list_fails",
-        "one passage succeeds, the list fails",
-        "the reader answers from a passage alone, and not from the list that holds it",
-    ),
-    Filter(
-        "single_fails",
-        "the list succeeds, no passage does",
-        "the reader answers from the list, and from none of its passages alone",
-    ),
-    Filter("runs_differ", "runs differ", "the end-to-end scores of the runs are not the same"),
-)
+# Kinds of queries that one may want to see; the page's script names them, and says what each means.
+FILTERS = ("useful_absent", "present_useless", "list_fails", "single_fails")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A query in the table.
+    """A query in the table, in the order in which the page's script has it.
 
     Attributes:
         query_id, text: the query; an empty text where the page has none.
@@ -84,22 +60,30 @@ class Row:
             None where nobody looked.
         kinds: the keys of the filters that let it through.
         part: the number of the script with its details; 0 for none.
+        answers, outputs: the gold answers, and the output of each run, as far as the table has room for them.
+        groups: the place of its group in each of ``slices``; None without one.
     """
 
     query_id: str
     text: str
     scores: Sequence[float | None]
     measures: Sequence[float | None]
-    useful: int | None
-    holding: int | None
-    kinds: Sequence[str]
-    part: int
+    useful: int | None = None
+    holding: int | None = None
+    kinds: Sequence[str] = ()
+    part: int = 0
+    answers: str = ""
+    outputs: Sequence[str | None] = ()
+    groups: Sequence[int | None] = ()
 
     @property
-    def disagreement(self) -> float:
-        """How far the measure and the end-to-end score are apart, in the run where they are farthest."""
+    def order(self) -> tuple[bool, float]:
+        """Those in which the end-to-end scores of the runs differ come first; then those in which the measure and the
+        end-to-end score are farthest apart, in any run.
+        """
         pairs = zip(self.scores, self.measures, strict=True)
-        return max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+        apart = max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
+        return len({score for score in self.scores if score is not None}) < 2, -apart
 
 
 @dataclass(frozen=True)
@@ -116,21 +100,14 @@ class Part:
     left_out: int = 0
 
 
-def filters(findings: Findings) -> list[Filter]:
+def filters(findings: Findings) -> list[str]:
     """The filters that can let something through, by what was labelled and read."""
+    if findings.sources is None:
+        return []
     by_reader, by_answer = _looked(findings)
-    passages = findings.sources is not None
-    read = not findings.downstream.is_empty()
-    both = passages and by_reader is not None and by_answer is not None
-    lists = passages and by_reader is not None and read
-    usable = {
-        "useful_absent": both,
-        "present_useless": both,
-        "list_fails": lists,
-        "single_fails": lists,
-        "runs_differ": read and len(findings.runs) > 1,
-    }
-    return [one for one in FILTERS if usable[one.key]]
+    both = by_reader is not None and by_answer is not None
+    lists = by_reader is not None and not findings.downstream.is_empty()
+    return [*(FILTERS[:2] if both else ()), *(FILTERS[2:] if lists else ())]
 
 
 def _looked(findings: Findings) -> tuple[str | None, str | None]:
@@ -142,33 +119,44 @@ def _looked(findings: Findings) -> tuple[str | None, str | None]:
     return next(own, None), next(finds, None)
 
 
-def parts(findings: Findings) -> Iterator[Part]:
-    """The queries of the page in parts, with their details where the page has passages."""
+def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
+    """The queries of the page in parts, with their details where the page has passages.
+
+    Args:
+        made: the groups of queries that rows name.
+    """
     if findings.sources is None:
-        most, left_out = _most_disagreeing(findings)
+        most, left_out = _first(findings)
         scores = _Scores(findings, most)
-        yield Part(0, [scores.row(query_id, "") for query_id in most], "", left_out)
+        yield Part(0, [scores.row(query_id) for query_id in most], "", left_out)
         return
-    scores = _Scores(findings, findings.sources.queries[QUERY_ID])
-    details = _Details(findings)
+    queries = findings.sources.queries
+    scores, details = _Scores(findings, queries[QUERY_ID]), _Details(findings)
     rows: list[Row] = []
     contents: list[str] = []
     number, letters = 1, 0
-    for query_id, text, answers in findings.sources.queries.select(
-        QUERY_ID, QUERY, ANSWERS
-    ).iter_rows():
+    for query_id, text, answers in queries.select(QUERY_ID, QUERY, ANSWERS).iter_rows():
         if query_id not in scores.known and query_id not in details.listed:
             continue
-        content = json.dumps(
-            details.of(query_id, answers, scores.scores_of(query_id)), ensure_ascii=False
-        )
-        contents.append(f"{json.dumps(query_id)}: {content}")
+        row = scores.row(query_id)
+        found = details.of(query_id, text, answers, row)
+        contents.append(f"{json.dumps(query_id)}: {json.dumps(found, ensure_ascii=False)}")
+        useful, holding, kinds = details.summary(query_id, row.scores)
+        groups = [one.places.get(query_id) for one in made]
+        gold = _cut(" \N{MIDDLE DOT} ".join(answers))
         rows.append(
-            scores.row(
-                query_id, text, details.summary(query_id, scores.scores_of(query_id)), number
+            replace(
+                row,
+                text=text,
+                answers=gold,
+                useful=useful,
+                holding=holding,
+                kinds=kinds,
+                part=number,
+                groups=groups,
             )
         )
-        letters += len(content)
+        letters += len(contents[-1])
         if letters > _LETTERS:
             yield Part(number, rows, _script(number, contents))
             rows, contents, number, letters = [], [], number + 1, 0
@@ -176,19 +164,17 @@ def parts(findings: Findings) -> Iterator[Part]:
         yield Part(number, rows, _script(number, contents))
 
 
-def _most_disagreeing(findings: Findings) -> tuple[pl.Series, int]:
-    """The queries that the table has room for, by id, and how many others there are; not made row by row."""
+def _first(findings: Findings) -> tuple[pl.Series, int]:
+    """The queries that the table has room for, by id, and how many others there are: as by ``Row.order``, not row by row."""
     annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
     scores = findings.scores(annotator, measure).rename({VALUE: "measure"})
-    both = scores.join(
-        findings.downstream.select(RUN, QUERY_ID, VALUE),
-        on=[RUN, QUERY_ID],
-        how="full",
-        coalesce=True,
-    )
+    whole = findings.downstream.select(RUN, QUERY_ID, VALUE)
+    both = scores.join(whole, on=[RUN, QUERY_ID], how="full", coalesce=True)
     apart = (pl.col("measure") - pl.col(VALUE)).abs().max().fill_null(0.0)
-    by_query = both.group_by(QUERY_ID).agg(apart.alias("apart"))
-    most = by_query.sort(["apart", QUERY_ID], descending=[True, False]).head(MOST_QUERIES)
+    differ = pl.col(VALUE).drop_nulls().n_unique() > 1
+    by_query = both.group_by(QUERY_ID).agg(differ.alias("differ"), apart.alias("apart"))
+    ordered = by_query.sort(["differ", "apart", QUERY_ID], descending=[True, True, False])
+    most = ordered.head(MOST_QUERIES)
     return most[QUERY_ID], by_query.height - most.height
 
 
@@ -201,46 +187,39 @@ def escaped(script: str) -> str:
     return script.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """What a query's labels come to: as in ``Row``."""
-
-    useful: int | None = None
-    holding: int | None = None
-    kinds: Sequence[str] = ()
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 class _Scores:
-    """The scores of queries, by query id."""
+    """The scores and outputs of queries, by query id."""
 
     def __init__(self, findings: Findings, query_ids: pl.Series) -> None:
         self._runs = findings.runs
         annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
-        self._end_to_end = _by_run_and_query(findings.downstream, query_ids)
-        self._measures = _by_run_and_query(findings.scores(annotator, measure), query_ids)
+        self._end_to_end = _by_run_and_query(findings.downstream, query_ids, VALUE, OUTPUT)
+        self._measures = _by_run_and_query(findings.scores(annotator, measure), query_ids, VALUE)
         self.known = {query_id for _, query_id in (*self._end_to_end, *self._measures)}
 
-    def scores_of(self, query_id: str) -> list[float | None]:
-        """The end-to-end scores of a query, by run."""
-        return [self._end_to_end.get((run, query_id)) for run in self._runs]
-
-    def row(self, query_id: str, text: str, counts: _Counts | None = None, part: int = 0) -> Row:
-        """A query's row."""
-        scores = self.scores_of(query_id)
-        counts = counts or _Counts()
-        kinds = list(counts.kinds)
-        if len({score for score in scores if score is not None}) > 1:
-            kinds.append("runs_differ")
-        measures = [self._measures.get((run, query_id)) for run in self._runs]
-        return Row(query_id, text, scores, measures, counts.useful, counts.holding, kinds, part)
+    def row(self, query_id: str) -> Row:
+        """A query's row, without what its labels and texts tell."""
+        whole = [self._end_to_end.get((run, query_id), (None, None)) for run in self._runs]
+        return Row(
+            query_id,
+            "",
+            [score for score, _ in whole],
+            [self._measures.get((run, query_id), (None,))[0] for run in self._runs],
+            outputs=[output for _, output in whole],
+        )
 
 
-def _by_run_and_query(scores: pl.DataFrame, query_ids: pl.Series) -> dict[Pair, float]:
+def _by_run_and_query(
+    scores: pl.DataFrame, query_ids: pl.Series, *columns: str
+) -> dict[Pair, tuple[Any, ...]]:
     of_them = scores.filter(pl.col(QUERY_ID).is_in(query_ids.implode()))
-    return {
-        (run, query_id): value
-        for run, query_id, value in of_them.select(RUN, QUERY_ID, VALUE).iter_rows()
-    }
+    rows = of_them.select(RUN, QUERY_ID, *columns).iter_rows()
+    return {(run, query_id): tuple(values) for run, query_id, *values in rows}
 
 
 class _Details:
@@ -258,58 +237,47 @@ class _Details:
             ordered.group_by(QUERY_ID, RUN, maintain_order=True).agg(DOC_ID).iter_rows()
         ):
             self.listed[query_id][run] = doc_ids
-        self._texts: dict[str, Sequence[str]] = {
+        self._texts: dict[str, tuple[str, str]] = {
             doc_id: (title, text)
             for doc_id, title, text in findings.sources.corpus.select(
                 DOC_ID, TITLE, TEXT
             ).iter_rows()
         }
-        self._outputs: dict[Pair, str] = {
-            (run, query_id): output
-            for run, query_id, output in findings.downstream.select(
-                RUN, QUERY_ID, OUTPUT
-            ).iter_rows()
-        }
-        self._thoughts = findings.thoughts
+        self._calls = Calls(findings)
         self._traces: dict[Pair, dict[str, list[Any]]] = defaultdict(dict)
-        columns = (QUERY_ID, DOC_ID, ANNOTATOR, LABEL, OUTPUT, ANSWER, CONFIDENCE)
-        for query_id, doc_id, annotator, *trace in findings.traces.select(columns).iter_rows():
-            self._traces[query_id, doc_id][annotator] = _trimmed(trace)
+        columns = (READ_KEY, LABEL, OUTPUT, ANSWER, CONFIDENCE)
+        traces = findings.traces.drop_nulls(LABEL).select(QUERY_ID, DOC_ID, ANNOTATOR, *columns)
+        for query_id, doc_id, annotator, *trace in traces.iter_rows():
+            self._traces[query_id, doc_id][annotator] = trace
 
-    def of(
-        self, query_id: str, answers: Sequence[str], scores: Sequence[float | None]
-    ) -> dict[str, Any]:
+    def of(self, query_id: str, query: str, answers: Sequence[str], row: Row) -> dict[str, Any]:
         """A query's details, as the page's script reads them."""
         lists = self.listed.get(query_id, {})
         named = dict.fromkeys(doc_id for of_run in lists.values() for doc_id in of_run)
-        return {
-            "answers": list(answers),
-            "passages": {
-                doc_id: [
-                    *self._texts.get(doc_id, ("", "")),
-                    self._traces.get((query_id, doc_id), {}),
-                    *self._thought(query_id, [doc_id]),
-                ]
-                for doc_id in named
-            },
-            "runs": [
-                {
-                    "score": score,
-                    "output": self._outputs.get((run, query_id)),
-                    "list": lists.get(run, []),
-                    "thought": next(
-                        iter(self._thought(query_id, lists.get(run, [])[: self._given])), None
-                    ),
-                }
-                for run, score in zip(self._runs, scores, strict=True)
-            ],
-        }
+        runs = []
+        for run, score, output in zip(self._runs, row.scores, row.outputs, strict=True):
+            listed = lists.get(run, [])
+            given = listed[: self._given]
+            texts = [self._texts.get(doc_id, ("", "")) for doc_id in given]
+            call = None if score is None else self._calls.of_list(query_id, query, given, texts)
+            runs.append({"score": score, "output": output, "list": listed, "call": call})
+        passages = {doc_id: self._passage(query_id, query, doc_id) for doc_id in named}
+        return {"answers": list(answers), "passages": passages, "runs": runs}
 
-    def _thought(self, query_id: str, doc_ids: Sequence[str]) -> list[str]:
-        found = self._thoughts.get((query_id, tuple(doc_ids)))
-        return [found] if found else []
+    def _passage(self, query_id: str, query: str, doc_id: str) -> list[Any]:
+        """Title, text, the labels by annotator with what they rest on, and the calls that some of these are of."""
+        text, labels = self._texts.get(doc_id, ("", "")), {}
+        calls: dict[str, list[Any]] = {}
+        for annotator, (key, *trace) in self._traces.get((query_id, doc_id), {}).items():
+            found = calls.get(key) or self._calls.of_key(key, query, [text]) if key else None
+            if found:
+                calls[key] = found
+            labels[annotator] = _trimmed([*trace, 1 + list(calls).index(key) if found else None])
+        return [*text, labels, *([list(calls.values())] if calls else [])]
 
-    def summary(self, query_id: str, scores: Sequence[float | None]) -> _Counts:
+    def summary(
+        self, query_id: str, scores: Sequence[float | None]
+    ) -> tuple[int | None, int | None, list[str]]:
         """How many passages are useful and hold the answer, and which filters let the query through."""
         lists = self.listed.get(query_id, {})
         named = {doc_id for of_run in lists.values() for doc_id in of_run}
@@ -326,21 +294,18 @@ class _Details:
                 alone = not useful.isdisjoint(lists.get(run, [])[: self._given])
                 if alone != (score >= SUCCESS):
                     kinds.append("list_fails" if alone else "single_fails")
-        return _Counts(_size(useful), _size(holding), list(dict.fromkeys(kinds)))
+        sizes = (None if found is None else len(found) for found in (useful, holding))
+        return next(sizes), next(sizes), list(dict.fromkeys(kinds))
 
     def _above(self, query_id: str, doc_ids: set[str], annotator: str | None) -> set[str] | None:
         """The passages that an annotator finds useful; None where it labelled none of them."""
         labels: Mapping[str, float] = {
-            doc_id: trace[annotator][0]
+            doc_id: trace[annotator][1]
             for doc_id in doc_ids
             if annotator in (trace := self._traces.get((query_id, doc_id), {}))
         }
         # Useful, as an end-to-end score is a success: an answer that is right in part is not enough.
         return {doc_id for doc_id, label in labels.items() if label >= SUCCESS} if labels else None
-
-
-def _size(found: set[str] | None) -> int | None:
-    return None if found is None else len(found)
 
 
 def _trimmed(trace: Sequence[Any]) -> list[Any]:
@@ -355,25 +320,31 @@ def _number(value: float) -> float | None:
     return round(value, 4) if math.isfinite(value) else None
 
 
-def as_json(rows: Sequence[Row], findings: Findings, left_out: int = 0) -> dict[str, Any]:
-    """The table of queries as the page's script reads it: greatest disagreement first.
+def as_json(
+    rows: Sequence[Row], findings: Findings, left_out: int = 0, made: Sequence[Slices] = ()
+) -> dict[str, Any]:
+    """The table of queries as the page's script reads it, in the order of ``Row.order``.
 
     Args:
         left_out: queries of which no row was made.
+        made: the groups that rows name.
     """
-    ordered = sorted(rows, key=lambda row: -row.disagreement)
+    kept = sorted(rows, key=lambda row: row.order)[:MOST_QUERIES]
     annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
-    usable = filters(findings)
-    keys = [one.key for one in usable]
-    kept = ordered[:MOST_QUERIES]
+    usable, own = filters(findings), labelling(findings)
     return {
         "runs": findings.runs,
         "metric": findings.metric if not findings.downstream.is_empty() else "",
         "measure": f"{annotator} {measure}".strip(),
         "annotators": findings.annotators,
+        "by_reader": _looked(findings)[0],
+        "own_labels": bool(own and own.role == READER.name),
         "given": findings.configuration["end_to_end_k"],
-        "left_out": left_out + len(ordered) - len(kept),
-        "filters": [[one.key, one.name, one.meaning] for one in usable],
+        "left_out": left_out + len(rows) - len(kept),
+        "filters": usable,
+        "slices": [[one.field, one.names] for one in made],
+        "prompts": [parts for _, parts in prompts_of(findings)] if findings.sources else [],
+        "seconds": seconds(findings),
         "queries": [
             [
                 row.query_id,
@@ -382,8 +353,11 @@ def as_json(rows: Sequence[Row], findings: Findings, left_out: int = 0) -> dict[
                 [_rounded(value) for value in row.measures],
                 row.useful,
                 row.holding,
-                sum(1 << keys.index(kind) for kind in row.kinds if kind in keys),
+                sum(1 << usable.index(kind) for kind in row.kinds if kind in usable),
                 row.part,
+                row.answers,
+                [None if output is None else _cut(output) for output in row.outputs],
+                row.groups,
             ]
             for row in kept
         ],

@@ -114,4 +114,4 @@ def _sources(findings: Findings, inputs: EvaluationInputs) -> Sources:
                 "evaluate again, or make the page without `passages`",
                 path=findings.folder / SUMMARY,
             )
-    return Sources(inputs.queries, inputs.corpus, inputs.runs)
+    return Sources.of(inputs)

@@ -18,7 +18,6 @@ from engine.messages.extras import command, missing, require
 from engine.messages.wording import listed
 from engine.report.layout import Grid
 from engine.report.page import exports, figures, plotting
-from engine.report.page.content import Answer
 from engine.report.page.figures import Picture
 from engine.sources.io.files import write_bytes, write_text
 from engine.sources.io.folders import Folder
@@ -60,56 +59,53 @@ def rendered(
     template: str,
     drawn: Sequence[Picture],
     *,
-    title: str,
-    answer: Answer,
-    notes: Sequence[str],
-    files_note: str,
+    single_file: bool,
     settings: Mapping[str, object],
-    **more: Any,
+    **content: Any,
 ) -> str:
     """A page.
 
     Args:
         template: its name.
         drawn: pictures that it may show.
-        title: of the window.
-        answer: what it begins with.
-        notes: what qualifies the figures, a sentence each.
-        files_note: which files there are beside it.
+        single_file: whether there are no files beside it.
         settings: what was asked for, by name.
-        more: what this template needs beyond that.
+        content: what the template needs beyond that.
     """
     text: str = (
         _environment()
         .get_template(template)
         .render(
-            title=title,
             style=as_it_is(source("page.css")),
-            answer=answer,
-            notes=notes,
-            files_note=files_note,
+            single_file=single_file,
             settings=[(name, _value(value)) for name, value in settings.items()],
             pictures=_for_the_page(drawn),
-            **more,
+            **content,
         )
     )
     return text
 
 
 def write_files(
-    page: str, beside: Mapping[str, bytes], folder: Path, *, also: Sequence[str] = ()
+    page: str,
+    drawn: Sequence[Picture],
+    grids: Sequence[Grid],
+    folder: Path,
+    *,
+    single_file: bool,
+    also: Sequence[str] = (),
 ) -> Written:
-    """Write a page, and what belongs beside it.
+    """Write a page, and its pictures and tables as files beside it unless it is to be a ``single_file``.
 
     Args:
         page: its text.
-        beside: files by their names in the folder beside it.
         folder: where they go.
         also: names of files that are there already and belong to the page, too.
 
     Raises:
         WriteError: the disk is full, or the place cannot be written.
     """
+    beside = {} if single_file else dict(_pictures_and_tables(drawn, grids))
     for name, content in beside.items():
         write_bytes(content, folder / BESIDE / name)
     names = [*also, *beside]
@@ -158,7 +154,7 @@ def page_files(folder: Folder) -> Iterator[str]:
             yield f"{BESIDE}/{name}"
 
 
-def pictures_and_tables(
+def _pictures_and_tables(
     drawn: Sequence[Picture], grids: Sequence[Grid]
 ) -> Iterator[tuple[str, bytes]]:
     """The files of pictures and tables, by their names beside the page."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -14,21 +16,14 @@ from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, VALUE
 BINS = 5
 
 
-@dataclass(frozen=True)
-class Pair:
-    """How two annotators label the same n passages: above 0 by both, by one of them, or by neither."""
+class Pair(NamedTuple):
+    """How the first annotator and another label the same n passages: the shares that are above 0 by both, by the first
+    alone, by the other alone, and by neither.
+    """
 
-    first: str
-    second: str
-    both: int
-    only_first: int
-    only_second: int
-    neither: int
-
-    @property
-    def n(self) -> int:
-        """All of them."""
-        return self.both + self.only_first + self.only_second + self.neither
+    other: str
+    n: int
+    shares: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -42,17 +37,10 @@ class Bin:
 def by_rank(findings: Findings) -> pl.DataFrame:
     """Of the best run: by annotator and rank, the share of passages with a label above 0, and of how many.
 
-    Columns ``annotator``, ``rank``, ``share``, ``n``; no rows where the page has no passages.
+    Columns ``annotator``, ``rank``, ``share``, ``n``; empty where the page has no passages.
     """
     if findings.sources is None or findings.complete_traces.is_empty():
-        return pl.DataFrame(
-            schema={
-                ANNOTATOR: pl.String(),
-                RANK: pl.Int64(),
-                "share": pl.Float64(),
-                "n": pl.UInt32(),
-            }
-        )
+        return pl.DataFrame()
     listed = findings.sources.runs.filter(pl.col(RUN).eq_missing(findings.best_run))
     labels = findings.complete_traces.select(QUERY_ID, DOC_ID, ANNOTATOR, LABEL)
     return (
@@ -77,11 +65,10 @@ def of_annotators(findings: Findings) -> list[Pair]:
     for second in others:
         other = labels.filter(pl.col(ANNOTATOR) == second).drop(ANNOTATOR)
         both = own.join(other, on=[QUERY_ID, DOC_ID], suffix="_b")
-        if both.is_empty():
-            continue
-        a, b = both["useful"], both["useful_b"]
-        counts = [int(part.sum()) for part in (a & b, a & ~b, ~a & b, ~a & ~b)]
-        pairs.append(Pair(first, second, *counts))
+        if not both.is_empty():
+            a, b, n = both["useful"], both["useful_b"], both.height
+            parts = (a & b, a & ~b, ~a & b, ~a & ~b)
+            pairs.append(Pair(second, n, [float(part.sum()) / n for part in parts]))
     return pairs
 
 

@@ -38,6 +38,7 @@ class ParquetTable:
 
     Attributes:
         names: its columns, in their order.
+        plain_names: those that hold neither lists nor records.
         rows: how many it says that it has.
     """
 
@@ -46,6 +47,9 @@ class ParquetTable:
         self._file = file
         with _refusing_damage(path):
             self.names: tuple[str, ...] = tuple(file.schema_arrow.names)
+            self.plain_names = {
+                one.name for one in file.schema_arrow if not pa.types.is_nested(one.type)
+            }
             self.rows: int = file.metadata.num_rows
         if twice := next((name for name in self.names if self.names.count(name) > 1), None):
             raise InputError(

@@ -39,10 +39,9 @@ WHAT = f"{KILT}, or JSONL, JSON, CSV or Parquet with query and answers, or a SQu
 
 # A document of TriviaQA's; its keys are in their order.
 _TRIVIAQA = re.compile(rb'\{\s*"Data"\s*:')
-_COLUMNS = columns_of(QUERY_ID_FIELDS, QUERY_FIELDS, ANSWER_FIELDS, ARTICLE_FIELDS) | {
-    "is_impossible",
-    CONTEXT_FIELD,
-}
+# The fields that the engine itself knows; any others may group queries.
+OWN_FIELDS = columns_of(QUERY_ID_FIELDS, QUERY_FIELDS, ANSWER_FIELDS, ARTICLE_FIELDS)
+OWN_FIELDS |= {"is_impossible", CONTEXT_FIELD, "input", "output"}
 _BATCH = 10_000
 
 
@@ -118,10 +117,10 @@ def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Ite
                 f"a table of this kind has the columns {', '.join(tables.QUERIES)}",
                 path=path,
             )
-        columns = _COLUMNS | columns_of([column] if column else [])
+        columns = OWN_FIELDS | table.plain_names | columns_of([column] if column else [])
         if column and not columns_of([column]) & set(table.names):
             raise no_column(path, column, table.names)
-        if not column and {QUERY_ID, QUERY, ANSWERS} <= set(table.names):
+        if not columns - OWN_FIELDS and {QUERY_ID, QUERY, ANSWERS} <= set(table.names):
             frame = table.read(tables.QUERIES)
             # Any other form of answers, and a table without provenance, is for the names of fields.
             if PROVENANCE in frame.columns and isinstance(frame.schema[ANSWERS], pl.List):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from itertools import accumulate, chain
 
 import polars as pl
@@ -21,12 +23,14 @@ from engine.sources.io.locations import (
     require_file,
 )
 from engine.sources.queries.groups import Groups
-from engine.sources.queries.layouts import WHAT, Layout, layout_of, rows_of
+from engine.sources.queries.layouts import OWN_FIELDS, WHAT, Layout, layout_of, rows_of
 from engine.sources.queries.rows import QueryRow
 from engine.sources.strangers import count_strangers
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
 
 WRITTEN_LISTS = "written_lists"
+# Queries whose further fields are kept, and the letters of the longest value.
+_MOST, _LETTERS = 20_000, 40
 _ADD = "add at least one answer"
 # What programs write where a value is missing, in small letters; some of it is an answer, too.
 _NOTHING = frozenset({"na", "n/a", "nan", "<na>", "none", "null"})
@@ -42,6 +46,8 @@ class QuerySet:
         titles: by query id, those of its ``provenance`` that are titles of articles without ids.
         groups: by query id, the value of the column that was asked for, or else the digest of the context
             that the query was written about; without queries that have none.
+        fields: by query id, the further fields of the file that hold a short text, a number or a date, as texts;
+            of the first queries, as many as a page may show.
         notes: what was taken as something else than it looks like (``notes_of``).
     """
 
@@ -49,6 +55,7 @@ class QuerySet:
     unanswerable: int = 0
     titles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
 
 
@@ -117,6 +124,7 @@ def query_set_of(
         rows, note = joined(path, list(rows), found, answers)
         notes.append(note)
     checked: list[QueryRow] = []
+    fields: dict[str, Mapping[str, str]] = {}
     groups = Groups(path, column)
     for row in _checked(path, rows):
         groups.add(row)
@@ -128,6 +136,8 @@ def query_set_of(
                 f"query {row.query_id!r} has no answers{here}", remedy, path=path, line=row.line
             )
         else:
+            if len(checked) < _MOST:
+                fields[row.query_id] = _further(row)
             checked.append(replace(row, record={}))
     table = _table(checked)
     if table.is_empty():
@@ -136,7 +146,18 @@ def query_set_of(
             problem = f"only unanswerable questions ({unanswerable})"
         raise InputError(problem, f"give {WHAT}", path=path)
     titles = {row.query_id: row.titles for row in checked if row.titles}
-    return QuerySet(table, unanswerable, titles, groups.found(), (*notes_of(checked), *notes))
+    found_notes = (*notes_of(checked), *notes)
+    return QuerySet(table, unanswerable, titles, groups.found(), fields, found_notes)
+
+
+def _further(row: QueryRow) -> dict[str, str]:
+    """The fields of a query that the engine knows nothing of, but for long ones, lists and records."""
+    values = {
+        name: sys.intern(str(value))
+        for name, value in row.record.items()
+        if name not in OWN_FIELDS and isinstance(value, str | int | float | date)
+    }
+    return {name: text for name, text in values.items() if 0 < len(text) <= _LETTERS}
 
 
 def notes_of(rows: Sequence[QueryRow]) -> tuple[Note, ...]:

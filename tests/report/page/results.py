@@ -29,9 +29,10 @@ def _passage(number, says):
 def write_inputs(folder):
     """Queries, passages and two runs as files: ``good`` puts d before e, ``poor`` the other way round."""
     queries = [
-        {"id": f"q{i:02}", "question": f"question {i} <b>", "answers": ["Ann", "Anne-Marie"]}
+        {"id": f"q{i:02}", "question": f"question {i} <b>", "answers": ["Ann", "Anne-Marie"],
+         "type": "<i>odd" if i % 2 else "even", "length": i, "day": f"20{i // 10:02}-01-{1 + i % 10:02}"}
         for i in range(N)
-    ]
+    ]  # fmt: skip
     (folder / "q.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
     corpus = [(f"d{i}", f"A<i>{i}", _passage(i, "Ann" if i % 3 else "Bo"), "A") for i in range(N)]
     corpus += [(f"e{i}", f"B{i}", "says nothing", "B") for i in range(N)]

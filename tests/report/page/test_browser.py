@@ -3,8 +3,12 @@
 import shutil
 from urllib.parse import quote
 
+import polars as pl
 import pytest
 
+from engine.reading.plan import read_key
+from engine.reading.prompting.prompts import Prompt
+from engine.report.findings import read_findings
 from engine.report.page.remake import remake
 from tests.report.page.results import EMOJI, RIGHT_TO_LEFT, SCRIPT
 
@@ -67,6 +71,65 @@ def test_a_query_opens_with_what_each_run_lists(page):
     assert dialog.locator("mark", has_text="Ann").count() > 0
     assert "1 only in" not in dialog.inner_text()
     assert page.evaluate("location.hash") == "#query=q04"
+
+
+def test_a_call_shows_its_tokens_and_the_very_prompt_that_was_sent(page, folder):
+    findings = read_findings(folder, None)
+    prompt = Prompt.of(findings.summary["reader"]["prompt_parts"])
+    (passage,) = pl.read_parquet(folder.parent / "c.parquet").filter(doc_id="d0").rows()
+    page.goto(page.url.partition("#")[0] + "#query=q00")
+    page.reload()
+    found = page.locator("#dialog .passage", has_text="A<i>0").first
+    assert "output 1 token · finish: stop (before the limit of 16 tokens)" in found.inner_text()
+    found.locator("summary", has_text="Prompt as sent").click()
+    shown = found.locator("pre").text_content()
+    assert shown == "".join(prompt.render("question 0 <b>", [passage[1:3]]))
+    key = read_key(
+        findings.summary["reader"]["fingerprint"], prompt.render("question 0 <b>", [passage[1:3]])
+    )
+    assert key in findings.table("reads")["read_key"]
+
+
+def test_filters_and_groups_leave_queries_and_csv_has_them_whole(page, tmp_path):
+    assert page.locator("#filters button").first.inner_text().startswith("runs differ (")
+    first = page.locator("#table tbody tr").first
+    assert first.locator(".answered").all_text_contents() == ["✓right: Ann", "✗wrong: nothing"]
+    page.get_by_label("good", exact=True).select_option("wrong")
+    page.get_by_label("type").select_option("even")
+    page.get_by_label("length").select_option("10 to 19")
+    # By hand: even, a multiple of 3, and from 10 to 19.
+    assert sorted(rows(page)) == ["question 12 <b>", "question 18 <b>"]
+    with page.expect_download() as download:
+        page.locator("#save").click()
+    download.value.save_as(tmp_path / "q.csv")
+    found = pl.read_csv(tmp_path / "q.csv", infer_schema=False)
+    assert found.columns[:6] == [
+        "query_id",
+        "query",
+        "answers",
+        "good: em",
+        "good: output",
+        "good: erag P@1",
+    ]
+    assert sorted(found["query_id"]) == ["q12", "q18"]
+    assert set(found["good: output"]) == {"Bo"}
+    assert set(found["type"]) == {"even"}
+
+
+def test_what_turned_a_right_answer_wrong_is_said_where_it_is_known(page):
+    spoiled = page.evaluate("""() => {
+      data.given = 2; data.own_labels = true; data.by_reader = "erag";
+      const passages = {a: ["", "", {erag: [1]}], b: ["", "", {erag: [0]}], c: ["", "", {erag: [0]}]};
+      const wrong = (list) => ({score: 0, list});
+      const of = (runs) => [...spoilers(runs[0], {passages, runs}).keys()];
+      return [
+        of([wrong(["a", "b"])]),                            // a alone is answered: b turned it
+        of([wrong(["b", "c"])]),                            // neither alone is: nothing is known
+        of([{score: 1, list: ["a", "b"]}]),                 // the list is answered
+        of([wrong(["b", "a"]), {score: 1, list: []}]),      // without any passage, too: b also alone
+      ];
+    }""")
+    assert spoiled == [["b"], [], [], ["b"]]
 
 
 def test_texts_of_users_are_shown_and_never_run(page):

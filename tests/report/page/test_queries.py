@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.report.findings import Sources, read_findings
 from engine.report.page.queries import as_json, escaped, filters, parts
+from engine.report.page.slices import WORDS, slices, slices_grid
 from tests.report.page.results import SCRIPT
 
 
@@ -20,7 +22,7 @@ def findings(folder):
         run=(given / "de.parquet", given / "ed.parquet"),
     )
     inputs = read_inputs(files, k=2)
-    return read_findings(folder, Sources(inputs.queries, inputs.corpus, inputs.runs))
+    return read_findings(folder, Sources.of(inputs))
 
 
 def of(script):
@@ -37,12 +39,13 @@ def test_every_query_has_its_scores_labels_and_kinds(findings):
     assert rows["q04"].scores == [1.0, 0.0]
     assert rows["q04"].measures == [1.0, 0.0]
     assert (rows["q04"].useful, rows["q04"].holding) == (1, 1)
-    assert rows["q04"].kinds == ["runs_differ"]
+    assert rows["q04"].kinds == []
+    assert (rows["q04"].answers, rows["q04"].outputs) == ("Ann · Anne-Marie", ["Ann", "nothing"])
     # d6 says Bo; nothing is useful, and nothing contains the answer.
     assert (rows["q06"].scores, rows["q06"].kinds) == ([0.0, 0.0], [])
     # The reader answers Ann of every passage with A<i>3 in its title: of d3, whose text does not hold it.
     assert (rows["q03"].useful, rows["q03"].holding) == (1, 0)
-    assert rows["q03"].kinds == ["useful_absent", "runs_differ"]
+    assert rows["q03"].kinds == ["useful_absent"]
 
 
 def test_details_have_lists_labels_outputs_and_texts(findings):
@@ -51,7 +54,7 @@ def test_details_have_lists_labels_outputs_and_texts(findings):
     assert found["answers"] == ["Ann", "Anne-Marie"]
     assert [run["list"] for run in found["runs"]] == [["d4", "e4"], ["e4", "d4"]]
     assert [run["output"] for run in found["runs"]] == ["Ann", "nothing"]
-    title, text, labels = found["passages"]["d4"]
+    title, text, labels, _ = found["passages"]["d4"]
     assert (title, text.strip()) == ("A<i>4", "It is known that one says Ann")
     assert labels["erag"][:3] == [1.0, "Ann", "Ann"]
     assert labels["containment"] == [1.0, None, "Ann"]
@@ -64,35 +67,83 @@ def test_no_text_can_end_a_script(findings):
     assert escaped("</script>\u2028") == "\\u003c/script>\\u2028"
 
 
-def test_the_table_begins_with_the_greatest_disagreement(findings):
+def test_every_call_has_its_tokens_and_the_prompt_whose_text_was_sent(findings):
     (part,) = parts(findings)
-    content = as_json(part.rows, findings)
+    found = of(part.script)["q04"]
+    _, _, labels, calls = found["passages"]["d4"]
+    reads = findings.table("reads").filter(query_id="q04")
+    tokens = {tuple(ids): n for ids, n in reads.select("doc_ids", "prompt_tokens").iter_rows()}
+    # Of the prompt of the first role, the reader: the trace of erag leads to its one call, the last of its values.
+    assert labels["erag"][4] == 1
+    assert calls == [[0, tokens[("d4",)], 1, 0]]
+    assert [run["call"][:2] for run in found["runs"]] == [
+        [0, tokens[("d4",)]],
+        [0, tokens[("e4",)]],
+    ]
+    # With another prompt in the record, no call is taken for one of its.
+    other = json.loads(json.dumps(dict(findings.summary)))
+    other["reader"]["prompt_parts"]["tail"] = "!"
+    (part,) = parts(replace(findings, summary=other))
+    assert [run["call"][0] for run in of(part.script)["q04"]["runs"]] == [None, None]
+
+
+def test_the_table_begins_with_queries_in_which_runs_differ(findings):
+    made = slices(findings)
+    (part,) = parts(findings, made)
+    content = as_json(part.rows, findings, made=made)
     assert content["measure"] == "erag P@1"
     assert content["runs"] == ["good", "poor <&>"]
-    assert [one[0] for one in content["filters"]] == [one.key for one in filters(findings)]
-    ordered = sorted(part.rows, key=lambda row: -row.disagreement)
-    assert [query[0] for query in content["queries"]] == [row.query_id for row in ordered]
-    # The last number of a row says which filters let it through, a bit each.
+    assert content["filters"] == filters(findings)
+    differ = [query[2][0] != query[2][1] for query in content["queries"]]
+    assert differ == sorted(differ, reverse=True)
+    assert 0 < sum(differ) < 40
+    # One number of a row says which filters let it through, a bit each.
     bits = {query[0]: query[6] for query in content["queries"]}
-    keys = [one[0] for one in content["filters"]]
-    assert bits["q03"] == (1 << keys.index("useful_absent")) + (1 << keys.index("runs_differ"))
+    assert bits["q03"] == 1 << content["filters"].index("useful_absent")
+    assert content["slices"][0] == ["type", ["<i>odd", "even"]]
+    assert {query[0]: query[10][0] for query in content["queries"]}["q04"] == 1
+
+
+def test_queries_are_grouped_by_the_fields_of_their_file(findings):
+    made = {one.field: one for one in slices(findings)}
+    # All 40 questions have three words, so that their length makes no groups.
+    assert list(made) == ["type", "length", "day"]
+    assert WORDS not in made
+    assert made["length"].names == ["0 to 9", "10 to 19", "20 to 29", "30 to 39"]
+    assert made["day"].names == ["2000", "2001", "2002", "2003"]
+    grid = slices_grid(findings, list(made.values()))
+    rows = {tuple(row[:2]): row[2:] for row in grid.rows}
+    # By hand: good answers unless i is a multiple of 3 but for 3 itself and 30 to 39, whose titles begin with A<i>3.
+    odd = [i for i in range(1, 40, 2) if i % 3 or str(i)[0] == "3"]
+    n, good, poor = rows["type", "<i>odd"]
+    assert n == "20"
+    assert good.startswith(f"{len(odd) / 20:.3f} [")
+    assert poor.startswith("0.000 [0.000, ")
+    assert slices(replace(findings, sources=None)) == []
+
+
+def test_a_group_of_few_queries_is_left_out(findings):
+    fields = {f"q{i:02}": {"rare": "yes" if i < 4 else "no"} for i in range(40)}
+    sources = replace(findings.sources, fields=fields)
+    made = slices(replace(findings, sources=sources))
+    grid = slices_grid(findings, made)
+    assert [row[1] for row in grid.rows] == ["no"]
+    assert "fewer than 5 queries are left out: 1." in grid.caption
 
 
 def test_without_passages_there_are_rows_and_no_details(folder):
     (part,) = parts(read_findings(folder, None))
     assert part.script == ""
     assert {row.part for row in part.rows} == {0}
-    assert [one.key for one in filters(read_findings(folder, None))] == ["runs_differ"]
+    assert filters(read_findings(folder, None)) == []
 
 
-def test_of_more_queries_than_the_table_holds_those_of_least_disagreement_are_left_out(
-    folder, monkeypatch
-):
+def test_of_more_queries_than_the_table_holds_the_last_are_left_out(folder, monkeypatch):
     findings = read_findings(folder, None)
     (whole,) = parts(findings)
     monkeypatch.setattr("engine.report.page.queries.MOST_QUERIES", 7)
     (part,) = parts(findings)
     assert part.left_out == 33
-    most = sorted((row.disagreement for row in whole.rows), reverse=True)[:7]
-    assert sorted((row.disagreement for row in part.rows), reverse=True) == most
+    most = sorted(row.order for row in whole.rows)[:7]
+    assert sorted(row.order for row in part.rows) == most
     assert as_json(part.rows, findings, part.left_out)["left_out"] == 33

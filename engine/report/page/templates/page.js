@@ -1,13 +1,21 @@
 "use strict";
 // The table of queries and what stands behind each. All texts of users are set as text, never as markup.
 const data = JSON.parse(document.getElementById("data").textContent);
-const [ID, TEXT, SCORES, MEASURES, USEFUL, HOLDING, KINDS, PART] = [0, 1, 2, 3, 4, 5, 6, 7];
-// A trace: the label, and where it comes from.
-const [LABEL, OUTPUT, ANSWER] = [0, 1, 2];
+const [ID, TEXT, SCORES, MEASURES, USEFUL, HOLDING, KINDS, PART, ANSWERS, OUTPUTS, GROUPS] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+// A trace: the label, and where it comes from; the last is the place of its call, from 1.
+const [LABEL, OUTPUT, ANSWER, , CALL] = [0, 1, 2, 3, 4];
+// The least score that counts as an answer.
+const RIGHT = 0.5;
 const PER_PAGE = 50;
+const KIND_NAMES = {
+  useful_absent: ["useful, answer absent", "the reader answers from a passage that does not contain the answer"],
+  present_useless: ["answer present, useless", "a passage contains the answer, and the reader does not answer from it"],
+  list_fails: ["one passage succeeds, the list fails", "the reader answers from a passage alone, and not from the list that holds it"],
+  single_fails: ["the list succeeds, no passage does", "the reader answers from the list, and from none of its passages alone"],
+};
 const byId = (id) => document.getElementById(id);
 const loaded = new Map();
-const state = {words: "", kinds: 0, column: 0, down: true, page: 0, shown: [], open: null};
+const state = {words: "", tests: new Map(), column: null, down: true, page: 0, shown: [], open: null};
 
 // Called by the scripts beside the page (or in it), each with the details of some queries.
 function details(part, queries) { loaded.set(part, queries); }
@@ -32,19 +40,43 @@ function disagreement(query) {
   return far;
 }
 
-// Name, value to sort by, and text of every column.
+const several = data.runs.length > 1;
+// Whether every score is 0 or 1, so that a mark says it.
+const isBinary = data.queries.every((query) => query[SCORES].every((score) => score === null || score === 0 || score === 1));
+const mark = (score) => score === null ? "" : isBinary ? (score ? "\u2713" : "\u2717") : figure(score);
+
+// What may be filtered by a button: name, meaning, and which queries it lets through.
+const FILTERS = data.filters.map((kind, place) => ({name: KIND_NAMES[kind][0], meaning: KIND_NAMES[kind][1], test: (query) => query[KINDS] >> place & 1}));
+if (several && data.metric) FILTERS.unshift({name: "runs differ", meaning: "the end-to-end scores of the runs are not the same", test: (query) => new Set(query[SCORES].filter((score) => score !== null)).size > 1});
+
+// What may be filtered by a choice: name, choices, and which queries a choice lets through.
+const CHOICES = [
+  ...(data.metric ? data.runs.slice(0, 8).map((run, place) => ({name: run, choices: ["right", "wrong"], test: (query, choice) => query[SCORES][place] !== null && (query[SCORES][place] >= RIGHT) === (choice === 0)})) : []),
+  ...data.slices.map(([field, names], place) => ({name: field, choices: names, test: (query, choice) => query[GROUPS][place] === choice})),
+];
+
+// Name, value to sort by, and what a cell shows, of every column.
 function columns() {
   const found = [{name: "query", value: (query) => query[TEXT] || query[ID], isText: true}];
-  const has = (place) => data.queries.some((query) => query[place] !== null);
+  const has = (place) => data.queries.some((query) => query[place] !== null && query[place] !== "");
+  const count = (place) => ({value: (query) => query[place], cell: (query) => query[place] === null ? "\u2014" : String(query[place])});
+  if (has(ANSWERS)) found.push({name: "gold answer", value: (query) => query[ANSWERS], isText: true, cell: (query) => query[ANSWERS]});
   data.runs.forEach((run, place) => {
-    const whose = data.runs.length > 1 ? `${run}: ` : "";
-    if (data.metric) found.push({name: `${whose}end to end`, value: (query) => query[SCORES][place]});
-    if (data.measure) found.push({name: `${whose}${data.measure}`, value: (query) => query[MEASURES][place]});
+    const value = (query) => query[SCORES][place];
+    if (data.metric) found.push({name: several ? run : `answer (${data.metric})`, value, wide: true, cell: (query) => answered(query[SCORES][place], query[OUTPUTS][place])});
   });
-  if (has(USEFUL)) found.push({name: "useful passages", value: (query) => query[USEFUL], isCount: true});
-  if (has(HOLDING)) found.push({name: "with the answer", value: (query) => query[HOLDING], isCount: true});
+  if (has(USEFUL)) found.push({name: "useful passages", ...count(USEFUL)});
+  if (has(HOLDING)) found.push({name: "with the answer", ...count(HOLDING)});
+  if (data.measure && !data.metric) data.runs.forEach((run, place) => found.push({name: several ? `${run}: ${data.measure}` : data.measure, value: (query) => query[MEASURES][place]}));
   if (data.metric && data.measure) found.push({name: "disagreement", value: disagreement});
   return found;
+}
+
+function answered(score, output) {
+  const good = score !== null && score >= RIGHT;
+  const said = score === null ? "" : isBinary ? element("span", {className: "spoken"}, good ? "right: " : "wrong: ") : "";
+  return element("div", {className: `answered ${score === null ? "" : good ? "good" : "poor"}`, dir: "auto"},
+    element("span", {className: "sign", "aria-hidden": isBinary ? "true" : "false"}, mark(score)), said, output === null ? "\u2014" : output || "(nothing)");
 }
 const COLUMNS = columns();
 
@@ -60,11 +92,13 @@ function compare(a, b) {
 
 function select() {
   const words = state.words.toLocaleLowerCase().split(/\s+/).filter(Boolean);
+  const tests = [...state.tests.values()];
   state.shown = data.queries.filter((query) => {
-    if ((query[KINDS] & state.kinds) !== state.kinds) return false;
-    const text = `${query[TEXT]} ${query[ID]}`.toLocaleLowerCase();
+    if (!tests.every((test) => test(query))) return false;
+    const text = `${query[TEXT]} ${query[ID]} ${query[ANSWERS]}`.toLocaleLowerCase();
     return words.every((word) => text.includes(word));
-  }).sort(compare);
+  });
+  if (state.column !== null) state.shown.sort(compare);
   state.page = 0;
   show();
 }
@@ -75,7 +109,7 @@ function show() {
   const rows = state.shown.slice(first, first + PER_PAGE).map((query, place) => row(query, first + place));
   byId("table").tBodies[0].replaceChildren(...rows);
   byId("count").textContent = `${state.shown.length.toLocaleString("en")} of ${data.queries.length.toLocaleString("en")} queries`
-    + (data.left_out ? `; ${data.left_out.toLocaleString("en")} more, of least disagreement, are in the tables of the results` : "");
+    + (data.left_out ? `; ${data.left_out.toLocaleString("en")} more are in the tables of the results` : "");
   byId("page").textContent = `Page ${state.page + 1} of ${pages}`;
   byId("before").disabled = state.page === 0;
   byId("after").disabled = state.page >= pages - 1;
@@ -93,20 +127,18 @@ function row(query, place) {
     ? element("button", {type: "button", dir: "auto", onclick: () => open(place)}, name)
     : element("span", {className: "plain", dir: "auto"}, name);
   const cells = [element("th", {scope: "row"}, text, query[TEXT] ? element("span", {className: "id"}, query[ID]) : "")];
-  for (const {value, isCount} of COLUMNS.slice(1)) {
-    const found = value(query);
-    cells.push(element("td", {className: "figure"}, isCount && found !== null ? String(found) : figure(found)));
+  for (const {value, cell, isText, wide} of COLUMNS.slice(1)) {
+    cells.push(element("td", {className: wide || isText ? "wide" : "figure", dir: "auto"}, cell ? cell(query) : figure(value(query))));
   }
   return element("tr", {}, ...cells);
 }
 
-function load(query, then) {
-  const part = query[PART];
-  if (loaded.has(part)) { then(loaded.get(part)[query[ID]]); return; }
+function load(part, then, otherwise) {
+  if (loaded.has(part)) { then(loaded.get(part)); return; }
   // Scripts, since pages that are opened from disk may fetch nothing else.
   const script = element("script", {src: `report/queries-${String(part).padStart(4, "0")}.js`});
-  script.onload = () => then(loaded.get(part)[query[ID]]);
-  script.onerror = () => { byId("dialog-body").replaceChildren(element("p", {}, `${script.getAttribute("src")} is missing beside this page; copy the folder report/ with it, or make a page of one file: erag report DIR --single-file`)); };
+  script.onload = () => then(loaded.get(part));
+  script.onerror = () => otherwise(`${script.getAttribute("src")} is missing beside this page; copy the folder report/ with it, or make a page of one file: erag report DIR --single-file`);
   document.head.append(script);
 }
 
@@ -120,28 +152,36 @@ function open(place) {
   byId("next-query").disabled = place >= state.shown.length - 1;
   if (!byId("dialog").open) byId("dialog").showModal();
   history.replaceState(null, "", `#query=${encodeURIComponent(query[ID])}`);
-  load(query, (found) => { if (state.open === place) body(query, found); });
+  load(query[PART], (found) => { if (state.open === place) body(query, found[query[ID]]); },
+    (fault) => byId("dialog-body").replaceChildren(element("p", {}, fault)));
 }
 
 function body(query, found) {
   const answers = found.answers.length
-    ? element("p", {}, "Answers: ", ...found.answers.flatMap((answer, place) => [place ? " \u00b7 " : "", element("bdi", {}, answer)]))
+    ? element("p", {}, "Gold answers: ", ...found.answers.flatMap((answer, place) => [place ? " \u00b7 " : "", element("bdi", {}, answer)]))
     : "";
-  const lists = found.runs.map((run, place) => listOf(data.runs[place], run, place, query, found));
+  const groups = data.slices.map(([field, names], place) => query[GROUPS][place] === null ? "" : `${field}: ${names[query[GROUPS][place]]}`).filter(Boolean);
+  const lists = found.runs.map((run, place) => listOf(run, place, query, found));
   byId("dialog-body").replaceChildren(
-    element("p", {className: "quiet"}, `${query[ID]}`, ...kindsOf(query)), answers, changed(found), element("div", {className: "lists"}, ...lists));
+    element("p", {className: "quiet"}, query[ID], ...kindsOf(query), groups.length ? ` \u00b7 ${groups.join(" \u00b7 ")}` : ""), answers, changed(found),
+    element("div", {className: "lists"}, ...lists), pace());
   byId("dialog-body").scrollTop = 0;
 }
 
-function kindsOf(query) {
-  return data.filters.filter((_, place) => query[KINDS] >> place & 1).map(([, name, meaning]) => element("span", {className: "chip", title: meaning, style: "margin-inline-start: .5rem"}, name));
+const kindsOf = (query) => FILTERS.filter(({test}) => test(query)).map(({name, meaning}) => element("span", {className: "chip", title: meaning, style: "margin-inline-start: .5rem"}, name));
+
+// How long calls took: calls run together, so that the time of a single one is not known.
+function pace() {
+  const names = {single: "on one passage", whole: "on a whole list"};
+  const known = Object.entries(data.seconds).map(([kind, seconds]) => `${seconds.toPrecision(2)} s ${names[kind]}`);
+  return known.length ? element("p", {className: "quiet"}, `An LLM call of this evaluation took ${known.join(" and ")} on average. Calls run together, so that the time of a single call is not known.`) : "";
 }
 
 // What changed from the best run to the second, in words.
 function changed(found) {
-  if (found.runs.length < 2) return "";
+  if (!several) return "";
   const [first, second] = found.runs;
-  const useful = (doc) => Object.entries(found.passages[doc][2]).some(([name, trace]) => name === data.annotators[0] && trace[LABEL] >= 0.5);
+  const useful = (doc) => Object.entries(found.passages[doc][2]).some(([name, trace]) => name === data.annotators[0] && trace[LABEL] >= RIGHT);
   const only = (a, b) => a.list.filter((doc) => !b.list.includes(doc));
   const phrase = (a, b, name) => {
     const missed = only(a, b);
@@ -152,47 +192,147 @@ function changed(found) {
   return element("p", {}, `Passages: ${both} in both runs, ${phrase(first, second, data.runs[0])}, ${phrase(second, first, data.runs[1])}.`);
 }
 
-function listOf(name, run, place, query, found) {
+// The passages that turned a right answer wrong: of the list as it was given, and of passages alone. Known only where the
+// same reader read the list without the passage: as another run's list, as the one passage that is left, or as no passage.
+function spoilers(run, found) {
+  const key = (list) => JSON.stringify(list);
+  const known = new Map();
+  for (const other of found.runs) if (other.score !== null) known.set(key(other.list.slice(0, data.given)), other.score);
+  if (data.own_labels) {
+    for (const [doc, [, , labels]] of Object.entries(found.passages)) {
+      if (labels[data.by_reader]) known.set(key([doc]), labels[data.by_reader][LABEL]);
+    }
+  }
+  const given = run.list.slice(0, data.given);
+  const isWrong = run.score !== null && run.score < RIGHT;
+  const right = (list) => known.get(key(list)) >= RIGHT;
+  const spoiled = isWrong ? given.filter((doc) => right(given.filter((other) => other !== doc))) : [];
+  const alone = right([]) ? run.list.filter((doc) => known.get(key([doc])) < RIGHT) : [];
+  return new Map([...alone.map((doc) => [doc, "without any passage the reader is right, and from this one it is not"]),
+    ...spoiled.map((doc) => [doc, "without this passage the reader is right on the list, and with it it is not"])]);
+}
+
+function listOf(run, place, query, found) {
+  const name = data.runs[place];
+  const spoiling = spoilers(run, found);
   const parts = [];
   if (run.score !== null) {
-    const good = run.score >= 0.5;
+    const good = run.score >= RIGHT;
+    const given = run.list.slice(0, data.given);
+    const chips = [element("span", {className: `chip ${good ? "yes" : "bad"}`}, `${good ? "\u2713" : "\u2717"} ${data.metric} ${figure(run.score)}`)];
+    if (query[MEASURES][place] !== null) chips.push(element("span", {className: "chip"}, `${data.measure} ${figure(query[MEASURES][place])}`));
     parts.push(element("div", {className: "whole"},
-      element("strong", {}, `Whole list, first ${data.given} passages`),
-      element("div", {className: "chips"}, element("span", {className: `chip ${good ? "yes" : "bad"}`}, `${good ? "\u2713" : "\u2717"} ${data.metric} ${figure(run.score)}`)),
-      output(run.output, found.answers), ...thought(run.thought)));
+      element("strong", {}, given.length ? `Whole list, first ${given.length} passages` : "Without passages"),
+      element("div", {className: "chips"}, ...chips),
+      output(run.output, found.answers), ...sent(run.call, query, given, found)));
   }
   run.list.forEach((doc, rank) => {
     if (run.score !== null && rank === data.given) parts.push(element("p", {className: "cut"}, "Not given to the reader with the list:"));
-    parts.push(passage(doc, rank, place, found));
+    parts.push(passage(doc, rank, place, query, found, spoiling));
   });
   if (!run.list.length) parts.push(element("p", {className: "quiet"}, "This run lists nothing for the query."));
   return element("section", {className: "list"}, element("h3", {dir: "auto"}, name), ...parts);
 }
 
-function passage(doc, rank, place, found) {
-  const [title, text, labels, thoughts] = found.passages[doc];
+function passage(doc, rank, place, query, found, spoiling) {
+  const [title, text, labels, calls] = found.passages[doc];
   const chips = data.annotators.filter((name) => name in labels).map((name) => {
     const value = labels[name][LABEL];
     const whole = Number.isInteger(value) ? String(value) : figure(value);
-    return element("span", {className: `chip ${value >= 0.5 ? "yes" : "no"}`}, `${value >= 0.5 ? "\u2713" : "\u2717"} ${name} ${whole}`);
+    return element("span", {className: `chip ${value >= RIGHT ? "yes" : "no"}`}, `${value >= RIGHT ? "\u2713" : "\u2717"} ${name} ${whole}`);
   });
+  if (spoiling.has(doc)) chips.push(element("span", {className: "chip bad", title: spoiling.get(doc)}, `\u2717 turned a right answer wrong: ${spoiling.get(doc)}`));
   const elsewhere = found.runs.map((run, other) => [run.list.indexOf(doc), other]).filter(([, other]) => other !== place)
     .map(([at, other]) => at < 0 ? `not in ${data.runs[other]}` : `rank ${at + 1} in ${data.runs[other]}`);
-  const read = data.annotators.map((name) => labels[name] && labels[name][OUTPUT] ? [name, labels[name]] : null).filter(Boolean);
+  const read = data.annotators.map((name) => labels[name] && (labels[name][OUTPUT] || labels[name][CALL]) ? [name, labels[name]] : null).filter(Boolean);
   const answers = Object.values(labels).map((trace) => trace[ANSWER]).filter(Boolean).concat(found.answers);
-  const outputs = read.map(([name, trace]) => element("p", {}, read.length > 1 ? `${name}: the reader answers ` : "The reader answers ", inline(trace[OUTPUT], answers)));
+  const told = new Set();
+  const outputs = read.flatMap(([name, trace]) => {
+    const call = trace[CALL] && !told.has(trace[CALL]) ? calls[trace[CALL] - 1] : null;
+    told.add(trace[CALL]);
+    return [element("p", {}, read.length > 1 ? `${name}: the reader answers ` : "The reader answers ", inline(trace[OUTPUT], answers)), ...sent(call, query, [doc], found)];
+  });
   const short = text.length <= 420;
   const shown = short ? element("p", {className: "text", dir: "auto"}, ...marked(text, answers))
     : element("details", {open: Object.values(labels).some((trace) => trace[LABEL] > 0)}, element("summary", {}, "Passage"), element("p", {className: "text", dir: "auto"}, ...marked(text, answers)));
   return element("div", {className: "passage"},
     element("h4", {}, `${rank + 1}. `, element("bdi", {}, title || doc)),
     element("span", {className: "id"}, [doc, ...elsewhere].join(" \u00b7 ")),
-    element("div", {className: "chips"}, ...chips), ...outputs, ...thought(thoughts), shown);
+    element("div", {className: "chips"}, ...chips), ...outputs, shown);
 }
 
 const inline = (text, answers) => element("span", {className: "output"}, ...marked(text || "(nothing)", answers));
-const thought = (text) => text ? [element("details", {}, element("summary", {}, "Thought before"), element("p", {className: "text", dir: "auto"}, text))] : [];
 const output = (text, answers) => element("p", {}, "The reader answers ", inline(text, answers));
+
+const tokens = (count) => `${count.toLocaleString("en")} token${count === 1 ? "" : "s"}`;
+
+// What a call was: its tokens, where its output ended, the thought before it, and the prompt as it was sent.
+function sent(call, query, docs, found) {
+  if (!call) return [];
+  const [role, prompt, written, isCut, thought] = call;
+  const parts = role === null ? null : data.prompts[role];
+  const facts = [`prompt ${tokens(prompt)}${isCut ? ", cut to the reader's longest input" : ""}`, `output ${tokens(written)}`];
+  if (parts && written) facts.push(written >= parts.most_new_tokens ? `finish: length (the limit of ${tokens(parts.most_new_tokens)})` : `finish: stop (before the limit of ${tokens(parts.most_new_tokens)})`);
+  const made = [element("p", {className: "id"}, facts.join(" \u00b7 "))];
+  if (thought) made.push(fold("Thought before the answer", () => [thought]));
+  made.push(parts ? fold(isCut ? "Prompt before it was cut" : "Prompt as sent", () => promptOf(parts, query[TEXT], docs.map((doc) => found.passages[doc])))
+    : element("p", {className: "id"}, "The text of the prompt is not kept."));
+  return made;
+}
+
+// Texts that are made when they are asked for.
+function fold(name, make) {
+  const made = element("details", {className: "sent"}, element("summary", {}, name));
+  made.addEventListener("toggle", () => {
+    if (made.open && made.children.length === 1) made.append(...make().map((text) => element("pre", {dir: "auto"}, text)));
+  });
+  return made;
+}
+
+// White space as Python has it: what a prompt makes one blank of.
+const SPACE = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+/;
+const joined = (text) => text.split(SPACE).filter(Boolean).join(" ");
+const stripped = (text) => text.replace(new RegExp(`^${SPACE.source}`), "").replace(new RegExp(`${SPACE.source}$`), "");
+const filled = ({literals, fields}, values) => literals[0] + fields.map((name, place) => values[name] + literals[place + 1]).join("");
+
+// The prompts of a call, as Prompt.render of the engine makes them.
+function promptOf(parts, query, passages) {
+  if (parts.fused && passages.length > 1) return passages.flatMap((one) => promptOf(parts, query, [one]));
+  const ordered = parts.best_last ? [...passages].reverse() : passages;
+  const shown = ordered.map(([title, text], place) => {
+    const values = {title: joined(title), text: joined(text), number: String(place + 1)};
+    return filled(values.title ? parts.passage : parts.untitled, values);
+  }).join("");
+  const text = stripped(filled(parts.body, {query: stripped(query), passages: shown}));
+  return [...(parts.system ? [`System message: ${parts.system}`] : []), parts.head + text + parts.tail];
+}
+
+// The queries that are shown as CSV (RFC 4180), with whole outputs; no cell that a spreadsheet would calculate.
+function save() {
+  const parts = [...new Set(state.shown.map((query) => query[PART]).filter(Boolean))];
+  const next = () => { if (parts.length) load(parts.shift(), next, next); else download(csv()); };
+  next();
+}
+
+function csv() {
+  const whole = (query, run) => { const part = loaded.get(query[PART]); return part && part[query[ID]] ? part[query[ID]].runs[run].output : query[OUTPUTS][run]; };
+  const head = ["query_id", "query", "answers", ...data.runs.flatMap((run) => [`${run}: ${data.metric}`, `${run}: output`, `${run}: ${data.measure}`]), "useful passages", "with the answer", ...data.slices.map(([field]) => field)];
+  const rows = state.shown.map((query) => [query[ID], query[TEXT], query[ANSWERS],
+    ...data.runs.flatMap((_, run) => [query[SCORES][run], whole(query, run), query[MEASURES][run]]), query[USEFUL], query[HOLDING],
+    ...data.slices.map(([, names], place) => query[GROUPS][place] === null ? "" : names[query[GROUPS][place]])]);
+  const cell = (value) => {
+    let text = value === null || value === undefined ? "" : String(value);
+    if (/^([=@\t\r]|[-+](?!\d[\d.,]*$))/.test(text)) text = `'${text}`;
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll("\"", "\"\"")}"` : text;
+  };
+  return [head, ...rows].map((row) => row.map(cell).join(",") + "\r\n").join("");
+}
+
+function download(text) {
+  const url = URL.createObjectURL(new Blob([text], {type: "text/csv;charset=utf-8"}));
+  element("a", {href: url, download: "queries.csv"}).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
 
 // The text with the answers marked: words in order, whatever stands between them and however they are written.
 function marked(text, answers) {
@@ -210,26 +350,48 @@ function marked(text, answers) {
   return [...found, text.slice(last)];
 }
 
+// Above a table that is wider than its place, that it scrolls.
+function hint() {
+  for (const place of document.querySelectorAll(".scroll")) {
+    const wider = place.scrollWidth > place.clientWidth + 1;
+    let said = place.previousElementSibling;
+    if (!said || !said.classList.contains("hint")) {
+      if (!wider) continue;
+      said = element("p", {className: "hint"}, "This table scrolls sideways \u2192");
+      place.before(said);
+    }
+    said.hidden = !wider;
+  }
+}
+
 function start() {
-  document.querySelector(".tools").hidden = false;
+  for (const tools of document.querySelectorAll(".tools")) tools.hidden = false;
   byId("table").hidden = false;
-  COLUMNS.forEach(({name, isText}, place) => {
+  COLUMNS.forEach(({name, isText, wide}, place) => {
     const button = element("button", {type: "button", dir: "auto", onclick: () => {
       state.down = state.column === place ? !state.down : !isText;
       state.column = place;
       select();
     }}, name);
-    byId("table").tHead.rows[0].append(element("th", {scope: "col", className: isText ? "" : "figure"}, button));
+    byId("table").tHead.rows[0].append(element("th", {scope: "col", className: isText || wide ? "wide" : "figure"}, button));
   });
-  data.filters.forEach(([, name, meaning], place) => {
-    const bit = 1 << place;
-    const count = data.queries.filter((query) => query[KINDS] & bit).length;
+  FILTERS.forEach(({name, meaning, test}) => {
+    const count = data.queries.filter(test).length;
     byId("filters").append(element("button", {type: "button", title: meaning, "aria-pressed": "false", onclick: (event) => {
-      state.kinds ^= bit;
-      event.currentTarget.setAttribute("aria-pressed", String(Boolean(state.kinds & bit)));
+      if (!state.tests.delete(name)) state.tests.set(name, test);
+      event.currentTarget.setAttribute("aria-pressed", String(state.tests.has(name)));
       select();
     }}, `${name} (${count.toLocaleString("en")})`));
   });
+  CHOICES.forEach(({name, choices, test}, number) => {
+    const chosen = element("select", {"aria-label": name, onchange: (event) => {
+      state.tests.delete(number);
+      if (event.target.value) state.tests.set(number, (query) => test(query, Number(event.target.value)));
+      select();
+    }}, element("option", {value: ""}, "any"), ...choices.map((choice, place) => element("option", {value: String(place)}, choice)));
+    byId("choices").append(element("label", {}, element("bdi", {}, name), " ", chosen));
+  });
+  byId("save").onclick = save;
   byId("search").addEventListener("input", (event) => { state.words = event.target.value; select(); });
   byId("before").onclick = () => { state.page -= 1; show(); };
   byId("after").onclick = () => { state.page += 1; show(); };
@@ -248,11 +410,9 @@ function start() {
     const next = buttons[buttons.indexOf(event.target) + (event.key === "ArrowDown" ? 1 : -1)];
     if (next) { next.focus(); event.preventDefault(); }
   });
-  // The greatest disagreement first.
-  const last = COLUMNS.length - 1;
-  state.column = COLUMNS[last].name === "disagreement" ? last : 0;
-  state.down = state.column === last;
   select();
+  hint();
+  window.addEventListener("resize", hint);
   const asked = location.hash.startsWith("#query=") && decodeURIComponent(location.hash.slice(7));
   if (asked) open(state.shown.findIndex((query) => query[ID] === asked));
 }

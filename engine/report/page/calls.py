@@ -1,0 +1,82 @@
+"""What a reader was sent and what that took, for every call behind the labels and scores of a page."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from engine.reading.costs import SINGLE, WHOLE
+from engine.reading.plan import read_key
+from engine.reading.prompting.prompts import Prompt
+from engine.report.findings import Findings
+from engine.report.summary import PROMPT_PARTS
+from engine.tables import (
+    DOC_IDS,
+    OUTPUT_TOKENS,
+    PROMPT_TOKENS,
+    QUERY_ID,
+    READ_KEY,
+    THOUGHT,
+    TRUNCATED,
+)
+
+
+def prompts_of(findings: Findings) -> list[tuple[str, dict[str, Any]]]:
+    """By role, the reader's first, the fingerprint of who reads, and what the prompts are made of (``Prompt.described``);
+    none of an earlier version's.
+    """
+    roles = [one for one in findings.summary.values() if isinstance(one, dict)]
+    return [(one["fingerprint"], one[PROMPT_PARTS]) for one in roles if one.get(PROMPT_PARTS)]
+
+
+class Calls:
+    """Looks calls up. The prompt of a call is known where its text has the key that the call is stored under."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._prompts = [(key, Prompt.of(parts)) for key, parts in prompts_of(findings)]
+        columns = (PROMPT_TOKENS, OUTPUT_TOKENS, TRUNCATED, THOUGHT)
+        self._calls: dict[str, list[Any]] = {}
+        self._keys: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+        rows = findings.table("reads").select(READ_KEY, QUERY_ID, DOC_IDS, *columns).iter_rows()
+        for key, query_id, doc_ids, prompt, output, truncated, thought in rows:
+            self._calls[key] = [
+                prompt,
+                output,
+                int(truncated or 0),
+                *([thought] if thought else []),
+            ]
+            self._keys[query_id, tuple(doc_ids)].append(key)
+
+    def of_key(self, key: str, query: str, passages: Sequence[tuple[str, str]]) -> list[Any] | None:
+        """A call: the place of its prompt (None where its text is not known), the tokens of prompt and output, whether
+        the prompt was cut, and the thought, if there is one.
+        """
+        if key not in self._calls:
+            return None
+        places = (
+            place
+            for place, (fingerprint, prompt) in enumerate(self._prompts)
+            if read_key(fingerprint, prompt.render(query, passages)) == key
+        )
+        return [next(places, None), *self._calls[key]]
+
+    def of_list(
+        self, query_id: str, query: str, doc_ids: Sequence[str], passages: Sequence[tuple[str, str]]
+    ) -> list[Any] | None:
+        """The reader's call of a list; None where it cannot be told from calls in other roles."""
+        keys = dict.fromkeys(self._keys.get((query_id, tuple(doc_ids)), []))
+        calls = [call for key in keys if (call := self.of_key(key, query, passages))]
+        own = [call for call in calls if call[0] == 0]
+        calls = own or calls
+        return calls[0] if own or len(calls) == 1 else None
+
+
+def seconds(findings: Findings) -> dict[str, float]:
+    """How long a call of each kind took on the mean, where some were made now."""
+    kinds = findings.summary["reading"].get("kinds") or {}
+    return {
+        kind: kinds[kind]["reader_seconds"] / kinds[kind]["done"]
+        for kind in (SINGLE, WHOLE)
+        if kind in kinds and kinds[kind]["done"] and kinds[kind].get("reader_seconds")
+    }
