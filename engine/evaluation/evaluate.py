@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from engine.evaluation.api_readers import begin
 from engine.evaluation.assess import Evaluation, conclude
 from engine.evaluation.context import Context
+from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.early import refuse_early
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory, Parts
@@ -24,12 +25,14 @@ from engine.evaluation.perturbed import merge_perturbed
 from engine.evaluation.prepare import Prepared, prepare
 from engine.evaluation.read_jobs import Job, Reading, asks_of, specify_jobs, tell_engines
 from engine.evaluation.repeatability import check_repeatability
+from engine.evaluation.rounds import read_until_decided
 from engine.evaluation.score import merge, names_of_concluded
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
 from engine.evaluation.workload import Workload, digest_of, digest_of_shards, is_lasting
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
+from engine.messages.notes import Note
 from engine.reading.costs import ReadingCosts
 from engine.reading.executors import Executor, Progress
 from engine.sources.io.folders import Folder
@@ -99,27 +102,42 @@ def evaluate_shards(
     """
     start = time.perf_counter()
     begin(conditions)
-    if conditions[0].running.lazy and shards.edited:
+    until = conditions[0].bootstrap.until
+    if shards.edited and (until or conditions[0].running.lazy):
+        name = "until" if until else "lazy"
         raise InputError(
-            "`lazy` with edits, whose costs are of all passages", "leave one of them out"
+            f"`{name}` with edits, whose costs are of all passages", "leave one of them out"
         )
+    if until and len(shards.runs) < 2:
+        raise InputError("`until` with one run, which has no rival", "give others, or leave it out")
     work = _work_for(shards, conditions, context, folder)
     passes = tuple(map(Pass, work.jobs))
+    noted: tuple[Note, ...] = ()
+    whole_sha256 = inputs_sha256(work.prepared[0].inputs) if until and work.prepared else {}
     with _alone(work), _forgotten(work):
-        if left := sorted(set().union(*(parts.unfinished(shards.shards) for parts in work.parts))):
+        unfinished = set().union(*(parts.unfinished(shards.shards) for parts in work.parts))
+        if left := [shard.number for shard in shards.shards if until or shard.number in unfinished]:
             if not work.prepared:
                 for settings in conditions:
                     refuse_early(shards, settings)
             tell_engines(work.jobs, conditions[0].running.pool(), context.on_event)
-            read_and_score(work, left, passes, context)
+            if until:
+                work, note = read_until_decided(work, passes, context)
+                noted = (note,)
+            else:
+                read_and_score(work, left, passes, context)
         certificates = check_repeatability(work, passes, context.executor)
+    concluded = (_concluded(work, condition, passes) for condition in range(len(conditions)))
     evaluations = (
         replace(
-            _concluded(work, condition, passes),
+            evaluation,
             certificates=certificates[condition],
+            notes=(*noted, *evaluation.notes),
+            # It is the evaluation of all of them, of which it read some.
+            sha256=evaluation.sha256 or whole_sha256,
             seconds=time.perf_counter() - start,
         )
-        for condition in range(len(conditions))
+        for condition, evaluation in enumerate(concluded)
     )
     return Evaluated(tuple(evaluations), tuple(pass_.reading() for pass_ in passes))
 

@@ -30,7 +30,7 @@ from engine.evaluation.inputs import (
 )
 from engine.evaluation.lists import Lists
 from engine.evaluation.scattered import BUCKET, ScatteredParts, Sorted, count_parts, pairs_by_bucket
-from engine.evaluation.shards import Shard, Within
+from engine.evaluation.shards import FirstQueries, Shard, Within
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
@@ -77,6 +77,7 @@ class Partition:
         passages: the index of the corpus.
         listed: how many of its passages some run lists within the cutoff.
         queries_file: where the queries come from.
+        only: the queries that count; None for all.
     """
 
     folder: Folder
@@ -91,6 +92,7 @@ class Partition:
     passages: PassageIndex
     listed: int
     queries_file: Location
+    only: FirstQueries | None = None
 
     def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
         """As ``InputShards.read``.
@@ -127,7 +129,7 @@ class Partition:
             annotator_tables = {
                 table: read_parquet(Path(here, _table(table))) for table in self.tables
             }
-        return replace(
+        inputs = replace(
             inputs,
             corpus=inputs.corpus if passages else inputs.corpus.clear(),
             tables=annotator_tables,
@@ -137,6 +139,7 @@ class Partition:
             queries_file=self.queries_file,
             names=self.runs,
         )
+        return inputs if self.only is None else self.only.of(inputs)
 
     def digest(self, archive: bytes) -> str:
         """What the digest of a shard is that is in this archive."""
@@ -146,14 +149,18 @@ class Partition:
         return hashlib.sha256(known.encode() + archive).hexdigest()
 
     def queries(self) -> pl.DataFrame:
-        return read_parquet(self.folder.place(_QUERIES))
+        queries = read_parquet(self.folder.place(_QUERIES))
+        return queries if self.only is None else self.only.among(queries)
+
+    def first(self, queries: FirstQueries) -> Partition:
+        return replace(self, only=queries)
 
     def clusters(self) -> Clusters:
         return clusters_of(read_parquet(self.folder.place(_QUERIES), [QUERY_ID, CLUSTER]))
 
     def within(self, k: int) -> Within:
         """As ``InputShards.within``; below the cutoff of the partition, every shard is looked through."""
-        if k == self.k:
+        if k == self.k and self.only is None:
             return Within(self.listed, self.notes)
         marked = Marked(self.passages)
 

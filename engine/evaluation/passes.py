@@ -122,9 +122,16 @@ def without_reads(job: Job, costs: ReadingCosts) -> Reading:
 
 
 def read_and_score(
-    work: Workload, shards: Sequence[int], passes: Sequence[Pass], context: Context
+    work: Workload,
+    shards: Sequence[int],
+    passes: Sequence[Pass],
+    context: Context,
+    kept: Kept | None = None,
 ) -> None:
     """Read and score shards: all jobs of a model together, model after model; scored with the last one.
+
+    Args:
+        kept: where there is one model, what reads with it, for the next call with the same ``kept``.
 
     Raises:
         InputError: as ``score_queries``; a cluster can never host the readers.
@@ -147,6 +154,8 @@ def read_and_score(
     progress = _Progress(work, shards, passes, [plan for plans in ready for plan in plans])
     executors = [
         _reads(work, group, shards, plans, context)
+        if not kept
+        else kept.pop().next_round(work, group, shards)
         for group, plans in zip(groups, ready, strict=True)
     ]
     parts = work.parts[0]
@@ -178,6 +187,8 @@ def read_and_score(
             if left := [shard for shard in left if shard in further]:
                 further.clear()
                 reads = reads.next_round(work, group, left)
+        if kept is not None and len(groups) == 1 and not reads.is_idle:
+            kept.append(reads)
         share_costs([pass_.costs for pass_ in group], time.perf_counter() - start, reads.totals)
     for api in {pass_.job.spec.api.settings for pass_ in passes if pass_.job.spec.api}:
         limits_of(api).batch.write()
@@ -264,13 +275,14 @@ class _Progress:
 
 @dataclass(frozen=True)
 class _Reads:
-    """What plans and reads the jobs of a model."""
+    """What plans and reads the jobs of a model; ``is_idle``: there is nothing to read, and nothing that would."""
 
     planners: Sequence[Planner]
     host: Host
     backend: Backend
     on_event: OnEvent
     totals: PoolTotals
+    is_idle: bool = False
 
     @property
     def on_ray(self) -> bool:
@@ -299,6 +311,10 @@ class _Reads:
         return self.backend.read(
             shards, self.planners, self.host, on_event=self.on_event, totals=self.totals
         )
+
+
+# What reads with the only model, for as long as rounds of queries need it.
+Kept = list[_Reads]
 
 
 def _reads(
@@ -332,7 +348,7 @@ def _reads(
         backend = Backend(Requests(size=_size_of_prompts(planners, shards, specs)))
     places = [work.place(pass_.job) for pass_ in group]
     host = context.host(specs, places, held=bool(plans))
-    return _Reads(planners, host, backend, context.on_event, PoolTotals())
+    return _Reads(planners, host, backend, context.on_event, PoolTotals(), nothing)
 
 
 def _size_of_prompts(

@@ -138,10 +138,11 @@ class Settings(Checked):
         _check_relevant(self)
         _check_measures(self)
         _check_lazy(self)
+        _check_until(self)
 
 
 # Options of the bootstrap; the number of threads changes no figure and is not one.
-BOOTSTRAP_FIELDS = ("resamples", "interval", "confidence", "seed", "cluster")
+BOOTSTRAP_FIELDS = ("resamples", "interval", "confidence", "seed", "cluster", "until")
 # The parts whose fields have names of their own in ``Settings.of``.
 _PARTS = ("reader", "ranking", "bootstrap", "running", "api")
 # The tables that every evaluation leaves.
@@ -286,6 +287,20 @@ def _check_lazy(settings: Settings) -> None:
             raise InputError(
                 f"`lazy` with {annotator.name}, which needs the labels of all passages",
                 "leave one of them out",
+            )
+
+
+def _check_until(settings: Settings) -> None:
+    """Refuse to stop at a verdict where none can be, or where a table has intervals of a fixed number of queries."""
+    if not settings.bootstrap.until:
+        return
+    if not settings.reader.end_to_end and settings.ranking.relevant == "list":
+        raise InputError("`until` with `relevant` list, which does not compare runs", "use pool")
+    for annotator in settings.resolved.listed:
+        if any(table.conclusion for table in annotator.further_tables):
+            raise InputError(
+                f"`until` with {annotator.name}, whose intervals are of all queries",
+                "leave one out",
             )
 
 

@@ -164,7 +164,7 @@ class Planner:
         if not isinstance(parts, InMemory):
             return store.find(self.listing, identified[READ_KEY].unique(), span=span)
         held = parts.outputs[job.spec.fingerprint]
-        if not self.work.is_lazy(job):
+        if not self.work.goes_in_rounds(job):
             known = store.load(self.work.store, job.spec.fingerprint)
             reads = known.reads.join(identified, on=READ_KEY, how="semi")
             held.append(reads)

@@ -7,7 +7,7 @@ Inputs that fit are one shard, held in memory (``Held``); others are many, on di
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -19,6 +19,7 @@ from engine.reading.store_files import Span
 from engine.sources.io.locations import Location
 from engine.sources.runs.edits import PerturbedRun
 from engine.statistics.cells import Clusters, clusters_of
+from engine.statistics.runs import place_of
 from engine.tables import DOC_ID, QUERY_ID
 
 
@@ -39,6 +40,31 @@ class Shard:
     pairs: int
     span: Span | None
     digest: str = ""
+
+
+@dataclass(frozen=True)
+class FirstQueries:
+    """The queries that come first in the order of a seed, up to the place (``runs.place_of``) of the last of them."""
+
+    seed: int
+    last: str
+
+    def among(self, queries: pl.DataFrame) -> pl.DataFrame:
+        return queries.filter(place_of(queries[QUERY_ID], self.seed) <= self.last)
+
+    def of(self, inputs: EvaluationInputs) -> EvaluationInputs:
+        """The inputs of these queries alone."""
+        queries, names = self.among(inputs.queries), inputs.run_names
+
+        def of_them(table: pl.DataFrame) -> pl.DataFrame:
+            return table.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
+
+        runs = of_them(inputs.runs)
+        corpus = inputs.corpus.join(runs, on=DOC_ID, how="semi", maintain_order="left")
+        judged = {name: of_them(table) for name, table in inputs.tables.items()}
+        return replace(
+            inputs, queries=queries, runs=runs, corpus=corpus, tables=judged, names=names
+        )
 
 
 class Within(NamedTuple):
@@ -102,6 +128,10 @@ class InputShards(Protocol):
         """What of all inputs is within a cutoff, of which shards may have more."""
         ...
 
+    def first(self, queries: FirstQueries) -> InputShards:
+        """The inputs of some queries alone, in as many shards."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Held:
@@ -154,3 +184,6 @@ class Held:
 
     def within(self, k: int) -> Within:
         return Within(cut_inputs(self.inputs, k).corpus.height)
+
+    def first(self, queries: FirstQueries) -> Held:
+        return Held(queries.of(self.inputs))

@@ -143,9 +143,10 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
             reader=name, augmentation=augmentation, k=cutoff, measures=named
         )
     refuse_unfit(conditions.values())
-    if settings.running.lazy and len(conditions) > 1:
+    if len(conditions) > 1 and (settings.running.lazy or settings.bootstrap.until):
+        name = "lazy" if settings.running.lazy else "until"
         raise InputError(
-            "`lazy` with several readers, augmentations or k", "evaluate them one by one"
+            f"`{name}` with several readers, augmentations or k", "evaluate them one by one"
         )
     return conditions
 

@@ -101,6 +101,10 @@ class Workload:
         singles = any(role.singles and role.ask.role == job.ask.role for role in roles)
         return self.conditions[0].running.lazy and singles
 
+    def goes_in_rounds(self, job: Job) -> bool:
+        """Whether shards are planned again and again for a job."""
+        return self.is_lazy(job) or self.conditions[0].bootstrap.until is not None
+
     def before(self, job: Job) -> tuple[Job, ...]:
         """Jobs of the same reader that come before one, and do the reads that both want."""
         place = self.jobs.index(job)
@@ -121,6 +125,8 @@ def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> s
         [job.ask.role.name, job.spec.fingerprint, job.prompt.digest, job.prompt.fused]
         for job in jobs
     ]
+    if settings.bootstrap.until:
+        decisive["until"] = settings.bootstrap.until  # not all queries are scored
     known: list[Any] = [_VERSION, __version__, shards.runs, digest_of_shards(shards)]
     known += [decisive, readers]
     if not is_lasting(settings, jobs):

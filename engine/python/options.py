@@ -35,6 +35,7 @@ class EvaluateOptions(TypedDict, total=False):
     confidence: float
     seed: int
     cluster: str | None
+    until: Literal["verdict"] | None
     memory: int
     actors: int | str | None
     gpus_per_actor: float | None

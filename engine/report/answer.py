@@ -14,6 +14,7 @@ from rich.table import Table
 from engine.evaluation.answer_counts import ALIKE, MARKED, WORDY
 from engine.evaluation.assess import PRIMARY_UNDEFINED, SHORT_LISTS
 from engine.evaluation.fitting import IDENTICAL
+from engine.evaluation.rounds import UNREAD_QUERIES
 from engine.evaluation.score import UNREAD
 from engine.messages.wording import counted
 from engine.report import grids, header, layout, printed, verdict
@@ -27,7 +28,17 @@ MOST_LINES = 25
 _MOST_RUNS, _FEWEST_RUNS = 10, 3
 _MOST_ANNOTATORS = 8
 # Notes that stand in the answer as they are; of others their codes.
-_IN_FULL = (UNREAD, PRIMARY_UNDEFINED, SHORT_LISTS, IDENTICAL, WRITTEN_LISTS, ALIKE, WORDY, MARKED)
+_IN_FULL = (
+    UNREAD,
+    UNREAD_QUERIES,
+    PRIMARY_UNDEFINED,
+    SHORT_LISTS,
+    IDENTICAL,
+    WRITTEN_LISTS,
+    ALIKE,
+    WORDY,
+    MARKED,
+)
 
 
 def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:

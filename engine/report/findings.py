@@ -25,7 +25,7 @@ from engine.labels.annotator import READER, Role
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
-from engine.report.means import Interval, mean_interval
+from engine.report.means import Interval, mean_interval, mean_until
 from engine.report.summary import notes_by_code
 from engine.sources.io.parquet import read_parquet
 from engine.statistics.cells import clusters_of, numbered
@@ -190,7 +190,12 @@ class Findings:
     @property
     def bootstrap(self) -> Bootstrap:
         """How many resamples there are, and the confidence of the intervals."""
-        return Bootstrap(resamples=self.configuration["resamples"], confidence=self.confidence)
+        return Bootstrap(
+            resamples=self.configuration["resamples"],
+            confidence=self.confidence,
+            seed=self.configuration["seed"],
+            until=self.configuration.get("until"),
+        )
 
     @property
     def queries(self) -> int:
@@ -295,6 +300,8 @@ class Findings:
         """The mean of ``value`` over queries (``query_id``), by clusters where there are some; None of no query."""
         if scores.is_empty():
             return None
+        if self.bootstrap.until:
+            return mean_until(scores, self.bootstrap)
         codes = numbered(
             scores[QUERY_ID], clusters_of(self.clusters) if self.clusters.height else None
         )

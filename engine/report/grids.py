@@ -96,7 +96,7 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
     Args:
         most: how many annotators a screen has room for; None for all, with the number of queries in any case.
     """
-    level, cells = layout.level(findings.bootstrap), findings.primary_cells
+    level, cells = layout.level(findings.bootstrap.of_fixed_n), findings.primary_cells
     partial = most is None or any(cell[N] != findings.queries for cell in cells.values())
     head = ["annotator", "measure", f"{layout.KENDALL}{level}", f"{layout.SPEARMAN}{level}"]
     head += [layout.SHARE, *(["n"] if partial else [])]

@@ -93,6 +93,9 @@ def level(bootstrap: Bootstrap) -> str:
 
 def adjusted(pairs: int, bootstrap: Bootstrap) -> str:
     """What intervals and p-values of differences between runs are adjusted for; empty for one pair."""
+    if bootstrap.until:
+        of_pairs = f", adjusted for {counted(pairs, 'pair[|s]')} of runs" if pairs > 1 else ""
+        return f"{bootstrap.confidence * 100:g}% confidence sequences, valid whenever reading stops{of_pairs}"
     if pairs < 2 or not bootstrap.resamples:
         return ""
     return f"{bootstrap.confidence * 100:g}% intervals and p adjusted for {counted(pairs, 'pair[|s]')} of runs"

@@ -9,6 +9,10 @@ import polars as pl
 
 from engine.statistics import bounded
 from engine.statistics.cells import Ints
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.runs import place_of
+from engine.statistics.until import decided
+from engine.tables import QUERY_ID, VALUE
 
 
 @dataclass(frozen=True)
@@ -32,3 +36,11 @@ def mean_interval(values: pl.Series, confidence: float, clusters: Ints | None = 
         return Interval(mean, math.nan, math.nan, n)
     low, high = bounded.mean_interval(values.to_numpy(), confidence, clusters)
     return Interval(mean, low, high, n)
+
+
+def mean_until(scores: pl.DataFrame, bootstrap: Bootstrap) -> Interval:
+    """The mean of ``value``, with the confidence sequence of queries (``query_id``) in the order of reading."""
+    values = scores.sort(place_of(scores[QUERY_ID], bootstrap.seed))[VALUE].to_numpy()
+    largest = max(1.0, float(values.max()))
+    (found,) = decided([values], confidence=bootstrap.confidence, largest=largest)
+    return Interval(found.value, max(found.low, min(0.0, float(values.min()))), found.high, found.n)

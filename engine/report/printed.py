@@ -200,7 +200,10 @@ def _differences(
     keys = [second, *([other] if comparisons[other].n_unique() > 1 else []), MEASURE]
     partial = ["n"] if (comparisons[N] != findings.queries).any() else []
     names = {RUN_B: "run", ANNOTATOR_B: "annotator"}
-    head = [*(names.get(key, key) for key in keys), f"difference{layout.level(findings.bootstrap)}"]
+    head = [
+        *(names.get(key, key) for key in keys),
+        f"difference{layout.level(findings.bootstrap.of_fixed_n)}",
+    ]
     head += [f"p (Holm, {counted(tests, 'test[|s]')})"] if tests else []
     rows = []
     for row in _in_order(comparisons, keys[:-1], findings).iter_rows(named=True):
@@ -256,7 +259,7 @@ def _means_of_runs(findings: Findings) -> Grid:
 def _order_of_runs(findings: Findings) -> Grid:
     systems, run_pairs = findings.table("systems"), findings.table("run_pairs")
     partial = ["n"] if (systems[N] != findings.queries).any() else []
-    resampled = findings.bootstrap.resamples > 0
+    resampled = findings.bootstrap.of_fixed_n.resamples > 0
     rows = []
     for row in systems.iter_rows(named=True):
         pairs = run_pairs.filter(annotator=row[ANNOTATOR], measure=row[MEASURE])
@@ -276,7 +279,7 @@ def _order_of_runs(findings: Findings) -> Grid:
     head = [
         "annotator",
         "measure",
-        f"{layout.KENDALL} over runs{layout.level(findings.bootstrap)}",
+        f"{layout.KENDALL} over runs{layout.level(findings.bootstrap.of_fixed_n)}",
         *columns,
     ]
     runs = next(iter(systems["runs"]), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,9 @@ class Bootstrap(Checked):
         threads: that resample; None for all cores. Changes no figure.
         cluster: What queries are clustered by, where they are not independent: a column of the queries file,
             or article for the gold article. By default queries are taken as independent.
+        until: Read queries in an order drawn by the seed, and stop at what is named: verdict, as soon as every two runs
+            are told apart. Differences of runs then have confidence sequences, other figures no intervals
+            (docs/guide/fewer-reads.md).
 
     Raises:
         InputError: a value out of range.
@@ -54,6 +57,7 @@ class Bootstrap(Checked):
     seed: Natural = 0
     threads: Positive | None = None
     cluster: str | None = None
+    until: Literal["verdict"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,6 +66,17 @@ class Bootstrap(Checked):
                 f"`resamples` is {self.resamples}",
                 f"use {LEAST_RESAMPLES} or more, or 0 for no intervals",
             )
+        if self.until and (self.cluster or not self.resamples):
+            what = "`cluster`" if self.cluster else "`resamples` 0"
+            raise InputError(
+                f"`until` with {what}: it needs independent queries, and gives intervals",
+                "leave one out",
+            )
+
+    @property
+    def of_fixed_n(self) -> Bootstrap:
+        """For figures whose intervals do not hold where the figures themselves decide how many queries there are."""
+        return replace(self, resamples=0, until=None) if self.until else self
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.leads import Differences, Ints, paired_intervals
 from engine.statistics.resampling import Signs, for_each_block_of_signs, weighted_sums
+from engine.statistics.until import decided
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,7 +21,8 @@ def mean_differences(
     """Compare the means of every two runs, query by query.
 
     Args:
-        scores: shape (s, n), s >= 2; the same queries in every row.
+        scores: shape (s, n), s >= 2; the same queries in every row, in the order in which they were read where
+            the plan is to read ``until`` a verdict: intervals are then those of ``until.decided``.
         largest, clusters: as in ``leads.paired_intervals``.
 
     Returns:
@@ -29,6 +31,11 @@ def mean_differences(
         resamples, or with a single query or cluster.
     """
     paired = _paired(scores)
+    if bootstrap.until:
+        found_by = decided(paired, confidence=bootstrap.confidence, largest=largest)
+        columns = [[one.value, one.low, one.high, one.p] for one in found_by]
+        value, low, high, p = np.round(np.array(columns).T, DECIMALS) + 0.0
+        return Differences(value, low, high, p, tuple(one.needed for one in found_by))
     units = scores.shape[1] if clusters is None else len(np.unique(clusters))
     if units < 2 or not bootstrap.resamples:
         nothing = np.full(len(paired), math.nan)

@@ -79,7 +79,7 @@ class RunScores:
         first, second = self.runs.index(run), self.runs.index(over)
         pairs = list(combinations(range(len(self.runs)), 2))
         pair = pairs.index((min(first, second), max(first, second)))
-        value, low, high, p = (float(column[pair]) for column in self.differences)
+        value, low, high, p = (float(column[pair]) for column in self.differences[:4])
         if first > second:
             value, low, high = -value, -high, -low
         # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
@@ -115,6 +115,8 @@ def comparer(
         shared = next(iter(by_run.values())).select(QUERY_ID).sort(QUERY_ID)
         for of_run in by_run.values():
             shared = shared.join(of_run, on=QUERY_ID, how="semi", maintain_order="left")
+        if bootstrap.until:
+            shared = shared.sort(place_of(shared[QUERY_ID], bootstrap.seed))
         if shared.is_empty():
             return None
         columns = [
@@ -131,6 +133,12 @@ def comparer(
         return RunScores(tuple(by_run), values, most, known[key], codes)
 
     return compare
+
+
+def place_of(query_ids: pl.Series, seed: int) -> pl.Series:
+    """The place of each query in an order that a seed draws: a hash, which does not depend on other queries."""
+    digests = (hashlib.sha256(f"{seed} {query_id}".encode()).hexdigest() for query_id in query_ids)
+    return pl.Series("place", list(digests), dtype=pl.String)
 
 
 def unit(annotator: str, measure: str) -> float:

@@ -72,7 +72,8 @@ def analyse(
         clusters: of queries by id, where these are not independent.
     """
     cells = list(read_cells(query_scores, downstream, clusters))
-    results = correlate_cells(cells, bootstrap)
+    fixed = bootstrap.of_fixed_n
+    results = correlate_cells(cells, fixed)
     rows = [
         {RUN: cell.run, ANNOTATOR: cell.annotator, MEASURE: cell.measure, K: cell.k}
         | asdict(result.correlation)
@@ -83,10 +84,10 @@ def analyse(
     compared = list(label_cells(query_scores, clusters)) if downstream.is_empty() else cells
     compare = comparer(bootstrap, largest, clusters)
     whole = compare(downstream, None, None)
-    systems, run_pairs = compare_runs(compared, whole, compare, bootstrap)
+    systems, run_pairs = compare_runs(compared, whole, compare, fixed)
     return Statistics(
         pl.concat([correlations, _empty_cells(undefined, downstream)]),
-        compare_cells(cells, results, bootstrap, comparable=comparable),
+        compare_cells(cells, results, fixed, comparable=comparable),
         systems,
         run_pairs,
         choose(

@@ -1,0 +1,209 @@
+"""Queries read until the verdict: what was read decides alone, and no interval stands that a stop would break."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from engine import tables
+from engine.evaluation.api_readers import refuse_unfit
+from engine.evaluation.context import Context
+from engine.evaluation.evaluate import evaluate, evaluate_shards
+from engine.evaluation.inputs import EvaluationInputs, InputFiles
+from engine.evaluation.partition import partition
+from engine.evaluation.settings import Settings
+from engine.evaluation.study import Sweep, vary
+from engine.messages.errors import InputError
+from engine.reading import readers
+from engine.reading.executors import NamedExecutor
+from engine.reading.protocol import ReaderStats, ReadOutput
+from engine.report.answer import answer_parts
+from engine.report.results import write_results
+from engine.report.verdict import sentences
+from engine.sources.io.folders import folder_at
+from engine.statistics.runs import place_of
+from engine.statistics.until import decided
+from tests.conftest import ScriptedReader
+from tests.tables import amount
+
+UNTIL = {"k": 3, "measures": "RR@3 P@3", "until": "verdict", "actors": 0, "dtype": "float32"}
+
+
+def made(queries=200, better=0.5, seed=1):
+    """A run that lists the answer first for a share of the queries, and one that never does."""
+    chance = random.Random(seed)
+    corpus = [(f"d{d}", "", f"text {d}", f"A{d}") for d in range(40)]
+    corpus += [(f"a{q}", "", f"says yes{q}", f"B{q}") for q in range(queries)]
+    rows = []
+    for q in range(queries):
+        first = [f"a{q}"] if chance.random() < better else []
+        for run, ids in (("good", first), ("poor", [])):
+            ids = ids + [f"d{d}" for d in chance.sample(range(40), 3 - len(ids))]
+            rows += [(f"q{q}", d, rank, -float(rank), run) for rank, d in enumerate(ids, 1)]
+    return EvaluationInputs(
+        queries=pl.DataFrame(
+            [(f"q{q}", f"what is {q}", [f"yes{q}"], []) for q in range(queries)],
+            schema=tables.QUERIES,
+            orient="row",
+        ),
+        corpus=pl.DataFrame(corpus, schema=tables.CORPUS, orient="row"),
+        runs=pl.DataFrame(rows, schema=tables.RUNS, orient="row"),
+    )
+
+
+def says(text):
+    return "yes" + text.partition("says yes")[2].split()[0] if "says yes" in text else "no"
+
+
+def run(tmp_path, inputs, reader=None, **options):
+    executor = NamedExecutor("scripted", reader or ScriptedReader(says))
+    settings = Settings.of(**{**UNTIL, **options})
+    return evaluate(inputs, settings, store=tmp_path, executor=executor)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"lazy": True}, {"end_to_end": False}], ids=["usual", "lazy", "labels"]
+)
+def test_a_clear_lead_is_told_from_some_of_the_queries(tmp_path, options):
+    inputs, reader = made(), ScriptedReader(says)
+    result = run(tmp_path, inputs, reader, **options)
+    left_out = amount(result, "queries_not_read")
+    assert result.queries == 200 - left_out == result.inputs.queries.height < 100
+    # The queries that were read are the first ones of an order that the seed draws.
+    order = inputs.queries.sort(place_of(inputs.queries["query_id"], 0))["query_id"].to_list()
+    assert set(result.query_scores["query_id"]) == set(order[: result.queries])
+    asked = {int(text.rsplit("what is ")[1].split()[0].strip("?")) for text in reader.asked}
+    assert {f"q{number}" for number in asked} == set(order[: result.queries])
+    assert result.statistics.choice.best == "good"
+    assert sentences(result)[0].startswith("Choose good")
+    assert "95% confidence sequences, valid whenever reading stops" in sentences(result)[0]
+    # Intervals of differences are those of the confidence sequence, in the order of reading.
+    scores = result.downstream if options.get("end_to_end") is not False else result.query_scores
+    scores = scores.filter(pl.col("measure") == "RR@3") if "measure" in scores.columns else scores
+    values = {(r, q): v for r, q, v in scores.select("run", "query_id", "value").iter_rows()}
+    paired = np.array([values["good", q] - values["poor", q] for q in order[: result.queries]])
+    (expected,) = decided([paired], confidence=0.95)
+    lead = result.statistics.choice.leads[0]
+    assert (lead.low, lead.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert expected.decided_at <= result.queries
+    for table in (result.statistics.correlations, result.statistics.comparisons):
+        bounds = table.select(pl.selectors.matches("_(low|high|p)$"))
+        assert all(column.is_nan().all() for column in bounds)
+    # The rest of a full evaluation is what is missing, and its figures are as ever.
+    rest = ScriptedReader(says)
+    full = run(tmp_path, inputs, rest, **{**options, "until": None})
+    assert full.queries == 200
+    assert not set(rest.asked) & set(reader.asked)
+
+
+def test_equal_runs_are_read_to_the_end_as_in_a_full_evaluation(tmp_path):
+    inputs = made(queries=60, better=0.05)
+    found = run(tmp_path / "until", inputs)
+    full = run(tmp_path / "full", inputs, until=None)
+    assert amount(found, "queries_not_read") == 0
+    assert_frame_equal(found.query_scores, full.query_scores, check_exact=True)
+    assert_frame_equal(found.downstream, full.downstream, check_exact=True)
+    assert_frame_equal(found.labels, full.labels, check_exact=True)
+    said = " ".join(sentences(found))
+    assert said.startswith("The data do not decide between")
+    assert "60 queries are too few: plan for about" in said
+
+
+def test_an_interrupted_evaluation_comes_to_the_same_verdict(tmp_path):
+    class Interrupted(ScriptedReader):
+        def __call__(self, plan, units, spec):
+            for unit in units:
+                if len(self.asked) > 250:
+                    raise KeyboardInterrupt
+                yield from super().__call__(plan, [unit], spec)
+
+    inputs, whole, first, rest = made(better=0.3), *(ScriptedReader(says) for _ in "abc")
+    first = Interrupted(says)
+    expected = run(tmp_path / "whole", inputs, whole)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "store", inputs, first)
+    result = run(tmp_path / "store", inputs, rest)
+    assert result.statistics.choice == expected.statistics.choice
+    assert sorted(first.asked + rest.asked) == sorted(whole.asked)
+
+
+def test_a_rerun_with_more_queries_reads_the_new_ones_alone(tmp_path):
+    few = made(queries=40, better=0.02)
+    reader = ScriptedReader(says)
+    run(tmp_path, few, reader)
+    more, again = made(queries=80, better=0.02), ScriptedReader(says)
+    run(tmp_path, replace(more, runs=pl.concat([few.runs, more.runs.filter(~pl.col("query_id").is_in(few.queries["query_id"].to_list()))])), again)  # fmt: skip
+    assert again.asked
+    assert not set(again.asked) & set(reader.asked)
+
+
+class Loaded:
+    """Answers as ``says``; counts how often it is loaded."""
+
+    times = 0
+
+    def __init__(self, spec):
+        self.stats = ReaderStats()
+        Loaded.times += 1
+
+    def read(self, inputs):
+        return [ReadOutput(says("\n".join(texts)), 5, 1, False) for texts in inputs]
+
+
+def test_shards_come_to_the_verdict_of_the_whole_with_a_reader_that_is_loaded_once(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(readers, "load", Loaded)
+    Loaded.times = 0
+    inputs, settings = made(), Settings.of(**UNTIL)
+    whole = evaluate(inputs, settings, store=tmp_path / "store")
+    assert Loaded.times == 1
+    assert amount(whole, "queries_not_read") > 0
+    for name in ("queries", "corpus"):
+        getattr(inputs, name).write_parquet(tmp_path / f"{name}.parquet")
+    for (name,), rows in inputs.runs.group_by("run"):
+        rows.write_parquet(tmp_path / f"{name}.parquet")
+    files = InputFiles(
+        queries=tmp_path / "queries.parquet",
+        corpus=tmp_path / "corpus.parquet",
+        run=(tmp_path / "good.parquet", tmp_path / "poor.parquet"),
+    )
+    shards = partition(files, folder_at(tmp_path / "inputs"), k=3, pairs_per_shard=200)
+    assert len(shards.shards) > 3
+    (parts,) = evaluate_shards(
+        shards, [settings], Context(store=tmp_path / "other"), folder_at(tmp_path / "shards")
+    ).evaluations
+    assert Loaded.times == 2
+    assert parts.statistics.choice == whole.statistics.choice
+    assert (parts.queries, parts.passages) == (whole.queries, whole.passages)
+    assert amount(parts, "queries_not_read") == amount(whole, "queries_not_read")
+    found = write_results(parts, {}, tmp_path / "out")
+    note = f"note: {amount(parts, 'queries_not_read')} queries were not read, since the verdict stands: all figures are of the others"
+    assert note in answer_parts(found, "out")
+    # Means have confidence sequences, too: wider than an interval of so many queries.
+    mean = found.end_to_end("good")
+    assert 0 <= mean.low < mean.value < mean.high
+    assert found.sources is None or found.sources.queries.height == parts.queries
+
+
+def test_what_has_no_verdict_or_other_intervals_is_refused(tmp_path):
+    for options, problem in (
+        ({"cluster": "article"}, "cluster"),
+        ({"resamples": 0}, "resamples"),
+        ({"annotators": ("dual",), "measures": "P@3"}, "dual"),
+        ({"end_to_end": False, "relevant": "list"}, "does not compare"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            Settings.of(**{**UNTIL, **options})
+    settings = Settings.of(**UNTIL)
+    with pytest.raises(InputError, match="one by one"):
+        vary(settings, Sweep(augmentations=("in-prompt", "fid")))
+    batch = settings.but(reader="openai:x", base_url="http://127.0.0.1:9", batch_out="batch")
+    with pytest.raises(InputError, match="`until` with `batch_out`"):
+        refuse_unfit([batch])
+    alone = made(queries=5)
+    with pytest.raises(InputError, match="no rival"):
+        run(tmp_path, replace(alone, runs=alone.runs.filter(pl.col("run") == "good")))
