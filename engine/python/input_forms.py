@@ -23,7 +23,7 @@ from engine.evaluation.titles import match_titles, without_titles
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.python.record_forms import Record, is_path, plain, records
-from engine.python.run_forms import Texts, runs_of
+from engine.python.run_forms import runs_of
 from engine.sources.passages.listed import Collected
 from engine.sources.passages.read import passages_of
 from engine.sources.queries.kilt import kilt_row
@@ -90,8 +90,9 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
         return Held.of_files(files, k=k).inputs
     query_set = _queries(given, need_answers=settings.needs_answers(), column=column_of(cluster))
     queries = query_set.table if given.limit is None else query_set.table.head(given.limit)
-    texts = Texts() if given.passages is None else None
-    all_runs = keyed_by_id(runs_of(given.runs, texts=texts), query_set.table)
+    is_carried = given.passages is None
+    all_runs, carried = runs_of(given.runs, carried=is_carried)
+    all_runs = keyed_by_id(all_runs, query_set.table)
     if given.ignore_identical_ids:
         of_each = all_runs.partition_by(RUN, maintain_order=True)
         all_runs = pl.concat(map(without_identical, of_each))
@@ -104,14 +105,14 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
         tables={name: _table(name, table) for name, table in given.tables.items()},
         paths={name: name for name in given.tables},
         queries_file=None,
-        corpus=None if texts is not None else _PASSAGES,
+        corpus=None if is_carried else _PASSAGES,
         need_provenance=settings.needs_provenance(),
     )
-    collected = _passages(given.passages, texts)
+    collected = Collected.of_batches(lambda: [carried]) if is_carried else _passages(given.passages)
     collected.expect(judgments.expected())
     collected.look_up(cut[DOC_ID].unique())
     passages = collected.passages
-    _refuse_lost(cut, passages, carried=texts is not None)
+    _refuse_lost(cut, passages, carried=is_carried)
     checked, fitting = judgments.check(collected)
     ignored = all_runs.join(query_set.table, on=QUERY_ID, how="anti")[QUERY_ID].n_unique()
     matched = match_titles(queries, query_set.titles, passages)
@@ -206,11 +207,8 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> dict[str, QueryRow | Non
     return {**found, **{key: None for key in given if key not in names}}
 
 
-def _passages(given: Any, texts: Texts | None) -> Collected:
+def _passages(given: Any) -> Collected:
     """The passages, from wherever they are."""
-    if texts is not None:
-        carried = texts.records.values()
-        return Collected.of_batches(lambda: passages_of(carried, _RUNS))
     if is_path(given):
         return Collected.of_corpus(given, 0)
     return Collected.of_batches(lambda: passages_of(_passage_records(given), _PASSAGES))

@@ -7,12 +7,13 @@ the object ``a``, or a field (a column of CSV) of that whole name.
 part                  fields, and who writes them
 ====================  =======================================================================================
 id of a query         ``query_id``, ``id``, ``_id`` (BEIR), ``qid``, ``question_id`` and ``QuestionId`` (TriviaQA),
-                      ``guid`` (KLUE)
+                      ``guid`` (KLUE), ``query-id`` (BEIR)
 text of a query       ``query``, ``question``, ``text`` (BEIR), ``user_input`` (ragas), ``Question`` (TriviaQA)
 answers               ``answers``, ``answer``, ``golden_answers`` (FlashRAG), ``reference`` (ragas), ``Answer``
                       (TriviaQA), ``metadata.answers``, ``metadata.answer``
 gold articles         ``provenance``, ``article_ids``, ``article_id``
-id of a passage       ``doc_id``, ``id``, ``_id`` (BEIR), ``docid``, ``passage_id``
+id of a passage       ``doc_id``, ``id``, ``_id`` (BEIR), ``docid``, ``passage_id``, ``docno`` (PyTerrier),
+                      ``corpus-id`` (BEIR)
 title of a passage    ``title``; beside it in runs ``metadata.title`` (LangChain), ``meta.title`` (Haystack)
 text of a passage     ``text``, ``contents`` (Pyserini, FlashRAG), ``content`` (Haystack), ``page_content``
                       (LangChain)
@@ -32,7 +33,7 @@ from typing import Any
 
 from engine.sources.io.json_text import parse_json
 
-QUERY_ID_FIELDS = ("query_id", "id", "_id", "qid", "question_id", "QuestionId", "guid")
+QUERY_ID_FIELDS = ("query_id", "id", "_id", "qid", "question_id", "QuestionId", "guid", "query-id")
 QUERY_FIELDS = ("query", "question", "text", "user_input", "Question")
 ANSWER_FIELDS = (
     "answers",
@@ -46,7 +47,7 @@ ANSWER_FIELDS = (
 ARTICLE_FIELDS = ("provenance", "article_ids", "article_id")
 # The passage that questions were written about (SQuAD).
 CONTEXT_FIELD = "context"
-DOC_ID_FIELDS = ("doc_id", "id", "_id", "docid", "passage_id")
+DOC_ID_FIELDS = ("doc_id", "id", "_id", "docid", "passage_id", "docno", "corpus-id")
 TITLE_FIELDS = ("title", "metadata.title", "meta.title")
 TEXT_FIELDS = ("text", "contents", "content", "page_content")
 

@@ -219,9 +219,9 @@ def test_the_folder_that_an_uninstalled_package_leaves_is_no_package(tmp_path, m
         ("preferences", [{"query_id": "q", "shown": "d1", "best": "d1"}], "preferences:1: 'd1' cannot be the passages shown"),
         ("preferences", [{"query_id": "q", "shown": ["d1", "d2"], "best": 5}], "preferences:1: the best passage 5 was not shown"),
         ("runs", {"q": {"d1": 10**400}}, "is not a number"),
-        ("runs", {"q": ["\ud800"]}, "is not valid Unicode"),
+        ("runs", {"q": ["\ud800"]}, "half a surrogate pair"),
         ("runs", [{"query_id": "q", "doc_id": "d1", "rank": 10**30}], "the rank 1000000000"),
-        ("runs", pd.DataFrame({"query_id": ["q"] * 2, "doc_id": ["d1", "d2"], "rank": pd.array([None, 1], dtype="Int64")}), "some rows have a rank and others none"),
+        ("runs", pd.DataFrame({"query_id": ["q"] * 2, "doc_id": ["d1", "d2"], "rank": pd.array([None, 1], dtype="Int64")}), "runs:1: document 'd1' of query 'q' has no rank, and others have"),
         ("runs", pd.DataFrame({"query_id": ["q"], "doc_id": ["d1"], "rank": [1.5]}), "the rank 1.5 of query 'q'"),
     ],
 )  # fmt: skip

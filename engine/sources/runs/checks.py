@@ -9,7 +9,7 @@ import polars as pl
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
-from engine.sources.runs.forms import WHAT, is_trec
+from engine.sources.runs.forms import WHAT
 from engine.sources.runs.records import LINE
 from engine.sources.runs.scan import Batch, scan_run
 from engine.tables import DOC_ID, QUERY_ID, RANK, SCORE
@@ -68,10 +68,13 @@ class RunChecks:
         query_id, value, line = again.select(QUERY_ID, column, LINE).row(0)
         first = rows.filter((pl.col(QUERY_ID) == query_id) & (pl.col(column) == value))[LINE][0]
         what = "rank" if column == RANK else "document"
-        # In TREC text, nothing but documents can be listed twice.
-        what = what if is_trec(self._path) else f"the {what}"
-        lines = (line, first) if self.has_lines else (None, None)
-        error = listed_twice(self._path, query_id, what, value, *lines)
+        see = f" (see line {first})" if self.has_lines else ""
+        error = InputError(
+            f"query {quoted(query_id)} lists {what} {quoted(value)} twice{see}",
+            f"list every {what} once per query",
+            path=self._path,
+            line=line if self.has_lines else None,
+        )
         self._repeats.append(((line, place), error))
 
     def refuse_repeats(self) -> None:
@@ -100,30 +103,6 @@ class RunChecks:
                 path=self._path,
             )
         return names[0]
-
-
-def listed_twice(
-    path: Location,
-    query_id: str,
-    what: str,
-    value: object,
-    line: int | None = None,
-    first_line: int | None = None,
-) -> InputError:
-    """The error for a document or a rank that a run lists twice for a query.
-
-    Args:
-        path, query_id, value: where, and which one.
-        what: "document", "the document" or "the rank".
-        line, first_line: of both places, where the file has lines.
-    """
-    see = "" if first_line is None else f" (see line {first_line})"
-    return InputError(
-        f"query {quoted(query_id)} lists {what} {quoted(value)} twice{see}",
-        f"list every {what.removeprefix('the ')} once per query",
-        path=path,
-        line=line,
-    )
 
 
 def require_new_name(path: Location, name: str, sources: dict[str, Location]) -> None:

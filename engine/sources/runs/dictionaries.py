@@ -32,13 +32,14 @@ def read_dictionary(path: Location, what: str) -> dict[str, Ranking]:
     """
     rankings: dict[str, Ranking] = read_json_document(path, what)
     for query, ranking in rankings.items():
-        problem = _problem(query, ranking)
+        problem = problem_of(query, ranking)
         if problem:
             raise InputError(problem, f"give {what}", path=path)
     return rankings
 
 
-def _problem(query: str, ranking: Any) -> str:
+def problem_of(query: str, ranking: Any) -> str:
+    """What is wrong with the entry of a query; empty for nothing."""
     if not isinstance(ranking, (dict, list)):
         return f"query {quoted(query)} has neither a dictionary nor a list"
     if not is_text(query) or not all(isinstance(d, str) and is_text(d) for d in ranking):

@@ -102,12 +102,17 @@ def is_record(record: Mapping[str, Any]) -> bool:
 
 
 def read_records(
-    path: Location, records: Iterable[tuple[int | None, Mapping[str, Any]]], name: str
+    path: Location,
+    records: Iterable[tuple[int | None, Mapping[str, Any]]],
+    name: str,
+    *,
+    texts: bool = False,
 ) -> Records:
     """The run of (line, record)s; lines are None where they have no meaning.
 
     Args:
         name: of the system, where records do not give ``run``.
+        texts: whether a text in a list is always that of a passage; else only one with blanks is, and others are ids.
 
     Raises:
         InputError: a record without a query or without passages, a passage without id and text, or ranks or
@@ -115,7 +120,7 @@ def read_records(
     """
     listed: list[_Listed] = []
     rows: list[_Listed] = []
-    texts: list[tuple[object, ...]] = []
+    carried: list[tuple[object, ...]] = []
     for line, record in records:
         items = list_in(record, RESULTS)
         run = str(record.get(RUN) or name)
@@ -123,16 +128,16 @@ def read_records(
             query_id = _query_of(path, line, record, (*_ROW_QUERY_IDS, *_ROW_QUERIES))
             doc_id, text = _passage(path, line, query_id, record)
             rank, score = (
-                rank_of(path, line, query_id, record),
+                _rank(path, line, query_id, record),
                 _score(path, line, query_id, record),
             )
             rows.append(_Listed(line, query_id, doc_id, rank, score, run))
-            texts += text
+            carried += text
             continue
         query_id = _query_of(path, line, record, (*QUERY_ID_FIELDS, *QUERY_FIELDS))
-        found, given = _list_of(path, line, query_id, items, run)
+        found, given = _list_of(path, line, query_id, items, run, texts=texts)
         listed += found
-        texts += given
+        carried += given
     entries = (*listed, *_ordered(path, rows))
     frame = pl.DataFrame(
         [
@@ -143,7 +148,7 @@ def read_records(
         orient="row",
     )
     has_lines = bool(entries) and entries[0].line is not None
-    return Records(frame, has_lines, pl.DataFrame(texts, schema=GIVEN, orient="row"))
+    return Records(frame, has_lines, pl.DataFrame(carried, schema=GIVEN, orient="row"))
 
 
 def _query_of(
@@ -151,18 +156,26 @@ def _query_of(
 ) -> str:
     query = first_of(record, fields)
     if isinstance(query, bool) or not isinstance(query, str | int) or not is_text(str(query)):
-        problem = (
-            "a list without a query" if query is None else f"a list for the query {quoted(query)}"
-        )
-        raise InputError(problem, 'add "query_id", or "query" with its text', path=path, line=line)
+        if query is None:
+            problem, remedy = "names no query", 'add "query_id", or "query" with its text'
+        else:
+            problem = f"names the query {quoted(query)}"
+            remedy = "write ids as strings or whole numbers"
+        raise InputError(problem, remedy, path=path, line=line)
     return str(query)
 
 
 def _list_of(
-    path: Location, line: int | None, query_id: str, items: Sequence[Any], run: str
+    path: Location,
+    line: int | None,
+    query_id: str,
+    items: Sequence[Any],
+    run: str,
+    *,
+    texts: bool,
 ) -> tuple[list[_Listed], list[tuple[object, ...]]]:
     """The passages of a list, whose order counts. Their scores are kept where they fall."""
-    passages = [_passage(path, line, query_id, item) for item in items]
+    passages = [_passage(path, line, query_id, item, texts=texts) for item in items]
     scores = [
         _score(path, line, query_id, item) if isinstance(item, Mapping) else None for item in items
     ]
@@ -179,15 +192,18 @@ def _list_of(
 
 
 def _passage(
-    path: Location, line: int | None, query_id: str, item: Any
+    path: Location, line: int | None, query_id: str, item: Any, *, texts: bool = False
 ) -> tuple[str, list[tuple[object, ...]]]:
     """The id of a passage, or its text instead; and its row of ``GIVEN``, if there is a text."""
     if isinstance(item, str):
         # Texts hold white space, and ids of TREC runs cannot.
-        if not item.strip() or not is_text(item):
+        if not item.strip():
             raise _no_passage(path, line, query_id, item)
-        made = item.split() != [item]
+        _refuse_surrogates(path, line, query_id, item)
+        made = texts or item.split() != [item]
         return item, [(item, "", item, "", query_id, line, True)] if made else []
+    if isinstance(item, int) and not isinstance(item, bool):
+        return str(item), []
     if not isinstance(item, Mapping):
         raise _no_passage(path, line, query_id, item)
     doc_id = first_of(item, DOC_ID_FIELDS)
@@ -209,24 +225,24 @@ def _passage(
             line=line,
         )
     if doc_id is None and not (text or "").strip():
-        refuse_text(path, line, item)
+        _refuse_text(path, line, item)
         raise _no_passage(path, line, query_id, item)
     article = str(first_of(item, _ARTICLES) or title)
     name = text if doc_id is None else str(doc_id)
     assert name is not None
-    if not is_text(name, title, text or "", article):
-        raise InputError(
-            f"a passage of query {quoted(query_id)} holds half a surrogate pair",
-            "write valid Unicode",
-            path=path,
-            line=line,
-        )
+    _refuse_surrogates(path, line, query_id, name, title, text or "", article)
     if text is None:
         return name, []
     return name, [(name, title, text, article, query_id, line, doc_id is None)]
 
 
-def refuse_text(path: Location, line: int | None, record: Mapping[str, Any]) -> None:
+def _refuse_surrogates(path: Location, line: int | None, query_id: str, *texts: str) -> None:
+    if not is_text(*texts):
+        problem = f"a passage of query {quoted(query_id)} holds half a surrogate pair"
+        raise InputError(problem, "write valid Unicode", path=path, line=line)
+
+
+def _refuse_text(path: Location, line: int | None, record: Mapping[str, Any]) -> None:
     """Refuse a record that is neither a list nor a passage, if it has a text in the place of its list."""
     for name in RESULTS:
         if isinstance(text := record.get(name), str):
@@ -243,7 +259,7 @@ def _no_passage(path: Location, line: int | None, query_id: str, item: object) -
     )
 
 
-def rank_of(path: Location, line: int | None, query_id: str, row: Mapping[str, Any]) -> int | None:
+def _rank(path: Location, line: int | None, query_id: str, row: Mapping[str, Any]) -> int | None:
     """The rank of a row; None where it has none."""
     rank = row.get(RANK)
     if isinstance(rank, float) and rank.is_integer():  # pandas', where some value was missing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 
@@ -11,7 +11,7 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
-from engine.sources.runs.read import read_texted_runs
+from engine.sources.runs.read import TextedRun, read_texted_runs
 from engine.sources.runs.records import GIVEN, LINE, MADE
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, TEXT, TITLE
 
@@ -32,11 +32,22 @@ def read_runs_with_texts(paths: Sequence[Location]) -> tuple[pl.DataFrame, pl.Da
     names the article, else the id.
 
     Raises:
-        InputError: as ``read_runs``, or a passage has two texts or two titles, with both places.
+        InputError: as ``read_runs``, or ``with_corpus``.
+    """
+    return with_corpus(read_texted_runs(paths), paths)
+
+
+def with_corpus(
+    runs: Iterable[TextedRun], paths: Sequence[Location]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """As ``read_runs_with_texts``, of runs that were read from these places.
+
+    Raises:
+        InputError: a passage has two texts or two titles, with both places.
     """
     frames: list[pl.DataFrame] = []
     texts = [tables.empty({**GIVEN, _FILE: pl.UInt32()})]
-    for number, run in enumerate(read_texted_runs(paths)):
+    for number, run in enumerate(runs):
         made = run.texts.filter(MADE).select(DOC_ID).unique()
         frames.append(with_ids(run.rows, made.with_columns(_made_ids(made)), DOC_ID))
         texts.append(run.texts.with_columns(pl.lit(number, pl.UInt32).alias(_FILE)))

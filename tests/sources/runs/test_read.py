@@ -101,12 +101,12 @@ def test_two_runs_of_one_name_are_refused(tmp_path):
 def test_parquet_runs_with_repeated_documents_or_ranks_are_refused(tmp_path):
     columns = {"query_id": ["q", "q"], "doc_id": ["a", "a"], "rank": [1, 2], "score": [1.0, 0.5]}
     pl.DataFrame(columns).write_parquet(tmp_path / "r.parquet")
-    with pytest.raises(InputError, match="lists the document 'a' twice"):
+    with pytest.raises(InputError, match="lists document 'a' twice"):
         read_run(tmp_path / "r.parquet")
     pl.DataFrame(columns | {"doc_id": ["a", "b"], "rank": [1, 1]}).write_parquet(
         tmp_path / "r.parquet"
     )
-    with pytest.raises(InputError, match="lists the rank 1 twice"):
+    with pytest.raises(InputError, match="lists rank 1 twice"):
         read_run(tmp_path / "r.parquet")
 
 
