@@ -28,6 +28,7 @@ from engine.sources.runs.edits import PerturbedRun
 from engine.sources.runs.texts import read_runs_with_texts
 from engine.tables import ANSWERS, ARTICLE_ID, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 
+WRITTEN_PASSAGES = "written_passage_lists"
 _EMPTY_PASSAGES = "empty_passages"
 
 
@@ -201,6 +202,7 @@ def check_inputs(
             unanswerable=query_set.unanswerable,
             empty=passages.count_empty(),
             ignored=lists.ignored,
+            written=lists.written,
             clustered=clustered,
         ),
         unmatchable=without_titles(queries, query_set.titles, listed),
@@ -239,7 +241,9 @@ def listed_queries(
     query_set = read_queries_of(files)
     known = query_set.table
     queries = known if files.limit is None else known.head(files.limit)
-    runs, carried = read_runs_with_texts(files.run) if files.corpus is None else (None, None)
+    runs, carried, written = (
+        read_runs_with_texts(files.run) if files.corpus is None else (None, None, 0)
+    )
     is_evaluated = (pl.int_range(pl.len()) < queries.height).alias(IS_EVALUATED)
     asked = known.select(QUERY_ID, QUERY, is_evaluated)
     lists = read_lists(
@@ -253,6 +257,7 @@ def listed_queries(
         given=runs,
         on_rows=on_rows,
     )
+    lists = replace(lists, written=lists.written + written)
     return ListedQueries(query_set, queries, lists, carried)
 
 
@@ -371,7 +376,7 @@ def with_empty(notes: Sequence[Note], empty: int) -> tuple[Note, ...]:
 
 
 def input_notes(
-    *, skipped: int, unanswerable: int, empty: int, ignored: int, clustered: Note
+    *, skipped: int, unanswerable: int, empty: int, ignored: int, written: int, clustered: Note
 ) -> tuple[Note, ...]:
     """What was left out or is empty.
 
@@ -380,6 +385,7 @@ def input_notes(
         unanswerable: questions that the queries file marks so.
         empty: listed passages without text.
         ignored: queries of the runs that are not in the queries file.
+        written: lists of passages that were written as a text.
         clustered: which clusters there are (``clusters.with_clusters``).
     """
     return (
@@ -400,6 +406,11 @@ def input_notes(
             ignored,
             "[query of the runs is|queries of the runs are] not in the queries file and [was|were] "
             "left out",
+        ),
+        count_note(
+            WRITTEN_PASSAGES,
+            written,
+            "[list|lists] of passages [was|were] written as a text, and [was|were] taken as the list",
         ),
         clustered,
     )

@@ -87,6 +87,7 @@ class Lists:
         paths: the files of the runs.
         names: of all runs, those of perturbed runs last; the number of a run is its place.
         ignored: distinct queries of the runs that the queries file lacks.
+        written: how many lists were written as a text.
         edits: the file of the edits, if there is one.
         edited: the perturbed runs.
         changed: their lists for the queries that some edit is about (``ROWS``).
@@ -98,6 +99,7 @@ class Lists:
     paths: tuple[Location, ...]
     names: tuple[str, ...]
     ignored: int
+    written: int
     edits: Location | None = None
     edited: tuple[PerturbedRun, ...] = ()
     changed: pl.DataFrame = field(default_factory=lambda: tables.empty(ROWS))
@@ -222,7 +224,7 @@ def read_lists(
     all_parts = [part for _, run_parts in listed_runs for part in run_parts]
     ignored = pl.concat([pl.Series([], dtype=pl.UInt64), *(part.ignored for part in all_parts)])
     names = tuple(name for name, _ in listed_runs)
-    lists = Lists(parts, k, paths, names, ignored.n_unique())
+    lists = Lists(parts, k, paths, names, ignored.n_unique(), work.written)
     if edits_file is None:
         return lists
     full = pl.concat([part.edited for part in all_parts])
@@ -252,6 +254,7 @@ class _ReadingRuns:
         on_rows: called with the rows so far.
         ignores: whether documents with the id of their query are left out.
         rows: of all runs so far.
+        written: how many of their lists were written as a text.
     """
 
     parts: Parts
@@ -260,6 +263,7 @@ class _ReadingRuns:
     on_rows: Callable[[int], None]
     ignores: bool
     rows: int = 0
+    written: int = 0
 
     def list_run(self, number: int, path: Location) -> tuple[str, list[_OfPart]]:
         """Read a run: its name, and what was found out of each part."""
@@ -269,6 +273,7 @@ class _ReadingRuns:
             nonlocal any_known
             any_known = any_known or self._knows_some(batch.rows)
             self.rows += batch.rows.height
+            self.written += batch.written
             self.on_rows(self.rows)
 
         def listed(part: int, rows: pl.DataFrame) -> _OfPart:

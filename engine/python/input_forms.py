@@ -91,7 +91,7 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     query_set = _queries(given, need_answers=settings.needs_answers(), column=column_of(cluster))
     queries = query_set.table if given.limit is None else query_set.table.head(given.limit)
     is_carried = given.passages is None
-    all_runs, carried = runs_of(given.runs, carried=is_carried)
+    all_runs, carried, written = runs_of(given.runs, carried=is_carried)
     all_runs = keyed_by_id(all_runs, query_set.table)
     if given.ignore_identical_ids:
         of_each = all_runs.partition_by(RUN, maintain_order=True)
@@ -130,6 +130,7 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
             unanswerable=query_set.unanswerable,
             empty=int((passages[TEXT].str.strip_chars() == "").sum()),
             ignored=ignored,
+            written=written,
             clustered=clustered,
         ),
         queries_file=given.queries if is_path(given.queries) else None,

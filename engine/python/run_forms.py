@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -16,7 +17,7 @@ from engine.sources.runs.checks import RunChecks, in_order, require_new_name
 from engine.sources.runs.dictionaries import problem_of
 from engine.sources.runs.read import TextedRun, read_texted_runs
 from engine.sources.runs.records import RESULTS, read_records
-from engine.sources.runs.texts import with_corpus
+from engine.sources.runs.texts import Together, with_corpus
 from engine.tables import DOC_ID, QUERY_ID, RUN, SCORE
 
 _FORM = (
@@ -26,8 +27,8 @@ _FORM = (
 _WHAT = "runs"
 
 
-def runs_of(given: Any, *, carried: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """All runs as one run table, in the order in which they were given; and the corpus that they carry.
+def runs_of(given: Any, *, carried: bool) -> Together:
+    """All runs, in the order in which they were given, with their texts.
 
     Args:
         given: one run or several.
@@ -43,7 +44,7 @@ def runs_of(given: Any, *, carried: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
         for run in _tables(name, one, carried=carried):
             places.append(name or (str(one) if is_path(one) else _WHAT))
             require_new_name(places[-1], run.rows[RUN][0], sources)
-            found.append(run if carried else TextedRun(run.rows, run.texts.clear()))
+            found.append(run if carried else replace(run, texts=run.texts.clear()))
     if not found:
         raise InputError("there is no run", _FORM, path=_WHAT)
     return with_corpus(found, places)
@@ -99,7 +100,7 @@ def _tables(name: str, given: Any, *, carried: bool) -> Iterator[TextedRun]:
     """The run of each system in what was given under one name."""
     if is_path(given):
         (run,) = read_texted_runs([given])
-        yield TextedRun(run.rows.with_columns(pl.lit(name).alias(RUN)), run.texts) if name else run
+        yield replace(run, rows=run.rows.with_columns(pl.lit(name).alias(RUN))) if name else run
         return
     called = name or _WHAT
     rows = (
@@ -109,12 +110,13 @@ def _tables(name: str, given: Any, *, carried: bool) -> Iterator[TextedRun]:
     if found.rows.is_empty():
         raise InputError("the run is empty", _FORM, path=name or "run")
     named = found.rows.with_columns(pl.lit(name).alias(RUN)) if name else found.rows
-    for system in named.partition_by(RUN, maintain_order=True):
+    for number, system in enumerate(named.partition_by(RUN, maintain_order=True)):
         checks = RunChecks(called)
         checks.has_lines = found.has_lines
         ordered = in_order(checks.look(system))
         checks.refuse_repeats()
-        yield TextedRun(ordered.select(list(tables.RUNS)), found.texts)
+        written = 0 if number else found.written
+        yield TextedRun(ordered.select(list(tables.RUNS)), found.texts, written)
 
 
 def _of_mapping(given: Mapping[Any, Any]) -> Iterator[tuple[None, dict[str, Any]]]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from engine.evaluation.answer_counts import ALIKE, MARKED, WORDY
 from engine.evaluation.assess import PRIMARY_UNDEFINED, SHORT_LISTS
 from engine.evaluation.fitting import IDENTICAL
+from engine.evaluation.inputs import WRITTEN_PASSAGES
 from engine.evaluation.rounds import UNREAD_QUERIES
 from engine.evaluation.score import UNREAD
 from engine.messages.wording import counted
@@ -35,6 +36,7 @@ _IN_FULL = (
     SHORT_LISTS,
     IDENTICAL,
     WRITTEN_LISTS,
+    WRITTEN_PASSAGES,
     ALIKE,
     WORDY,
     MARKED,

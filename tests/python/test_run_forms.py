@@ -108,7 +108,7 @@ def test_several_runs_have_the_names_that_they_are_given_or_have(trec):
 
 def test_texts_become_passages_with_an_id_for_each():
     given = {"x": {"q1": ["one", "two"], "q2": ["two"]}, "y": {"q1": ["two", "three"]}}
-    frame, corpus = runs_of(given, carried=True)
+    frame, corpus, _ = runs_of(given, carried=True)
     ids = dict(corpus.select("text", "doc_id").iter_rows())
     assert list(ids) == ["one", "two", "three"]
     assert frame.select("run", "query_id", "doc_id").rows() == [
@@ -123,7 +123,7 @@ def test_rows_with_texts_keep_their_ids_and_titles():
         {"qid": "q", "page_content": "two", "score": 4.0},
     ]
     # The first 16 digits of the SHA-256 of "two", as for files.
-    frame, corpus = runs_of(rows, carried=True)
+    frame, corpus, _ = runs_of(rows, carried=True)
     assert ranks(frame) == [("q", "3fc4ccfe745870e2", 1), ("q", "d7", 2)]
     assert ("d7", "T", "one", "T") in corpus.rows()
 

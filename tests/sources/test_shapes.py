@@ -157,13 +157,20 @@ def test_a_written_list_of_passages_is_that_list(tmp_path, key):
     record = {"query_id": "q", key: "['a passage', 'another one']"}
     (tmp_path / "r.jsonl").write_text(json.dumps(record))
     pd.DataFrame([record]).to_parquet(tmp_path / "r.parquet")
-    for path in (tmp_path / "r.jsonl", tmp_path / "r.parquet"):
-        assert read_run(path)["doc_id"].to_list() == ["a passage", "another one"]
     settings = Settings.of(annotators=("containment",), resamples=0)
     queries = [{"query_id": "q", "query": "x", "answers": "a"}]
-    for runs in (pd.DataFrame([record]), [record]):
-        inputs = inputs_of(Given(queries, None, runs), settings)
+    (tmp_path / "q.jsonl").write_text(json.dumps(queries[0]))
+    files = [tmp_path / "r.jsonl", tmp_path / "r.parquet"]
+    doors = [Given(queries, None, runs) for runs in (pd.DataFrame([record]), [record], *files)]
+    doors += [Given(tmp_path / "q.jsonl", None, path) for path in files]
+    (tmp_path / "c.jsonl").write_text(
+        "".join(json.dumps({"id": t, "text": t}) + "\n" for t in ("a passage", "another one"))
+    )
+    doors += [Given(tmp_path / "q.jsonl", tmp_path / "c.jsonl", path) for path in files]
+    for door in doors:
+        inputs = inputs_of(door, settings)
         assert inputs.corpus["text"].to_list() == ["a passage", "another one"]
+        assert {n.code: n.amount for n in inputs.notes}["written_passage_lists"] == 1
 
 
 def test_a_text_where_a_list_of_passages_is_wanted_is_named(tmp_path):

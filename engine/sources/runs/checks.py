@@ -31,7 +31,7 @@ class RunChecks:
     def __init__(self, path: Location) -> None:
         self._path = path
         self._names: set[str] = set()
-        self._repeats: list[tuple[tuple[int, int], InputError]] = []
+        self._repeats: list[tuple[tuple[int, int, str], InputError]] = []
         self.has_lines = False
 
     def scan(self) -> Iterator[Batch]:
@@ -58,7 +58,7 @@ class RunChecks:
             # Hashes first, since hardly any run repeats anything.
             hashes = given[QUERY_ID].hash(1) ^ given[column].hash(2)
             if hashes.n_unique() < given.height:
-                self._note(given.sort(LINE, maintain_order=True), column, place)
+                self._note(given.sort(LINE, QUERY_ID, maintain_order=True), column, place)
         return rows
 
     def _note(self, rows: pl.DataFrame, column: str, place: int) -> None:
@@ -75,7 +75,7 @@ class RunChecks:
             path=self._path,
             line=line if self.has_lines else None,
         )
-        self._repeats.append(((line, place), error))
+        self._repeats.append(((line, place, query_id), error))
 
     def refuse_repeats(self) -> None:
         """Refuse what was found twice.

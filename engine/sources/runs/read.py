@@ -30,10 +30,12 @@ class TextedRun:
     Attributes:
         rows: the run table, sorted by query and rank.
         texts: ``records.GIVEN``; empty for a layout without texts.
+        written: how many of its lists were written as a text.
     """
 
     rows: pl.DataFrame
     texts: pl.DataFrame
+    written: int = 0
 
 
 def read_run(path: Location) -> pl.DataFrame:
@@ -78,15 +80,12 @@ def read_texted_runs(paths: Sequence[Location]) -> list[TextedRun]:
     runs: list[TextedRun] = []
     sources: dict[str, Location] = {}
     for path in paths:
-        texts: list[pl.DataFrame] = []
-
-        def take_texts(batch: Batch, texts: list[pl.DataFrame] = texts) -> None:
-            texts.append(batch.texts)
-
-        name, (rows,) = read_in_parts(path, OnePart(), lambda part, rows: rows, take_texts)
+        batches: list[Batch] = []
+        name, (rows,) = read_in_parts(path, OnePart(), lambda part, rows: rows, batches.append)
         require_new_name(path, name, sources)
         named = rows.select(*list(tables.RUNS)[:-1], pl.lit(name).alias(RUN))
-        runs.append(TextedRun(named, pl.concat(texts)))
+        texts = pl.concat(batch.texts for batch in batches)
+        runs.append(TextedRun(named, texts, sum(batch.written for batch in batches)))
     return runs
 
 

@@ -76,11 +76,13 @@ class Records:
             meaning. Ranks are null where the scores decide.
         has_lines: whether lines have a meaning.
         texts: ``GIVEN``.
+        written: how many lists were written as a text.
     """
 
     rows: pl.DataFrame
     has_lines: bool
     texts: pl.DataFrame
+    written: int
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,10 @@ def read_records(
     listed: list[_Listed] = []
     rows: list[_Listed] = []
     carried: list[tuple[object, ...]] = []
+    written = 0
     for line, record in records:
         items = list_in(record, RESULTS)
+        written += items is not None and all(record.get(name) is not items for name in RESULTS)
         run = str(record.get(RUN) or name)
         if items is None:
             query_id = _query_of(path, line, record, (*_ROW_QUERY_IDS, *_ROW_QUERIES))
@@ -148,7 +152,7 @@ def read_records(
         orient="row",
     )
     has_lines = bool(entries) and entries[0].line is not None
-    return Records(frame, has_lines, pl.DataFrame(carried, schema=GIVEN, orient="row"))
+    return Records(frame, has_lines, pl.DataFrame(carried, schema=GIVEN, orient="row"), written)
 
 
 def _query_of(

@@ -72,12 +72,14 @@ class Batch:
         names: the distinct system names of these rows.
         has_lines: whether ``line`` is that of the file, from 1; else it is the place of the row, from 0.
         texts: the texts that the run carries (``records.GIVEN``).
+        written: how many of its lists were written as a text.
     """
 
     rows: pl.DataFrame
     names: tuple[str, ...]
     has_lines: bool
     texts: pl.DataFrame = field(default_factory=lambda: tables.empty(GIVEN))
+    written: int = 0
 
 
 def scan_run(path: Location) -> Iterator[Batch]:
@@ -141,7 +143,9 @@ def _beyond_single(score: pl.Expr) -> pl.Expr:
 def _of_records(path: Location, records: Iterable[tuple[int | None, Mapping[str, Any]]]) -> Batch:
     found = read_records(path, records, file_name(path))
     names = tuple(found.rows[RUN].unique())
-    return Batch(found.rows.select(list(SCHEMA)), names, found.has_lines, found.texts)
+    return Batch(
+        found.rows.select(list(SCHEMA)), names, found.has_lines, found.texts, found.written
+    )
 
 
 def _of_dictionary(path: Location) -> Batch:

@@ -16,6 +16,9 @@ from engine.sources.runs.records import GIVEN, LINE, MADE
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, TEXT, TITLE
 
 _FILE = "file"
+Together = tuple[pl.DataFrame, pl.DataFrame, int]
+"""The run table of all runs, the corpus table of the texts that they carry, and how many lists were written as texts."""
+
 ID = "_id"
 
 
@@ -24,8 +27,8 @@ def id_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_runs_with_texts(paths: Sequence[Location]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The runs, as ``read_runs`` gives them, and the corpus table of the texts that they carry.
+def read_runs_with_texts(paths: Sequence[Location]) -> Together:
+    """The runs, as ``read_runs`` gives them, with their texts.
 
     A passage without an id is called ``id_of`` its text, in the runs too. A run may lack texts that another
     has. The first title that is given for a passage counts, and the first article; without one, the title
@@ -37,9 +40,7 @@ def read_runs_with_texts(paths: Sequence[Location]) -> tuple[pl.DataFrame, pl.Da
     return with_corpus(read_texted_runs(paths), paths)
 
 
-def with_corpus(
-    runs: Iterable[TextedRun], paths: Sequence[Location]
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+def with_corpus(runs: Iterable[TextedRun], paths: Sequence[Location]) -> Together:
     """As ``read_runs_with_texts``, of runs that were read from these places.
 
     Raises:
@@ -47,7 +48,9 @@ def with_corpus(
     """
     frames: list[pl.DataFrame] = []
     texts = [tables.empty({**GIVEN, _FILE: pl.UInt32()})]
+    written = 0
     for number, run in enumerate(runs):
+        written += run.written
         made = run.texts.filter(MADE).select(DOC_ID).unique()
         frames.append(with_ids(run.rows, made.with_columns(_made_ids(made)), DOC_ID))
         texts.append(run.texts.with_columns(pl.lit(number, pl.UInt32).alias(_FILE)))
@@ -62,9 +65,8 @@ def with_corpus(
     first = pl.col(TITLE, ARTICLE_ID).filter(pl.col(TITLE, ARTICLE_ID) != "").first().fill_null("")
     corpus = given.group_by(DOC_ID, maintain_order=True).agg(first, pl.col(TEXT).first())
     named = pl.coalesce(pl.when(pl.col(c) != "").then(c) for c in (ARTICLE_ID, TITLE, DOC_ID))
-    return pl.concat(frames), corpus.with_columns(named.alias(ARTICLE_ID)).select(
-        list(tables.CORPUS)
-    )
+    corpus = corpus.with_columns(named.alias(ARTICLE_ID)).select(list(tables.CORPUS))
+    return pl.concat(frames), corpus, written
 
 
 def _made_ids(made: pl.DataFrame) -> pl.Series:

@@ -127,7 +127,7 @@ def test_the_texts_of_runs_are_a_corpus(tmp_path):
         {"text": BO, "title": "B"},
     ]
     two.write_text(json.dumps({"1": items}))
-    runs, corpus = read_runs_with_texts([one, two])
+    runs, corpus, _ = read_runs_with_texts([one, two])
     bo, five = (hashlib.sha256(t.encode()).hexdigest()[:16] for t in (BO, "It is 5."))
     assert id_of(BO) == bo
     # A title of one run is that of the passage in the other; without an article or a title, the id.
