@@ -47,6 +47,7 @@ from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import BUCKETS, Range, halved
 from engine.sources.runs.edits import PerturbedRun, perturbed_runs, read_edits
 from engine.statistics.cells import Clusters, clusters_of
+from engine.statistics.resampling import give_back_freed_memory
 from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RANK, RUN
 
 PAIRS_PER_SHARD = 20_000
@@ -230,6 +231,7 @@ def partition(
         def passages_of(carried: pl.DataFrame | None) -> Listed:
             if carried is not None:
                 write_parquet(carried, temporary / "corpus.parquet")
+            give_back_freed_memory()  # of reading the runs
             index = index_corpus(
                 files.corpus or temporary / "corpus.parquet",
                 folder / "passages",
@@ -237,6 +239,7 @@ def partition(
                 skip_bad=files.skip_bad,
                 on_passages=lambda passages: on_progress("passages", passages),
             )
+            give_back_freed_memory()  # SQLite's
             return Marked(index)
 
         checked = check_inputs(

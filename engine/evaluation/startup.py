@@ -64,19 +64,13 @@ def partition_beside_ray(
     with ExitStack() as asked:
 
         def start() -> None:
-            _start_ray()
+            from engine.machine import cluster
+
+            cluster.start_ray()
             check()
             asked.enter_context(first_nodes_asked_for(pool))
 
         return _beside(cut, on_progress, start)
-
-
-def _start_ray() -> None:
-    from engine.machine import cluster
-
-    cluster.start_ray()
-    # What evaluates is imported here too: Ray Data takes a second.
-    from engine.reading import stream_on_ray  # noqa: F401
 
 
 class _Stopped(BaseException):

@@ -283,7 +283,7 @@ def _in_blocks(
         for _ in pool.map(work, range(0, resamples, block)):
             pass  # exceptions surface here
     if held > _LARGE:
-        _give_back_freed_memory()
+        give_back_freed_memory()
 
 
 def _draw(
@@ -330,7 +330,7 @@ def _keep_freed_memory() -> None:
     np.empty(31 * 2**20, dtype=np.uint8)
 
 
-def _give_back_freed_memory() -> None:
-    """Undo what ``_keep_freed_memory`` did, of the threads' heaps, which the next threads may not take over."""
+def give_back_freed_memory() -> None:
+    """Give back what was freed on the heaps of threads, which the next threads may not take over."""
     with contextlib.suppress(AttributeError):  # of another C library
         ctypes.CDLL(None).malloc_trim(0)

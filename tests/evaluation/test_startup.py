@@ -104,7 +104,7 @@ def test_a_reader_that_cannot_be_is_refused_while_inputs_are_cut(actors, monkeyp
         raise InputError("no such model", "name one", path="reader")
 
     monkeypatch.setattr(startup, "partition", cut)
-    monkeypatch.setattr(startup, "_start_ray", lambda: order.append("Ray"))
+    monkeypatch.setattr("engine.machine.cluster.start_ray", lambda: order.append("Ray"))
     begun = time.monotonic()
     with pytest.raises(InputError, match="no such model"):
         startup.partition_beside_ray(None, None, PoolSettings(actors=actors), k=10, check=check)
@@ -128,7 +128,7 @@ def test_the_first_nodes_are_asked_for_once_all_is_checked_and_until_inputs_are_
         order.append("cut")
 
     monkeypatch.setattr(startup, "partition", cut)
-    monkeypatch.setattr(startup, "_start_ray", lambda: order.append("Ray"))
+    monkeypatch.setattr("engine.machine.cluster.start_ray", lambda: order.append("Ray"))
     monkeypatch.setattr(startup, "first_nodes_asked_for", nodes)
     check = functools.partial(order.append, "check")
     startup.partition_beside_ray(None, None, PoolSettings(actors=2), k=10, check=check)

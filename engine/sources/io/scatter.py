@@ -18,7 +18,7 @@ from engine.tables import Schema, empty
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 # Bytes of rows that wait until more of their parts are there: what is written at a time costs as much as some
 # thousand rows, and of a batch each of 256 parts has but some hundred.
-_WAITING = 32 << 20
+_WAITING = 16 << 20
 
 
 class Arranged(NamedTuple):
@@ -53,7 +53,7 @@ def arrange(rows: pl.DataFrame, parts: pl.Series, schema: Schema) -> Arranged | 
 class Scatter:
     """Files in a folder of one process, one per part that has rows; each batch of rows is appended.
 
-    The folder must exist. Up to about 32 MiB of rows wait in memory until they are written, at the latest when
+    The folder must exist. Up to about 16 MiB of rows wait in memory until they are written, at the latest when
     it is closed. Files are neither flushed nor safe from a killed process: they are an intermediate step, in
     a folder that is removed.
     """

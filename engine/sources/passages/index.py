@@ -39,7 +39,7 @@ _TABLE = f"""
 PRAGMA page_size = 8192;
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
-PRAGMA cache_size = -65536;
+PRAGMA cache_size = -8192;
 PRAGMA temp_store = FILE;
 CREATE TABLE passages ({ROW} INTEGER PRIMARY KEY, {", ".join(f"{c} TEXT NOT NULL" for c in tables.CORPUS)});
 CREATE TABLE empty ({ROW} INTEGER PRIMARY KEY);
