@@ -8,7 +8,6 @@ change a measure then, whatever its value in [0, 1].
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
@@ -16,21 +15,9 @@ from engine.ranking.measures import DEFAULT_REL, Measure
 from engine.tables import DOC_ID, LABEL, QUERY_ID, RANK, RUN
 
 _LIST = [RUN, QUERY_ID]
-_PLACE = "place"  # of a passage in its list, from 1
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How many labels a round asks for.
-
-    Attributes:
-        least: reads at least, where so many may be needed: lists that are few go several ranks at a time.
-        doubles: whether each list asks for as many passages as it has read; fewer rounds, where each
-            starts processes.
-    """
-
-    least: int = 1
-    doubles: bool = False
+# The place of a passage in its list, from 1; how many before it are needed before it is, and read.
+_PLACE, _TURN, _READ = "place", "turn", "read"
+_ASKED = [QUERY_ID, DOC_ID, _TURN, _READ]
 
 
 def next_pairs(
@@ -39,7 +26,8 @@ def next_pairs(
     measures: Sequence[Measure],
     *,
     own_list: bool,
-    pace: Pace | None = None,
+    least: int = 1,
+    doubles: bool = False,
 ) -> pl.DataFrame:
     """``query_id`` and ``doc_id`` of the passages to label next; none once all measures are settled.
 
@@ -56,28 +44,35 @@ def next_pairs(
         lists: run tables: first the one that is scored, then lists of the same passages in other orders.
         known: ``query_id``, ``doc_id``, ``label`` in [0, 1].
         own_list: whether the list's own passages are judged, rather than those of all runs.
+        least: how many labels to ask for where so many may be needed: few lists go several ranks at a time.
+        doubles: whether each list asks for as many passages as it has read; fewer rounds, where each starts
+            processes.
     """
-    pace = pace or Pace()
     places = [
         runs.select(
             *_LIST, DOC_ID, pl.col(RANK).rank("ordinal").over(_LIST).cast(pl.Int64).alias(_PLACE)
         )
         .join(known, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left")
         .sort(*_LIST, _PLACE)
+        .with_columns(pl.lit(0, pl.Int64).alias(name) for name in (_TURN, _READ))
         for runs in lists
     ]
-    judged = places[0].select(QUERY_ID, DOC_ID, LABEL).unique([QUERY_ID, DOC_ID])
+    judged = places[0].select(*_ASKED, LABEL).unique([QUERY_ID, DOC_ID])
     needed = [
-        rows.select(QUERY_ID, DOC_ID)
+        rows.select(_ASKED)
         for ranked in places
         for measure in measures
-        for rows in _needed(ranked, measure, None if own_list else judged, pace)
+        for rows in _needed(ranked, measure, None if own_list else judged)
     ]
-    return pl.concat([judged.select(QUERY_ID, DOC_ID).clear(), *needed]).unique()
+    asked = pl.concat([judged.select(_ASKED).clear(), *needed])
+    now = asked.filter(pl.col(_TURN) == 0).n_unique([QUERY_ID, DOC_ID])
+    width = pl.lit(max(1, -(-least // max(1, now))))
+    most = pl.max_horizontal(_READ, width) if doubles else width
+    return asked.filter(pl.col(_TURN) < most).select(QUERY_ID, DOC_ID).unique()
 
 
 def _needed(
-    ranked: pl.DataFrame, measure: Measure, pool: pl.DataFrame | None, pace: Pace
+    ranked: pl.DataFrame, measure: Measure, pool: pl.DataFrame | None
 ) -> Iterator[pl.DataFrame]:
     """The rows that a measure needs next."""
     kind, cutoff = measure.kind, measure.cutoff
@@ -90,7 +85,7 @@ def _needed(
         return
     useful = (pl.col(LABEL) >= (measure.rel or DEFAULT_REL)).fill_null(False)
     if kind in ("Success", "RR"):
-        yield _in_turn(inside, useful, pace, to_first=kind == "RR")
+        yield _in_turn(inside, useful, to_first=kind == "RR")
         return
     by = _LIST if pool is None else [QUERY_ID]
     total = (ranked if pool is None else pool).group_by(by).len("judged")
@@ -98,7 +93,7 @@ def _needed(
         inside.group_by(_LIST).len().join(total, on=by).filter(pl.col("len") == pl.col("judged"))
     )
     if kind == "R":  # all that is relevant was found, or nothing
-        yield _in_turn(inside.join(whole, on=_LIST, how="semi"), useful, pace)
+        yield _in_turn(inside.join(whole, on=_LIST, how="semi"), useful)
         inside = inside.join(whole, on=_LIST, how="anti")
     unknown = inside.filter(lacking)
     yield unknown
@@ -114,15 +109,10 @@ def _needed(
     yield rest.filter(lacking)
 
 
-def _in_turn(
-    inside: pl.DataFrame, useful: pl.Expr, pace: Pace, *, to_first: bool = False
-) -> pl.DataFrame:
-    """The next passages of each list without a useful one; ``to_first``: or with others before that."""
+def _in_turn(inside: pl.DataFrame, useful: pl.Expr, *, to_first: bool = False) -> pl.DataFrame:
+    """The passages of each list without a useful one; ``to_first``: or with others before that."""
     first = pl.col(_PLACE).filter(useful).min().over(_LIST)
     left = (pl.col(_PLACE) < first).fill_null(True) if to_first else first.is_null()
-    rows = inside.with_columns(pl.col(LABEL).count().over(_LIST).alias("read")).filter(
-        pl.col(LABEL).is_null() & left
-    )
-    width = -(-pace.least // max(1, rows.select(_LIST).n_unique()))
-    most = pl.max_horizontal("read", pl.lit(width)) if pace.doubles else pl.lit(width)
-    return rows.filter(pl.int_range(pl.len()).over(_LIST) < most)
+    rows = inside.with_columns(pl.col(LABEL).count().over(_LIST).cast(pl.Int64).alias(_READ))
+    rows = rows.filter(pl.col(LABEL).is_null() & left)
+    return rows.with_columns(pl.int_range(pl.len()).over(_LIST).alias(_TURN))

@@ -291,18 +291,7 @@ class _Reads:
 
     def next_round(self, work: Workload, group: Sequence[Pass], shards: Sequence[int]) -> _Reads:
         """What reads what the labels so far leave open; readers that this process hosts stay loaded."""
-        planners: Sequence[Planner] = [
-            planner_for(
-                work,
-                pass_.job,
-                shards,
-                actors=self.backend.actors,
-                gpu=self.backend.gpu,
-                restarts=self.backend.pool is not None,
-                failures=pass_.failures,
-            )
-            for pass_ in group
-        ]
+        planners = _planners(work, group, shards, self.backend)
         if work.prepared:
             planners = _ready([planner(0) for planner in planners], self.backend)
         return replace(self, planners=planners)
@@ -334,14 +323,7 @@ def _reads(
     size = sum(int(plan.reads.estimated_size()) for plan in plans)
     nothing = bool(plans) and all(plan.reads.is_empty() for plan in plans)
     backend = Backend() if nothing else backend_for(settings, specs, context.executor, size=size)
-    planners: Sequence[Planner] = (
-        _ready(plans, backend)
-        if plans
-        else [
-            planner_for(work, pass_.job, shards, actors=backend.actors, gpu=backend.gpu)
-            for pass_ in group
-        ]
-    )
+    planners = _ready(plans, backend) if plans else _planners(work, group, shards, backend)
     if specs[0].api and not (plans or context.executor):
         from engine.reading.remote.run import Requests
 
@@ -349,6 +331,14 @@ def _reads(
     places = [work.place(pass_.job) for pass_ in group]
     host = context.host(specs, places, held=bool(plans))
     return _Reads(planners, host, backend, context.on_event, PoolTotals(), nothing)
+
+
+def _planners(
+    work: Workload, group: Sequence[Pass], shards: Sequence[int], backend: Backend
+) -> Sequence[Planner]:
+    """What plans the shards of each job, for what reads them."""
+    how = {"actors": backend.actors, "gpu": backend.gpu, "restarts": backend.pool is not None}
+    return [planner_for(work, one.job, shards, failures=one.failures, **how) for one in group]
 
 
 def _size_of_prompts(

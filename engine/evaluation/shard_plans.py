@@ -7,7 +7,7 @@ that an evaluation that was stopped goes on where it was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
-from engine.evaluation.lazy import Pace, next_pairs
+from engine.evaluation.lazy import next_pairs
 from engine.evaluation.parts import InMemory
 from engine.evaluation.prepare import pairs_to_label
 from engine.evaluation.read_jobs import IDENTITY, Job, Reading, alone, refuse_written
@@ -90,8 +90,9 @@ class Planner:
         if not self.work.is_lazy(job):
             return self.work.wanted(job, inputs), True
         before = self.work.parts[0].plan(plan_name(self.work, job), shard)
-        both, decide = self.work.lists(job, inputs, 0), self._decider(inputs)
-        singles = alone(pairs_to_label(decide.inputs))
+        cut = cut_inputs(inputs, self.work.conditions[0].ranking.k)
+        both, singles = self.work.lists(job, cut, 0), alone(pairs_to_label(cut))
+        decide = self._decider(cut)
         lists = both.unique(IDENTITY, maintain_order=True)
         # Whole lists, which come after single passages, are read in any case.
         known = both.slice(singles.height) if before is None else before
@@ -122,15 +123,37 @@ class Planner:
         reads = with_failures(asked, found.reads, self.failures.get(shard, {}))
         return reads.filter(pl.col(OUTPUT).is_not_null())
 
-    def _decider(self, inputs: EvaluationInputs) -> _Decider:
-        spec = self.work.jobs[self.place].spec
-        size = max(1, int(inputs.corpus[TEXT].str.len_chars().sum()) // 4)
-        batch = GPU_BATCH_TOKENS if self.gpu else CPU_BATCH_TOKENS
+    def _decider(self, cut: EvaluationInputs) -> Callable[[pl.DataFrame], pl.DataFrame]:
+        """Gives the reads that the labels of others leave open: ``query_id`` and ``doc_ids``."""
+        settings, job = self.work.conditions[0], self.work.jobs[self.place]
+        # What equal scores would give in another order is reported, too.
+        others = (
+            rows.join(changed, on=[RUN, QUERY_ID], how="semi")
+            for _, rows, changed in reordered_lists(cut.runs)
+        )
+        lists = [cut.runs, *others]
+        name = next(n for n, ask in settings.resolved.asks.items() if ask.role == job.ask.role)
+        whys = zip(settings.resolved.measures, settings.resolved.reasons(name), strict=True)
+        measures = [measure for measure, why in whys if not why]
+        own_list = settings.relevant(len(cut.run_names)) == "list"
         # Half of a batch for each actor, or as many requests as are under way at a time.
-        least = self.actors * batch * max(1, inputs.corpus.height) // (2 * size)
-        if spec.api:
-            least = spec.api.settings.concurrency
-        return _Decider(self.work, self.place, inputs, Pace(max(1, least), doubles=self.restarts))
+        size = max(1, int(cut.corpus[TEXT].str.len_chars().sum()) // 4)
+        batch = GPU_BATCH_TOKENS if self.gpu else CPU_BATCH_TOKENS
+        least = self.actors * batch * cut.corpus.height // (2 * size)
+        if job.spec.api:
+            least = job.spec.api.settings.concurrency
+
+        def decide(reads: pl.DataFrame) -> pl.DataFrame:
+            document = pl.col(DOC_IDS).list.first().alias(DOC_ID)
+            labels = job.ask.value(reads, cut.queries).alias(LABEL)
+            known = reads.select(QUERY_ID, document, labels)
+            return alone(
+                next_pairs(
+                    lists, known, measures, own_list=own_list, least=least, doubles=self.restarts
+                )
+            )
+
+        return decide
 
     def _made(
         self,
@@ -147,7 +170,9 @@ class Planner:
             return before
         span = self.work.shards.shards[shard].span
         found = self._found(identified, span)
-        stored = pl.concat([found.reads[[READ_KEY]], *earlier])
+        # What failed in an earlier round is not read again.
+        failed = pl.DataFrame({READ_KEY: list(self.failures.get(shard, ()))}, {READ_KEY: pl.String})
+        stored = pl.concat([found.reads[[READ_KEY]], failed, *earlier])
         plan = identified.with_columns(
             pl.col(READ_KEY).is_in(stored[READ_KEY].implode()).alias(_STORED),
             pl.lit(pace, pl.Float64).alias(_PACE),
@@ -173,40 +198,6 @@ class Planner:
         known = store.find(self.listing, identified[READ_KEY].unique(), span=span)
         held.append(known.reads.join(pl.concat(lacking), on=READ_KEY, how="anti"))
         return known._replace(reads=pl.concat(held).join(identified, on=READ_KEY, how="semi"))
-
-
-class _Decider:
-    """Names the single passages that a job reads next, by what it has read of a shard."""
-
-    def __init__(self, work: Workload, place: int, inputs: EvaluationInputs, pace: Pace) -> None:
-        settings, self._ask = work.conditions[0], work.jobs[place].ask
-        self.inputs = cut_inputs(inputs, settings.ranking.k)
-        self._queries, self._pace = inputs.queries, pace
-        runs = self.inputs.runs
-        # What equal scores would give in another order is reported, too.
-        others = (
-            rows.join(found, on=[RUN, QUERY_ID], how="semi")
-            for _, rows, found in reordered_lists(runs)
-        )
-        self._lists = [runs, *others]
-        self._own_list = settings.relevant(len(inputs.run_names)) == "list"
-        name = next(n for n, ask in settings.resolved.asks.items() if ask.role == self._ask.role)
-        reasons = settings.resolved.reasons(name)
-        self._measures = [
-            m for m, why in zip(settings.resolved.measures, reasons, strict=True) if not why
-        ]
-
-    def __call__(self, reads: pl.DataFrame) -> pl.DataFrame:
-        """``query_id`` and ``doc_ids`` of the reads that the labels of others leave open."""
-        known = reads.select(
-            QUERY_ID,
-            pl.col(DOC_IDS).list.first().alias(DOC_ID),
-            self._ask.value(reads, self._queries).alias(LABEL),
-        )
-        pairs = next_pairs(
-            self._lists, known, self._measures, own_list=self._own_list, pace=self._pace
-        )
-        return alone(pairs)
 
 
 def plan_name(work: Workload, job: Job) -> str:

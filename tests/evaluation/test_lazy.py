@@ -12,7 +12,7 @@ from engine.evaluation import shard_plans
 from engine.evaluation.api_readers import refuse_unfit
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.lazy import Pace, next_pairs
+from engine.evaluation.lazy import next_pairs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, vary
 from engine.messages.errors import InputError
@@ -119,19 +119,20 @@ USUAL = {"k": 8, "measures": "RR@8 Success@3", "resamples": 0}
 @pytest.mark.parametrize("failed", ["zero", "skip"])
 def test_reads_that_fail_are_no_answer_as_in_a_full_evaluation(tmp_path, failed):
     inputs, settings = made(random.Random(3), 2), Settings.of(**USUAL, failed_reads=failed)
+    reader = reader_of(1, ["no", "yes"])
     results = [
-        run(inputs, one, tmp_path / name, _failing())
-        for name, one in {"full": settings, "lazy": settings.but(lazy=True)}.items()
+        run(inputs, settings, tmp_path / "full", _failing(reader_of(1, ["no", "yes"]))),
+        run(inputs, settings.but(lazy=True), tmp_path / "lazy", _failing(reader)),
     ]
+    assert len(set(reader.asked)) == len(reader.asked) == results[1].readings["reader"].costs.done
     if failed == "zero":
         assert_frame_equal(results[1].query_scores, results[0].query_scores, check_exact=True)
     assert results[1].readings["reader"].costs.failed > 0
     assert results[1].labels["label"].null_count() > 0
 
 
-def _failing():
+def _failing(reader):
     """Fails on some passages: a failure is a result, and no reason to read again."""
-    reader = reader_of(1, ["no", "yes"])
 
     def units(plan, units, spec):
         for result in reader(plan, units, spec):
@@ -214,7 +215,7 @@ def test_few_lists_go_several_ranks_at_a_time():
     measures, nothing = parse_measures("RR@8"), pairs()
 
     def asked(known, **pace):
-        return next_pairs([lists], known, measures, own_list=True, pace=Pace(**pace)).height
+        return next_pairs([lists], known, measures, own_list=True, **pace).height
 
     assert [asked(nothing, least=least) for least in (1, 3, 20)] == [1, 3, 8]
     known = pairs(*(("q", f"d{rank}", 0.0) for rank in (1, 2, 3)))
