@@ -26,7 +26,7 @@ from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE
 # Code of the note on queries that the verdict did without.
 UNREAD_QUERIES = "queries_not_read"
 # Queries of the first round; how much larger the next one is at least and at most.
-_FIRST, _LEAST, _MOST = 32, 1.25, 2.0
+FIRST_ROUND, _LEAST, _MOST = 32, 1.25, 2.0
 
 
 def read_until_decided(
@@ -43,7 +43,7 @@ def read_until_decided(
     seed = work.conditions[0].bootstrap.seed
     order = place_of(work.shards.queries()[QUERY_ID], seed).sort()
     kept: Kept = []
-    n = min(_FIRST, len(order))
+    n = min(FIRST_ROUND, len(order))
     while True:
         part = work.shards.first(FirstQueries(seed, order[n - 1]))
         prepared = [

@@ -25,6 +25,7 @@ _CONTRAST, _BATCHES = 2.0, 3
 # of the mean square (docs/benchmarks.md).
 _UNSEEN = 0.1
 _HOUR = 3600.0
+SINGLE_PASSAGES, WHOLE_LISTS = "single passages", "whole lists"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +222,14 @@ class Kind:
         return self.asked - self.stored - self.left
 
 
+class Way(NamedTuple):
+    """A way to evaluate, by its settings, and the least share of passages and of lists that it reads."""
+
+    name: str
+    singles: float = 1
+    lists: float = 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Probe:
     """What the probe was.
@@ -263,6 +272,7 @@ class Forecast:
         confidence: level of the intervals.
         certified: reads that are repeated for a certificate, and not counted.
         token_price: of the tokens of what is left to ask of servers; None where no price is known.
+        ways: to read less, down to their shares, and at most all.
     """
 
     kinds: tuple[Kind, ...]
@@ -277,6 +287,7 @@ class Forecast:
     confidence: float = 0.95
     certified: int = 0
     token_price: float | None = None
+    ways: tuple[Way, ...] = ()
 
     @property
     def left(self) -> int:

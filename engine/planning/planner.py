@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from engine import tables
 from engine.evaluation.api_readers import begin, refuse_plan
 from engine.evaluation.context import Context
 from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.rounds import FIRST_ROUND
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.machine.batching import GPU_BATCH_TOKENS
@@ -20,12 +22,15 @@ from engine.messages.errors import InputError
 from engine.planning import probe
 from engine.planning.counts import Counted, Sample, count_reads
 from engine.planning.forecast import (
+    SINGLE_PASSAGES,
+    WHOLE_LISTS,
     Batch,
     Forecast,
     Kind,
     Left,
     Pace,
     PlanSettings,
+    Way,
     actors_to_finish,
     pace_of,
     reading_seconds,
@@ -40,7 +45,6 @@ from engine.reading.stream import UNIT_SECONDS
 from engine.sources.io.locations import Location
 from engine.tables import OUTPUT_TOKENS, PROMPT_TOKENS, READ_KEY
 
-SINGLE_PASSAGES, WHOLE_LISTS = "single passages", "whole lists"
 _READS, _GROUPS = "reads", "groups"
 
 
@@ -89,6 +93,7 @@ def plan_evaluation(
         _foresee(group, scale, actors, kept=not prober.unstored, in_shards=bool(sample))
         for group in groups
     ]
+    queries = sample.queries if sample else inputs.queries.height
     works = [(work.left, work.pace) for part in parts for work in part.works]
     reading = total_seconds(works, confidence=bootstrap.confidence)
     start = sum(probe.start_seconds(group.timed) for group in groups)
@@ -96,7 +101,7 @@ def plan_evaluation(
         actors = actors_to_finish(reading, start, asked.finish_in)
     return Forecast(
         kinds=tuple(kind for part in parts for kind in part.kinds),
-        queries=sample.queries if sample else inputs.queries.height,
+        queries=queries,
         sampled=inputs.queries.height if sample else None,
         probe=prober.made(groups),
         reading=reading,
@@ -107,7 +112,19 @@ def plan_evaluation(
         confidence=bootstrap.confidence,
         certified=running.certify,
         token_price=_token_price(settings[0], [kind for part in parts for kind in part.kinds]),
+        ways=tuple(_ways(settings[0], inputs, queries)) if len(settings) == 1 else (),
     )
+
+
+def _ways(settings: Settings, inputs: EvaluationInputs, queries: int) -> Iterator[Way]:
+    """The ways to read less that an evaluation has: at least the first rank, and the first round of queries."""
+    k, few = settings.ranking.k, min(1.0, FIRST_ROUND / max(1, queries))
+    ways = Way("lazy", 1 / k), Way("until", few, few), Way("lazy until", few / k, few)
+    for way in ways if len(inputs.run_names) > 1 else ways[:1]:
+        with contextlib.suppress(InputError):
+            until = "verdict" if "until" in way.name else None
+            settings.but(lazy="lazy" in way.name, until=until)
+            yield way
 
 
 def _token_price(settings: Settings, kinds: Iterable[Kind]) -> float | None:

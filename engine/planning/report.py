@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.messages.wording import agreeing, counted
-from engine.planning.forecast import Forecast, Kind, Probe, Span
+from engine.planning.forecast import WHOLE_LISTS, Forecast, Kind, Probe, Span, Way
 from engine.report.layout import Grid, terminal_table
 
 _MINUTE, _HOUR, _GIB = 60.0, 3600.0, 2**30
@@ -20,6 +20,7 @@ _AS_SECONDS, _AS_MINUTES = 100.0, 100 * _MINUTE
 # Rows of the table; kinds of several readers are added up where there would be more.
 _MOST_ROWS = 8
 _ACTORS = "[actor|actors]"
+_ALL = Way("all")
 _FIGURES = ("asked", "stored", "left", "prompt_tokens", "output_tokens", "seconds")
 
 
@@ -48,6 +49,7 @@ def content(forecast: Forecast) -> dict[str, Any]:
         "peak": forecast.peak or None,
         "cost": None if cost is None else _bounds(cost),
         "token_price": forecast.token_price,
+        "ways": {one.name: round(_sum(forecast.kinds, "", "", one).left) for one in forecast.ways},
     }
 
 
@@ -66,10 +68,13 @@ def _table(forecast: Forecast) -> Table:
     head += ["prompt tokens", "generated", "time of 1 actor", *shared] if timed else []
     title = f"LLM calls of {counted(forecast.queries, '[query|queries]')}{estimated}"
     result = terminal_table(Grid("reads", "", head, [], len(names), title))
-    for kind in [*kinds, _sum(kinds, "", "all")]:
-        values = [f"{n:,}" for n in (kind.asked, kind.shared, kind.stored, kind.left)]
+    ways = [_sum(kinds, "", f"{way.name}, at least", way) for way in forecast.ways]
+    for kind in [*kinds, _sum(kinds, "", "all"), *ways]:
+        counts = [f"{n:,}" for n in (kind.asked, kind.shared, kind.stored)]
+        values = [*([""] * 3 if kind in ways else counts), f"{kind.left:,.0f}"]
         if timed:
-            values += [f"{kind.prompt_tokens:,}", f"{kind.output_tokens:,}", duration(kind.seconds)]
+            tokens = kind.prompt_tokens, kind.output_tokens
+            values += [*(f"{n:,.0f}" for n in tokens), duration(kind.seconds)]
             values += [duration(kind.seconds / actors) for _ in shared]
         names = [kind.reader, kind.name] if several else [kind.name]
         result.add_row(*map(Text, [*names, *values]))
@@ -88,8 +93,11 @@ def _rows(kinds: Sequence[Kind]) -> list[Kind]:
     ]
 
 
-def _sum(kinds: Sequence[Kind], reader: str, name: str) -> Kind:
-    totals = {figure: sum(getattr(kind, figure) for kind in kinds) for figure in _FIGURES}
+def _sum(kinds: Sequence[Kind], reader: str, name: str, way: Way = _ALL) -> Kind:
+    """The kinds added up, each by the share that a way reads of it."""
+    shares = [way.lists if kind.name == WHOLE_LISTS else way.singles for kind in kinds]
+    both = list(zip(kinds, shares, strict=True))
+    totals = {name: sum(getattr(kind, name) * share for kind, share in both) for name in _FIGURES}
     return Kind(reader=reader, name=name, **totals)
 
 

@@ -1,11 +1,15 @@
 """Plans as they are printed, on figures that are known."""
 
+import polars as pl
 import pytest
 from rich.table import Table
 
-from engine.planning.forecast import Forecast, Kind, PlanSettings, Probe, Span
-from engine.planning.report import duration, shown
+from engine.evaluation.settings import Settings
+from engine.planning.forecast import Forecast, Kind, PlanSettings, Probe, Span, Way
+from engine.planning.planner import plan_evaluation
+from engine.planning.report import content, duration, shown
 from jobs._terminal import Terminal
+from tests.tables import QUERIES, RUN, inputs
 
 PROBE = Probe(reads=64, actors=2, share="1 CPU", room=2, seconds=12.0)
 
@@ -125,3 +129,38 @@ def test_nothing_left_is_one_line():
 )
 def test_times_have_two_or_three_digits(seconds, text):
     assert duration(seconds) == text
+
+
+def test_ways_to_read_less_say_the_least_that_they_take():
+    ways = (Way("lazy", 0.1), Way("until", 0.25, 0.25))
+    forecast = plan(kind("single passages"), kind("whole lists"), ways=ways, actors=2)
+    lines = printed(forecast)
+    # 1,000 calls of each kind are left: a tenth of the passages and all lists, or a quarter of both.
+    assert line(lines, "lazy, at least").split()[3:] == ["1,100", "275,000", "4,400", "2.2", "h", "66.0", "min"]
+    assert line(lines, "until, at least").split()[3:6] == ["500", "125,000", "2,000"]
+    assert content(forecast)["ways"] == {"lazy": 1100, "until": 500}
+
+
+@pytest.mark.parametrize(
+    ("options", "runs", "names"),
+    [
+        ({"measures": "RR@3"}, 2, ["lazy", "until", "lazy until"]),
+        ({}, 2, ["until"]),  # the usual measures need every label
+        ({"measures": "RR@3", "cluster": "article"}, 2, ["lazy"]),
+        ({"measures": "RR@3"}, 1, ["lazy"]),
+    ],
+)
+def test_only_ways_that_the_settings_allow_are_planned(tmp_path, options, runs, names):
+    lists = RUN if runs == 1 else pl.concat([RUN, RUN.with_columns(pl.lit("t").alias("run"))])
+    queries = QUERIES.with_columns(pl.lit(0).alias("cluster"))
+    made = plan_evaluation(
+        inputs(lists, queries),
+        [Settings.of(k=3, actors=0, dtype="float32", **options)],
+        PlanSettings(probe_reads=0),
+        store=tmp_path,
+    )
+    assert [way.name for way in made.ways] == names
+    shares = {way.name: (way.singles, way.lists) for way in made.ways}
+    # Three queries are fewer than a first round has.
+    assert shares.get("lazy", (1 / 3, 1)) == (pytest.approx(1 / 3), 1)
+    assert shares.get("until", (1, 1)) == (1, 1)
