@@ -136,10 +136,10 @@ class Planner:
         whys = zip(settings.resolved.measures, settings.resolved.reasons(name), strict=True)
         measures = [measure for measure, why in whys if not why]
         own_list = settings.relevant(len(cut.run_names)) == "list"
-        # Half of a batch for each actor, or as many requests as are under way at a time.
+        # Half of a batch for each actor of this shard, or as many requests as are under way at a time.
         size = max(1, int(cut.corpus[TEXT].str.len_chars().sum()) // 4)
         batch = GPU_BATCH_TOKENS if self.gpu else CPU_BATCH_TOKENS
-        least = self.actors * batch * cut.corpus.height // (2 * size)
+        least = -(-self.actors // len(self.left)) * batch * cut.corpus.height // (2 * size)
         if job.spec.api:
             least = job.spec.api.settings.concurrency
 

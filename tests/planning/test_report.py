@@ -136,7 +136,8 @@ def test_ways_to_read_less_say_the_least_that_they_take():
     forecast = plan(kind("single passages"), kind("whole lists"), ways=ways, actors=2)
     lines = printed(forecast)
     # 1,000 calls of each kind are left: a tenth of the passages and all lists, or a quarter of both.
-    assert line(lines, "lazy, at least").split()[3:] == ["1,100", "275,000", "4,400", "2.2", "h", "66.0", "min"]
+    lazy = " ".join(line(lines, "lazy, at least").split())
+    assert lazy == "lazy, at least 1,100 275,000 4,400 2.2 h 66.0 min"
     assert line(lines, "until, at least").split()[3:6] == ["500", "125,000", "2,000"]
     assert content(forecast)["ways"] == {"lazy": 1100, "until": 500}
 
