@@ -28,6 +28,7 @@ import numpy.typing as npt
 import polars as pl
 
 from benchmarks._harness import Line, make_parser, write_report
+from benchmarks._single import correlate
 from engine.reading.execute import output_columns
 from engine.reading.plan import INPUTS, wanted_reads
 from engine.reading.protocol import Augmentation
@@ -35,7 +36,7 @@ from engine.reading.readers import load, specify
 from engine.scoring.metrics import score_outputs
 from engine.sources.queries.read import read_queries
 from engine.statistics.cells import Cell, read_cells
-from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.correlation import Bootstrap
 from engine.statistics.difference_tests import enough_to_resample
 from engine.statistics.intervals import interval
 from engine.statistics.resampling import replicate

@@ -31,10 +31,11 @@ from scipy.special import ndtr
 from benchmarks._cells import beyond, figures_of
 from benchmarks._harness import Line, make_parser, write_report
 from benchmarks._simulated import correlation_for, measure_of, true_correlations
+from benchmarks._single import correlate
 from engine.statistics.bounded import mean_interval
 from engine.statistics.cells import Cell as Scores
 from engine.statistics.comparison import compare_cells, correlate_cells
-from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.correlation import Bootstrap
 from engine.statistics.leads import paired_intervals
 from engine.tables import TAU, difference_of, high_of, low_of
 

@@ -46,10 +46,10 @@ from transformers.utils import logging
 
 from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import Line, in_turn, make_parser, write_report
+from benchmarks._single import default_prompt
 from engine.machine import model_files
 from engine.machine.device import best_dtype
 from engine.reading.models.encoder_decoder import CPU_CHUNK_TOKENS, EncoderDecoderReader
-from engine.reading.prompting.prompts import default_prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import FID_INPUT_TOKENS
 from engine.sources.bundled import questions

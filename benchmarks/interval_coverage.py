@@ -37,7 +37,8 @@ from benchmarks._simulated import (
     of_table,
     true_correlations,
 )
-from engine.statistics.correlation import Bootstrap, Correlation, correlate
+from benchmarks._single import correlate
+from engine.statistics.correlation import Bootstrap, Correlation
 from engine.statistics.inversion import table_of
 from engine.statistics.methods import side
 from engine.statistics.resampling import replicate

@@ -26,8 +26,9 @@ import polars as pl
 import scipy.stats
 
 from benchmarks._harness import Line, in_turn, make_parser, write_report
+from benchmarks._single import correlate
 from engine import tables
-from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.correlation import Bootstrap
 from engine.statistics.leads import paired_intervals
 from engine.statistics.pairs import pair_table, pair_weights, tau_and_rho
 from engine.statistics.table import analyse

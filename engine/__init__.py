@@ -1,6 +1,6 @@
 """Measures how useful a retriever is to the LLM that reads its results (eRAG and its rivals).
 
-``evaluate`` evaluates runs and gives a ``Result``; ``Reader`` makes an LLM of a function; ``compat.eval`` is
+``evaluate`` evaluates runs and gives a ``Result``; ``compare`` compares several; ``Reader`` makes an LLM of a function; ``compat.eval`` is
 called as the eRAG package is. Everything is imported when it is first used.
 """
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from engine.python.evaluate import evaluate
     from engine.python.result import Result
     from engine.reading.function import ReaderFunction as Reader
+    from engine.report.paired import compare
     from engine.version import __version__
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Result",
     "WriteError",
     "__version__",
+    "compare",
     "compat",
     "evaluate",
     "from_function",
@@ -40,6 +42,7 @@ _PLACES = {
     "Result": ("engine.python.result", "Result"),
     "WriteError": ("engine.messages.errors", "WriteError"),
     "__version__": ("engine.version", "__version__"),
+    "compare": ("engine.report.paired", "compare"),
     "compat": ("engine.compat", ""),
     "evaluate": ("engine.python.evaluate", "evaluate"),
     "from_function": ("engine.labels", "from_function"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rich.progress import (
     BarColumn,
@@ -24,8 +24,11 @@ from jobs._terminal import standard_error, tell, verbosity
 if TYPE_CHECKING:
     from engine.training.checkpoints import Progress as TrainingProgress
 
-# Called with the number of things done and the total.
-OnProgress = Callable[[int, int], None]
+
+class OnProgress(Protocol):
+    """Called with the number of things done, the total, and what else there is to say."""
+
+    def __call__(self, done: int, total: int, more: str = "") -> None: ...
 
 
 class _Rate(ProgressColumn):
@@ -50,7 +53,7 @@ def shown_progress(
         then: the step that begins once all are done.
     """
     if not verbosity().progress:
-        yield lambda done, total: None
+        yield lambda done, total, more="": None
         return
     console = standard_error()
     if not console.is_terminal:
@@ -60,19 +63,20 @@ def shown_progress(
         TextColumn(doing),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.description}"),
         _Rate(things),
         TextColumn("left"),
         TimeRemainingColumn(),
         console=console,
         speed_estimate_period=60,
     ) as progress:
-        task = progress.add_task(doing, total=None)
+        task = progress.add_task("", total=None)
         first: int | None = None
         under_way = False
 
-        def on_progress(done: int, total: int) -> None:
+        def on_progress(done: int, total: int, more: str = "") -> None:
             nonlocal first, under_way
-            progress.update(task, completed=done, total=total)
+            progress.update(task, completed=done, total=total, description=more)
             step(then if done == total else "")
             if first is None:
                 first = done
@@ -89,31 +93,8 @@ def shown_training(
     metric: str, doing: str = "training"
 ) -> Iterator[Callable[[TrainingProgress, int], None]]:
     """Give a function that shows the steps of a training, with its loss and its metric, on standard error."""
-    if not verbosity().progress:
-        yield lambda progress, steps: None
-        return
-    console = standard_error()
-    if not console.is_terminal:
-        lines = _Lines(doing, "steps")
-        yield lambda progress, steps: lines(progress.step, steps, _so_far(progress, metric))
-        return
-    with Progress(
-        TextColumn(doing),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        speed_estimate_period=60,
-    ) as bar:
-        task = bar.add_task("", total=None)
-
-        def on_progress(progress: TrainingProgress, steps: int) -> None:
-            said = _so_far(progress, metric)
-            bar.update(task, completed=progress.step, total=steps, description=said)
-
-        yield on_progress
+    with shown_progress(doing, "steps") as shown:
+        yield lambda progress, steps: shown(progress.step, steps, _so_far(progress, metric))
 
 
 def _so_far(progress: TrainingProgress, metric: str) -> str:

@@ -5,10 +5,11 @@ import polars as pl
 import pytest
 
 from benchmarks import closed_book as benchmark
+from benchmarks._single import correlate
 from benchmarks.closed_book import partial, take_out
 from engine.reading.protocol import ReadOutput
 from engine.statistics.cells import Cell
-from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.correlation import Bootstrap
 from tests.tables import QUERIES
 
 BOOTSTRAP = Bootstrap(resamples=300)

@@ -11,7 +11,6 @@ MODULES = {
     "engine.scoring.metrics": 8,
     "engine.ranking.measures": 2,
     "engine.ranking.scores": 1,
-    "engine.statistics.correlation": 1,
     "engine.statistics.intervals": 2,
     "engine.sources.runs.read": 2,
     "engine.sources.runs.qrels": 2,

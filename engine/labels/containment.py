@@ -81,24 +81,6 @@ def find_answers(
     return texts.select(QUERY_ID, DOC_ID, pl.Series(ANSWER, matches, dtype=pl.String))
 
 
-def label_containment(
-    pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame, *, name: str = NAME
-) -> pl.DataFrame:
-    """Labels table, 1.0 or 0.0, for each (``query_id``, ``doc_id``) of ``pairs``.
-
-    Args:
-        name: ``containment`` or ``containment-substring``; also the annotator's name.
-    """
-    return _labels_of(find_answers(pairs, queries, corpus, name=name), name)
-
-
-def _labels_of(matches: pl.DataFrame, name: str) -> pl.DataFrame:
-    return matches.with_columns(
-        pl.lit(name).alias(tables.ANNOTATOR),
-        pl.col(ANSWER).is_not_null().cast(pl.Float64).alias(LABEL),
-    ).select(list(tables.LABELS))
-
-
 def _holds_tokens(text: str, answers: Sequence[str]) -> str | None:
     tokens = f" {' '.join(tokenize(text))} "
     held = (a for a in answers if (own := _tokens(a)) and f" {' '.join(own)} " in tokens)
@@ -124,7 +106,10 @@ def _normalized(answer: str) -> str:
 def _label_by(name: str) -> Callable[[Material], Labelled]:
     def label_material(material: Material) -> Labelled:
         matches = find_answers(material.pairs, material.queries, material.corpus, name=name)
-        labels = _labels_of(matches, name)
+        labels = matches.with_columns(
+            pl.lit(name).alias(tables.ANNOTATOR),
+            pl.col(ANSWER).is_not_null().cast(pl.Float64).alias(LABEL),
+        ).select(list(tables.LABELS))
         return Labelled(labels, complete(labels.with_columns(matches[ANSWER])))
 
     return label_material

@@ -106,9 +106,6 @@ class Findings:
         held = {name: getattr(evaluation, name) for name in TABLES}
         held |= {name: getattr(evaluation.statistics, name) for name in STATISTICS}
         held |= evaluation.further
-        held["evaluated_queries"] = evaluation.shards.queries().select(
-            list(tables.EVALUATED_QUERIES)
-        )
         if evaluation.clusters.height:
             held["clusters"] = evaluation.clusters
         found = cls(summary, Path(), sources, held)

@@ -78,16 +78,6 @@ def said(summary: Mapping[str, Any]) -> list[str]:
     return list((summary["verdict"] or {"sentences": ()})["sentences"])
 
 
-def sentences(evaluation: Evaluation) -> list[str]:
-    """The verdict in a few lines.
-
-    The first says which run to choose or that the data do not decide, and by which figures; the second how
-    many queries would; the third whether the labels of the first annotator agree, and which other annotators
-    prefer another run; of one run, how it agrees with the reader; the last whether LLM calls failed.
-    """
-    return list(_sentences(*_decided(evaluation), evaluation))
-
-
 def _sentences(case: str, choice: Choice | None, evaluation: Evaluation) -> Iterator[str]:
     if choice is None:
         yield SENTENCES[case]

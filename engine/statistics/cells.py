@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from engine.statistics.correlation import DECIMALS, Bootstrap, needs_leave_out
+from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.resampling import Replicates, replicate
 from engine.tables import ANNOTATOR, CLUSTER, MEASURE, QUERY_ID, RUN, VALUE, K
 
@@ -126,7 +126,7 @@ def replicate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> Replicates:
         pairs,
         resamples=bootstrap.resamples,
         seed=bootstrap.seed,
-        leave_out=needs_leave_out(bootstrap),
+        leave_out=bootstrap.resamples > 0,
         threads=bootstrap.threads,
         clusters=cells[0].clusters,
     )

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from engine.messages.checked import Checked, Natural, Positive, Within
 from engine.messages.errors import InputError
 from engine.statistics.clustered import from_clusters, independent_queries, method_by_cluster
-from engine.statistics.intervals import RESAMPLING, IntervalMethod, interval
+from engine.statistics.intervals import IntervalMethod, interval
 from engine.statistics.inversion import inverted
 from engine.statistics.methods import Method, Side, method_for, side
-from engine.statistics.resampling import Replicates, replicate
+from engine.statistics.resampling import Replicates
 from engine.statistics.studentized import studentized
 
 Floats = npt.NDArray[np.float64]
@@ -99,42 +99,6 @@ class Correlation:
     note: str = ""
 
 
-def correlate(
-    x: Floats, y: Floats, bootstrap: Bootstrap, clusters: Ints | None = None
-) -> Correlation:
-    """Correlate two scores of the same n queries: a measure (x) and the end-to-end score (y).
-
-    tau-b (Kendall 1945) and rho equal SciPy's ``kendalltau`` and ``spearmanr``.
-
-    >>> import numpy as np
-    >>> found = correlate(np.array([0.0, 0.5, 1.0]), np.array([0.0, 1.0, 1.0]), Bootstrap(resamples=0))
-    >>> found.n, round(found.tau, 4), round(found.rho, 4)
-    (3, 0.8165, 0.866)
-
-    Args:
-        x, y: shape (n,), finite.
-        clusters: shape (n,), the cluster of each query, from 0 without gaps; None for independent queries.
-    """
-    defined = not undefined(x, y)
-    method = _method(side(x), side(y), bootstrap, clusters)[0] if defined else None
-    resampled = method in RESAMPLING
-    result = replicate(
-        np.stack([x, y]),
-        [(0, 1)],
-        resamples=bootstrap.resamples if resampled else 0,
-        seed=bootstrap.seed,
-        leave_out=defined and needs_leave_out(bootstrap),
-        threads=bootstrap.threads,
-        clusters=clusters,
-    )
-    return describe(x, y, result, 0, bootstrap, clusters)
-
-
-def needs_leave_out(bootstrap: Bootstrap) -> bool:
-    """Whether intervals of correlations need their leave-one-out values."""
-    return bootstrap.resamples > 0
-
-
 def describe(
     x: Floats,
     y: Floats,
@@ -152,7 +116,7 @@ def describe(
     if bootstrap.resamples == 0:
         return plain
     sides = side(x), side(y)
-    method, note = _method(*sides, bootstrap, clusters)
+    method, note = method_of(*sides, bootstrap, clusters)
     if method is None:
         return replace(plain, note=note)
     assert result.without is not None
@@ -206,7 +170,7 @@ def describe(
     )
 
 
-def _method(
+def method_of(
     x: Side, y: Side, bootstrap: Bootstrap, clusters: Ints | None
 ) -> tuple[Method | None, str]:
     if clusters is None:

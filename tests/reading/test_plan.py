@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks._single import default_prompt
 from engine import tables
 from engine.reading.plan import (
     cut_units,
@@ -14,7 +15,6 @@ from engine.reading.plan import (
     read_key,
     wanted_reads,
 )
-from engine.reading.prompting.prompts import default_prompt
 
 QUERIES = pl.DataFrame(
     [("1", "who", ["A"], []), ("2", "who", ["B"], [])], schema=tables.QUERIES, orient="row"

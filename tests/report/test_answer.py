@@ -11,9 +11,10 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.reading.protocol import ReadOutput
-from engine.report import answer, printed, verdict
+from engine.report import answer, printed
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader, make_run
+from tests.report.made import sentences
 from tests.report.test_printed import CORPUS, GOOD, POOR, QUERIES, N
 from tests.tables import findings_of
 
@@ -100,7 +101,7 @@ def test_several_runs_get_the_verdict_and_a_leaderboard(tmp_path):
     runs = pl.concat([POOR, GOOD])
     result = evaluated(tmp_path, runs, annotators=("erag", "containment"), relevant="pool")
     text = shown(result, tmp_path)
-    assert text[2 : 2 + len(verdict.sentences(result))] == verdict.sentences(result)
+    assert text[2 : 2 + len(sentences(result))] == sentences(result)
     head = next(i for i, line in enumerate(text) if line.startswith("run "))
     assert "end to end em" in text[head]
     assert "erag P@1" in text[head]

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from engine.evaluation.settings import Settings
-from engine.report import printed, verdict
+from engine.report import printed
 from engine.report.means import mean_interval
 from engine.statistics.dual import dual_probabilities
 from engine.statistics.table import analyse
-from tests.report.made import made_findings
+from tests.report.made import made_findings, sentences
 from tests.statistics.made_scores import read_whole, scored
 
 # Of tables: each statistic, the name of its bounds, and its range.
@@ -85,7 +85,7 @@ def test_intervals_lie_in_their_ranges_and_hold_their_estimates(seed):
     shown = made_findings(query_scores, evaluation.downstream, found, options, queries=n)
     console = Console(width=200, record=True, file=None)
     with console.capture() as captured:
-        console.print(*printed.full_tables(shown), *verdict.sentences(evaluation))
+        console.print(*printed.full_tables(shown), *sentences(evaluation))
     text = captured.get()
     # "value [low, high]": a bound that is out of order, or 0 with a sign, would mislead
     for value, low, high in re.findall(r"([+-]?[\d.]+) \[([+-]?[\d.]+), ([+-]?[\d.]+)\]", text):

@@ -15,7 +15,7 @@ from engine.report import verdict
 from engine.report.printed import full_tables
 from engine.statistics.choice import Choice, Lead, primary_measures
 from engine.statistics.table import analyse
-from tests.report.made import made_findings
+from tests.report.made import made_findings, sentences
 from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
 
 CLEAR = {"s": first(25), "t": first(50)}
@@ -214,7 +214,7 @@ CASES = {
 
 @pytest.mark.parametrize(("made", "expected"), CASES.values(), ids=CASES)
 def test_every_case_has_its_sentences(made, expected):
-    said = verdict.sentences(made)
+    said = sentences(made)
     print(*said, sep="\n")  # pytest -s shows them
     assert len(said) == len(expected)
     for sentence, pattern in zip(said, expected, strict=True):
@@ -223,7 +223,7 @@ def test_every_case_has_its_sentences(made, expected):
 
 
 def test_every_sentence_is_that_of_a_case():
-    said = "\n".join(sentence for made, _ in CASES.values() for sentence in verdict.sentences(made))
+    said = "\n".join(sentence for made, _ in CASES.values() for sentence in sentences(made))
     templates = {key: re.escape(text) for key, text in verdict.SENTENCES.items()}
     unsaid = [
         key
@@ -252,7 +252,7 @@ def test_numbers_of_queries_have_two_digits_and_are_more_than_there_are(needed, 
         annotator=None, measure=None, n=64, pairs=1, means={"t": 0.5, "s": 0.4}, best="t",
         leads=(lead,), opinions=(),
     )  # fmt: skip
-    lines = verdict.sentences(
+    lines = sentences(
         SimpleNamespace(
             statistics=SimpleNamespace(choice=choice),
             relevant="pool",

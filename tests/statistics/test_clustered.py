@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from benchmarks._single import correlate
 from benchmarks.cluster_coverage import Cell, covered, draw, faults
 from engine.statistics.bounded import mean_interval
 from engine.statistics.clustered import (
@@ -9,7 +10,7 @@ from engine.statistics.clustered import (
     independent_queries,
     intraclass,
 )
-from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import binomial_interval
 from engine.statistics.resampling import for_each_block, replicate
 

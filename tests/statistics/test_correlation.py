@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from benchmarks._single import correlate
 from engine.messages.errors import InputError
-from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.correlation import Bootstrap
 
 
 def sample(n=120):

@@ -80,8 +80,8 @@ def test_as_many_queries_as_are_needed_decide_in_four_of_five_samples(
     shares = differences(better, worse, 100)
     n = non_inferiority(shares, margin).queries_needed
     rng = np.random.default_rng(n)
-    decided = [non_inferiority(rng.choice(shares, n), margin).decision for _ in range(300)]
-    assert 0.73 <= decided.count(decision) / 300 <= 0.87  # standard error 0.023
+    decided = [non_inferiority(rng.choice(shares, n), margin).decision for _ in range(120)]
+    assert 0.7 <= decided.count(decision) / 120 <= 0.9  # standard error 0.037
 
 
 def test_nothing_says_how_many_are_needed_where_the_difference_is_the_margin():

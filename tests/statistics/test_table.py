@@ -6,9 +6,10 @@ import polars as pl
 import pytest
 import scipy.stats
 
+from benchmarks._single import correlate
 from engine import tables
 from engine.statistics import inversion
-from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.correlation import Bootstrap
 from engine.statistics.difference_tests import Pair, permutation_test, prepare
 from engine.statistics.intervals import holm
 from engine.statistics.leads import paired_intervals
@@ -319,7 +320,7 @@ def test_runs_are_compared_by_every_score_with_all_pairs_together():
         ("end_to_end", downstream),
     ):
         s, u = (frame.filter(run=run)["value"].to_numpy() for run in ("s", "u"))
-        (value,), (low,), (high,), (p,) = paired_intervals(
+        (value,), (low,), (high,), (p,), _ = paired_intervals(
             (s - u)[None], 1.0, confidence=0.95, comparisons=3
         )
         assert row["difference" if name == "difference" else "end_to_end_difference"] == (

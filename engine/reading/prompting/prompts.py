@@ -18,7 +18,6 @@ from engine.reading.prompting.template import (
     TEXT,
     TITLE,
     Purpose,
-    Task,
     Template,
     Text,
     read_template,
@@ -204,13 +203,3 @@ def make_prompt(
             path=template.path,
         )
     return prompt
-
-
-def default_prompt(task: Task, architecture: Architecture, augmentation: Augmentation) -> Prompt:
-    """The prompt for a task, by the kind of model that reads it.
-
-    Decoder-only models continue two worked examples. Encoder-decoder models get the line that
-    Fusion-in-Decoder was trained on: ``question: … title: … context: …``.
-    """
-    template = read_template(DEFAULT_STYLE[architecture], task)
-    return make_prompt(template, task, architecture, augmentation)

@@ -5,7 +5,7 @@ import random
 import pytest
 from transformers import AutoTokenizer
 
-from engine.reading.prompting.prompts import default_prompt
+from benchmarks._single import default_prompt
 from engine.scoring.normalize import normalize_answer
 from engine.sources.articles.article import Article
 from jobs.bundled_reader.drills import Drills, gaps, holds, question

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
-from engine.reading.prompting.prompts import default_prompt
+from benchmarks._single import default_prompt
 from jobs.bundled_reader.initial import HEADS, PASSAGE, QUESTION, arrange, describe
 from jobs.bundled_reader.tokenizer import train_tokenizer
 

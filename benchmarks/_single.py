@@ -1,0 +1,47 @@
+"""One correlation, and the usual prompt: an evaluation makes many of the one, and any of the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.reading.prompting.prompts import DEFAULT_STYLE, Architecture, Prompt, make_prompt
+from engine.reading.prompting.template import Task, read_template
+from engine.reading.protocol import Augmentation
+from engine.statistics.correlation import Bootstrap, Correlation, describe, method_of, undefined
+from engine.statistics.intervals import RESAMPLING
+from engine.statistics.methods import side
+from engine.statistics.resampling import replicate
+
+Floats = npt.NDArray[np.float64]
+
+
+def correlate(
+    x: Floats, y: Floats, bootstrap: Bootstrap, clusters: npt.NDArray[np.intp] | None = None
+) -> Correlation:
+    """Correlate two scores of the same n queries: a measure (x) and the end-to-end score (y).
+
+    tau-b (Kendall 1945) and rho equal SciPy's ``kendalltau`` and ``spearmanr``.
+
+    Args:
+        x, y: shape (n,), finite.
+        clusters: shape (n,), the cluster of each query, from 0 without gaps; None for independent queries.
+    """
+    defined = not undefined(x, y)
+    method = method_of(side(x), side(y), bootstrap, clusters)[0] if defined else None
+    result = replicate(
+        np.stack([x, y]),
+        [(0, 1)],
+        resamples=bootstrap.resamples if method in RESAMPLING else 0,
+        seed=bootstrap.seed,
+        leave_out=defined and bootstrap.resamples > 0,
+        threads=bootstrap.threads,
+        clusters=clusters,
+    )
+    return describe(x, y, result, 0, bootstrap, clusters)
+
+
+def default_prompt(task: Task, architecture: Architecture, augmentation: Augmentation) -> Prompt:
+    """The prompt for a task, by the kind of model that reads it."""
+    template = read_template(DEFAULT_STYLE[architecture], task)
+    return make_prompt(template, task, architecture, augmentation)

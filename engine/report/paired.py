@@ -1,0 +1,203 @@
+"""Evaluations of other days, readers, prompts or corpora, paired by the queries that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from engine.evaluation.workload import WITHOUT_EFFECT
+from engine.messages.errors import InputError
+from engine.messages.wording import counted, listed
+from engine.report.findings import SUCCESS, Findings, read_findings
+from engine.report.study_report import short_names
+from engine.statistics.cells import clusters_of
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.non_inferiority import NonInferiority, non_inferiority
+from engine.statistics.runs import RunScores, comparer, unit
+from engine.tables import ANSWERS, EVALUATED_QUERIES, OUTPUT, QUERY, QUERY_ID, RUN, RUN_B, VALUE
+
+# What a gate wants to be the same.
+SAME = ("queries", "corpus", "metric", "reader")
+_FIGURES = ("mean", "mean_b", "difference", "low", "high", "p")
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs of several results folders, by their end-to-end scores on the queries that the folders share.
+
+    Attributes:
+        pairs: ``run`` (``FOLDER:RUN``) of the first folder and ``run_b`` elsewhere, of the same name or alone in their
+            folders: means, and the second's ``difference`` with an interval adjusted for all pairs of runs.
+        flipped: queries that one of a pair answers (a score of 0.5 or more) and the other does not.
+        differing: settings, data and versions that are not the same in all folders.
+        notes: which queries are left out, and what else qualifies the figures.
+    """
+
+    pairs: Rows
+    flipped: Rows
+    differing: Rows
+    notes: list[str]
+    scores: RunScores
+    evaluations: Mapping[str, Findings]
+
+    def gate(self, margin: float, allow: Sequence[str] = ()) -> list[NonInferiority]:
+        """Of every pair, whether the second run is worse than the first by more than a margin.
+
+        Args:
+            margin: the loss of the mean that is allowed, in (0, 1).
+            allow: of ``SAME``, what may differ.
+
+        Raises:
+            InputError: something else differs, or is not known to be the same; a baseline has no partner.
+        """
+        if not 0 < margin < 1:
+            raise InputError(f"`margin` is {margin:g}", "give a number between 0 and 1")
+        facts = [_facts(findings) for findings in self.evaluations.values()]
+        unlike = [name for name in SAME if not set.intersection(*(one[name] for one in facts))]
+        if unlike := [name for name in unlike if name not in allow]:
+            problem = f"{listed(list(self.evaluations))} may differ in {listed(unlike)}"
+            raise InputError(problem, f"evaluate both alike, or `allow` {','.join(unlike)}")
+        first, paired = next(iter(self.evaluations)), {row[RUN] for row in self.pairs}
+        alone = [run for run in self.scores.runs if run.startswith(f"{first}:")]
+        if alone := [run for run in alone if run not in paired]:
+            raise InputError(f"{alone[0]} has no partner", "name a run of each, as FOLDER:RUN")
+        of, family, clusters = self.scores.of, len(self.pairs), self.scores.clusters
+        differences = [of(row[RUN_B]) - of(row[RUN]) for row in self.pairs]
+        return [non_inferiority(d, margin, family=family, clusters=clusters) for d in differences]
+
+
+def compare(*places: str | Path) -> Comparison:
+    """Compare runs of several results folders with those of the first, query by query.
+
+    Args:
+        places: folders that ``erag evaluate`` or ``Result.save`` wrote, or single runs of them, as ``FOLDER:RUN``.
+
+    Raises:
+        InputError: a place holds no such run, or no end-to-end scores; no query is shared; there is one run.
+    """
+    named = [_place(str(place)) for place in places]
+    folders = short_names([path for path, _ in named])
+    evaluations = {name: read_findings(Path(path), None) for path, name in folders.items()}
+    each = [(folders[p], one) for p, run in named for one in _runs(evaluations[folders[p]], run)]
+    runs = list(dict.fromkeys(each))
+    if len(runs) < 2:
+        raise InputError("there is one run", "give another folder, or another FOLDER:RUN")
+    queries, notes = _shared(list(evaluations.values()))
+    if len(metrics := {findings.metric for findings in evaluations.values()}) > 1:
+        notes.append(f"scores by {listed(sorted(metrics))} have no common scale")
+    of_runs = [evaluations[name].downstream.filter(run=run) for name, run in runs]
+    names = [f"{name}:{run}" for name, run in runs]
+    scored = pl.concat(
+        scores.with_columns(run=pl.lit(name)) for scores, name in zip(of_runs, names, strict=True)
+    ).join(queries, on=QUERY_ID, maintain_order="left")
+    clusters = pl.concat(one.clusters for one in evaluations.values()).unique(QUERY_ID)
+    # Intervals of paired differences take no resamples, whatever the evaluations had.
+    bootstrap = Bootstrap(confidence=next(iter(evaluations.values())).confidence)
+    compared = comparer(bootstrap, unit, clusters_of(clusters) if clusters.height else None)
+    scores = compared(scored, None, None)
+    if scores is None:
+        raise InputError("no query has a score in all runs", "compare runs of the same queries")
+    if unscored := queries.height - scores.values.shape[1]:
+        notes.append(counted(unscored, "shared [query has|queries have] no score in some run"))
+    pairs: Rows = []
+    for run, run_b in _pairs(runs):
+        figures = scores.mean(run), scores.mean(run_b), *scores.difference(run_b, run)
+        pairs.append({RUN: run, RUN_B: run_b} | dict(zip(_FIGURES, figures, strict=True)))
+    paired = {row[name] for row in pairs for name in (RUN, RUN_B)}
+    notes += [f"{name} has no partner" for name in names if name not in paired]
+    flipped, differing = _flipped(pairs, scored), _differing(evaluations)
+    return Comparison(pairs, flipped, differing, notes, scores, evaluations)
+
+
+def _place(text: str) -> tuple[str, str | None]:
+    """A folder, and the run of it that is named, if any."""
+    ends = [at for at, letter in enumerate(text) if letter == ":" and Path(text[:at]).is_dir()]
+    return (text[: ends[0]], text[ends[0] + 1 :]) if ends else (text, None)
+
+
+def _runs(findings: Findings, run: str | None) -> list[str]:
+    """The run of that name; all but the perturbed ones where none is named."""
+    if findings.configuration.get("until"):
+        problem = "was read until its runs were told apart, which intervals here do not know"
+        raise InputError(problem, "evaluate without `until`", path=findings.folder)
+    edited = {row[RUN] for row in findings.summary.get("edits", ())}
+    known = [one for one in findings.wholes if one == run or (run is None and one not in edited)]
+    if not known:
+        problem = f"has no end-to-end scores of {run or 'any run'}"
+        remedy = f"it has {', '.join(findings.wholes) or 'none: evaluate with `end_to_end`'}"
+        raise InputError(problem, remedy, path=findings.folder)
+    return known
+
+
+def _pairs(runs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Baselines and candidates, of runs with their folders; of one folder, its first run and each other."""
+    first, *others = ([run for run in runs if run[0] == name] for name in dict(runs))
+    pairs = [] if others else [(first[0], run) for run in first[1:]]
+    for other in others:
+        lone = len(first) == len(other) == 1
+        pairs += [(a, b) for a, b in product(first, other) if lone or a[1] == b[1]]
+    return [(":".join(a), ":".join(b)) for a, b in pairs]
+
+
+def _flipped(pairs: Rows, scored: pl.DataFrame) -> Rows:
+    joined = pl.DataFrame(pairs, {RUN: pl.String, RUN_B: pl.String}).join(
+        scored.select(RUN, QUERY_ID, QUERY, ANSWERS, OUTPUT, VALUE), on=RUN, maintain_order="left"
+    )
+    other = scored.select(pl.col(RUN).alias(RUN_B), QUERY_ID, OUTPUT, VALUE)
+    joined = joined.join(other, on=[RUN_B, QUERY_ID], suffix="_b", maintain_order="left")
+    right, right_b = (pl.col(column) >= SUCCESS for column in (VALUE, f"{VALUE}_b"))
+    return joined.filter(right != right_b).to_dicts()
+
+
+def _shared(evaluations: Sequence[Findings]) -> tuple[pl.DataFrame, list[str]]:
+    """The queries that all have under the same id and text, and what was left out."""
+    asked = [findings.table("evaluated_queries") for findings in evaluations]
+    for findings, table in zip(evaluations, asked, strict=True):
+        if table.is_empty():
+            problem = "lacks evaluated_queries.parquet: an earlier version wrote it"
+            raise InputError(problem, "evaluate again; LLM calls are cached", path=findings.folder)
+    by_id, same, alike = (
+        reduce(lambda a, b: a.join(b, on=keys, how="semi", maintain_order="left"), asked)
+        for keys in ([QUERY_ID], [QUERY_ID, QUERY], [*EVALUATED_QUERIES])
+    )
+    every = pl.concat(asked)[QUERY_ID].n_unique()
+    amounts = {
+        "[query is|queries are] not in all folders, and left out": every - by_id.height,
+        "[query has|queries have] another text, and [is|are] left out": by_id.height - same.height,
+        "shared [query has|queries have] other answers": same.height - alike.height,
+    }
+    return same, [counted(amount, what) for what, amount in amounts.items() if amount]
+
+
+def _differing(evaluations: Mapping[str, Findings]) -> Rows:
+    facts = {name: _facts(findings) for name, findings in evaluations.items()}
+    rows: Rows = []
+    for setting in dict.fromkeys(one for known in facts.values() for one in known):
+        values = {name: known.get(setting) or {"not known"} for name, known in facts.items()}
+        if not set.intersection(*values.values()):
+            rows.append({"setting": setting} | {name: min(of) for name, of in values.items()})
+    return rows
+
+
+def _facts(findings: Findings) -> dict[str, set[str]]:
+    """What decides the scores of an evaluation, by name; two that share a value have the same.
+
+    Queries and corpus are known by their files, or as tables; of the corpus these are the passages that runs list.
+    """
+    summary, settings = findings.summary, findings.configuration
+    audit, reader = summary.get("audit") or {}, summary["reader"] or {}
+    facts = {name: [value] for name, value in settings.items() if name not in WITHOUT_EFFECT}
+    facts |= {"date": [audit.get("date")], "prompt": [reader.get("prompt_sha256")]}
+    facts |= {f"{of} (version)": [one] for of, one in summary.get("versions", {}).items()}
+    facts["reader"] = [reader.get("executor") or reader.get("fingerprint")]
+    for name in SAME[:2]:
+        files = [one["sha256"] for one in audit.get("files", []) if one["role"] == name]
+        facts[name] = [audit.get("tables_sha256", {}).get(name), all(files) and ",".join(files)]
+    return {name: {str(one) for one in values if one} for name, values in facts.items()}

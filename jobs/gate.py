@@ -1,0 +1,67 @@
+"""``erag gate``: whether a candidate may replace a baseline, as an exit status."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from xml.etree import ElementTree
+
+from engine.messages.wording import with_interval
+from engine.report.paired import compare
+from engine.sources.io.files import write_bytes
+from engine.tables import RUN, RUN_B
+from jobs._command import run_command, with_verbosity
+from jobs._options import Words
+from jobs._terminal import say, say_json, verbosity
+
+# Exit statuses, and how JUnit calls them. Of several pairs, the first that one has is the decision on all.
+_STATUS = {"worse": (1, "failure"), "undecided": (3, "error"), "not worse": (0, "system-out")}
+
+
+@partial(with_verbosity, as_json=True)
+def gate(
+    *, baseline: str, candidate: str, margin: float, allow: Words = (), junit: Path | None = None
+) -> None:
+    """Test whether a candidate is worse than a baseline by more than a margin, by one-sided tests at 5%.
+
+    The exit status is 0 if it is not worse by more than the margin, 1 if it is, 3 if more queries are needed.
+
+    Parameters
+    ----------
+    baseline
+        What --out of erag evaluate named; FOLDER:RUN for one run of it.
+    candidate
+        The same of what may replace it; runs of the same name are compared.
+    margin
+        Loss of the mean end-to-end score that is allowed, between 0 and 1.
+    allow
+        What may differ, of queries, corpus, metric and reader.
+    junit
+        File for a report in the format of JUnit.
+    """
+    comparison = compare(baseline, candidate)
+    pairs, suite = [], ElementTree.Element("testsuite", name="erag gate")
+    for pair, one in zip(comparison.pairs, comparison.gate(margin, allow), strict=True):
+        bounds = with_interval(one.difference, one.low, one.high, plus="+")
+        line = f"{one.decision}: {pair[RUN_B]} less {pair[RUN]} is {bounds}, margin {margin:g}, {one.n} queries"
+        if one.decision == "undecided":
+            line += f"; {one.queries_needed or 'no number of'} queries would decide (80% power)"
+        say(line)
+        pairs.append({RUN: pair[RUN], RUN_B: pair[RUN_B]} | asdict(one))
+        case = ElementTree.SubElement(suite, "testcase", classname="erag.gate", name=pair[RUN_B])
+        ElementTree.SubElement(case, _STATUS[one.decision][1]).text = line
+    for note in comparison.notes:
+        say(f"note: {note}")
+    if junit:
+        write_bytes(ElementTree.tostring(suite, encoding="utf-8"), junit)
+    decision = next(name for name in _STATUS if name in {pair["decision"] for pair in pairs})
+    if verbosity().as_json:
+        found = {"decision": decision, "margin": margin, "pairs": pairs}
+        say_json(found | {"differing": comparison.differing, "notes": comparison.notes})
+    sys.exit(_STATUS[decision][0])
+
+
+if __name__ == "__main__":
+    run_command(gate)

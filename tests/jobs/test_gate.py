@@ -1,0 +1,62 @@
+"""``erag gate``: its exit status, and what it says and writes."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.commands import erag
+from tests.report.made import values, write_evaluation
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """Runs the gate on a baseline with 60 right answers and a candidate with others; the exit status."""
+
+    def run(right, *more, first=0, **candidate):
+        old = write_evaluation(tmp_path / "main", {"bm25": values(60)})
+        new = write_evaluation(tmp_path / "branch", {"bm25": values(right, first)}, **candidate)
+        return erag("gate", "--baseline", old, "--candidate", new, "--margin", 0.02, *more)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("right", "status", "said"),
+    [
+        (60, 0, "not worse: branch:bm25 less main:bm25 is 0.000 [-0.015, +0.015], margin 0.02, 200 queries\n"),
+        (20, 1, "worse: branch:bm25 less main:bm25 is -0.200 [-0.2"),
+        (57, 3, "undecided: branch:bm25 less main:bm25 is -0.015 [-0.03"),
+    ],
+)  # fmt: skip
+def test_the_exit_status_says_whether_the_candidate_may_pass(gate, right, status, said, capsys):
+    assert gate(right) == status
+    assert capsys.readouterr().out.startswith(said)
+
+
+def test_undecided_says_how_many_queries_would_decide(gate, tmp_path, capsys):
+    assert gate(57, "--json", "--junit", tmp_path / "gate.xml") == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["decision"], found["margin"], found["notes"]) == ("undecided", 0.02, [])
+    (pair,) = found["pairs"]
+    assert pair["run"] == "main:bm25"
+    assert pair["queries_needed"] > 200
+    suite = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    (case,) = suite
+    assert (case.get("name"), case[0].tag) == ("branch:bm25", "error")
+    assert f"{pair['queries_needed']} queries would decide (80% power)" in case[0].text
+
+
+@pytest.mark.parametrize(("right", "tag"), [(60, "system-out"), (20, "failure")])
+def test_junit_is_told_what_came_of_a_pair(gate, tmp_path, right, tag):
+    gate(right, "--junit", tmp_path / "gate.xml")
+    ((of_case,),) = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    assert of_case.tag == tag
+
+
+def test_another_reader_is_refused_unless_it_is_allowed(gate, capsys):
+    assert gate(60, reader="0" * 32) == 2
+    assert capsys.readouterr().err == (
+        "erag: main and branch may differ in reader; evaluate both alike, or --allow reader\n"
+    )
+    assert gate(60, "--allow", "corpus,reader", reader="0" * 32) == 0

@@ -1,0 +1,190 @@
+"""Evaluations paired by their queries, from folders that are made so that the figures are known."""
+
+import polars as pl
+import pytest
+
+from engine import compare, tables
+from engine.messages.errors import InputError
+from tests.report.made import ANSWERED, values, write_evaluation
+from tests.report.page import results
+
+
+@pytest.fixture
+def old(tmp_path):
+    return write_evaluation(tmp_path / "old", {"bm25": values(60), "dense": values(70)})
+
+
+def test_runs_of_one_name_are_paired_query_by_query(tmp_path, old):
+    runs = {"bm25": values(80, 10), "dense": values(70), "fused": values(90)}
+    found = compare(old, write_evaluation(tmp_path / "new", runs))
+    bm25, dense = found.pairs
+    assert (bm25["run"], bm25["run_b"]) == ("old:bm25", "new:bm25")
+    assert (bm25["mean"], bm25["mean_b"], bm25["difference"]) == (0.3, 0.4, 0.1)
+    assert bm25["low"] < 0.1 < bm25["high"]
+    assert dense["difference"] == 0
+    assert dense["p"] == 1
+    assert found.notes == ["new:fused has no partner"]
+    # Ten queries are lost at the one end, thirty are won at the other.
+    flipped = [(row["query_id"], row["output"], row["output_b"]) for row in found.flipped]
+    lost, won = (f"q{i}" for i in (0, 60)), 30
+    assert flipped[0] == (next(lost), "right", "wrong")
+    assert [row[1] for row in flipped].count("wrong") == won
+    assert len(flipped) == 40
+    assert found.flipped[0]["query"] == "question 0"
+    assert found.flipped[0]["answers"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("places", "pairs"),
+    [
+        (["old:bm25", "new"], [("old:bm25", "new:fused")]),  # alone in their folders
+        (["old:bm25", "old:dense"], [("old:bm25", "old:dense")]),
+        (["old", "third"], [("old:dense", "third:dense")]),
+        (["old:bm25", "new", "third:x:y"], [("old:bm25", "new:fused"), ("old:bm25", "third:x:y")]),
+        (["old"], [("old:bm25", "old:dense")]),
+        (["old", "old"], [("old:bm25", "old:dense")]),
+    ],
+)
+def test_which_runs_are_paired(tmp_path, old, places, pairs):
+    write_evaluation(tmp_path / "new", {"fused": values(10)})
+    write_evaluation(tmp_path / "third", {"dense": values(10), "x:y": values(5)})
+    found = compare(*(f"{tmp_path}/{place}" for place in places))
+    assert [(row["run"], row["run_b"]) for row in found.pairs] == pairs
+
+
+def test_the_interval_of_a_pair_is_that_of_one_evaluation_of_both(tmp_path, old):
+    """And it is adjusted for all pairs of runs."""
+    from engine.statistics.correlation import Bootstrap
+    from engine.statistics.runs import comparer, unit
+
+    new = write_evaluation(tmp_path / "new", {"bm25": values(80, 10)})
+    (row,) = compare(f"{old}:bm25", new).pairs
+    both = pl.DataFrame(
+        [("a", f"q{i}", v) for i, v in enumerate(values(60))]
+        + [("b", f"q{i}", v) for i, v in enumerate(values(80, 10))],
+        schema=["run", "query_id", "value"],
+        orient="row",
+    )
+    one = comparer(Bootstrap(), unit, None)(both, None, None).difference("b", "a")
+    assert (row["difference"], row["low"], row["high"], row["p"]) == one
+    wider = compare(old, new).pairs[0]
+    assert wider["low"] < row["low"]
+    assert wider["p"] == pytest.approx(3 * row["p"])
+
+
+def test_queries_are_shared_by_id_and_text(tmp_path, old):
+    texts = {f"q{i}": f"question {i}" for i in range(5, ANSWERED)}
+    texts |= {"q7": "another question", "new": "?"}
+    new = write_evaluation(tmp_path / "new", {"bm25": values(60)}, texts=texts, answers=("b",))
+    found = compare(f"{old}:bm25", new)
+    assert found.scores.values.shape == (2, ANSWERED - 6)
+    assert found.notes == [
+        "6 queries are not in all folders, and left out",
+        "1 query has another text, and is left out",
+        "194 shared queries have other answers",
+    ]
+
+
+def test_what_differs_is_listed_and_the_rest_is_not(tmp_path, old):
+    new = write_evaluation(
+        tmp_path / "new", {"bm25": values(60)}, reader="0" * 32,
+        configuration={"k": 10, "queries": "/elsewhere/q.jsonl"}, versions={"polars": "3"},
+    )  # fmt: skip
+    rows = {row["setting"]: (row["old"], row["new"]) for row in compare(old, new).differing}
+    assert rows == {
+        "k": ("5", "10"),
+        "reader": ("f" * 32, "0" * 32),
+        "polars (version)": ("2", "3"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        ({"reader": "0" * 32}, "reader"),
+        ({"configuration": {"metric": "f1"}}, "metric"),
+        ({"audit": {"files": [{"role": "corpus", "sha256": "other"}]}}, "corpus"),
+        ({"audit": {"tables_sha256": {"queries": "other"}}}, "queries"),
+        ({"audit": {"files": [{"role": "corpus", "sha256": None}]}}, "corpus"),  # not known
+        ({"audit": {"files": [], "tables_sha256": {}}}, "queries and corpus"),
+    ],
+)
+def test_a_gate_wants_the_same_data_and_reader_unless_they_may_differ(tmp_path, other, what):
+    runs = {"bm25": values(60)}
+    old = write_evaluation(tmp_path / "old", runs)
+    found = compare(old, write_evaluation(tmp_path / "new", runs, **other))
+    with pytest.raises(InputError, match=f"old and new may differ in {what}; evaluate both alike"):
+        found.gate(0.02)
+    (one,) = found.gate(0.02, what.split(" and "))
+    assert one.decision == "not worse"
+
+
+def test_the_corpus_is_the_same_by_its_listed_passages_too(tmp_path):
+    runs = {"bm25": values(60)}
+    audit = {"files": [], "tables_sha256": {"queries": "q", "corpus": "c"}}
+    folders = [write_evaluation(tmp_path / name, runs, audit=audit) for name in "ab"]
+    assert compare(*folders).gate(0.05)[0].decision == "not worse"
+
+
+def test_a_gate_on_several_runs_is_a_family(tmp_path, old):
+    """A loss that is shown for one pair alone is not shown for one of two."""
+    worse = values(49, 11)
+    new = write_evaluation(tmp_path / "new", {"bm25": worse, "dense": values(70)})
+    alone = compare(f"{old}:bm25", f"{new}:bm25").gate(0.021)
+    family = compare(old, new).gate(0.021)
+    assert [one.decision for one in alone] == ["worse"]
+    assert [one.decision for one in family] == ["undecided", "not worse"]
+    assert family[0].low == alone[0].low
+
+
+def test_queries_of_a_cluster_are_one(tmp_path):
+    folders = [write_evaluation(tmp_path / name, {"bm25": values(60)}) for name in "ab"]
+    rows = [(f"q{i}", i // 20) for i in range(ANSWERED)]
+    clusters = pl.DataFrame(rows, schema=tables.CLUSTERS, orient="row")
+    assert compare(*folders).gate(0.02)[0].decision == "not worse"
+    clusters.write_parquet(folders[0] / "clusters.parquet")
+    assert compare(*folders).gate(0.02)[0].decision == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        (["old:bm25"], "there is one run; give another folder, or another FOLDER:RUN"),
+        (["old", "nowhere"], "nowhere.*cannot be read .*; name the folder that `erag evaluate`"),
+        (["old:rrf", "new"], "old: has no end-to-end scores of rrf; it has bm25, dense"),
+        (["old", "labels"], "has no end-to-end scores of any run; it has none: evaluate with"),
+        (["old", "earlier"], "earlier: lacks evaluated_queries.parquet: an earlier version wrote"),
+        (["old", "stopped"], "stopped: was read until .*; evaluate without `until`"),
+        (["old", "others"], "no query has a score in all runs; compare runs of the same queries"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path, old, places, message):
+    write_evaluation(tmp_path / "new", {"bm25": values(1)})
+    write_evaluation(tmp_path / "labels", {})
+    write_evaluation(tmp_path / "stopped", {"bm25": values(1)}, configuration={"until": "verdict"})
+    earlier = write_evaluation(tmp_path / "earlier", {"bm25": values(1)})
+    (earlier / "evaluated_queries.parquet").unlink()
+    write_evaluation(tmp_path / "others", {"bm25": values(1)}, texts={"z": "?"})
+    with pytest.raises(InputError, match=message):
+        compare(*(f"{tmp_path}/{place}" for place in places))
+
+
+@pytest.mark.parametrize("margin", [0, 1, -0.1, float("nan")])
+def test_a_margin_is_between_0_and_1(old, margin):
+    with pytest.raises(InputError, match="give a number between 0 and 1"):
+        compare(old).gate(margin)
+
+
+def test_a_baseline_without_partner_fails_the_gate_in_a_line(tmp_path, old):
+    found = compare(old, write_evaluation(tmp_path / "new", {"bm25": values(60), "x": values(1)}))
+    with pytest.raises(InputError, match="old:dense has no partner; name a run of each"):
+        found.gate(0.02)
+
+
+def test_two_evaluations_of_the_same_files_differ_in_what_was_changed(folder, tmp_path):
+    other = results.write_results(tmp_path, end_to_end_k=2)
+    found = compare(folder, other)
+    differing = {row["setting"] for row in found.differing} - {"date"}  # to the second
+    assert differing == {"end_to_end_k", "runs"}  # which lie elsewhere
+    assert len(found.pairs) == 2
+    assert all(one.n == results.N for one in found.gate(0.9))
