@@ -98,7 +98,7 @@ def parameters() -> list[inspect.Parameter]:
                 "certify": Annotated[int | bool, Parameter(negative=())],
             },
         ),
-        *options_of(ApiSettings, API),
+        *options_of(ApiSettings, API, types={"batch_in": Paths}),
         option(
             DRY_RUN,
             bool,

@@ -54,7 +54,7 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
         )
     if settings and settings[0].running.failed_reads != "error":
         for name in ("batch_out", "batch_in"):
-            if getattr(settings[0].api, name) is not None:
+            if getattr(settings[0].api, name):
                 raise InputError(
                     f"`failed_reads` {settings[0].running.failed_reads} with `{name}`, whose missing answers would count",
                     "leave it out until all answers are there",

@@ -46,8 +46,8 @@ class ApiSettings(Checked):
             $OPENAI_BASE_URL, or the provider's.
         api_key_env: The environment variable that has the server's key.
         batch_out: File for the requests of the reads that are missing, in OpenAI's batch format; nothing is
-            asked but the trial.
-        batch_in: The answers to such a file, as the provider gives them; nothing is asked but the trial.
+            asked but the trial. Several files with numbers where one would be too large, or models differ.
+        batch_in: The answers to such files, as the provider gives them; nothing is asked but the trial.
         endpoint: chat (a system message and a user message), or completions (a text to continue).
         concurrency: Most requests at a time.
         requests_per_minute: Most requests per minute; by default as many as the server takes.
@@ -66,7 +66,7 @@ class ApiSettings(Checked):
     base_url: str | None = field(default=None, repr=False)  # it may hold credentials
     api_key_env: str = KEY_VARIABLE
     batch_out: Path | None = None
-    batch_in: Path | None = None
+    batch_in: Path | tuple[Path, ...] | None = None
     endpoint: Endpoint = "chat"
     concurrency: Positive = 8
     requests_per_minute: Positive | None = None
@@ -120,7 +120,7 @@ class ApiSettings(Checked):
     @property
     def is_batch(self) -> bool:
         """Whether reads are taken from files or written into one, and no server is asked for them."""
-        return self.batch_in is not None or self.batch_out is not None
+        return bool(self.batch_in) or self.batch_out is not None
 
     @property
     def is_bounded(self) -> bool:

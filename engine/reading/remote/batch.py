@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import threading
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from engine.messages.errors import InputError, LaterError
-from engine.messages.wording import counted
+from engine.messages.wording import counted, listed, quoted
 from engine.reading.remote.api_settings import ApiSettings
 from engine.reading.remote.spec import ApiSpec
 from engine.sources.io.files import write_text
 from engine.sources.io.json_records import read_json_records
 from engine.sources.io.locations import locate
 
+# What OpenAI takes in a file, which has requests to one model (https://platform.openai.com/docs/guides/batch).
+MOST_REQUESTS, MOST_BYTES = 50_000, 200_000_000
 # Why a read is not done yet.
 WRITTEN = "its request was written into the file of `batch_out`"
 
@@ -26,31 +31,36 @@ class Batch:
         settings: with their paths.
 
     Raises:
-        InputError: a file of answers that is none.
+        InputError: a file of answers that is none, or one of requests that is there.
     """
 
     def __init__(self, settings: ApiSettings) -> None:
-        self._in, self._out = settings.batch_in, settings.batch_out
-        self._lines: dict[str, str] = {}
+        given, self._out = settings.batch_in, settings.batch_out
+        self._in = (given,) if isinstance(given, Path) else given or ()
+        # By their name: the model, and the line of the file.
+        self._requests: dict[str, tuple[str, str]] = {}
         self._lock = threading.Lock()
         self._answers: dict[str, Any] = {}
-        self._errors: dict[str, Any] = {}
-        if self._in is None:
-            return
-        path = locate(self._in)
-        for line, record in read_json_records(path, "answers to a batch"):
-            name, response = record.get("custom_id"), record.get("response") or record.get("error")
-            if not isinstance(name, str) or not isinstance(response, dict):
-                raise InputError(
-                    "no answer of a batch: it lacks custom_id, or response and error",
-                    "give the file that the provider wrote, with a line for each request",
-                    path=path,
-                    line=line,
+        self._errors: dict[str, str] = {}
+        if self._out is not None:
+            _refuse_present([self._out, _numbered(self._out, 1)])
+        for path in map(locate, self._in):
+            for line, record in read_json_records(path, "answers to a batch"):
+                name, response = (
+                    record.get("custom_id"),
+                    record.get("response") or record.get("error"),
                 )
-            if response.get("status_code") == 200:
-                self._answers[name] = response.get("body")
-            else:
-                self._errors[name] = response
+                if not isinstance(name, str) or not isinstance(response, dict):
+                    raise InputError(
+                        "no answer of a batch: it lacks custom_id, or response and error",
+                        "give the file that the provider wrote, with a line for each request",
+                        path=path,
+                        line=line,
+                    )
+                if response.get("status_code") == 200:
+                    self._answers[name] = response.get("body")
+                else:
+                    self._errors[name] = f"{path} has an error in its place: {quoted(response)}"
 
     def answer(self, spec: ApiSpec, text: str) -> Any:
         """The body of the answer to a prompt; where there is none, a text that says why, and the request is written."""
@@ -63,23 +73,47 @@ class Batch:
             path = "chat/completions" if spec.endpoint == "chat" else "completions"
             request = {"custom_id": name, "method": "POST", "url": f"/v1/{path}", "body": body}
             with self._lock:
-                self._lines[name] = json.dumps(request)
+                self._requests[name] = (spec.model, f"{json.dumps(request)}\n")
             return WRITTEN
         if name in self._errors:
-            return f"{self._in} has an error in its place: {json.dumps(self._errors[name])[:200]}"
-        return f"{self._in} has no answer to it"
+            return self._errors[name]
+        return f"no answer to it is in {listed([*map(str, self._in)])}"
 
     def write(self) -> None:
-        """Write the requests, whole or not at all.
+        """Write the requests, each file whole or not at all.
 
         Raises:
             LaterError: there are some; the text says what to do with them.
-            WriteError: the file cannot be written.
+            InputError: a file of a part is there.
+            WriteError: a file cannot be written.
         """
-        if self._out is None or not self._lines:
+        if self._out is None or not self._requests:
             return
-        write_text("".join(f"{line}\n" for line in self._lines.values()), self._out)
+        parts: list[list[str]] = []
+        part_model, size = "", 0
+        for model, line in sorted(self._requests.values(), key=operator.itemgetter(0)):
+            size += len(line)
+            if model != part_model or len(parts[-1]) == MOST_REQUESTS or size > MOST_BYTES:
+                parts.append([])
+                part_model, size = model, len(line)
+            parts[-1].append(line)
+        paths = [_numbered(self._out, n) for n in range(1, len(parts) + 1)]
+        paths = paths if len(parts) > 1 else [self._out]
+        _refuse_present(paths)
+        for path, part in zip(paths, parts, strict=True):
+            write_text("".join(part), path)
         raise LaterError(
-            f"{counted(len(self._lines), 'request[|s]')} in {self._out}; give the file that answers "
-            "them as `batch_in`"
+            f"{counted(len(self._requests), 'request[|s]')} in {listed([*map(str, paths)])}; give what answers "
+            f"{'it' if len(paths) == 1 else 'them'} as `batch_in`"
         )
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def _refuse_present(paths: Iterable[Path]) -> None:
+    """Refuse to write over requests, which a provider may be answering."""
+    for path in paths:
+        if path.exists():
+            raise InputError("is there already", "give another file, or delete it", path=path)

@@ -8,6 +8,7 @@ import pytest
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError, LaterError, ReadError
+from engine.reading.remote import batch
 from tests.reading.remote.server import Behaviour, Said, answer, prompt_of, serving
 from tests.tables import inputs, say_last
 
@@ -56,7 +57,7 @@ def test_a_batch_gives_what_requests_give(tmp_path):
         requests = [json.loads(line) for line in out.read_text().splitlines()]
         lines = [*answered(out)]
         back.write_text("\n".join(reversed(lines[:-1])))
-        with pytest.raises(ReadError, match=rf"1 of {live} .* failed .* has no answer to it"):
+        with pytest.raises(ReadError, match=rf"1 of {live} .* failed .* no answer to it is in"):
             evaluate(inputs(), asked(url, batch_in=back), store=tmp_path / "store")
         # The rest may be asked for.
         result = evaluate(inputs(), asked(url), store=tmp_path / "store")
@@ -81,9 +82,52 @@ def test_what_a_batch_lacks_is_written_anew(tmp_path):
         good, bad = [*answered(out)], [*answered(out, status=500)]
         expired = {"custom_id": "erag-other", "response": None, "error": {"code": "batch_expired"}}
         back.write_text("\n".join([*good[2:], *bad[:3], json.dumps(expired)]))
+        with pytest.raises(InputError, match="is there already; give another file, or delete it"):
+            evaluate(inputs(), asked(url, batch_in=back, batch_out=out), store=tmp_path)
+        out.unlink()
         with pytest.raises(LaterError, match="2 requests"):
             evaluate(inputs(), asked(url, batch_in=back, batch_out=out), store=tmp_path)
         assert sorted(out.read_text().splitlines()) == sorted(first[:2])
+
+
+@pytest.mark.parametrize("most", ["MOST_REQUESTS", "MOST_BYTES"])
+def test_requests_beyond_what_a_file_may_have_become_several_files(tmp_path, monkeypatch, most):
+    out, size = tmp_path / "requests.jsonl", 0
+    with serving(Behaviour(say)) as url:
+        whole = evaluate(inputs(), asked(url), store=tmp_path / "whole")
+        with pytest.raises(LaterError):
+            evaluate(inputs(), asked(url, batch_out=out), store=tmp_path / "store")
+        lines = sorted(out.read_text().splitlines())
+        size = max(map(len, lines))
+        monkeypatch.setattr(batch, most, 2 if most == "MOST_REQUESTS" else 2 * size + 2)
+        out.unlink()
+        with pytest.raises(LaterError, match="requests-1.jsonl, .* give what answers them"):
+            evaluate(inputs(), asked(url, batch_out=out), store=tmp_path / "store")
+        parts = [*tmp_path.glob("requests-*.jsonl")]
+        found = [part.read_text().splitlines() for part in parts]
+        assert max(map(len, found)) == 2
+        assert sorted(line for part in found for line in part) == lines
+        with pytest.raises(InputError, match="requests-1.jsonl: is there already"):
+            evaluate(inputs(), asked(url, batch_out=out), store=tmp_path / "store")
+        backs = [part.with_suffix(".answers") for part in parts]
+        for part, back in zip(parts, backs, strict=True):
+            back.write_text("\n".join(answered(part)))
+        result = evaluate(inputs(), asked(url, batch_in=backs), store=tmp_path / "store")
+    assert result.labels.equals(whole.labels)
+
+
+def test_requests_to_two_models_are_not_in_one_file(tmp_path):
+    out = tmp_path / "requests.jsonl"
+    answers = Behaviour(lambda body: Said("Yes", {"Yes": -0.1, "No": -2.0}))
+    with serving(answers) as url:
+        settings = asked(url, batch_out=out).but(annotators=("erag", "judge"), judge="openai:other")
+        with pytest.raises(LaterError):
+            evaluate(inputs(), settings, store=tmp_path / "store")
+    models = [
+        {json.loads(line)["body"]["model"] for line in path.read_text().splitlines()}
+        for path in (tmp_path / "requests-1.jsonl", tmp_path / "requests-2.jsonl")
+    ]
+    assert models == [{"m"}, {"other"}]
 
 
 def test_a_file_that_is_no_batch_is_named_with_its_line(tmp_path):
