@@ -105,9 +105,7 @@ def evaluate_shards(
     until = conditions[0].bootstrap.until
     if shards.edited and (until or conditions[0].running.lazy):
         name = "until" if until else "lazy"
-        raise InputError(
-            f"`{name}` with edits, whose costs are of all passages", "leave one of them out"
-        )
+        raise InputError(f"`{name}` with edits, which count all passages", "leave one of them out")
     if until and len(shards.runs) < 2:
         raise InputError("`until` with one run, which has no rival", "give others, or leave it out")
     work = _work_for(shards, conditions, context, folder)
@@ -122,8 +120,7 @@ def evaluate_shards(
                     refuse_early(shards, settings)
             tell_engines(work.jobs, conditions[0].running.pool(), context.on_event)
             if until:
-                work, note = read_until_decided(work, passes, context)
-                noted = (note,)
+                work, noted = read_until_decided(work, passes, context)
             else:
                 read_and_score(work, left, passes, context)
         certificates = check_repeatability(work, passes, context.executor)

@@ -20,18 +20,18 @@ from engine.evaluation.workload import Workload
 from engine.messages.notes import Note, count_note
 from engine.ranking.measures import largest_value, parse_measure
 from engine.statistics.leads import Differences
-from engine.statistics.runs import comparer, place_of
-from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE
+from engine.statistics.runs import comparer, place_of, unit
+from engine.tables import ANNOTATOR, MEASURE, QUERY_ID
 
 # Code of the note on queries that the verdict did without.
-UNREAD_QUERIES = "queries_not_read"
+STOPPED = "queries_not_read"
 # Queries of the first round; how much larger the next one is at least and at most.
 FIRST_ROUND, _LEAST, _MOST = 32, 1.25, 2.0
 
 
 def read_until_decided(
     work: Workload, passes: Sequence[Pass], context: Context
-) -> tuple[Workload, Note]:
+) -> tuple[Workload, tuple[Note]]:
     """Read and score queries until every pair of runs is decided, or all are read.
 
     Returns:
@@ -54,7 +54,7 @@ def read_until_decided(
         found = _differences(now)
         if n == len(order) or (found and ((found.low > 0) | (found.high < 0)).all()):
             what = "[query was|queries were] not read, since the verdict stands: all figures are of the others"
-            return now, count_note(UNREAD_QUERIES, len(order) - n, what)
+            return now, (count_note(STOPPED, len(order) - n, what),)
         needed = [one for one in found.needed if one] if found else []
         wanted = max(needed, default=_MOST * n)
         n = min(len(order), int(min(max(wanted, _LEAST * n), _MOST * n)))
@@ -64,17 +64,16 @@ def _differences(work: Workload) -> Differences | None:
     """The differences of every two runs by the score that decides: that of whole lists, or of the primary measure."""
     settings = work.conditions[0]
     done = [work.parts[0].done(shard).scored for shard in work.shards.shards]
-    scores = pl.concat([scored.downstream.select(RUN, QUERY_ID, VALUE) for scored in done])
-    annotator: str | None = None
-    measure: str | None = None
-    most = 1.0
-    if not settings.reader.end_to_end:
-        of_all = pl.concat([scored.query_scores for scored in done])
+    if settings.reader.end_to_end:
+        whole = pl.concat([scored.downstream for scored in done])
+        found = comparer(settings.bootstrap, unit, None)(whole, None, None)
+    else:
         annotator = settings.resolved.listed[0].name
-        of_first = of_all.filter(pl.col(ANNOTATOR) == annotator)
-        measure = str(of_first[MEASURE][0])
-        scores = of_first.filter(pl.col(MEASURE) == measure).select(RUN, QUERY_ID, VALUE)
+        scores = pl.concat([scored.query_scores for scored in done])
+        scores = scores.filter(pl.col(ANNOTATOR) == annotator)
+        measure = str(scores[MEASURE][0])
         largest = max(scored.largest[annotator] for scored in done)
         most = largest_value(parse_measure(measure), settings.ranking.k, largest)
-    found = comparer(settings.bootstrap, lambda *_: most, None)(scores, annotator, measure)
+        compare = comparer(settings.bootstrap, lambda *_: most, None)
+        found = compare(scores.filter(pl.col(MEASURE) == measure), annotator, measure)
     return None if found is None else found.differences

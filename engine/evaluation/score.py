@@ -239,9 +239,13 @@ def _label(
         ask = settings.resolved.asks.get(annotator.name)
         reads, pairs = None, prepared.pairs
         if ask is not None and ask.role.name in readings:
-            reading = readings[ask.role.name]
-            pairs = _read_pairs(prepared, reading)
-            reads = reading.of(alone(pairs))
+            reading, singles = readings[ask.role.name], alone(pairs)
+            if settings.running.lazy:
+                singles = singles.join(
+                    reading.wanted, on=IDENTITY, how="semi", maintain_order="left"
+                )
+                pairs = singles.select(QUERY_ID, pl.col(DOC_IDS).list.first().alias(DOC_ID))
+            reads = reading.of(singles)
             lost += failed_queries(reads)
         skipped = settings.running.failed_reads == "skip"
         left_out[annotator.name] = list(dict.fromkeys(lost)) if skipped else []
@@ -251,15 +255,6 @@ def _label(
                 made = _with_unread(made, annotator.name, prepared.pairs)
             labelled[annotator.name] = made
     return labelled, left_out
-
-
-def _read_pairs(prepared: Prepared, reading: Reading) -> pl.DataFrame:
-    """The passages that were read alone: all of them, unless labels are lazy."""
-    pairs = prepared.pairs
-    if not prepared.settings.running.lazy:
-        return pairs
-    read = alone(pairs).join(reading.wanted, on=IDENTITY, how="semi", maintain_order="left")
-    return read.select(QUERY_ID, pl.col(DOC_IDS).list.first().alias(DOC_ID))
 
 
 def _with_unread(labelled: Labelled, annotator: str, pairs: pl.DataFrame) -> Labelled:

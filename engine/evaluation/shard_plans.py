@@ -189,14 +189,13 @@ class Planner:
         if not isinstance(parts, InMemory):
             return store.find(self.listing, identified[READ_KEY].unique(), span=span)
         held = parts.outputs[job.spec.fingerprint]
-        if not self.work.goes_in_rounds(job):
+        if not held:
             known = store.load(self.work.store, job.spec.fingerprint)
             reads = known.reads.join(identified, on=READ_KEY, how="semi")
             held.append(reads)
             return known._replace(reads=reads)
-        lacking = [tables.empty(tables.READS), *held]
         known = store.find(self.listing, identified[READ_KEY].unique(), span=span)
-        held.append(known.reads.join(pl.concat(lacking), on=READ_KEY, how="anti"))
+        held.append(known.reads.join(pl.concat(held), on=READ_KEY, how="anti"))
         return known._replace(reads=pl.concat(held).join(identified, on=READ_KEY, how="semi"))
 
 

@@ -97,13 +97,9 @@ class Workload:
 
     def is_lazy(self, job: Job) -> bool:
         """Whether only those single passages are read for a job whose labels are needed."""
-        roles = self.conditions[0].resolved.roles
-        singles = any(role.singles and role.ask.role == job.ask.role for role in roles)
-        return self.conditions[0].running.lazy and singles
-
-    def goes_in_rounds(self, job: Job) -> bool:
-        """Whether shards are planned again and again for a job."""
-        return self.is_lazy(job) or self.conditions[0].bootstrap.until is not None
+        settings = self.conditions[0]
+        asking = [ask.role for ask in settings.resolved.asks.values()]
+        return settings.running.lazy and job.ask.role in asking
 
     def before(self, job: Job) -> tuple[Job, ...]:
         """Jobs of the same reader that come before one, and do the reads that both want."""

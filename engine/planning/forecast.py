@@ -6,6 +6,7 @@ Pure functions of counts and of the batches that were timed.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
@@ -16,6 +17,7 @@ from scipy.special import ndtri, stdtrit
 
 from engine.messages.checked import Amount, Checked, Natural, Within
 from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 
 # The share of any batch is told from that of its reads where batches differ in size by this factor, and
 # there are so many of them.
@@ -25,6 +27,7 @@ _CONTRAST, _BATCHES = 2.0, 3
 # of the mean square (docs/benchmarks.md).
 _UNSEEN = 0.1
 _HOUR = 3600.0
+BUDGET = re.compile(r"(\d+(?:\.\d+)?)(reads|h|)")
 SINGLE_PASSAGES, WHOLE_LISTS = "single passages", "whole lists"
 
 
@@ -38,6 +41,8 @@ class PlanSettings(Checked):
         finish_in: Hours in which the LLM calls should end; the plan says how many actors that takes.
         probe_reads: About how many LLM calls are made for the estimate; 0 only counts. By
             default 64, or 32 for each actor if that is more; 8 times as many on GPUs.
+        budget: Most that the evaluation may take: LLM calls, hours or money, as in 20000reads, 2h or 5.00. The plan
+            says which way of reading keeps to it.
 
     Raises:
         InputError: a value out of range.
@@ -46,9 +51,12 @@ class PlanSettings(Checked):
     price_per_hour: Amount | None = None
     finish_in: Annotated[float, Within(0, is_open=True)] | None = None
     probe_reads: Natural | None = None
+    budget: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.budget and not BUDGET.fullmatch(self.budget):
+            raise InputError(f"`budget` is {quoted(self.budget)}", "use 20000reads, 2h or 5.00")
         if self.probe_reads == 0:
             for name in ("price_per_hour", "finish_in"):
                 if getattr(self, name) is not None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.messages.wording import agreeing, counted
-from engine.planning.forecast import WHOLE_LISTS, Forecast, Kind, Probe, Span, Way
+from engine.planning.forecast import BUDGET, WHOLE_LISTS, Forecast, Kind, Probe, Span, Way
 from engine.report.layout import Grid, terminal_table
 
 _MINUTE, _HOUR, _GIB = 60.0, 3600.0, 2**30
@@ -94,7 +94,6 @@ def _rows(kinds: Sequence[Kind]) -> list[Kind]:
 
 
 def _sum(kinds: Sequence[Kind], reader: str, name: str, way: Way = _ALL) -> Kind:
-    """The kinds added up, each by the share that a way reads of it."""
     shares = [way.lists if kind.name == WHOLE_LISTS else way.singles for kind in kinds]
     both = list(zip(kinds, shares, strict=True))
     totals = {name: sum(getattr(kind, name) * share for kind, share in both) for name in _FIGURES}
@@ -112,6 +111,8 @@ def _lines(forecast: Forecast) -> Iterator[str]:
         if forecast.probe is not None:
             yield from _of_probe(forecast, forecast.probe)
         return
+    if forecast.settings.budget:
+        yield _within(forecast, forecast.settings.budget)
     if forecast.probe is None:
         yield "no time is predicted without a probe, which erag plan makes by default"
         return
@@ -128,6 +129,24 @@ def _lines(forecast: Forecast) -> Iterator[str]:
     if forecast.token_price is not None:
         yield f"price of the tokens that are left: about {forecast.token_price:.4g}"
     yield from _of_probe(forecast, forecast.probe)
+
+
+def _within(forecast: Forecast, budget: str) -> str:
+    """The first way that keeps to a budget; of ways other than all, what they read at least does."""
+    most, unit = BUDGET.fullmatch(budget).groups()  # type: ignore[union-attr]
+    cost = forecast.cost(forecast.actors)
+    price = (cost.value if cost else 0.0) + (forecast.token_price or 0.0)
+    if (unit != "reads" and forecast.probe is None) or not (unit or price):
+        return f"budget {budget}: unknown without a probe and prices"
+    for way in (_ALL, *forecast.ways):
+        kind = _sum(forecast.kinds, "", "", way)
+        hours = (forecast.start + kind.seconds / forecast.actors) / _HOUR
+        money = price * kind.left / max(1, forecast.left)
+        if {"reads": kind.left, "h": hours, "": money}[unit] <= float(most):
+            return (
+                f"budget {budget}: {way.name} {'keeps to it' if way is _ALL else 'may keep to it'}"
+            )
+    return f"budget {budget}: nothing keeps to it"
 
 
 def _times(forecast: Forecast) -> Iterator[str]:

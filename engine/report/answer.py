@@ -15,7 +15,7 @@ from engine.evaluation.answer_counts import ALIKE, MARKED, WORDY
 from engine.evaluation.assess import PRIMARY_UNDEFINED, SHORT_LISTS
 from engine.evaluation.fitting import IDENTICAL
 from engine.evaluation.inputs import WRITTEN_PASSAGES
-from engine.evaluation.rounds import UNREAD_QUERIES
+from engine.evaluation.rounds import STOPPED
 from engine.evaluation.score import UNREAD
 from engine.messages.wording import counted
 from engine.report import grids, header, layout, printed, verdict
@@ -29,18 +29,8 @@ MOST_LINES = 25
 _MOST_RUNS, _FEWEST_RUNS = 10, 3
 _MOST_ANNOTATORS = 8
 # Notes that stand in the answer as they are; of others their codes.
-_IN_FULL = (
-    UNREAD,
-    UNREAD_QUERIES,
-    PRIMARY_UNDEFINED,
-    SHORT_LISTS,
-    IDENTICAL,
-    WRITTEN_LISTS,
-    WRITTEN_PASSAGES,
-    ALIKE,
-    WORDY,
-    MARKED,
-)
+_OF_INPUTS = (PRIMARY_UNDEFINED, SHORT_LISTS, IDENTICAL, WRITTEN_LISTS, WRITTEN_PASSAGES)
+_IN_FULL = (UNREAD, STOPPED, *_OF_INPUTS, ALIKE, WORDY, MARKED)
 
 
 def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import polars as pl
@@ -196,9 +195,7 @@ def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = Non
     significant = low > 0
     needed = None
     if plan is not None and plan.until and not significant:
-        pair = sorted((found.runs.index(run), found.runs.index(over)))
-        pairs = list(combinations(range(len(found.runs)), 2))
-        needed = found.differences.needed[pairs.index((pair[0], pair[1]))]
+        needed = found.differences.needed[found.pair(run, over)]
     elif plan is not None and plan.resamples and not significant:
         needed = queries_needed(
             np.round(found.of(run) - found.of(over), DECIMALS),

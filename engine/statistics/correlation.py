@@ -68,10 +68,7 @@ class Bootstrap(Checked):
             )
         if self.until and (self.cluster or not self.resamples):
             what = "`cluster`" if self.cluster else "`resamples` 0"
-            raise InputError(
-                f"`until` with {what}: it needs independent queries, and gives intervals",
-                "leave one out",
-            )
+            raise InputError(f"`until` with {what}, which it cannot have", "leave one out")
 
     @property
     def of_fixed_n(self) -> Bootstrap:

@@ -74,13 +74,16 @@ class RunScores:
     def mean(self, run: str) -> float:
         return round(float(self.of(run).mean()), DECIMALS)
 
+    def pair(self, run: str, over: str) -> int:
+        """The place of two runs among all pairs."""
+        places = sorted((self.runs.index(run), self.runs.index(over)))
+        return list(combinations(range(len(self.runs)), 2)).index((places[0], places[1]))
+
     def difference(self, run: str, over: str) -> tuple[float, float, float, float]:
         """The first run's mean less the second's, the bounds of its interval, and p."""
-        first, second = self.runs.index(run), self.runs.index(over)
-        pairs = list(combinations(range(len(self.runs)), 2))
-        pair = pairs.index((min(first, second), max(first, second)))
+        pair = self.pair(run, over)
         value, low, high, p = (float(column[pair]) for column in self.differences[:4])
-        if first > second:
+        if self.runs.index(run) > self.runs.index(over):
             value, low, high = -value, -high, -low
         # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
         return value + 0.0, low + 0.0, high + 0.0, p

@@ -5,6 +5,7 @@ import pytest
 from rich.table import Table
 
 from engine.evaluation.settings import Settings
+from engine.messages.errors import InputError
 from engine.planning.forecast import Forecast, Kind, PlanSettings, Probe, Span, Way
 from engine.planning.planner import plan_evaluation
 from engine.planning.report import content, duration, shown
@@ -165,3 +166,36 @@ def test_only_ways_that_the_settings_allow_are_planned(tmp_path, options, runs, 
     # Three queries are fewer than a first round has.
     assert shares.get("lazy", (1 / 3, 1)) == (pytest.approx(1 / 3), 1)
     assert shares.get("until", (1, 1)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        # 2,000 calls and 4 h of one actor, 2 h of both, at 3 an hour each: 12; the start takes a minute.
+        ("2000reads", "all keeps to it"),
+        ("1999reads", "lazy may keep to it"),
+        ("1000reads", "until may keep to it"),
+        ("499reads", "nothing keeps to it"),
+        ("2.1h", "all keeps to it"),
+        ("2h", "lazy may keep to it"),
+        ("12.2", "all keeps to it"),
+        ("12", "lazy may keep to it"),
+        ("0.5", "nothing keeps to it"),
+    ],
+)
+def test_a_budget_chooses_the_first_way_that_keeps_to_it(budget, said):
+    ways = (Way("lazy", 0.1), Way("until", 0.25, 0.25))
+    asked = PlanSettings(budget=budget, price_per_hour=3.0)
+    kinds = kind("single passages"), kind("whole lists")
+    lines = printed(plan(*kinds, ways=ways, actors=2, settings=asked))
+    assert line(lines, "budget") == f"budget {budget}: {said}"
+
+
+def test_a_budget_needs_what_it_is_counted_in():
+    for budget, probe in (("5.00", PROBE), ("2h", None)):
+        lines = printed(
+            plan(kind("whole lists"), settings=PlanSettings(budget=budget), probe=probe)
+        )
+        assert line(lines, "budget").endswith("unknown without a probe and prices")
+    with pytest.raises(InputError, match="`budget` is '5 reads'"):
+        PlanSettings(budget="5 reads")
