@@ -157,15 +157,15 @@ def _traces(listed: pl.DataFrame, annotator: str, draw: np.random.Generator) -> 
 def _summary(queries: int, k: int) -> dict[str, Any]:
     return {
         "configuration": {
-            "metric": "em", "confidence": 0.95, "annotators": list(_ANNOTATORS), "own_annotators": [],
+            "metric": "em", "confidence": 0.95, "resamples": 0, "relevant": "pool", "annotators": list(_ANNOTATORS), "own_annotators": [],
             "k": k, "end_to_end_k": k,
         },
         "means": [
-            {"run": run, "annotator": name, "measure": "nDCG", "value": 0.5}
+            {"run": run, "annotator": name, "measure": "nDCG", "value": 0.5, "n": queries}
             for run in _RUNS
             for name in _ANNOTATORS
         ],
-        "end_to_end": [{"run": run, "value": 0.5} for run in _RUNS],
+        "end_to_end": [{"run": run, "value": 0.5, "n": queries} for run in _RUNS],
         "verdict": None,
         "reading": {"wanted": 0, "kinds": {}},
         "notes": {},

@@ -49,6 +49,16 @@ def meant(name: str, known: Collection[str]) -> str:
 _LONGEST = 80
 
 
+def cut(text: str, letters: int) -> str:
+    """A text in one line, of at most so many letters.
+
+    >>> cut("a\nlong name", 6)
+    'a lon…'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= letters else f"{line[: letters - 1]}…"
+
+
 def quoted(value: object) -> str:
     """A value of a user's file as a message shows it: in quotes if it is a text, and cut if it is long.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,17 +18,16 @@ from engine.report.page.plotting import FAINT, INK, Drawing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Scripts that DejaVu Sans lacks, where the system has a font with them.
-_FURTHER_FONTS = (
-    "Noto Sans CJK KR", "Noto Sans KR", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo", "Noto Sans CJK JP",
-    "Source Han Sans", "WenQuanYi Zen Hei", "Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Bengali", "Unifont",
-)  # fmt: skip
+# Families with scripts that DejaVu Sans lacks, of which the system's are used; those with Hangul have a glyph where others lack one.
+_FURTHER_FONTS = re.compile(
+    "CJK KR|Sans KR|Nanum|Malgun|SD Gothic|CJK|Source Han|Sans (JP|SC|TC)|WenQuanYi|Hei|Gothic|Droid Sans Fallback"
+    "|Devanagari|Thai|Bengali|Arial Unicode|Unifont"
+)
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "erag-engine",
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
+    "font.family": ["DejaVu Sans"],
     "font.size": 9,
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -74,11 +74,12 @@ def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
     import matplotlib
     from matplotlib import font_manager
 
-    installed = {font.name for font in font_manager.fontManager.ttflist}
-    fonts = ["DejaVu Sans", *(name for name in _FURTHER_FONTS if name in installed)]
+    installed = sorted({font.name for font in font_manager.fontManager.ttflist})
+    # A list of families: of a generic one, matplotlib would look for glyphs in its first alone.
+    fonts = ["DejaVu Sans", *filter(_FURTHER_FONTS.search, installed), "sans-serif"]
     drawn = []
     # Of a glyph that no font has, a box stands in the picture; nobody is helped by a line for each.
-    with matplotlib.rc_context(_STYLE | {"font.sans-serif": fonts}), warnings.catch_warnings():
+    with matplotlib.rc_context(_STYLE | {"font.family": fonts}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for drawing in drawings:
             figure = figure_of(drawing)
@@ -95,9 +96,7 @@ def figure_of(drawing: Drawing) -> Figure:
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(
-        {**_STYLE, "font.sans-serif": matplotlib.rcParams["font.sans-serif"]}
-    ):
+    with matplotlib.rc_context(_STYLE | {"font.family": matplotlib.rcParams["font.family"]}):
         figure = Figure(figsize=(drawing.width, drawing.height), layout="constrained")
         drawing.draw(figure)
     return figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from engine.messages.wording import cut
 from engine.report import grids, header, verdict
 from engine.report.findings import Findings, costs_together
 from engine.report.layout import Grid, calls_line
@@ -99,13 +100,11 @@ def _agreement(findings: Findings) -> Grid:
     return replace(grid, caption=caption + methods)
 
 
-def _cut(text: str) -> str:
-    return text[:_LONGEST_OUTPUT] + "…" * (len(text) > _LONGEST_OUTPUT)
-
-
 def _outputs(findings: Findings) -> Grid:
     outputs = findings.summary["outputs"]
-    rows = [[_cut(one["output"]) or "(nothing)", f"{one['reads']:,}"] for one in outputs]
+    rows = [
+        [cut(one["output"], _LONGEST_OUTPUT) or "(nothing)", f"{one['reads']:,}"] for one in outputs
+    ]
     caption = "The commonest outputs of readers, each LLM call counted once."
     return Grid("outputs", caption, ["output", "LLM calls"], rows)
 

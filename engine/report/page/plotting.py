@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from engine.messages.wording import cut
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -113,10 +115,8 @@ def forest(
 
 def label_of(text: str) -> str:
     """A name as a picture can show it: in one line, without control characters, and cut."""
-    shown = "".join(
-        c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split())
-    )
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+    line = cut(text, _LONGEST)
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ import polars as pl
 
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
+from engine.messages.wording import cut
 from engine.report.findings import SUCCESS, Findings
 from engine.report.grids import labelling
 from engine.report.page.calls import Calls, prompts_of, seconds
@@ -76,28 +77,14 @@ class Row:
     outputs: Sequence[str | None] = ()
     groups: Sequence[int | None] = ()
 
-    @property
-    def order(self) -> tuple[bool, float]:
-        """Those in which the end-to-end scores of the runs differ come first; then those in which the measure and the
-        end-to-end score are farthest apart, in any run.
-        """
-        pairs = zip(self.scores, self.measures, strict=True)
-        apart = max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
-        return len({score for score in self.scores if score is not None}) < 2, -apart
-
 
 @dataclass(frozen=True)
 class Part:
-    """Some queries: their rows, and the script with their details (empty without any).
-
-    Attributes:
-        left_out: how many more queries there are, of less disagreement, of which no row was made.
-    """
+    """Some queries: their rows, and the script with their details (empty without any)."""
 
     number: int
     rows: Sequence[Row]
     script: str
-    left_out: int = 0
 
 
 def filters(findings: Findings) -> list[str]:
@@ -126,9 +113,9 @@ def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
         made: the groups of queries that rows name.
     """
     if findings.sources is None:
-        most, left_out = _first(findings)
+        most = _ordered(findings).head(MOST_QUERIES)
         scores = _Scores(findings, most)
-        yield Part(0, [scores.row(query_id) for query_id in most], "", left_out)
+        yield Part(0, [scores.row(query_id) for query_id in most], "")
         return
     queries = findings.sources.queries
     scores, details = _Scores(findings, queries[QUERY_ID]), _Details(findings)
@@ -143,7 +130,7 @@ def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
         contents.append(f"{json.dumps(query_id)}: {json.dumps(found, ensure_ascii=False)}")
         useful, holding, kinds = details.summary(query_id, row.scores)
         groups = [one.places.get(query_id) for one in made]
-        gold = _cut(" \N{MIDDLE DOT} ".join(answers))
+        gold = cut(" \N{MIDDLE DOT} ".join(answers), _SHOWN)
         rows.append(
             replace(
                 row,
@@ -164,8 +151,10 @@ def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
         yield Part(number, rows, _script(number, contents))
 
 
-def _first(findings: Findings) -> tuple[pl.Series, int]:
-    """The queries that the table has room for, by id, and how many others there are: as by ``Row.order``, not row by row."""
+def _ordered(findings: Findings) -> pl.Series:
+    """The queries with a score, by id: those in which the end-to-end scores of the runs differ come first; then those in
+    which the measure and the end-to-end score are farthest apart, in any run.
+    """
     annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
     scores = findings.scores(annotator, measure).rename({VALUE: "measure"})
     whole = findings.downstream.select(RUN, QUERY_ID, VALUE)
@@ -173,9 +162,7 @@ def _first(findings: Findings) -> tuple[pl.Series, int]:
     apart = (pl.col("measure") - pl.col(VALUE)).abs().max().fill_null(0.0)
     differ = pl.col(VALUE).drop_nulls().n_unique() > 1
     by_query = both.group_by(QUERY_ID).agg(differ.alias("differ"), apart.alias("apart"))
-    ordered = by_query.sort(["differ", "apart", QUERY_ID], descending=[True, True, False])
-    most = ordered.head(MOST_QUERIES)
-    return most[QUERY_ID], by_query.height - most.height
+    return by_query.sort(["differ", "apart", QUERY_ID], descending=[True, True, False])[QUERY_ID]
 
 
 def _script(number: int, contents: Sequence[str]) -> str:
@@ -185,11 +172,6 @@ def _script(number: int, contents: Sequence[str]) -> str:
 def escaped(script: str) -> str:
     """JSON that may stand in a script, even within HTML: no text in it can end the script."""
     return script.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _cut(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 class _Scores:
@@ -320,16 +302,15 @@ def _number(value: float) -> float | None:
     return round(value, 4) if math.isfinite(value) else None
 
 
-def as_json(
-    rows: Sequence[Row], findings: Findings, left_out: int = 0, made: Sequence[Slices] = ()
-) -> dict[str, Any]:
-    """The table of queries as the page's script reads it, in the order of ``Row.order``.
+def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()) -> dict[str, Any]:
+    """The table of queries as the page's script reads it.
 
     Args:
-        left_out: queries of which no row was made.
         made: the groups that rows name.
     """
-    kept = sorted(rows, key=lambda row: row.order)[:MOST_QUERIES]
+    ordered = _ordered(findings)
+    places = {query_id: place for place, query_id in enumerate(ordered)}
+    kept = sorted(rows, key=lambda row: places.get(row.query_id, len(places)))[:MOST_QUERIES]
     annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
     usable, own = filters(findings), labelling(findings)
     return {
@@ -340,7 +321,7 @@ def as_json(
         "by_reader": _looked(findings)[0],
         "own_labels": bool(own and own.role == READER.name),
         "given": findings.configuration["end_to_end_k"],
-        "left_out": left_out + len(rows) - len(kept),
+        "left_out": max(len(rows), len(ordered)) - len(kept),
         "filters": usable,
         "slices": [[one.field, one.names] for one in made],
         "prompts": [parts for _, parts in prompts_of(findings)] if findings.sources else [],
@@ -356,7 +337,7 @@ def as_json(
                 sum(1 << usable.index(kind) for kind in row.kinds if kind in usable),
                 row.part,
                 row.answers,
-                [None if output is None else _cut(output) for output in row.outputs],
+                [None if output is None else cut(output, _SHOWN) for output in row.outputs],
                 row.groups,
             ]
             for row in kept

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from engine import tables
-from engine.messages.wording import counted
+from engine.messages.wording import counted, cut
 from engine.query_coverage.figures import Figures
 from engine.query_coverage.measure import USER, Coverage
 from engine.report import layout
@@ -221,7 +221,7 @@ def _sizes(coverage: Coverage) -> Drawing:
                     places, [sizes[place] for place in places], height=0.65, color=colour,
                     hatch=hatch, edgecolor=INK, linewidth=0.4, label=name,
                 )  # fmt: skip
-        examples = [_short(one[0]) for one in rows[EXAMPLES].to_list()]
+        examples = [cut(one[0], 42) for one in rows[EXAMPLES].to_list()]
         name_rows(axes, [f"{one}: {text}" for one, text in zip(clusters, examples, strict=True)])
         axes.set_xlabel("user queries in the cluster")
         add_legend(figure, axes, max(2, drawn))
@@ -265,11 +265,6 @@ def _share(coverage: Coverage) -> Drawing:
         2.2,
         draw,
     )
-
-
-def _short(text: str) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= 42 else words[:41].rstrip() + "…"
 
 
 def _capital(text: str) -> str:

@@ -42,10 +42,8 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
     rows: list[queries.Row] = []
     inlined: list[str] = []
     names: list[str] = []
-    left_out = 0
     for part in queries.parts(findings, made):
         rows += part.rows
-        left_out += part.left_out
         if not part.script:
             continue
         if single_file:
@@ -53,7 +51,7 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         else:
             names.append(f"queries-{part.number:04d}.js")
             write_text(part.script, folder / BESIDE / names[-1])
-    data = json.dumps(queries.as_json(rows, findings, left_out, made), ensure_ascii=False)
+    data = json.dumps(queries.as_json(rows, findings, made), ensure_ascii=False)
     page = rendered(
         "page.html.j2",
         drawn,

@@ -1,6 +1,7 @@
 """What goes out of a page: no formulas, no pictures out of names, nothing raw in drawings."""
 
 import csv
+import re
 import warnings
 
 import pytest
@@ -62,3 +63,14 @@ def test_names_in_pictures_are_cleaned_and_cut_and_warnings_stay_inside(capfd):
     assert "x" * 80 not in picture.svg
     assert "한국어 검색" in picture.svg
     assert label_of("a\tb\x00") == "a b\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_glyph_that_the_first_font_lacks_is_drawn_by_another(monkeypatch):
+    # Matplotlib's own STIX fonts stand for a system's: DejaVu Sans has no glyph at U+E000.
+    def drawn(families):
+        monkeypatch.setattr("engine.report.page.figures._FURTHER_FONTS", re.compile(families))
+        sign = Drawing("n", "t", "c", 2.0, lambda figure: figure.text(0.5, 0.5, "\ue000"))
+        (picture,) = pictures([sign], with_png=True)
+        return picture.png
+
+    assert drawn("^STIXNonUnicode$") != drawn("^no such family$")
