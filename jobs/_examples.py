@@ -59,6 +59,9 @@ erag train --config train.yaml --workers 4 --checkpoints s3://bucket/fid
 erag report results
 erag report results --single-file
 """,
+    "compare": r"""
+erag compare results/monday results/tuesday
+""",
     "gate": r"""
 erag gate --baseline main --candidate branch --margin 0.02
 """,

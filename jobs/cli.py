@@ -30,6 +30,7 @@ for name, path, summary in (
         "Train a reader of the T5 family; the defaults are the recipe of eRAG's study.",
     ),
     ("report", "jobs.report:report", "Make the page of an evaluation again."),
+    ("compare", "jobs.compare:compare", "Compare the results of several evaluations."),
     ("gate", "jobs.gate:gate", "Fail where a candidate is worse than a baseline, for CI."),
     (
         "coverage",

@@ -133,17 +133,14 @@ def _table(title: str, reference: Reference, unit: str, tolerance: float) -> Tab
         cells = [row.measure, row.there, str(row.n), f"{row.their_mean:.4f}", f"{row.our_mean:.4f}"]
         cells.append(_number(row.difference))
         if differing:
-            cells.append("" if row.agrees(tolerance) else _printable(row.at))
+            # Queries of --erag are named by their text, which may contain line ends or control characters.
+            at = row.at if row.at.isprintable() else repr(row.at)
+            cells.append("" if row.agrees(tolerance) else at)
         if excused:
             cells.append(f"{_number(row.remaining)} ({row.rule})" if row.rule else "")
         style = "" if row.conforms(tolerance) else "red"
         table.add_row(*(Text(cell, style) for cell in cells))  # query names are not markup
     return table
-
-
-def _printable(name: str) -> str:
-    # Queries of --erag are named by their text, which may contain line ends or control characters.
-    return name if name.isprintable() else repr(name)
 
 
 def _number(value: float) -> str:

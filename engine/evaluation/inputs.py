@@ -366,7 +366,7 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
         corpus=corpus,
         k=k,
         cut_runs=tuple(name for name in runs[RUN].unique(maintain_order=True) if name in cut),
-        notes=with_empty(inputs.notes, _count_empty(corpus)),
+        notes=with_empty(inputs.notes, int((corpus[TEXT].str.strip_chars() == "").sum())),
     )
 
 
@@ -418,7 +418,3 @@ def input_notes(
 
 def _empty_note(empty: int) -> Note:
     return count_note(_EMPTY_PASSAGES, empty, "listed [passage has|passages have] no text")
-
-
-def _count_empty(passages: pl.DataFrame) -> int:
-    return int((passages[TEXT].str.strip_chars() == "").sum())

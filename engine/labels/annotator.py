@@ -245,26 +245,6 @@ class Material:
     reads: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.READS))
 
 
-def _no_ask(settings: EvaluationSettings) -> Ask | None:
-    return None
-
-
-def _binary(settings: EvaluationSettings) -> Scale:
-    return Scale()
-
-
-def _no_names(settings: EvaluationSettings) -> tuple[str, ...]:
-    return ()
-
-
-def _no_query_notes(queries: pl.DataFrame) -> Iterable[Note]:
-    return ()
-
-
-def _no_score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterable[Note]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Annotator:
     """Who labels passages.
@@ -305,15 +285,17 @@ class Annotator:
     needs_answers: bool = False
     needs_input: InputTable | None = None
     unfit_tasks: Mapping[str, str] = field(default_factory=dict)
-    rests_on: Callable[[EvaluationSettings], tuple[str, ...]] = _no_names
+    rests_on: Callable[[EvaluationSettings], tuple[str, ...]] = lambda settings: ()
     rests_by: str = ""
     role: Role | None = None
-    asks: Callable[[EvaluationSettings], Ask | None] = _no_ask
-    scale: Callable[[EvaluationSettings], Scale] = _binary
+    asks: Callable[[EvaluationSettings], Ask | None] = lambda settings: None
+    scale: Callable[[EvaluationSettings], Scale] = lambda settings: Scale()
     judges_everything: bool = False
     is_the_readers: bool = False
     finds_answers: bool = False
     meaning: str = ""
     further_tables: tuple[FurtherTable, ...] = ()
-    query_notes: Callable[[pl.DataFrame], Iterable[Note]] = _no_query_notes
-    score_notes: Callable[[EvaluationSettings, pl.DataFrame], Iterable[Note]] = _no_score_notes
+    query_notes: Callable[[pl.DataFrame], Iterable[Note]] = lambda queries: ()
+    score_notes: Callable[[EvaluationSettings, pl.DataFrame], Iterable[Note]] = (
+        lambda settings, scores: ()
+    )

@@ -130,10 +130,6 @@ def _nothing_to_find(
     )
 
 
-def _substring_notes(queries: pl.DataFrame) -> Iterator[Note]:
-    yield _nothing_to_find(queries, _normalized, SUBSTRING)
-
-
 def _query_notes(queries: pl.DataFrame) -> Iterator[Note]:
     yield _nothing_to_find(queries, _tokens, NAME)
     yield count_note(
@@ -158,7 +154,7 @@ BY_SUBSTRING = Annotator(
     meaning="1 if the passage contains an answer as a string",
     label=_label_by(SUBSTRING),
     unfit_tasks=_UNFIT,
-    query_notes=_substring_notes,
+    query_notes=lambda queries: [_nothing_to_find(queries, _normalized, SUBSTRING)],
     finds_answers=True,
     needs_answers=True,
 )

@@ -11,7 +11,6 @@ import polars as pl
 from engine import tables
 from engine.labels.annotator import (
     Annotator,
-    EvaluationSettings,
     FurtherTable,
     InputTable,
     Labelled,
@@ -148,10 +147,6 @@ def _label(material: Material) -> Labelled:
     )
 
 
-def _scale(settings: EvaluationSettings) -> Scale:
-    return Scale(graded="the shares and probabilities that preferences give")
-
-
 _COUNTED = FurtherTable(name="preference_labels", schema=tables.PREFERENCE_LABELS)
 
 ANNOTATOR = Annotator(
@@ -160,6 +155,6 @@ ANNOTATOR = Annotator(
     label=_label,
     options=Options,
     needs_input=INPUT,
-    scale=_scale,
+    scale=lambda settings: Scale(graded="the shares and probabilities that preferences give"),
     further_tables=(_COUNTED,),
 )

@@ -98,10 +98,6 @@ def label_utility(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _rests_on(settings: EvaluationSettings) -> tuple[str, ...]:
-    return (settings.options(Options).helpful,)
-
-
 def _asks(settings: EvaluationSettings) -> Ask:
     options, reader = settings.options(Options), settings.reader
     other = settings.options(erag.Options).erag_reader
@@ -157,7 +153,7 @@ ANNOTATOR = Annotator(
     label=_label,
     options=Options,
     uses_options_of=(erag.NAME,),
-    rests_on=_rests_on,
+    rests_on=lambda settings: (settings.options(Options).helpful,),
     rests_by="helpful",
     role=_ROLE,
     asks=_asks,

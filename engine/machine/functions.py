@@ -125,17 +125,14 @@ def _dumped(value: Any) -> bytes:
         try:
             return cloudpickle.dumps(value)
         except Exception as error:
+            name = f"the function {name_of(value)}" if callable(value) else "a function of yours"
             raise InputError(
-                f"{_called(value)} cannot be sent to other processes ({reason_of(error)})",
+                f"{name} cannot be sent to other processes ({reason_of(error)})",
                 "make what it holds when it is first called, or use `actors` 0",
             ) from None
         finally:
             for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)
-
-
-def _called(value: Any) -> str:
-    return f"the function {name_of(value)}" if callable(value) else "a function of yours"
 
 
 def _users_modules() -> Iterator[ModuleType]:

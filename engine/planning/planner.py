@@ -198,8 +198,10 @@ def _foresee(
         batch = max(batch, min(GPU_BATCH_TOKENS, int(total) // (8 * actors)))
     works: list[_StratumLeft] = []
     if group.timed:
-        for stratum, of_stratum in _by_stratum(left):
-            works.append(_work(group, stratum, of_stratum, batch, in_shards=in_shards))
+        by = pl.concat(left).group_by("job", "lists", maintain_order=True)
+        for (job, lists), rows in by:
+            stratum = Stratum(int(job), bool(lists))
+            works.append(_work(group, stratum, rows, batch, in_shards=in_shards))
     kinds = [
         kind
         for job, one in enumerate(group.jobs)
@@ -253,11 +255,6 @@ _LEFT: tables.Schema = {
     "lists": pl.Boolean(),
     WHOLE: pl.Boolean(),
 } | dict.fromkeys((_READS, SIZE, _GROUPS), pl.Float64())
-
-
-def _by_stratum(left: Sequence[pl.DataFrame]) -> Iterator[tuple[Stratum, pl.DataFrame]]:
-    for (job, lists), rows in pl.concat(left).group_by("job", "lists", maintain_order=True):
-        yield Stratum(int(job), bool(lists)), rows
 
 
 def _work(

@@ -52,17 +52,14 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     if not findings.runs or (findings.wholes and len(findings.runs) == 1):
         return [*above, *below]
     # A head, and a line for the runs that are left out.
-    room = MOST_LINES - len(above) - sum(map(_height, below)) - 3
+    taken = sum(1 if isinstance(part, str) else 1 + part.row_count for part in below)
+    room = MOST_LINES - len(above) - taken - 3
     if room < _FEWEST_RUNS:
         room += below.count("")
         below = [part for part in below if part != ""]
     rows = max(_FEWEST_RUNS, min(_MOST_RUNS, room))
     board = layout.terminal_table(grids.leaderboard(findings, rows), short=True)
     return [*above, *([""] if above else []), board, *below]
-
-
-def _height(part: Table | str) -> int:
-    return 1 if isinstance(part, str) else 1 + part.row_count
 
 
 def _undefined(findings: Findings) -> list[str]:

@@ -37,7 +37,7 @@ SUMMARY = "summary.json"
 # The tables of every evaluation, of every evaluation's statistics, and of every study.
 TABLES = ("labels", "query_scores", "downstream", "traces", "reads")
 STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
-_STUDY = ("conditions", "readers", "reader_comparisons")
+STUDY = ("conditions", "readers", "reader_comparisons")
 Costs = TypeVar("Costs", KindCosts, ReadingCosts)
 # The least end-to-end score that a page calls a success: of scores between 0 and 1, one half.
 SUCCESS = 0.5
@@ -111,7 +111,7 @@ class Findings:
         found = cls(summary, Path(), sources, held)
         if study is None:
             return found
-        held |= {name: getattr(study, name) for name in _STUDY}
+        held |= {name: getattr(study, name) for name in STUDY}
         all_conditions = [found, *conditions]
         return cls(summary, Path(), sources, held, all_conditions, notes_by_code(study.notes))
 

@@ -18,7 +18,7 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.extras import missing
 from engine.report import study_report, summary
 from engine.report.audit import Origin
-from engine.report.findings import Findings, Sources, read_findings
+from engine.report.findings import STATISTICS, STUDY, Findings, Sources, read_findings
 from engine.report.page.render import BESIDE, PAGE, page_files, sparing
 from engine.report.page.write import write_page
 from engine.report.summary import SHARDS
@@ -34,10 +34,6 @@ from engine.tables import EVALUATED_QUERIES, LABEL, RANK
 Reworded = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def _as_it_is(content: dict[str, Any]) -> dict[str, Any]:
-    return content
-
-
 # Where a study's further evaluations lie, in directories of their own.
 CONDITIONS = "conditions"
 EXPORTED = "exported"
@@ -45,10 +41,8 @@ SUMMARY, _LABELS = "summary.json", "labels.parquet"
 _OF_READS = ("labels", "reads", "traces")
 _OF_QUERIES = ("query_scores", "downstream")
 _QUERIES = "evaluated_queries"
-_OF_STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
 # Where queries are clustered.
 _CLUSTERS = "clusters"
-_OF_A_STUDY = ("conditions", "readers", "reader_comparisons")
 
 
 def outputs(out: Location, settings: Settings) -> Outputs:
@@ -71,7 +65,7 @@ def write_results(
     study: Study | None = None,
     origin: Origin | None = None,
     *,
-    reworded: Reworded = _as_it_is,
+    reworded: Reworded = lambda content: content,
 ) -> Findings:
     """Write every table and ``summary.json`` under ``out``, where they replace an earlier evaluation's
     all together.
@@ -112,7 +106,7 @@ def _names(settings: Settings) -> list[str]:
 
     Last those by which an earlier evaluation is known, so that one which is half removed still is.
     """
-    whole = (*_OF_QUERIES, _QUERIES, _CLUSTERS, *_OF_STATISTICS, *_OF_A_STUDY)
+    whole = (*_OF_QUERIES, _QUERIES, _CLUSTERS, *STATISTICS, *STUDY)
     names = (*_in_parts(settings), *(f"{name}.parquet" for name in whole))
     return [*(name for name in names if name != _LABELS), PAGE, _LABELS, SUMMARY]
 
@@ -185,7 +179,7 @@ def _write(
     for annotator in (*ANNOTATORS.values(), *result.settings.resolved.listed):
         for table in annotator.further_tables:
             _write_unless_empty(result.further_table(table.name), out / f"{table.name}.parquet")
-    for name in _OF_STATISTICS:
+    for name in STATISTICS:
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
     runs = (shards.read(shard.number, passages=False).runs for shard in shards.shards)
     labels = parts.table("labels", shards.shards) if parts else [result.labels]
@@ -222,7 +216,7 @@ def _write_study(study: Study, about: _About, out: Path) -> tuple[dict[str, Any]
     names = study_report.directory_names(list(study.evaluations))
     main, *others = study.evaluations
     found = [_write(study.evaluations[one], about, out / CONDITIONS / names[one]) for one in others]
-    for name in _OF_A_STUDY:
+    for name in STUDY:
         _write_unless_empty(getattr(study, name), out / f"{name}.parquet")
     places = {c: f"{CONDITIONS}/{names[c]}" for c in others} | {main: "."}
     return summary.jsonable(study_report.summarize_study(study, places)), found

@@ -158,7 +158,7 @@ def _blocks(codes: Ints, other: Ints, block_of: Ints, apart: Ints | None) -> _Bl
     by_block = np.argsort(block_of, kind="stable")
     edges = np.searchsorted(block_of[by_block], np.arange(count + 1))
     inside = [by_block[a:b] for a, b in pairwise(edges.tolist())]
-    mixed = [pairs for pairs in inside if _varies(codes[pairs])]
+    mixed = [pairs for pairs in inside if (codes[pairs] != codes[pairs[0]]).any()]
     width = max((len(pairs) for pairs in mixed), default=0)
     members = np.full((len(mixed), width), len(codes), dtype=np.intp)
     few = len(mixed) * width**2 <= _HELD_SIGNS
@@ -172,10 +172,6 @@ def _blocks(codes: Ints, other: Ints, block_of: Ints, apart: Ints | None) -> _Bl
             product *= apart[pairs, None] != apart[pairs]
         signs[row, : len(pairs), : len(pairs)] = product
     return _Blocks(block_of, count, members, signs)
-
-
-def _varies(values: Ints) -> bool:
-    return bool((values != values[0]).any())
 
 
 def pair_weights(table: PairTable, weights: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

@@ -38,7 +38,7 @@ def temporary_file(target: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def temporary_directory(target: Path) -> Iterator[Path]:
     """Give an empty folder beside ``target``; it is removed where the block leaves it there."""
-    with _held(target, suffix="", make=_make_directory) as path:
+    with _held(target, suffix="", make=Path.mkdir) as path:
         try:
             yield path
         finally:
@@ -158,10 +158,6 @@ def held_folder(folder: Path) -> Iterator[bool]:
 
 def _make_file(path: Path) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-
-
-def _make_directory(path: Path) -> None:
-    path.mkdir()
 
 
 def _lock(number: int) -> bool | None:

@@ -1,0 +1,47 @@
+"""``erag compare``: what it prints, and its JSON."""
+
+import json
+
+from tests.commands import erag
+from tests.report.made import values, write_evaluation
+
+
+def test_pairs_flips_and_what_differs_are_printed(tmp_path, capsys):
+    old = write_evaluation(tmp_path / "old", {"bm25": values(60), "dense": values(70)})
+    new = write_evaluation(
+        tmp_path / "new", {"bm25": values(80, 10)}, answers=("a", "long " * 20), reader="0" * 32
+    )
+    assert erag("compare", old, new) == 0
+    printed = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert "run run_b mean mean_b difference low high p" in lines
+    assert any(line.startswith("old:bm25 new:bm25 0.300 0.400 0.100 0.0") for line in lines)
+    # Ten of forty, the run's name once.
+    assert "run run_b query answers output output_b" in lines
+    assert lines.count("question 1 ['a'] right wrong") == 1
+    assert sum(line.endswith("right wrong") for line in lines) == 10
+    assert "10 of 40; --json has all" in lines
+    assert f"reader {'f' * 24}… {'0' * 24}…" in lines
+    assert lines[-2:] == [
+        "note: 200 shared queries have other answers",
+        "note: old:dense has no partner",
+    ]
+
+
+def test_the_same_is_json_in_full(tmp_path, capsys):
+    old = write_evaluation(tmp_path / "old", {"bm25": values(60)})
+    new = write_evaluation(tmp_path / "new", {"bm25": values(80, 10)})
+    assert erag("compare", old, f"{new}:bm25", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() == {"pairs", "flipped", "differing", "notes"}
+    assert len(found["flipped"]) == 40
+    assert found["flipped"][0] == {
+        "run": "old:bm25", "run_b": "new:bm25", "query_id": "q0", "query": "question 0", "answers": ["a"],
+        "output": "right", "value": 1.0, "output_b": "wrong", "value_b": 0.0,
+    }  # fmt: skip
+
+
+def test_a_folder_without_results_is_one_line(tmp_path, capsys):
+    assert erag("compare", tmp_path, tmp_path / "none") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "summary.json: cannot be read" in line
