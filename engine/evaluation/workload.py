@@ -26,7 +26,9 @@ from engine.version import __version__
 _VERSION = 6
 # Settings that change neither labels nor scores.
 WITHOUT_EFFECT = (
-    *BOOTSTRAP_FIELDS,
+    *(
+        name for name in BOOTSTRAP_FIELDS if name != "until"
+    ),  # that decides which queries are scored
     "engine",  # what it came to is in the readers' fingerprints
     "memory",
     "actors",
@@ -121,8 +123,6 @@ def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> s
         [job.ask.role.name, job.spec.fingerprint, job.prompt.digest, job.prompt.fused]
         for job in jobs
     ]
-    if settings.bootstrap.until:
-        decisive["until"] = settings.bootstrap.until  # not all queries are scored
     known: list[Any] = [_VERSION, __version__, shards.runs, digest_of_shards(shards)]
     known += [decisive, readers]
     if not is_lasting(settings, jobs):

@@ -21,8 +21,9 @@ from engine.reading import readers
 from engine.reading.executors import NamedExecutor
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.report.answer import answer_parts
+from engine.report.identity import refuse_another
 from engine.report.results import write_results
-from engine.report.verdict import sentences
+from engine.report.verdict import summarize_verdict
 from engine.sources.io.folders import folder_at
 from engine.statistics.runs import place_of
 from engine.statistics.until import decided
@@ -78,8 +79,11 @@ def test_a_clear_lead_is_told_from_some_of_the_queries(tmp_path, options):
     asked = {int(text.rsplit("what is ")[1].split()[0].strip("?")) for text in reader.asked}
     assert {f"q{number}" for number in asked} == set(order[: result.queries])
     assert result.statistics.choice.best == "good"
-    assert sentences(result)[0].startswith("Choose good")
-    assert "95% confidence sequences, valid whenever reading stops" in sentences(result)[0]
+    assert summarize_verdict(result)["sentences"][0].startswith("Choose good")
+    assert (
+        "95% confidence sequences, valid whenever reading stops"
+        in summarize_verdict(result)["sentences"][0]
+    )
     # Intervals of differences are those of the confidence sequence, in the order of reading.
     scores = result.downstream if options.get("end_to_end") is not False else result.query_scores
     scores = scores.filter(pl.col("measure") == "RR@3") if "measure" in scores.columns else scores
@@ -107,7 +111,7 @@ def test_equal_runs_are_read_to_the_end_as_in_a_full_evaluation(tmp_path):
     assert_frame_equal(found.query_scores, full.query_scores, check_exact=True)
     assert_frame_equal(found.downstream, full.downstream, check_exact=True)
     assert_frame_equal(found.labels, full.labels, check_exact=True)
-    said = " ".join(sentences(found))
+    said = " ".join(summarize_verdict(found)["sentences"])
     assert said.startswith("The data do not decide between")
     assert "60 queries are too few: plan for about" in said
 
@@ -187,6 +191,14 @@ def test_shards_come_to_the_verdict_of_the_whole_with_a_reader_that_is_loaded_on
     mean = found.end_to_end("good")
     assert 0 <= mean.low < mean.value < mean.high
     assert found.sources is None or found.sources.queries.height == parts.queries
+
+
+def test_results_of_all_queries_are_not_replaced_by_those_of_some(tmp_path):
+    inputs = made(queries=40)
+    write_results(run(tmp_path / "store", inputs, until=None), {}, tmp_path / "out")
+    settings = Settings.of(**UNTIL)
+    with pytest.raises(InputError, match="`until` none there, verdict here"):
+        refuse_another(tmp_path / "out", vary(settings, Sweep()))
 
 
 def test_what_has_no_verdict_or_other_intervals_is_refused(tmp_path):
