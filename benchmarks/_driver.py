@@ -30,8 +30,8 @@ def simulate(
 ) -> dict[str, Any]:
     """Actors read for so long, in units as the engine cuts them, which one driver hands out and takes back.
 
-    A shard is planned, for the pace that is known then, when fewer units wait than there are actors. A unit
-    that ended waits for the driver, which then gives its actor another one.
+    A shard is planned, for the pace that is known then, when fewer units wait than there are actors. Each actor
+    gets two units, one after the other; a unit that ended waits for the driver, which then gives its actor another one.
 
     Returns:
         The figures of ``scaling._by_actors`` that a simulation has; ``efficiency`` from the start to the end.
@@ -50,13 +50,14 @@ def simulate(
         while planned < shards and len(waiting) < actors:
             planned += 1
             size = sizes.at(shared_pace(list(known.values())))
-            if planned < shards:
+            behind = int((shards - planned) * of_shard)
+            if behind > 4 * actors * size:  # none is smaller for the end
                 units = math.ceil(of_shard / size)
                 waiting.extend([of_shard / units] * units)
                 continue
             reads = round(of_shard / tokens_per_pair)
             rows = pl.DataFrame({GROUP: range(reads), SIZE: [int(tokens_per_pair)] * reads})
-            cut = cut_units(rows, size, actors=actors)
+            cut = cut_units(rows, size, actors=actors, behind=behind)
             waiting.extend(unit.length * tokens_per_pair for unit in cut)
 
     held: list[deque[float]] = [deque() for _ in range(actors)]
@@ -73,9 +74,9 @@ def simulate(
     def begin(actor: int, now: float) -> None:
         heapq.heappush(ends, (now + held[actor][0] / speeds[actor], actor))
 
-    plan()
     for _ in range(_IN_FLIGHT):
         for actor in range(actors):
+            plan()
             driver += DRIVER_SECONDS
             give(actor, driver)
     while ends:

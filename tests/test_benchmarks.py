@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import __main__ as every
 from benchmarks import _bundled, _vllm_peer
+from benchmarks._driver import simulate
 from benchmarks._harness import Line, Ratio, Timing, make_parser, write_report
 from engine import tables
 
@@ -50,6 +51,13 @@ def test_reports_have_the_lines_of_the_page(tmp_path):
     assert told[0] == ["fid", "speed", "2.0", "1", "and", "more"]
     assert told[1] == ["ranking", "failed", "with", "status", "1:", "no"]
     assert told[2][:4] == ["2", "benchmarks,", "7", "s;"]
+
+
+def test_of_ten_minutes_a_thousand_actors_read_95_percent():
+    # One driver, 9.4 ms a unit; the units are the engine's own.
+    found = simulate(1000, 600.0, tokens_per_second=7000.0, tokens_per_pair=410.0)
+    assert found["efficiency"] >= 0.95
+    assert found["longest_unit_seconds"] < 30
 
 
 def test_what_fails_is_told_and_decides_the_status(tmp_path, monkeypatch, capsys):

@@ -77,12 +77,14 @@ class Planner:
         sizes = input_sizes(spec, missing[INPUTS].to_list())
         plan = longest_first(missing, sizes, lead=len(spec.shared_prefix))
         # As if all shards were like this one: units are as large as all that is left lets them be.
-        pairs = sum(known[one].pairs for one in self.left)
-        total = int(plan[SIZE].sum()) * max(1, pairs // max(1, known[shard].pairs))
+        tokens, own = int(plan[SIZE].sum()), max(1, known[shard].pairs)
+        pairs = [known[one].pairs for one in self.left]
+        total = tokens * max(1, sum(pairs) // own)
+        behind = tokens * sum(pairs[self.left.index(shard) + 1 :]) // own
         alone = spec.function is not None and self.actors == 1
         units = unit_sizes(total, actors=self.actors, gpu=self.gpu, alone=alone)
-        sharing = self.actors if shard == self.left[-1] else 1
-        return ShardPlan(plan, reused, units, known[shard].span, pace, sharing, damaged, last=last)
+        span = known[shard].span
+        return ShardPlan(plan, reused, units, span, pace, self.actors, behind, damaged, last=last)
 
     def _asked(self, shard: int, inputs: EvaluationInputs) -> tuple[pl.DataFrame, bool]:
         """The reads that are asked for (``plan.WANTED``), and whether these are all that will be."""

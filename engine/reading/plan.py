@@ -139,7 +139,9 @@ def longest_first(missing: pl.DataFrame, sizes: Sequence[int], *, lead: int = 0)
     )
 
 
-def cut_units(plan: pl.DataFrame, size: int, *, actors: int = 1, least: int = _LEAST) -> list[Unit]:
+def cut_units(
+    plan: pl.DataFrame, size: int, *, actors: int = 1, behind: int = 0, least: int = _LEAST
+) -> list[Unit]:
     """Cut a plan into units of at most ``size`` in total (and at least one group of reads).
 
     Where several actors share them, units become smaller towards the end, each at most a part of what is
@@ -150,21 +152,20 @@ def cut_units(plan: pl.DataFrame, size: int, *, actors: int = 1, least: int = _L
         plan: as ``longest_first`` gives it.
         size: of the largest unit.
         actors: among which units are divided as they become free.
+        behind: what they have to read when the plan is done.
         least: units are not made smaller than this, where ``size`` is not.
     """
     groups = plan.group_by(GROUP, maintain_order=True).agg(
         pl.len().alias("reads"), pl.col(SIZE).sum()
     )
-    left = int(groups[SIZE].sum())
+    left = behind + int(groups[SIZE].sum())
     units: list[Unit] = []
-    offset, filled, length, limit = 0, 0, 0, size
+    offset, filled, length = 0, 0, 0
     for reads, tokens in groups.select("reads", SIZE).iter_rows():
-        if length and filled + tokens > limit:
+        share = max(least, size // _SMALLEST, left // (_SHARE * actors))
+        if length and filled + tokens > (size if actors == 1 else min(size, share)):
             units.append(Unit(len(units), offset, length))
             left -= filled
-            if actors > 1:
-                share = max(least, size // _SMALLEST, left // (_SHARE * actors))
-                limit = max(1, min(size, share))
             offset, filled, length = offset + length, 0, 0
         filled, length = filled + tokens, length + reads
     if length:

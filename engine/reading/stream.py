@@ -81,7 +81,8 @@ class ShardPlan:
         sizes: of its units.
         span: the buckets of its queries (``store.add``); None where they may be any.
         pace: for which they are cut, in sizes a second; None where it is unknown.
-        sharing: number of actors finishing on this shard (units shrink towards the end); 1 unless it is the last.
+        sharing: number of actors that read it; units shrink towards the end.
+        behind: what they read after it, in sizes, about.
         damaged: where the files of the store are that were found damaged.
         cut: its units, where they were cut already.
         last: whether nothing else is read of the shard for this role, whatever these reads give.
@@ -93,6 +94,7 @@ class ShardPlan:
     span: Span | None
     pace: float | None = None
     sharing: int = 1
+    behind: int = 0
     damaged: tuple[str, ...] = ()
     cut: tuple[Unit, ...] | None = None
     last: bool = True
@@ -112,7 +114,8 @@ class ShardPlan:
         """Its units, as large as an actor reads in some seconds at the plan's pace."""
         if self.cut is not None:
             return list(self.cut)
-        return cut_units(self.reads, self.sizes.at(self.pace), actors=self.sharing)
+        size = self.sizes.at(self.pace)
+        return cut_units(self.reads, size, actors=self.sharing, behind=self.behind)
 
 
 class Planner(Protocol):

@@ -336,9 +336,7 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     )
 
 
-def test_the_tail_is_cut_for_the_last_shard_that_is_left_and_for_the_pool_as_it_may_become(
-    tmp_path,
-):
+def test_the_tail_is_cut_over_the_shards_that_are_left_for_the_pool_as_it_may_become(tmp_path):
     asked, place = settings(**FEW), folder_at(tmp_path / "store")
     whole = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=10)
     work, job = work_of(tmp_path, whole, asked, place)
@@ -348,7 +346,11 @@ def test_the_tail_is_cut_for_the_last_shard_that_is_left_and_for_the_pool_as_it_
     planner = shard_plans.planner_for(
         work, job, [0, 1], actors=pool.foreseen
     )  # the others are done
-    assert [planner(shard).sharing for shard in (0, 1)] == [1, 16]
+    plans = [planner(shard) for shard in (0, 1)]
+    assert [plan.sharing for plan in plans] == [16, 16]
+    of_reads = int(plans[0].reads["size"].sum()) * whole.shards[1].pairs // whole.shards[0].pairs
+    assert [plan.behind for plan in plans] == [of_reads, 0]
+    assert of_reads > 0
 
 
 def test_a_unit_travels_with_its_own_prompts_alone():

@@ -89,6 +89,16 @@ def test_units_that_actors_share_become_smaller_towards_the_end():
     assert max(ready) - min(ready) <= 2
 
 
+def test_units_become_smaller_over_all_that_is_left_and_not_over_the_last_plan_alone():
+    plan = longest_first(single_reads([f"{i:03}" for i in range(96)]), [1] * 96)
+    # Of 352, 256 and 96 reads left, each actor has 88, 64 and 24, of which a unit is a quarter at most.
+    by_what_is_behind = {256: [16] * 6, 160: [16, 15, 14], 0: [6, 5, 5]}
+    for behind, lengths in by_what_is_behind.items():
+        units = cut_units(plan, 16, actors=4, behind=behind, least=1)
+        assert [unit.length for unit in units][: len(lengths)] == lengths
+        assert sum(unit.length for unit in units) == 96
+
+
 def test_the_last_units_of_a_small_plan_are_no_smaller_than_is_worth_an_answers_steps():
     # 132 reads, as in a dozen of the demo's questions, for two actors: units of 16 parts of the whole.
     plan = longest_first(single_reads([f"{i:03}" for i in range(132)]), [214] * 132)
