@@ -162,17 +162,25 @@ def _read_here(prompts: list[str]) -> list[str]:
     return _reader(prompts)
 
 
-def vllm(python: str, spec: ReaderSpec, prompts: list[str], rounds: int) -> dict[str, Any]:
-    """What ``benchmarks._vllm_peer`` measures, in an interpreter that has vLLM."""
+def vllm(
+    python: str,
+    spec: ReaderSpec,
+    prompts: list[str],
+    rounds: int,
+    *,
+    peer: str = "_vllm_peer",
+    **more: Any,
+) -> dict[str, Any]:
+    """What ``benchmarks._vllm_peer`` measures, in an interpreter that has vLLM; or another peer, with other settings."""
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder, "in.json"), Path(folder, "out.json")
         settings = {"model": spec.path, "prompts": prompts, "dtype": spec.dtype, "rounds": rounds}
-        settings |= {"threads": spec.threads, "max_tokens": spec.max_new_tokens}
+        settings |= {"threads": spec.threads, "max_tokens": spec.max_new_tokens, **more}
         asked.write_text(json.dumps(settings), encoding="utf-8")
-        command = [python, "-m", "benchmarks._vllm_peer", str(asked), str(answered)]
+        command = [python, "-m", f"benchmarks.{peer}", str(asked), str(answered)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise SystemExit(f"vLLM failed: {done.stderr[-2000:]}")
+            raise SystemExit(f"{peer} failed: {done.stderr[-2000:]}")
         measured: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
         return measured
 

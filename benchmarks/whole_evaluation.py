@@ -1,15 +1,19 @@
 """Every read of an evaluation, by the engine as an evaluation reads and by vLLM: reads a second.
 
     python -m benchmarks.whole_evaluation [--data DIR] [--queries 454] [--k 10] [--vllm PYTHON]
-        [--rounds 1] [--dtype float32] [--json FILE]
+        [--ray-llm PYTHON] [--rounds 1] [--dtype float32] [--json FILE]
 
 What ``benchmarks.throughput`` leaves out: several queries list the same passage, whole lists are read beside
 single passages. BM25 lists ``k`` passages for each of the first queries; the bundled reader reads each alone and
 each list at once. The sides:
 
 - the engine as ``erag evaluate`` runs it: a pool on Ray, units of reads that begin alike;
+- the engine with ``--engine vllm``, where vLLM is installed beside it: the same units, on one actor;
 - vLLM, where ``--vllm`` names an interpreter that has it: all prompts in one call, in the order of the engine's
-  plan, with prefix caching.
+  plan, with prefix caching; not compiled, as the engine runs it on a CPU;
+- ``ray.data.llm``, where ``--ray-llm`` names an interpreter that has ``ray[llm]``: the same prompts in batches of as many
+  rows as a unit of the engine has. What it does with a row that fails, an actor that is killed and a job that is begun
+  again: ``python -m benchmarks._ray_llm_peer``.
 
 Starting and loading are not part of the time. The sides read in turn, as often as asked, each time in new processes.
 """
@@ -34,6 +38,7 @@ from benchmarks.throughput import apart, timed, vllm
 from engine import tables
 from engine.machine import cluster
 from engine.machine.pool import PoolSettings
+from engine.messages.extras import is_installed
 from engine.reading.executors import backend_for, input_sizes, unit_tokens
 from engine.reading.plan import INPUTS, SIZE, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
@@ -45,7 +50,7 @@ from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from engine.tables import DOC_ID, DOC_IDS, OUTPUT, QUERY_ID, READ_KEY
 
-ENGINE, VLLM = "engine", "vLLM"
+ENGINE, ON_VLLM, VLLM, RAY_LLM = "engine", "engine on vLLM, one actor", "vLLM", "ray.data.llm"
 
 
 class Evaluation(NamedTuple):
@@ -92,9 +97,9 @@ class Reading(NamedTuple):
     computed_tokens: int
 
 
-def read(plan: pl.DataFrame, spec: ReaderSpec) -> Reading:
-    """Read a plan as an evaluation does: on the default pool, in its units."""
-    backend = backend_for(PoolSettings(), [spec], size=int(plan.estimated_size()))
+def read(plan: pl.DataFrame, spec: ReaderSpec, actors: int | None = None) -> Reading:
+    """Read a plan as an evaluation does: on the default pool, or so many actors, in its units."""
+    backend = backend_for(PoolSettings(actors=actors), [spec], size=int(plan.estimated_size()))
     actors = min(backend.actors, plan.height)
     size = unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=backend.gpu)
     ready = Ready(ShardPlan(plan, 0, UnitSizes(size, size, size), None, sharing=actors))
@@ -127,9 +132,16 @@ def read(plan: pl.DataFrame, spec: ReaderSpec) -> Reading:
 def read_on_vllm(python: str, prompts: list[str], spec: ReaderSpec) -> Reading:
     """Read all prompts in one call, by an interpreter that has vLLM."""
     spec = replace(spec, threads=spec.threads or len(os.sched_getaffinity(0)))
-    peer = vllm(python, spec, prompts, 1)
+    peer = vllm(python, spec, prompts, 1, compile=False)
     computed = peer["prompt_tokens"] - peer["cached_tokens"]
     return Reading(peer["seconds"][0], peer["outputs"], peer["prompt_tokens"], computed)
+
+
+def read_by_ray(python: str, prompts: list[str], spec: ReaderSpec) -> Reading:
+    """Read all prompts by ``ray.data.llm``, in an interpreter that has it."""
+    spec = replace(spec, threads=spec.threads or len(os.sched_getaffinity(0)))
+    peer = vllm(python, spec, prompts, 1, peer="_ray_llm_peer")
+    return Reading(peer["seconds"], peer["outputs"], peer["prompt_tokens"], 0)
 
 
 def main(options: Sequence[str] | None = None) -> None:
@@ -139,6 +151,7 @@ def main(options: Sequence[str] | None = None) -> None:
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--vllm", help="an interpreter that has vLLM")
+    parser.add_argument("--ray-llm", help="an interpreter that has ray[llm]")
     arguments = parser.parse_args(options)
     logging.disable_progress_bar()
     spec, prompt = specify(
@@ -155,9 +168,13 @@ def time_sides(
 ) -> tuple[dict[str, Timing], dict[str, Reading]]:
     """Seconds of each side, and what it read in the last round."""
     sides: dict[str, Callable[[], Reading]] = {ENGINE: partial(read, plan, spec)}
+    prompts = ["".join(pieces) for pieces in plan[INPUTS].to_list()]
+    if is_installed("vllm"):
+        sides[ON_VLLM] = partial(read, plan, replace(spec, engine="vllm"), 1)
     if arguments.vllm:
-        prompts = ["".join(pieces) for pieces in plan[INPUTS].to_list()]
         sides[VLLM] = partial(read_on_vllm, arguments.vllm, prompts, spec)
+    if arguments.ray_llm:
+        sides[RAY_LLM] = partial(read_by_ray, arguments.ray_llm, prompts, spec)
     timings = {name: Timing([], None) for name in sides}
     readings: dict[str, Reading] = {}
     for _ in range(arguments.rounds):
@@ -186,12 +203,16 @@ def show(
             f"{reading.computed_tokens:12,}"
         )
     page = []
-    if VLLM in readings:
-        ratio = timings[VLLM].over(timings[ENGINE])
-        page.append(Line(f"reads/s: {ENGINE} to {VLLM}", str(ratio), "1.2"))
-        print(f"{page[0].what}: {page[0].figure}")
-        differ = apart(readings[ENGINE].outputs, readings[VLLM].outputs)
-        print(f"outputs that differ between the engine and vLLM: {differ:.1%}")
+    for side, other, goal in (
+        (ENGINE, VLLM, "1.2"),
+        (ON_VLLM, VLLM, "0.95"),
+        (ON_VLLM, RAY_LLM, "1"),
+    ):
+        if side in readings and other in readings:
+            ratio = timings[other].over(timings[side])
+            page.append(Line(f"reads/s: {side} to {other}", str(ratio), goal))
+            differ = apart(readings[side].outputs, readings[other].outputs)
+            print(f"{page[-1].what}: {page[-1].figure}; outputs that differ: {differ:.1%}")
     page.append(Line(f"reads/s: {ENGINE}", f"{reads / timings[ENGINE].best:.2f}"))
     figures = {
         "dtype": spec.dtype,

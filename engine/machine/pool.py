@@ -371,12 +371,13 @@ def one_row_blocks(rows: Sequence[dict[str, Any]]) -> ray.data.Dataset:
     return dataset
 
 
-def pool_options(pool: Pool, *, in_flight: int = 2) -> dict[str, Any]:
+def pool_options(pool: Pool, *, in_flight: int = 2, at_once: int = 1) -> dict[str, Any]:
     """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task.
 
     Args:
         in_flight: tasks that an actor has at most. With one, none waits behind a slow one, and Ray Data does
             not make the pool larger.
+        at_once: of those, how many it works on, each in a thread.
     """
     import ray.data
 
@@ -389,6 +390,8 @@ def pool_options(pool: Pool, *, in_flight: int = 2) -> dict[str, Any]:
             max_size=pool.most,
             initial_size=pool.start,
             max_tasks_in_flight_per_actor=in_flight,
+            max_concurrent_calls_per_actor=at_once,
+            enable_true_multi_threading=at_once > 1,
         ),
         "num_cpus": needs.cpus,
         "num_gpus": needs.gpus,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from weakref import WeakSet
 
 import polars as pl
@@ -15,7 +17,7 @@ from engine.machine.batching import MORE_MEMORY, lacked_memory
 from engine.machine.device import is_fatal
 from engine.messages.errors import InputError, ReadError
 from engine.reading.plan import Unit
-from engine.reading.protocol import Reader, ReaderSpec, ReadOutput, field_types
+from engine.reading.protocol import Reader, ReaderSpec, ReadOutput, StartingReader, field_types
 from engine.tables import DOC_IDS, FAILURE, QUERY_ID, READ_KEY
 
 _COLUMN_TYPES = {str: pl.String(), int: pl.Int64(), bool: pl.Boolean(), float: pl.Float64()}
@@ -47,10 +49,24 @@ class UnitResult:
 Run = Callable[[pl.DataFrame, Sequence[Unit], Sequence[ReaderSpec]], Iterator[UnitResult]]
 
 
+def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Callable[[], list[ReadOutput]]:
+    """Prepare reads, as far as the reader does that apart; what it raises is raised when they are done."""
+    if isinstance(reader, StartingReader):
+        with suppress(Exception):
+            return reader.start(inputs)
+    return partial(reader.read, inputs)
+
+
 def run_unit(
-    reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]], *, worker: str
+    reader: Reader,
+    unit: Unit,
+    inputs: Sequence[Sequence[str]],
+    *,
+    worker: str,
+    finish: Callable[[], list[ReadOutput]] | None = None,
 ) -> UnitResult:
-    """Read one unit; where the reader raises, read by read, so that one bad read fails alone.
+    """Read one unit, whose reads ``finish`` does where they were started; where that raises, read by read, so
+    that one bad read fails alone.
 
     Raises:
         ReadError: all reads of a reader's first unit fail alike, where the reader raises (so would those that
@@ -60,7 +76,7 @@ def run_unit(
     start = time.perf_counter()
     computed, padded = reader.stats.prompt_tokens, reader.stats.padded_tokens
     try:
-        outputs = reader.read(inputs)
+        outputs = finish() if finish else reader.read(inputs)
     except InputError:  # what a reader of the user's returns cannot be used: no other read would be
         raise
     except Exception as error:

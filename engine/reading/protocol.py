@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
-from typing import Literal, Protocol, get_args, get_type_hints
+from typing import Literal, Protocol, get_args, get_type_hints, runtime_checkable
 
 from engine.machine.device import Dtype, weight_bytes
 from engine.reading.function import FunctionSpec
@@ -271,3 +271,17 @@ class Reader(Protocol):
     stats: ReaderStats
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]: ...
+
+
+# Does reads that were prepared, and perhaps begun; called once, in the thread that reads.
+Finish = Callable[[], list[ReadOutput]]
+
+
+@runtime_checkable
+class StartingReader(Reader, Protocol):
+    """A reader that prepares reads, in any thread, while it does others: ``read(inputs)`` is ``start(inputs)()``.
+
+    On vLLM they also begin then, beside those before them.
+    """
+
+    def start(self, inputs: Sequence[Sequence[str]]) -> Finish: ...

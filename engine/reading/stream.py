@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -20,10 +20,11 @@ import polars as pl
 from engine.messages.errors import InputError, ReadError, WriteError
 from engine.reading import readers, store
 from engine.reading.costs import Kinds, unit_kinds
-from engine.reading.execute import Run, UnitResult, reads_table, run_unit
+from engine.reading.execute import Run, UnitResult, reads_table, run_unit, start
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units
-from engine.reading.protocol import Reader, ReaderSpec
+from engine.reading.protocol import Finish, Reader, ReaderSpec
 from engine.reading.store_files import Span
+from engine.sources.io.ahead import ahead, mapped
 from engine.sources.io.folders import Folder
 from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
 
@@ -272,9 +273,9 @@ class Host:
         return readers.load(spec)
 
     @property
-    def is_loaded(self) -> bool:
-        """Whether one of the readers is loaded, and so the model."""
-        return bool(self._readers)
+    def loaded(self) -> Collection[int]:
+        """The roles whose readers are loaded."""
+        return self._readers.keys()
 
     def reader(self, role: int) -> Reader:
         """The reader of a role, loaded where it is not yet."""
@@ -285,38 +286,33 @@ class Host:
     def run(
         self, plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
     ) -> Iterator[UnitResult]:
-        """Read the units of a plan in this process, in order (``execute.Run``)."""
-        for unit in units:
-            inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
-            yield self.read(self.reader(unit.reader), unit, inputs)
+        """Read the units of a plan in this process, in order (``execute.Run``); one is started while another is read."""
+        for role in {unit.reader for unit in units}:
+            self.reader(role)  # in the thread that reads
 
-    def done(self, row: UnitRow, read: ReadUnit | None = None) -> UnitDone:
-        """Read one unit, and commit it where the driver does not.
+        def started() -> Iterator[tuple[Reader, Unit, list[list[str]], Finish]]:
+            for unit in units:
+                inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
+                yield (reader := self.reader(unit.reader)), unit, inputs, start(reader, inputs)
 
-        Args:
-            row: the unit.
-            read: reads it; by default ``execute.run_unit``.
-        """
+        for reader, unit, inputs, finish in ahead(started()):
+            yield run_unit(reader, unit, inputs, worker=self.worker, finish=finish)
+
+    def done(self, row: UnitRow, read: ReadUnit) -> UnitDone:
+        """Have one unit read, and commit it where the driver does not."""
         if row.reads is None:
             return row.unread
         planned = pl.read_ipc_stream(io.BytesIO(row.reads))
         reader = self.reader(row.unit.reader)
-        result = (read or self.read)(reader, row.unit, planned[INPUTS].to_list())
-        done = done_of(row.unread, planned, result)
-        if self.held:
-            return done
-        self.commit(done)
+        done = done_of(row.unread, planned, read(reader, row.unit, planned[INPUTS].to_list()))
         # Who reads the store needs no outputs from another process.
-        return replace(done, outputs=None)
+        return done if self.held else replace(self.commit(done), outputs=None)
 
-    def read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
-        """Read a unit in this process."""
-        return run_unit(reader, unit, inputs, worker=self.worker)
-
-    def commit(self, done: UnitDone) -> None:
+    def commit(self, done: UnitDone) -> UnitDone:
         """Put the outputs of a unit into the store of their reader, if it has one."""
         if done.outputs is not None and (place := self.places[done.role]) is not None:
             store.add(place, self.specs[done.role].fingerprint, done.outputs, span=done.span)
+        return done
 
 
 def done_of(unread: UnitDone, planned: pl.DataFrame, result: UnitResult) -> UnitDone:
@@ -368,29 +364,27 @@ def read_here(
             pace = size[role] / seconds[role] if seconds[role] else None
             plans.append(planner(shard, pace))
         units: list[Unit] = []
-        firsts: list[int] = []
+        unread: list[UnitDone] = []
         offset = 0
         for role, plan in enumerate(plans):
-            role_units = plan.units()
-            firsts.append(len(units))
-            units += [
-                Unit(len(units) + unit.number, offset + unit.offset, unit.length, role)
-                for unit in role_units
-            ]
+            first = len(units)
+            for unit in plan.units():
+                units.append(Unit(len(units), offset + unit.offset, unit.length, role))
+                unread.append(replace(plan.unread(role, shard), number=unit.number))
             offset += plan.reads.height
-            if not role_units:
+            size[role] += int(plan.reads[SIZE].sum())
+            if len(units) == first:
                 yield plan.unread(role, shard)
         if not units:
             continue
         whole, left = pl.concat([plan.reads for plan in plans]), offset
-        for result in (run or host.run)(whole, units, host.specs):
-            unit, role = result.unit, result.unit.reader
-            planned = whole.slice(unit.offset, unit.length)
-            unread = replace(plans[role].unread(role, shard), number=unit.number - firsts[role])
-            done = done_of(unread, planned, result)
-            host.commit(done)
-            size[role] += int(planned[SIZE].sum())
-            seconds[role] += done.seconds
+        read = (
+            done_of(unread[one.unit.number], whole.slice(one.unit.offset, one.unit.length), one)
+            for one in (run or host.run)(whole, units, host.specs)
+        )
+        # A thread commits a unit while the next one is read; requests are under way without that.
+        for done in map(host.commit, read) if run else mapped(host.commit, read, to_the_end=True):
+            seconds[done.role] += done.seconds
             left -= done.reads
             yield done
         if left:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -22,12 +24,12 @@ import ray
 import ray.data
 
 from engine.machine import cluster
-from engine.machine.attempts import ending_if_fatal, new_attempt, tally_of
+from engine.machine.attempts import Attempt, ending_if_fatal, new_attempt, tally_of
 from engine.machine.model_loading import loading_turn
 from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.messages.errors import ReadError
-from engine.reading.execute import UnitResult
+from engine.reading.execute import UnitResult, run_unit, start
 from engine.reading.ledger import Attempts, paces_of, planning_of, start_ledger
 from engine.reading.plan import Unit
 from engine.reading.protocol import Reader, ReadOutput
@@ -52,6 +54,7 @@ _DONE = pa.schema({"done": pa.binary()})
 # have taken the memory that a task lacked; a model takes as much the next time.
 _PLANNING_DEATHS, _LOADING_DEATHS = 4, 3
 _WHOLE_ATTEMPTS = 2  # at a unit; the next one goes read by read
+_AT_ONCE = 2  # units that an actor has: one is started, or committed, while it reads the other
 _DIED = (
     "its process died in it again and again, perhaps for want of memory; what is finished is kept"
 )
@@ -114,6 +117,10 @@ def _results(
     # Blocks are cut at a byte: each unit is a block, and so a task, of its own. `repartition` would do it with
     # tasks that take a whole CPU, which the actors may have left none of.
     dataset.context.target_max_block_size = 1
+    # Of the units that an actor works on: it has as many as when it worked on one of two.
+    scaling = dataset.context.autoscaling_config
+    scaling.actor_pool_util_upscaling_threshold /= _AT_ONCE
+    scaling.actor_pool_util_downscaling_threshold /= _AT_ONCE
     results = dataset.map_batches(
         _plan_batch,
         fn_kwargs={"planners": ray.put(planners), "ledger": attempts},
@@ -124,7 +131,7 @@ def _results(
     ).map_batches(
         _Actor,
         fn_constructor_kwargs={"host": host, "attempts": attempts},
-        **_beside_tasks(pool_options(pool)),
+        **_beside_tasks(pool_options(pool, at_once=_AT_ONCE)),
     )
     yield from results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
 
@@ -176,11 +183,18 @@ def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Tabl
 
 
 class _Actor:
-    """The stage that reads: hosts readers, and is called by Ray Data with one unit at a time."""
+    """The stage that reads: hosts readers, and is called by Ray Data with a unit, in two threads.
+
+    A thread of its own loads and reads. Beside it, Ray's threads start a unit while the one before it is read, and
+    commit it while the next one is.
+    """
 
     def __init__(self, host: Host, attempts: Any) -> None:
         cluster.end_at_exit()
         self._host, self._attempts = host, Attempts(attempts)
+        self._reading = ThreadPoolExecutor(1)
+        # In which order units come to read; how many of those that do not begin before their turn are left.
+        self._order, self._in_turn = threading.Lock(), 0
         node = ray.get_runtime_context().get_node_id()[:8]
         host.worker = f"node {node} process {os.getpid()}"
 
@@ -194,8 +208,8 @@ class _Actor:
             return content
         with ending_if_fatal():
             try:
-                if row.reads is not None and not self._host.is_loaded:
-                    self._load(row.unread.role)
+                if row.reads is not None and row.unread.role not in self._host.loaded:
+                    self._reading.submit(self._load, row.unread.role).result()
                 done = self._host.done(row, self._read)
             except USER_ERRORS as error:
                 return pickle.dumps(error)
@@ -204,6 +218,9 @@ class _Actor:
         return pickle.dumps(done)
 
     def _load(self, role: int) -> None:
+        if self._host.loaded:  # the model, too
+            self._host.reader(role)
+            return
         # An actor keeps its name when it is started again.
         actor = int(ray.get_runtime_context().get_actor_id(), 16)
         if not self._attempts.enter(actor, new_attempt(), _LOADING_DEATHS):
@@ -215,15 +232,42 @@ class _Actor:
         self._attempts.started()
 
     def _read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
-        """Read a unit; read by read, where processes have died in it twice, so that none does for ever."""
-        attempt, worker = new_attempt(), self._host.worker
-        if self._attempts.begin(unit.number, attempt) <= _WHOLE_ATTEMPTS:
-            return self._host.read(reader, unit, inputs)
+        """Read a unit in its turn, and start it before that. Where its reads begin with it, it counts as begun, and
+        no other one goes read by read meanwhile: a death would count for a read of either.
+        """
+        attempt, begun, finish = new_attempt(), 0, None
+        begins = self._host.specs[unit.reader].engine == "vllm"
+        with self._order:
+            if begins and not self._in_turn:
+                begun = self._attempts.begin(unit.number, attempt)
+            if bool(begun) == begins and begun <= _WHOLE_ATTEMPTS:
+                finish = start(reader, inputs)
+            waits = begins and finish is None
+            self._in_turn += waits
+
+            def turn() -> UnitResult:
+                if (begun or self._attempts.begin(unit.number, attempt)) <= _WHOLE_ATTEMPTS:
+                    return run_unit(reader, unit, inputs, worker=self._host.worker, finish=finish)
+                return self._read_alone(reader, unit, inputs, attempt)
+
+            result = self._reading.submit(turn)
+        try:
+            return result.result()
+        finally:
+            if waits:
+                with self._order:
+                    self._in_turn -= 1
+
+    def _read_alone(
+        self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]], attempt: Attempt
+    ) -> UnitResult:
+        """Read a unit read by read, where processes have died in it twice, so that none does for ever."""
+        worker = self._host.worker
         parts: list[UnitResult] = []
         for row, single in enumerate(inputs, start=unit.offset):
             alone = Unit(unit.number, row, 1, unit.reader)
             if self._attempts.enter(row, attempt):
-                parts.append(self._host.read(reader, alone, [single]))
+                parts.append(run_unit(reader, alone, [single], worker=worker))
                 self._attempts.leave(row)
             else:
                 died = ReadOutput.failed("the reader's process died in this call")

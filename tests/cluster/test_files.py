@@ -400,6 +400,17 @@ def test_evaluations_in_these_files_wait_for_gpus(job):
         assert " --gpus-per-actor 1 " in line
 
 
+def test_a_job_that_is_submitted_brings_what_it_needs_and_no_history():
+    from ray._private.runtime_env.packaging import get_excludes_from_ignore_files
+
+    excludes = get_excludes_from_ignore_files(ROOT, include_gitignore=True)
+    stays = {".git/config", ".git/objects/pack/one.pack", ".github/workflows/ci.yml"}
+    goes = {"pyproject.toml", "README.md", "engine/reading/plan.py", "engine/demo/carriers.txt"}
+    goes |= {"jobs/evaluate.py", "docs/cluster/constraints-gpu.txt"}
+    left_out = {name for name in stays | goes if any(out(ROOT / name) for out in excludes)}
+    assert left_out == stays
+
+
 def test_commands_of_ray_on_the_page_exist():
     from ray.scripts.scripts import cli
 

@@ -6,6 +6,7 @@ import pickle
 import random
 import shutil
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import polars as pl
@@ -28,6 +29,7 @@ from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.messages.errors import InputError, ReadError
 from engine.reading import executors, readers, store
+from engine.reading.execute import run_unit
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.stream import Host, ShardPlan, ShardRole, UnitSizes, unit_rows
@@ -315,14 +317,15 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     whole = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=10_000)
     work, job = work_of(tmp_path, whole, asked, place)
     host = Host([job.spec], [place])
+    read = partial(run_unit, worker="here")
 
     def planned(planner, pace):
         return list(unit_rows(ShardRole(0), planner(0, pace)))
 
-    host.done(planned(shard_plans.planner_for(work, job, [0]), None)[0])
+    host.done(planned(shard_plans.planner_for(work, job, [0]), None)[0], read)
     planner = shard_plans.planner_for(work, job, [0])
     first = planned(planner, None)
-    host.done(first[0])
+    host.done(first[0], read)
     names = store.listing(place, job.spec.fingerprint).names
     store.compact(place, job.spec.fingerprint, names, (0, BUCKETS))
     assert len(names) == 2

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from engine.machine.device import Dtype
 from engine.machine.model_loading import loading_turn
 from engine.reading import readers
 from engine.reading.models import vllm_support
-from engine.reading.protocol import ReaderSpec
+from engine.reading.protocol import Finish, ReaderSpec, ReadOutput
 from tests.gpu_first import models
 from tests.gpu_first.checks import Check, NotRun, alike, apart, require
 from tests.gpu_first.scale import Scale
@@ -56,7 +57,7 @@ def load(spec: ReaderSpec) -> Any:
 
 
 def serve(spec: ReaderSpec, reads: models.Reads, unit: int = 0) -> Served:
-    """Read in units of so many, 0 for all at once; twice, of which the second is timed."""
+    """Read in units of so many, 0 for all at once, each started before the one before it is done, as in an actor."""
     models.offline()
     with loading_turn(spec.weight_bytes, always=spec.engine == "vllm"):
         reader = load(spec)
@@ -64,9 +65,13 @@ def serve(spec: ReaderSpec, reads: models.Reads, unit: int = 0) -> Served:
     before = reader.stats.prompt_tokens
     start = time.perf_counter()
     step = unit or len(reads)
-    done = [
-        output for at in range(0, len(reads), step) for output in reader.read(reads[at : at + step])
-    ]
+    started: deque[Finish] = deque()
+    done: list[ReadOutput] = []
+    for at in range(0, len(reads), step):
+        started.append(reader.start(reads[at : at + step]))
+        if len(started) > 1:
+            done += started.popleft()()
+    done += started.popleft()()
     seconds = time.perf_counter() - start
     return Served(
         models.written(done),

@@ -3,6 +3,9 @@
 import collections
 import os
 import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import polars as pl
@@ -14,8 +17,8 @@ from engine.machine import pool as pools
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
 from engine.messages.errors import ReadError
-from engine.reading import store
-from engine.reading.plan import cut_units
+from engine.reading import store, stream_on_ray
+from engine.reading.plan import Unit, cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.readers import specify
 from engine.reading.stream import Failure, Host, Ready, ShardPlan, UnitSizes, read_here
@@ -225,7 +228,7 @@ def test_what_is_held_is_committed_here_and_shards_on_actors(tmp_path):
         def commit(self, done):
             with open(log, "a") as stream:
                 stream.write(f"{os.getpid()}\n")
-            super().commit(done)
+            return super().commit(done)
 
     plan, units = plan_of([f"t{i}" for i in range(6)])
     pool = decide(PoolSettings(actors=1), 2**30)
@@ -237,3 +240,115 @@ def test_what_is_held_is_committed_here_and_shards_on_actors(tmp_path):
         assert store.load(place, SPEC.fingerprint).reads.height == 6
         processes = open(log).read().split()
         assert [int(process) == os.getpid() for process in processes] == [held] * len(units)
+
+
+def test_an_actor_starts_a_unit_and_commits_another_while_it_reads(tmp_path):
+    """While it reads its second unit, the first one is committed, and then the third one started."""
+    folder = str(tmp_path)
+    counts = collections.Counter()
+
+    def mark(what):
+        counts[what] += 1
+        open(os.path.join(folder, f"{what} {counts[what]}"), "w").close()
+        return counts[what]
+
+    def wait_for(what):
+        until = time.monotonic() + 20
+        while not os.path.exists(os.path.join(folder, what)):
+            if time.monotonic() > until:
+                raise ReadError(f"no {what} meanwhile")
+            time.sleep(0.01)
+
+    class Reader:
+        def __init__(self):
+            self.stats = ReaderStats()
+
+        def start(self, inputs):
+            mark("start")
+            return lambda: self.read(inputs)
+
+        def read(self, inputs):
+            if mark("read") == 2:
+                wait_for("commit 1")
+                wait_for("start 3")
+            return [ReadOutput(text, 1, 1, False) for (text,) in inputs]
+
+    class OnActor(Host):
+        def load(self, spec):
+            return Reader()
+
+        def commit(self, done):
+            if mark("commit") == 1:
+                wait_for("read 2")
+            return done
+
+    plan, units = plan_of(["a", "b", "c"], 1)
+    pool = decide(PoolSettings(actors=1), 2**30)
+    done = read_on_ray([0], [ready(plan, units)], OnActor([SPEC], [None]), pool=pool)
+    assert [unit.reads for unit in done] == [1, 1, 1]
+
+
+class Played:
+    """What an actor asks the ledger; units were begun as often as is said."""
+
+    def __init__(self, begun):
+        self.begun, self.asked = begun, []
+
+    def begin(self, unit, attempt):
+        self.asked.append(unit)
+        return self.begun[unit]
+
+    def enter(self, row, attempt):
+        return True
+
+    def leave(self, row):
+        pass
+
+
+class Begins:
+    """Begins reads when they are started, as vLLM does; says in which order, and waits before it ends the first."""
+
+    def __init__(self):
+        self.stats, self.log, self.may_end = ReaderStats(), [], threading.Event()
+
+    def start(self, inputs):
+        words = [text for (text,) in inputs]
+        self.log.append(("start", *words))
+
+        def finish():
+            assert self.may_end.wait(20)
+            self.log.append(("end", *words))
+            return [ReadOutput(word, 1, 1, False) for word in words]
+
+        return finish
+
+    def read(self, inputs):
+        return self.start(inputs)()
+
+
+@pytest.mark.parametrize(
+    ("begun", "log"),
+    [
+        ({0: 1, 1: 2}, [("start", "a"), ("start", "b"), ("end", "a"), ("end", "b")]),
+        # Read by read, a unit is alone: what dies then has died of its read.
+        ({0: 3, 1: 1}, [("start", "a"), ("end", "a"), ("start", "b"), ("end", "b")]),
+        ({0: 1, 1: 3}, [("start", "a"), ("end", "a"), ("start", "b"), ("end", "b")]),
+    ],
+)
+def test_a_unit_in_which_processes_died_is_read_beside_no_other(begun, log):
+    reader = Begins()
+    actor = stream_on_ray._Actor(Host([replace(SPEC, engine="vllm")], [None]), None)
+    actor._attempts = Played(begun)
+    with ThreadPoolExecutor(2) as threads:
+        both = []
+        for number, text in enumerate("ab"):
+            unit = Unit(number, number, 1)
+            both.append(threads.submit(actor._read, reader, unit, [[text]]))
+            until = time.monotonic() + 20
+            while not (reader.log and actor._reading._work_queue.qsize() == number):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        reader.may_end.set()
+        assert [one.result().outputs[0].output for one in both] == ["a", "b"]
+    assert reader.log == log
+    assert sorted(actor._attempts.asked) == [0, 1]

@@ -8,6 +8,7 @@ nothing is padded. Outputs equal ``generate``'s (tested in fp32).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
@@ -22,7 +23,7 @@ from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.sharing import common_length
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
-from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
 
 class CausalReader:
@@ -83,12 +84,19 @@ class CausalReader:
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's prompt. See ``engine.reading.protocol.Reader``."""
+        return self.start(inputs)()
+
+    def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
+        """Tokenize prompts. See ``engine.reading.protocol.StartingReader``."""
         texts = ["".join(pieces) for pieces in inputs]
         heads = self._heads(inputs)
         prompts = [
             self._fit(tokens, head, text)
             for tokens, head, text in zip(self._encode(texts), heads, texts, strict=True)
         ]
+        return partial(self._continued, prompts, heads)
+
+    def _continued(self, prompts: list[Fitted], heads: list[list[int]]) -> list[ReadOutput]:
         outputs = [
             ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=prompt.length, truncated=True)
             if prompt.tokens is None

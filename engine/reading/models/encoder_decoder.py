@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.models.stops import Stops
 from engine.reading.models.t5 import T5
 from engine.reading.models.tokenizing import Input, longest_input, tokenize
-from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
 # Tokens that a CPU encodes at once: enough for full speed of its matrix products, few enough for
 # what lies between two of them to stay in its caches.
@@ -89,9 +90,15 @@ class EncoderDecoderReader:
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Generate from each read's inputs. See ``engine.reading.protocol.Reader``."""
+        return self.start(inputs)()
+
+    def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
+        """Tokenize inputs, each once. See ``engine.reading.protocol.StartingReader``."""
         unique = list(dict.fromkeys(text for texts in inputs for text in texts))
         items = dict(zip(unique, self._tokenize(unique), strict=True))
-        reads: list[_Read] = [[items[text] for text in texts] for texts in inputs]
+        return partial(self._generated, [[items[t] for t in texts] for texts in inputs])
+
+    def _generated(self, reads: list[_Read]) -> list[ReadOutput]:
         outputs: list[ReadOutput] = []
         for first, last in self._held_together(reads):
             before = self.stats.memory_halvings

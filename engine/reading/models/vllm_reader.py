@@ -7,13 +7,12 @@ the same (tested). Written for vLLM 0.32.
 from __future__ import annotations
 
 import gc
-import itertools
 import logging
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -29,9 +28,10 @@ from engine.machine.batching import MORE_MEMORY
 from engine.messages.errors import InputError
 from engine.reading.answers import rule_of
 from engine.reading.models.decoding import first_tokens
+from engine.reading.models.vllm_requests import Asked, RequestsUnderWay
 from engine.reading.models.vllm_support import cache_memory
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
-from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
 # The share of each of several GPUs that vLLM takes where the user does not say; it looks itself whether that
 # much is free.
@@ -42,11 +42,10 @@ _CPU_BLOCK = 32
 
 @dataclass(eq=False)
 class _Running:
-    """vLLM with a model, the device that it is on, and the names of requests, of which no two may be equal."""
+    """vLLM with a model, and the device that it is on."""
 
-    engine: LLMEngine
+    requests: RequestsUnderWay
     device: torch.device
-    ids: Iterator[int] = field(default_factory=itertools.count)
 
 
 # Those in use, by what decides them (``ReaderSpec.model``); each goes with the last of its readers.
@@ -69,7 +68,7 @@ class VllmReader:
             spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
         )
         self._running = _running(spec)
-        self._engine = self._running.engine
+        self._engine = self._running.requests.engine
         self._longest = int(self._engine.model_config.max_model_len)
         self.stats = ReaderStats()
         self._head = self._encode([spec.shared_prefix])[0]  # of no text, the begin token
@@ -91,6 +90,10 @@ class VllmReader:
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's one prompt. See ``engine.reading.protocol.Reader``."""
+        return self.start(inputs)()
+
+    def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
+        """Hand prompts to vLLM. See ``engine.reading.protocol.StartingReader``."""
         texts = ["".join(pieces) for pieces in inputs]
         prompts = [
             fit(
@@ -103,14 +106,17 @@ class VllmReader:
             )
             for tokens, text, pieces in zip(self._encode(texts), texts, inputs, strict=True)
         ]
-        outputs = [self._refused(prompt) for prompt in prompts]
-        asked = {
+        tokens = {
             i: prompt.tokens
             for i, prompt in enumerate(prompts)
-            if outputs[i] is None and prompt.tokens is not None
+            if prompt.tokens is not None and self._refused(prompt) is None
         }
-        for i, result in self._generate(asked):
-            computed = len(asked[i]) - (result.num_cached_tokens or 0)
+        return partial(self._continued, prompts, self._running.requests.ask(tokens, self._sampling))
+
+    def _continued(self, prompts: list[Fitted], asked: Asked) -> list[ReadOutput]:
+        outputs = [self._refused(prompt) for prompt in prompts]
+        for i, result in self._running.requests.results(asked):
+            computed = len(asked.prompts[i]) - (result.num_cached_tokens or 0)
             self.stats.prompt_tokens += computed
             self.stats.padded_tokens += computed
             outputs[i] = self._output(prompts[i], result)
@@ -133,23 +139,6 @@ class VllmReader:
             reason = f"{prompt.length} tokens, vLLM has room for {self._longest - self._new_tokens}"
             return ReadOutput.failed(f"{reason}; {MORE_MEMORY}", prompt_tokens=prompt.length)
         return None
-
-    def _generate(self, prompts: dict[int, list[int]]) -> Iterator[tuple[int, RequestOutput]]:
-        """Hand all prompts to vLLM; results come as they end, with the prompt's key."""
-        keys: dict[str, int] = {}
-        try:
-            for key, tokens in prompts.items():
-                request = str(next(self._running.ids))
-                keys[request] = key
-                self._engine.add_request(request, {"prompt_token_ids": tokens}, self._sampling)
-            while self._engine.has_unfinished_requests():
-                for result in self._engine.step():
-                    if result.finished:
-                        yield keys.pop(result.request_id), result
-        finally:
-            # After an error the next call must not meet what this one left in the engine.
-            if keys:
-                self._engine.abort_request(list(keys))
 
     def _output(self, prompt: Fitted, result: RequestOutput) -> ReadOutput:
         (completion,) = result.outputs
@@ -176,7 +165,7 @@ def _running(spec: ReaderSpec) -> _Running:
     running = _IN_USE.get(spec.model)
     if running is None:
         on = _prepare(spec)
-        running = _IN_USE[spec.model] = _Running(_start(spec, on), on)
+        running = _IN_USE[spec.model] = _Running(RequestsUnderWay(_start(spec, on)), on)
     return running
 
 

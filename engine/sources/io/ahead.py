@@ -36,17 +36,20 @@ def _next(source: Iterable[Item]) -> tuple[Item, ...]:
     return ()
 
 
-def mapped(function: Callable[[Item], Made], items: Iterable[Item]) -> Generator[Made]:
+def mapped(
+    function: Callable[[Item], Made], items: Iterable[Item], *, to_the_end: bool = False
+) -> Generator[Made]:
     """Yield what a function makes of each item, some items at a time.
 
-    As many are under way as there are threads, up to four, and one more. What ``items`` or ``function`` raises
+    As many are under way as there are threads, up to four, and one more; ``to_the_end`` has one thread, which
+    works on every item that was taken, whatever ends the caller's loop. What ``items`` or ``function`` raises
     is raised in its place in the order, as if all were done one after another; items behind it may have been
     begun. One item alone is worked on in the thread of the caller.
     """
     if isinstance(items, Sized) and len(items) == 1:
         yield from map(function, items)
         return
-    threads = min(_MOST, len(os.sched_getaffinity(0)))
+    threads = 1 if to_the_end else min(_MOST, len(os.sched_getaffinity(0)))
     waiting: deque[Future[Made]] = deque()
     fault: BaseException | None = None
     source = iter(items)
@@ -65,7 +68,7 @@ def mapped(function: Callable[[Item], Made], items: Iterable[Item]) -> Generator
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            for one in waiting:
+            for one in () if to_the_end else waiting:
                 one.cancel()
     if fault is not None:
         raise fault

@@ -1,0 +1,183 @@
+"""Reads by ``ray.data.llm``, timed in an interpreter that has ``ray[llm]``; a peer of ``benchmarks.whole_evaluation``.
+
+    PYTHON_WITH_RAY_LLM -m benchmarks._ray_llm_peer IN.json OUT.json
+
+As somebody writes it who knows it: prefix caching, large batches of which several are under way, no chat template, and
+on a CPU the placement that takes no GPU. Nothing of the engine is imported.
+
+IN: ``model`` (a directory) and ``prompts``; further ``dtype`` (bfloat16), ``threads`` (2), ``max_tokens`` (16), ``stop``
+(["\\n"]), ``batch_size`` (64), ``cache_bytes`` (2 GiB, on a CPU), ``scene``: what happens meanwhile (nothing).
+
+- ``failed row``: the first prompt is made longer than the model's positions; ``kept`` (false) asks for
+  ``should_continue_on_error``.
+- ``killed actor``: when half of the rows are there, the process of the engine's actor is killed.
+- ``resume``: rows are written to Parquet as they come; when half are there the job ends, and is run again.
+
+OUT: ``outputs`` in the order of the prompts, null for a row that has none; ``seconds`` from the first row to the last, for
+as many rows as there are; ``rows`` that came; ``read`` by the engine, however often; ``failures``; ``error`` that ended the
+job; ``prompt_tokens``; versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """Read every prompt once, with what the scene asks for."""
+    scene, prompts = settings.get("scene", ""), list(settings["prompts"])
+    if scene == "failed row":
+        prompts[0] = prompts[0] * 2000
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "read")
+        rows: dict[int, dict[str, Any]] = {}
+        times: list[float] = []
+        error = ""
+        for part in range(2 if scene == "resume" else 1):
+            rows.clear()
+            try:
+                for row in _rows(settings, prompts, log):
+                    rows[row["id"]] = row
+                    times.append(time.perf_counter())
+                    if scene == "killed actor" and len(times) == len(prompts) // 2:
+                        _kill(log)
+                    if scene == "resume" and not part and len(times) >= len(prompts) // 2:
+                        break
+            except Exception as failed:
+                error = f"{type(failed).__name__}: {failed}"[-600:]
+        read = log.read_text().count("\n") if log.exists() else 0
+    # The rows of the first block come at once: what was read before it is not known.
+    first = sum(1 for at in times if at - times[0] < 0.01)
+    timed = (times[-1] - times[0]) * len(times) / max(1, len(times) - first) if times else 0.0
+    import ray
+    import vllm
+
+    return {
+        "outputs": [rows.get(place, {}).get("output") for place in range(len(prompts))],
+        "seconds": timed,
+        "rows": len(rows),
+        "read": read,
+        "failures": [row["failure"] for row in rows.values() if row.get("failure")],
+        "error": error,
+        "prompt_tokens": sum(row.get("tokens") or 0 for row in rows.values()),
+        "ray": ray.__version__,
+        "vllm": vllm.__version__,
+    }
+
+
+def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[dict[str, Any]]:
+    import ray
+    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
+
+    threads = int(settings.get("threads", 2))
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_DO_NOT_TRACK": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
+    }
+    os.environ |= environment
+    gpu = _has_gpu()
+    engine: dict[str, Any] = {
+        "dtype": settings.get("dtype", "bfloat16"),
+        "enable_prefix_caching": True,
+    }
+    if not gpu:
+        engine |= {
+            "kv_cache_memory_bytes": int(settings.get("cache_bytes", 2**31)),
+            "block_size": 32,
+            "enforce_eager": True,
+        }
+    if not ray.is_initialized():
+        ray.init(
+            address="local",
+            num_cpus=8,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    config = vLLMEngineProcessorConfig(
+        model_source=settings["model"],
+        engine_kwargs=engine,
+        batch_size=int(settings.get("batch_size", 64)),
+        concurrency=1,
+        should_continue_on_error=bool(settings.get("kept", False)),
+        chat_template_stage=False,
+        log_engine_metrics=False,  # no metrics are looked at, and Ray's need packages of their own
+        runtime_env={"env_vars": environment},
+        placement_group_config=None if gpu else {"bundle_per_worker": {"CPU": 1}},
+    )
+    sampling = {
+        "temperature": 0,
+        "max_tokens": int(settings.get("max_tokens", 16)),
+        "stop": settings.get("stop", ["\n"]),
+    }
+    place = str(log)
+
+    def taken(row: dict[str, Any]) -> dict[str, Any]:
+        with Path(place).open("a") as stream:
+            stream.write(f"{row['id']}\n")
+        return {
+            "id": row["id"],
+            "output": row["generated_text"].strip(),
+            "tokens": row["num_input_tokens"],
+            "failure": "",
+        }
+
+    processor = build_processor(
+        config,
+        preprocess=lambda row: {
+            "prompt": row["prompt"],
+            "sampling_params": sampling,
+            "id": row["id"],
+        },
+        postprocess=taken,
+    )
+    rows = [{"id": place, "prompt": prompt} for place, prompt in enumerate(prompts)]
+    blocks = max(1, len(rows) // int(settings.get("batch_size", 64)))
+    dataset = processor(ray.data.from_items(rows, override_num_blocks=blocks))
+    for row in dataset.iter_rows():
+        failure = row.get("__inference_error__") or ""
+        yield {**row, "failure": failure, "output": None if failure else row["output"]}
+
+
+def _kill(log: Path) -> None:
+    """Kill the process of the actor that has the engine."""
+    listed = subprocess.run(
+        ["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True
+    )
+    own = {os.getpid()}
+    lines = [line.split(None, 2) for line in listed.stdout.splitlines()[1:]]
+    for _ in range(6):  # this process and all that it started
+        own |= {int(pid) for pid, parent, _ in lines if int(parent) in own}
+    for pid, _, command in lines:
+        if int(pid) in own and "vLLMEngineStageUDF" in command:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def main() -> None:
+    source, target = map(Path, sys.argv[1:])
+    settings = json.loads(source.read_text(encoding="utf-8"))
+    target.write_text(json.dumps(measure(settings)) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":  # workers import this module again
+    main()

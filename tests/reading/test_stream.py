@@ -1,0 +1,134 @@
+"""In one process, a unit is started, and another committed, while one is read; nothing that was read is lost."""
+
+import threading
+
+import pytest
+
+from engine.messages.errors import WriteError
+from engine.reading.plan import cut_units
+from engine.reading.protocol import ReaderStats, ReadOutput
+from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes, read_here
+from tests.conftest import SPEC, planned
+
+SOON = 20.0  # seconds that anything may take here
+
+
+class Reader:
+    """Starts reads; ``on_finish`` is called as they are done, with the text of the first."""
+
+    def __init__(self, on_finish=lambda text: None):
+        self.stats, self.on_finish = ReaderStats(), on_finish
+        self.started = []
+        self.new = threading.Condition()
+
+    def read(self, inputs):
+        return self.start(inputs)()
+
+    def start(self, inputs):
+        first = inputs[0][0]
+        with self.new:
+            self.started.append(first)
+            self.new.notify_all()
+
+        def finish():
+            self.on_finish(first)
+            return [ReadOutput(text.upper(), 1, 1, False) for (text,) in inputs]
+
+        return finish
+
+    def wait_for(self, first):
+        with self.new:
+            assert self.new.wait_for(lambda: first in self.started, SOON), f"{first} not started"
+
+
+class Logging(Host):
+    """Commits by a function, and remembers what was committed."""
+
+    def __init__(self, reader, on_commit=lambda text: None):
+        super().__init__([SPEC], [None])
+        self.own, self.on_commit, self.committed = reader, on_commit, []
+
+    def load(self, spec):
+        return self.own
+
+    def commit(self, done):
+        first = done.outputs["output"][0].lower()
+        self.on_commit(first)
+        self.committed.append(first)
+        return done
+
+
+def read(host, texts=("a", "b", "c")):
+    plan = planned(list(texts))
+    ready = Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(cut_units(plan, 1))))
+    return read_here([0], [ready], host)
+
+
+def firsts(done):
+    return [unit.outputs["output"][0].lower() for unit in done]
+
+
+def test_the_next_unit_is_started_before_one_is_done():
+    following = {"a": "b", "b": "c"}
+    reader = Reader(lambda text: text in following and reader.wait_for(following[text]))
+    assert firsts(read(Logging(reader))) == ["a", "b", "c"]
+    assert reader.started == ["a", "b", "c"]
+
+
+def test_a_unit_is_committed_while_the_next_one_is_read():
+    committing, reading = threading.Event(), threading.Event()
+
+    def on_finish(text):
+        if text == "b":
+            assert committing.wait(SOON), "the commit waits for the next unit"
+            reading.set()
+
+    def on_commit(text):
+        if text == "a":
+            committing.set()
+            assert reading.wait(SOON), "the next unit waits for the commit"
+
+    host = Logging(Reader(on_finish), on_commit)
+    assert firsts(read(host)) == host.committed == ["a", "b", "c"]
+
+
+def test_a_commit_that_fails_ends_the_reading_with_its_error():
+    def on_commit(text):
+        if text == "b":
+            raise WriteError("the disk is full")
+
+    host = Logging(Reader(), on_commit)
+    done = read(host, "abcdef")
+    assert firsts([next(done)]) == ["a"]
+    with pytest.raises(WriteError, match="full"):
+        list(done)
+    # What was read beside it is kept where that can be done; nothing more was read.
+    assert host.committed == ["a", "c"]
+
+
+def test_an_interrupt_waits_until_what_was_read_is_committed():
+    interrupted = threading.Event()
+
+    def on_finish(text):
+        if text == "b":
+            interrupted.set()
+            raise KeyboardInterrupt
+
+    host = Logging(Reader(on_finish), lambda text: interrupted.wait(SOON))
+    with pytest.raises(KeyboardInterrupt):
+        list(read(host))
+    assert host.committed == ["a"]
+
+
+def test_a_reader_that_cannot_start_a_unit_does_it_read_by_read():
+    class Refusing(Reader):
+        def start(self, inputs):
+            if len(inputs) > 1 or inputs[0][0] == "b":
+                raise ValueError("no such token")
+            return super().start(inputs)
+
+    plan = planned(["a", "b", "c"])
+    ready = Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(cut_units(plan, 9))))
+    (done,) = read_here([0], [ready], Logging(Refusing()))
+    assert [failure.reason for failure in done.failures.values()] == ["ValueError: no such token"]
+    assert done.outputs["output"].to_list() == ["A", "C"]
