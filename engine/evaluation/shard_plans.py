@@ -96,8 +96,8 @@ class Planner:
         both, singles = self.work.lists(job, cut, 0), alone(pairs_to_label(cut))
         decide = self._decider(cut)
         lists = both.unique(IDENTITY, maintain_order=True)
-        # Whole lists, which come after single passages, are read in any case.
-        known = both.slice(singles.height) if before is None else before
+        whole = both.slice(singles.height)  # comes after single passages, and is read in any case
+        known = whole if before is None else pl.concat([whole, before.select(whole.columns)])
         wanted = self._wanted(lists.join(known, on=IDENTITY, how="semi"), inputs)
         if before is not None and before[_PASS].first() == self.listing.made:
             return wanted, bool(before[_LAST].first())

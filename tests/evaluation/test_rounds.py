@@ -103,10 +103,11 @@ def test_a_clear_lead_is_told_from_some_of_the_queries(tmp_path, options):
     assert not set(rest.asked) & set(reader.asked)
 
 
-def test_equal_runs_are_read_to_the_end_as_in_a_full_evaluation(tmp_path):
+@pytest.mark.parametrize("lazy", [False, True])
+def test_equal_runs_are_read_to_the_end_as_in_a_full_evaluation(tmp_path, lazy):
     inputs = made(queries=60, better=0.05)
-    found = run(tmp_path / "until", inputs)
-    full = run(tmp_path / "full", inputs, until=None)
+    found = run(tmp_path / "until", inputs, lazy=lazy)
+    full = run(tmp_path / "full", inputs, until=None, lazy=lazy)
     assert amount(found, "queries_not_read") == 0
     assert_frame_equal(found.query_scores, full.query_scores, check_exact=True)
     assert_frame_equal(found.downstream, full.downstream, check_exact=True)
