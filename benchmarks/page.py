@@ -157,7 +157,7 @@ def _traces(listed: pl.DataFrame, annotator: str, draw: np.random.Generator) -> 
 def _summary(queries: int, k: int) -> dict[str, Any]:
     return {
         "configuration": {
-            "metric": "em", "confidence": 0.95, "resamples": 0, "relevant": "pool", "annotators": list(_ANNOTATORS), "own_annotators": [],
+            "metric": "em", "confidence": 0.95, "resamples": 0, "seed": 0, "relevant": "pool", "annotators": list(_ANNOTATORS), "own_annotators": [],
             "k": k, "end_to_end_k": k,
         },
         "means": [

@@ -21,6 +21,7 @@ from engine.machine.model_files import cache_directory
 from engine.planning.forecast import PlanSettings
 from engine.report.audit import Origin, input_files, name_files
 from engine.report.identity import refuse_another
+from engine.report.page.live import live_page
 from engine.report.summary import SHARDS
 from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.locations import Location
@@ -132,7 +133,11 @@ def evaluate_and_report(
     if not overwrite:
         refuse_another(out, conditions, digests, runs=len(shards.runs))
     step("preparing labels and the reader, which may be a model to convert or to load")
-    with shown_progress(then="scoring, and computing statistics") as on_progress:
+    asked = {**name_files(files), **settings[0].flat()}
+    with (
+        shown_progress(then="scoring, and computing statistics") as shown,
+        live_page(out, asked, shown) as on_progress,
+    ):
         context = Context(store=store, on_progress=on_progress, on_event=event)
         done = study_shards(shards, conditions, context, folder)
     result = done.evaluations[done.main]

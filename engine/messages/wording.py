@@ -50,11 +50,7 @@ _LONGEST = 80
 
 
 def cut(text: str, letters: int) -> str:
-    """A text in one line, of at most so many letters.
-
-    >>> cut("a\nlong name", 6)
-    'a lon…'
-    """
+    """A text in one line, of at most so many letters."""
     line = " ".join(text.split())
     return line if len(line) <= letters else f"{line[: letters - 1]}…"
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from engine.reading.costs import SINGLE, WHOLE
 from engine.reading.plan import read_key
 from engine.reading.prompting.prompts import Prompt
 from engine.report.findings import Findings
@@ -67,16 +66,5 @@ class Calls:
         """The reader's call of a list; None where it cannot be told from calls in other roles."""
         keys = dict.fromkeys(self._keys.get((query_id, tuple(doc_ids)), []))
         calls = [call for key in keys if (call := self.of_key(key, query, passages))]
-        own = [call for call in calls if call[0] == 0]
-        calls = own or calls
-        return calls[0] if own or len(calls) == 1 else None
-
-
-def seconds(findings: Findings) -> dict[str, float]:
-    """How long a call of each kind took on the mean, where some were made now."""
-    kinds = findings.summary["reading"].get("kinds") or {}
-    return {
-        kind: kinds[kind]["reader_seconds"] / kinds[kind]["done"]
-        for kind in (SINGLE, WHOLE)
-        if kind in kinds and kinds[kind]["done"] and kinds[kind].get("reader_seconds")
-    }
+        found = [call for call in calls if call[0] == 0] or calls
+        return found[0] if found and (found[0][0] == 0 or len(calls) == 1) else None

@@ -24,17 +24,12 @@ def answer(findings: Findings) -> Answer:
     # The first sentence says which; what follows it says by how much.
     headline, _, by = said[0].partition(". ")
     reasons = [*([by] if by else []), *said[1:]]
-    return Answer(sentence(headline), reasons, _facts(findings), header.lines(summary))
-
-
-def _facts(findings: Findings) -> list[tuple[str, str]]:
     costs = costs_together(findings.roles.values())
     facts = [("LLM calls", calls_line(costs) if costs.wanted else "none")]
-    date = (findings.summary.get("audit") or {}).get("date")
-    if date:
+    if date := (summary.get("audit") or {}).get("date"):
         # To the minute: 2026-11-23 08:34, in UTC.
         facts.append(("date", f"{date[:16].replace('T', ' ')} UTC"))
-    return facts
+    return Answer(sentence(headline), reasons, facts, header.lines(summary))
 
 
 def overview_grids(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Grid]:

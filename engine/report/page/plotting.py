@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from engine.messages.wording import cut
 
 if TYPE_CHECKING:
@@ -55,16 +57,8 @@ def draw_intervals(
         joined: which points a line joins with their neighbours.
     """
     colour, upright = COLOURS[series % len(COLOURS)], bool(joined)
-    errors = [
-        [
-            0.0 if math.isnan(low) else max(0.0, value - low)
-            for value, (low, _) in zip(values, bounds, strict=True)
-        ],
-        [
-            0.0 if math.isnan(high) else max(0.0, high - value)
-            for value, (_, high) in zip(values, bounds, strict=True)
-        ],
-    ]
+    lows, highs = np.array(bounds, float).reshape(-1, 2).T
+    errors = np.nan_to_num(np.maximum(0.0, [values - lows, highs - values]))
     x, y = (places, values) if upright else (values, places)
     axes.errorbar(
         x,

@@ -16,7 +16,7 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import cut
 from engine.report.findings import SUCCESS, Findings
 from engine.report.grids import labelling
-from engine.report.page.calls import Calls, prompts_of, seconds
+from engine.report.page.calls import Calls, prompts_of
 from engine.report.page.slices import Slices
 from engine.tables import (
     ANNOTATOR,
@@ -292,14 +292,10 @@ class _Details:
 
 def _trimmed(trace: Sequence[Any]) -> list[Any]:
     """A trace without the empty values at its end: most annotators leave most columns empty."""
-    values = [_number(value) if isinstance(value, float) else value for value in trace]
+    values = [_rounded(value, 4) if isinstance(value, float) else value for value in trace]
     while len(values) > 1 and not values[-1]:
         values.pop()
     return values
-
-
-def _number(value: float) -> float | None:
-    return round(value, 4) if math.isfinite(value) else None
 
 
 def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()) -> dict[str, Any]:
@@ -325,7 +321,7 @@ def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()
         "filters": usable,
         "slices": [[one.field, one.names] for one in made],
         "prompts": [parts for _, parts in prompts_of(findings)] if findings.sources else [],
-        "seconds": seconds(findings),
+        "kinds": findings.summary["reading"].get("kinds") or {},
         "queries": [
             [
                 row.query_id,
@@ -345,5 +341,5 @@ def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()
     }
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(value, 3)
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, digits)

@@ -78,7 +78,7 @@ def rendered(
         .render(
             style=as_it_is(source("page.css")),
             single_file=single_file,
-            settings=[(name, _value(value)) for name, value in settings.items()],
+            settings=settings,
             pictures=_for_the_page(drawn),
             **content,
         )
@@ -207,9 +207,3 @@ def as_it_is(text: str) -> Any:
     from markupsafe import Markup
 
     return Markup(text)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)

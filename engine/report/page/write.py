@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from urllib.parse import quote
 
 from engine.labels.registry import ANNOTATORS
 from engine.report.findings import Findings
@@ -12,7 +11,6 @@ from engine.report.page import drawings, figures, overview, queries, slices
 from engine.report.page.content import typeset_grid
 from engine.report.page.render import (
     BESIDE,
-    PAGE,
     Written,
     as_it_is,
     rendered,
@@ -57,7 +55,7 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         drawn,
         single_file=single_file,
         settings=findings.configuration,
-        title=_title(findings),
+        runs=findings.runs,
         answer=overview.answer(findings),
         notes=overview.notes(findings),
         script=as_it_is(source("page.js")),
@@ -65,28 +63,9 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         annotators={
             name: ANNOTATORS[name].meaning for name in findings.annotators if name in ANNOTATORS
         },
-        conditions=_conditions(findings),
+        conditions=(findings.summary.get("study") or {"conditions": []})["conditions"],
         with_passages=findings.sources is not None,
         data=as_it_is(queries.escaped(data)),
         inlined=[as_it_is(script) for script in inlined],
     )
-    tables = list(grids.values())
-    return write_files(page, drawn, tables, folder, single_file=single_file, also=names)
-
-
-def _title(findings: Findings) -> str:
-    names = ", ".join(findings.runs[:3]) + (", …" if len(findings.runs) > 3 else "")
-    return f"{names}: erag-engine" if names else "erag-engine"
-
-
-def _conditions(findings: Findings) -> list[tuple[str, str]]:
-    """The names of a study's other conditions, and where their pages are."""
-    study = findings.summary.get("study") or {"conditions": []}
-    return [
-        (
-            f"{one['reader']}, {one['augmentation']}, k = {one['k']}",
-            f"{quote(one['directory'])}/{PAGE}",
-        )
-        for one in study["conditions"]
-        if one["directory"] != "."
-    ]
+    return write_files(page, drawn, [*grids.values()], folder, single_file=single_file, also=names)

@@ -173,7 +173,8 @@ const kindsOf = (query) => FILTERS.filter(({test}) => test(query)).map(({name, m
 // How long calls took: calls run together, so that the time of a single one is not known.
 function pace() {
   const names = {single: "on one passage", whole: "on a whole list"};
-  const known = Object.entries(data.seconds).map(([kind, seconds]) => `${seconds.toPrecision(2)} s ${names[kind]}`);
+  const known = Object.entries(data.kinds).filter(([kind, costs]) => names[kind] && costs.done && costs.reader_seconds)
+    .map(([kind, costs]) => `${(costs.reader_seconds / costs.done).toPrecision(2)} s ${names[kind]}`);
   return known.length ? element("p", {className: "quiet"}, `An LLM call of this evaluation took ${known.join(" and ")} on average. Calls run together, so that the time of a single call is not known.`) : "";
 }
 
