@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine.statistics import bounded
-from engine.statistics.cells import Ints
+from engine.statistics.arrays import Ints
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.runs import place_of
 from engine.statistics.until import decided

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-Floats = npt.NDArray[np.float64]
+from engine.statistics.arrays import Floats
 
 # Steps of the integral. They are even at first and grow by this share later: the integrand ends as a bell where
 # many values differ from c, and as a power of 1 / u where few do. It has ended where a part is e^-36.

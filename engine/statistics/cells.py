@@ -6,15 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from engine.statistics.arrays import Floats, Ints
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.resampling import Replicates, replicate
 from engine.tables import ANNOTATOR, CLUSTER, MEASURE, QUERY_ID, RUN, VALUE, K
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 # The cluster of each query, by its id; None where queries are independent.
 Clusters = Mapping[str, int] | None
 _PLACE = "_place"

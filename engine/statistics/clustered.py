@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import stdtrit
 
+from engine.statistics.arrays import Floats, Ints, Mask
 from engine.statistics.difference_tests import DifferenceTest
 from engine.statistics.intervals import IntervalMethod
 from engine.statistics.inversion import MOST_CELLS
@@ -22,16 +22,12 @@ from engine.statistics.methods import (
     FEW_RARER,
     LEAST_OF_MANY,
     LEAST_QUERIES,
-    Mask,
     Method,
     Side,
     method_for,
     side,
 )
 from engine.statistics.studentized import studentized
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 
 # Values without each cluster that differ by less are equal but for rounding.
 _NO_SPREAD = 1e-12

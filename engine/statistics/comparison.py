@@ -10,11 +10,10 @@ from itertools import combinations, product
 from operator import eq
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from engine import tables
+from engine.statistics.arrays import Floats, Ints
 from engine.statistics.cells import Cell, only, replicate_cells
 from engine.statistics.clustered import enough_clusters, from_clusters, incomparable
 from engine.statistics.correlation import Bootstrap, Correlation, describe, undefined
@@ -51,8 +50,6 @@ from engine.tables import (
     p_of,
 )
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 # What a difference's interval and p-value come from.
 RESAMPLING = "resampling"
 PERMUTATION = "permutation"

@@ -7,19 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from engine.messages.checked import Checked, Natural, Positive, Within
 from engine.messages.errors import InputError
+from engine.statistics.arrays import Floats, Ints
 from engine.statistics.clustered import from_clusters, independent_queries, method_by_cluster
 from engine.statistics.intervals import IntervalMethod, interval
 from engine.statistics.inversion import inverted
 from engine.statistics.methods import Method, Side, method_for, side
 from engine.statistics.resampling import Replicates
 from engine.statistics.studentized import studentized
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 
 # Decimals at which scores are compared: sums of the same labels in another order differ in the last
 # bits, and must not rank.

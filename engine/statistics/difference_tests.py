@@ -29,11 +29,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtr, stdtrit
 
+from engine.statistics.arrays import Floats, Ints
 from engine.statistics.resampling import for_each_block_of_orders
 from engine.statistics.studentized import standard_error
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 
 # Differences and standard errors below these are rounding errors of 0. Both are of the order of 1 / n.
 _NO_DIFFERENCE = 1e-12

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from engine.statistics.arrays import Floats, Ints, Signs
 from engine.statistics.correlation import DECIMALS, Bootstrap
-from engine.statistics.leads import Differences, Ints, paired_intervals
-from engine.statistics.resampling import Signs, for_each_block_of_signs, weighted_sums
+from engine.statistics.leads import Differences, paired_intervals
+from engine.statistics.resampling import for_each_block_of_signs, weighted_sums
 from engine.statistics.until import decided
-
-Floats = npt.NDArray[np.float64]
 
 
 def mean_differences(

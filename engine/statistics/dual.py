@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from engine import tables
+from engine.statistics.arrays import Ints, Mask
 from engine.statistics.bounded import mean_interval
-from engine.statistics.cells import Clusters, Ints, numbered
+from engine.statistics.cells import Clusters, numbered
 from engine.statistics.correlation import Bootstrap
 from engine.tables import DOC_ID, DOCUMENT_LABEL, QUERY_ID, RANK, RUN, WORD_LABEL, K
-
-Mask = npt.NDArray[np.bool_]
 
 PROBABILITIES = ("P(Doc)", "P(Word)", "P(Doc ∩ Word)", "P(Doc | Word)", "P(Word | Doc)")
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import betaincinv, ndtr, ndtri
 
-Floats = npt.NDArray[np.float64]
+from engine.statistics.arrays import Floats
+
 IntervalMethod = Literal["percentile", "bca"]
 RESAMPLING: tuple[IntervalMethod, ...] = get_args(IntervalMethod)
 

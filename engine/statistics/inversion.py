@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-Floats = npt.NDArray[np.float64]
+from engine.statistics.arrays import Floats
+
 # Of tau and of rho: (low, high).
 Bounds = tuple[tuple[float, float], tuple[float, float]]
 # The axes that a table is summed over for each correlation: one, or two whose difference is meant.

@@ -21,13 +21,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import stdtr, stdtrit
 
+from engine.statistics.arrays import Floats, Ints
 from engine.statistics.bounded import Weighed, lower_bound, lower_tail, weighed
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 
 # How far differences may exceed their range by rounding.
 _ROUNDING = 1e-9

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from engine.statistics.arrays import Floats
 
 
 @dataclass(frozen=True)

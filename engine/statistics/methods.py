@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from engine.statistics.arrays import Floats, Mask
 from engine.statistics.intervals import IntervalMethod
 from engine.statistics.inversion import MOST_CELLS
 
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 Method = IntervalMethod | Literal["studentized", "inverted"]
 
 LEAST_QUERIES = 11

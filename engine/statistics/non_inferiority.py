@@ -15,8 +15,9 @@ from typing import Literal
 
 import numpy as np
 
+from engine.statistics.arrays import Floats, Ints
 from engine.statistics.correlation import DECIMALS
-from engine.statistics.leads import Floats, Ints, paired_intervals
+from engine.statistics.leads import paired_intervals
 from engine.statistics.power import queries_needed
 
 # Of each of the two tests.

@@ -26,10 +26,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from engine.statistics.arrays import Floats, Ints, Signs
+
 Singles = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.intp]
-Signs = npt.NDArray[np.int8]
 
 # A side with at most this many values gets a block for each, so that no pair is left inside a block.
 _FEW_VALUES = 64

@@ -7,13 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
+from engine.statistics.arrays import Floats, Ints
 from engine.statistics.correlation import DECIMALS
-from engine.statistics.leads import Ints
-
-Floats = npt.NDArray[np.float64]
 
 # The probability with which a difference of the assumed size should be found (Cohen 1988).
 POWER = 0.8

@@ -13,12 +13,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from engine.statistics.arrays import Floats, Ints, Signs
 from engine.statistics.pairs import PairTable, leave_one_out, pair_table, pair_weights, tau_and_rho
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 Counts = npt.NDArray[np.int32]
-Signs = npt.NDArray[np.int8]
 
 # Resamples drawn from one random stream. Fixed: the draws must not depend on threads or memory. More
 # than this gains nothing and takes memory.

@@ -11,14 +11,14 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from engine import tables
+from engine.statistics.arrays import Floats, Ints
 from engine.statistics.cells import Cell, Clusters, numbered, on_shared_queries
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.differences import chances_above, mean_differences
-from engine.statistics.leads import Differences, Ints
+from engine.statistics.leads import Differences
 from engine.statistics.systems import soft_pairwise_accuracy, system_agreement
 from engine.tables import (
     AGREEMENT,
@@ -44,7 +44,6 @@ from engine.tables import (
     p_of,
 )
 
-Floats = npt.NDArray[np.float64]
 Row = dict[str, Any]
 _NO_FIGURES = dict.fromkeys(
     (difference_of(END_TO_END), low_of(END_TO_END), high_of(END_TO_END), p_of(END_TO_END)), math.nan

@@ -17,12 +17,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import stdtrit
 
+from engine.statistics.arrays import Floats
 from engine.statistics.bounded import Weighed, lower_bound, weighed
-
-Floats = npt.NDArray[np.float64]
 
 # With fewer lists, no interval holds that is narrow enough to say something.
 LEAST_LISTS = 20

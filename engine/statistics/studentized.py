@@ -6,11 +6,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import stdtr, stdtrit
 
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+from engine.statistics.arrays import Floats, Mask
 
 # Queries' worth of spread that is added to that of the rarer ones. Three of them may by chance have
 # almost the same score, which says little about how far others would lie; without it intervals of

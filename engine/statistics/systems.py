@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from engine.statistics.arrays import Floats, Ints
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.intervals import interval
 from engine.statistics.resampling import Counts, for_each_block, weighted_sums
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)

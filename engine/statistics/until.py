@@ -21,12 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
+from engine.statistics.arrays import Floats
 from engine.statistics.power import MOST_QUERIES, POWER
-
-Floats = npt.NDArray[np.float64]
 
 # Shares of the capital that are bet, and what part of the capital each has. Chosen by simulation: runs that differ on
 # 5% to 30% of 1,362 questions, with leads of 2.5 to 6 standard errors at their end.
