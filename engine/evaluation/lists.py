@@ -43,15 +43,12 @@ class Parts(Gathered, Protocol):
 
     def queries(self, part: int) -> pl.DataFrame:
         """``query_id``, ``query`` and ``is_evaluated`` of the queries of a part."""
-        ...
 
     def keep(self, part: int, run: int, lists: pl.DataFrame) -> None:
         """Keep the lists of a run for the queries of a part (``ROWS``)."""
-        ...
 
     def kept(self, part: int) -> pl.DataFrame:
         """The lists of all runs for the queries of a part, run after run."""
-        ...
 
 
 class HeldPart(OnePart):

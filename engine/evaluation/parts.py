@@ -87,31 +87,25 @@ class Parts(Protocol):
 
     def plan(self, job: str, shard: int) -> pl.DataFrame | None:
         """The plan of a job, if there is one."""
-        ...
 
     def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
         """The plan of a job, which was made."""
-        ...
 
     def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None: ...
 
     def clear_plans(self) -> None:
         """Remove what is only needed until all shards are scored."""
-        ...
 
     def keep(self, shard: Shard, done: Done) -> None: ...
 
     def done(self, shard: Shard) -> Done:
         """A shard that was scored."""
-        ...
 
     def reads(self, shard: Shard) -> pl.DataFrame:
         """The table of reads of a shard that was scored, of all roles."""
-        ...
 
     def unfinished(self, shards: Sequence[Shard]) -> set[int]:
         """The numbers of the shards that are not scored yet, or without reads that failed."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

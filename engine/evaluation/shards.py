@@ -85,52 +85,41 @@ class InputShards(Protocol):
     @property
     def shards(self) -> tuple[Shard, ...]:
         """All shards; every query evaluated is in one."""
-        ...
 
     @property
     def runs(self) -> tuple[str, ...]:
         """The names of all runs, in order."""
-        ...
 
     @property
     def edited(self) -> tuple[PerturbedRun, ...]:
         """The perturbed runs and their originals."""
-        ...
 
     @property
     def queries_file(self) -> Location | None:
         """Where the queries come from; None for tables that were not read from a file."""
-        ...
 
     def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
         """The inputs of one shard, without clusters; without ``passages`` the corpus is empty."""
-        ...
 
     @property
     def unmatchable(self) -> tuple[str, ...]:
         """Of ``EvaluationInputs.unmatchable`` of all queries, the first at least."""
-        ...
 
     @property
     def tables(self) -> Collection[str]:
         """The names of the inputs of annotators."""
-        ...
 
     def queries(self) -> pl.DataFrame:
         """All queries evaluated, in the order of their file, with their ``cluster`` where that was asked for."""
-        ...
 
     def clusters(self) -> Clusters:
         """The clusters of all queries, if there are any."""
-        ...
 
     def within(self, k: int) -> Within:
         """What of all inputs is within a cutoff, of which shards may have more."""
-        ...
 
     def first(self, queries: FirstQueries) -> InputShards:
         """The inputs of some queries alone, in as many shards."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

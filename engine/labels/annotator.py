@@ -41,7 +41,6 @@ class EvaluationSettings(Protocol):
 
     def options(self, kind: type[Options]) -> Options:
         """An annotator's options, by their class."""
-        ...
 
 
 @dataclass(frozen=True)

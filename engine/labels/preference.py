@@ -17,7 +17,7 @@ from engine.labels.annotator import (
     Material,
     Scale,
 )
-from engine.labels.traces import trace_given
+from engine.labels.traces import complete
 from engine.messages.checked import Checked
 from engine.messages.notes import count_note
 from engine.sources.runs.preferences import preferences_of, read_preferences
@@ -129,7 +129,7 @@ def _label(material: Material) -> Labelled:
     unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)
     return Labelled(
         labels,
-        trace_given(labels),
+        complete(labels),
         {_COUNTED.name: counted_labels},
         (
             count_note(

@@ -6,7 +6,7 @@ import polars as pl
 
 from engine import tables
 from engine.labels.annotator import Annotator, InputTable, Labelled, Material
-from engine.labels.traces import trace_given
+from engine.labels.traces import complete
 from engine.messages.notes import Note, count_note
 from engine.sources.runs.qrels import qrels_of, read_qrels
 from engine.tables import DOC_ID, LABEL, QUERY_ID
@@ -53,7 +53,7 @@ def _label(material: Material) -> Labelled:
         ),
         _beyond_lists(material),
     )
-    return Labelled(labels, trace_given(labels), notes=notes, unjudged=unjudged)
+    return Labelled(labels, complete(labels), notes=notes, unjudged=unjudged)
 
 
 def _beyond_lists(material: Material) -> Note:

@@ -93,11 +93,6 @@ def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFra
     )
 
 
-def trace_given(labels: pl.DataFrame) -> pl.DataFrame:
-    """Traces of labels that come from outside: they have nothing behind them here."""
-    return complete(labels)
-
-
 def _gold_article(labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.Series:
     rows = labels.join(
         corpus.select(DOC_ID, ARTICLE_ID), on=DOC_ID, how="left", maintain_order="left"

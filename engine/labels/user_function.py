@@ -10,7 +10,7 @@ import polars as pl
 
 from engine import tables
 from engine.labels.annotator import Annotator, Labelled, Material
-from engine.labels.traces import trace_given
+from engine.labels.traces import complete
 from engine.messages.errors import InputError
 from engine.messages.wording import number_of, quoted, reason_of
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, TEXT, TITLE
@@ -39,7 +39,7 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
         labels = label_by_function(
             name, function, material.pairs, material.queries, material.corpus
         )
-        return Labelled(labels, trace_given(labels))
+        return Labelled(labels, complete(labels))
 
     return Annotator(name=name, label=label)
 

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-import numpy as np
-
 from engine.messages.checked import Checked, Natural, Positive, Within
 from engine.messages.errors import InputError
 from engine.statistics.arrays import Floats, Ints

@@ -13,7 +13,7 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.labels import from_function
 from engine.labels.annotator import Annotator, Labelled
-from engine.labels.traces import trace_given
+from engine.labels.traces import complete
 from engine.messages.errors import InputError
 from engine.report.answer import answer_parts
 from engine.report.printed import full_lines, full_tables
@@ -191,7 +191,7 @@ def test_labels_above_one_of_a_users_own_annotator_ask_for_a_threshold_too(tmp_p
         labels = material.pairs.with_columns(
             pl.lit("minutes").alias("annotator"), pl.lit(2.5).alias("label")
         ).select(list(tables.LABELS))
-        return Labelled(labels, trace_given(labels))
+        return Labelled(labels, complete(labels))
 
     minutes = Annotator(name="minutes", label=label)
     settings = Settings.of(k=3, annotators=(minutes,), end_to_end=False, measures="P@3")

@@ -31,11 +31,9 @@ class OnDevice(Protocol):
 
     def numbers(self) -> Sequence[Numbers]:
         """These numbers, which travel there with the tokens."""
-        ...
 
     def begin(self, numbers: Sequence[torch.Tensor]) -> None:
         """Take them, on the device."""
-        ...
 
 
 class EncoderAttention(OnDevice, Protocol):
@@ -47,7 +45,6 @@ class EncoderAttention(OnDevice, Protocol):
         """Shapes: query, key, value and result (tokens, heads * width), bias (heads, 2 L - 1) with L the
         longest length or more: at L - 1 + d what is added to the score of a key d tokens behind the query.
         """
-        ...
 
 
 class CrossAttention(OnDevice, Protocol):
@@ -57,11 +54,9 @@ class CrossAttention(OnDevice, Protocol):
         """Shapes: query and result (reads, heads * width), bias (heads, n): what is added to the
         scores of the first n tokens of every read, and to no others.
         """
-        ...
 
     def keep(self, rows: Sequence[int], chosen: torch.Tensor) -> None:
         """Go on with these reads only, in this order; ``chosen`` has the same numbers on the device."""
-        ...
 
 
 def softmax(scores: torch.Tensor) -> torch.Tensor:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from engine.messages.errors import InputError
-from engine.sources.io.json_text import DuplicateKeyError, json_items
-from engine.sources.io.lines import read_json_lines, read_text, start_of
+from engine.sources.io.json_text import json_items
+from engine.sources.io.lines import broken_json, read_json_lines, read_text, start_of
 from engine.sources.io.locations import Location
 from engine.sources.io.skipping import SkipBad
 
@@ -59,12 +58,5 @@ def _items(path: Location, text: str, what: str) -> Iterator[tuple[int, Any]]:
             line += text.count("\n", counted, place)
             counted = place
             yield line, value
-    except DuplicateKeyError as error:
-        raise InputError(str(error), "keep one of them", path=path, line=line) from None
-    except json.JSONDecodeError as error:
-        problem = f"broken JSON ({error.msg}, column {error.colno})"
-        raise InputError(problem, f"give {what}", path=path, line=error.lineno) from None
     except ValueError as error:
-        raise InputError(
-            f"broken JSON ({str(error)[:60]})", f"give {what}", path=path, line=line
-        ) from None
+        raise broken_json(path, what, error, line) from None

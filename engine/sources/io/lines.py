@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from engine.messages.errors import InputError
@@ -33,7 +33,7 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
     number = 0
     try:
         with open_decompressed(path) as stream:
-            read = functools.partial(stream.readline, LONGEST_LINE + 1)
+            read = partial(stream.readline, LONGEST_LINE + 1)
             for number, line in enumerate(iter(read, b""), 1):
                 if len(line) > LONGEST_LINE:
                     raise InputError(
@@ -204,10 +204,18 @@ def read_json_document(path: Location, what: str) -> Any:
     content = read_document(path, what)
     try:
         return parse_json(content)
-    except DuplicateKeyError as error:
-        raise InputError(str(error), "keep one of them", path=path) from None
-    except json.JSONDecodeError as error:
-        problem = f"broken JSON ({error.msg}, column {error.colno})"
-        raise InputError(problem, f"give {what}", path=path, line=error.lineno) from None
     except ValueError as error:
-        raise InputError(f"broken JSON ({str(error)[:60]})", f"give {what}", path=path) from None
+        raise broken_json(path, what, error) from None
+
+
+def broken_json(
+    path: Location, what: str, error: ValueError, line: int | None = None
+) -> InputError:
+    """The error for what ``parse_json`` refuses; ``line`` is that of the value, where it is known."""
+    fault = partial(InputError, path=path)
+    if isinstance(error, DuplicateKeyError):
+        return fault(str(error), "keep one of them", line=line)
+    if isinstance(error, json.JSONDecodeError):
+        problem = f"broken JSON ({error.msg}, column {error.colno})"
+        return fault(problem, f"give {what}", line=error.lineno)
+    return fault(f"broken JSON ({str(error)[:60]})", f"give {what}", line=line)

@@ -25,39 +25,30 @@ class Listed(Protocol):
     @property
     def skipped(self) -> int:
         """Bad records of the corpus that were left out."""
-        ...
 
     def look_up(self, ids: pl.Series) -> pl.Series:
         """Take note of the passages with these distinct ids; returns the ids that the corpus lacks."""
-        ...
 
     def look_up_texts(self, texts: pl.Series) -> pl.DataFrame:
         """Take note of the first passage with each of these distinct texts; returns their ``doc_id`` and ``text``."""
-        ...
 
     def unknown(self, ids: pl.Series) -> pl.Series:
         """Those of some ids that are not those of passages noted."""
-        ...
 
     def expect(self, expected: Mapping[str, pl.Series]) -> None:
         """Say, before anything is looked up, which ids ``absent`` is asked for, by the column of the corpus."""
-        ...
 
     def absent(self, column: str) -> pl.Series:
         """The distinct ids expected in a column of the corpus, listed or not, that it lacks."""
-        ...
 
     def get(self, ids: pl.Series) -> pl.DataFrame:
         """The corpus table of the passages noted that have these ids."""
-        ...
 
     def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
         """Yield what was noted, in the order of the corpus; what was noted by its text alone comes last."""
-        ...
 
     def count_empty(self) -> int:
         """How many of them have no text."""
-        ...
 
 
 class Collected:

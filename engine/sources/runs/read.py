@@ -101,11 +101,9 @@ class Gathered(Protocol):
     def gather(self, batches: Iterator[pl.DataFrame]) -> None:
         """Take the rows of a run, in place of those of the run before; an error of the iterator leaves what
         came before it."""
-        ...
 
     def rows(self, part: int) -> pl.DataFrame:
         """The rows of a part, in the order in which they came."""
-        ...
 
 
 class OnePart:
