@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,32 +103,20 @@ def read_lists(path: str | Path) -> Lists:
     """
     result: dict[str, tuple[float, ...]] = {}
     for number, query, labels in _rows(Path(path)):
+        fault = partial(InputError, path=path, line=number)
         if not isinstance(query, str) or not is_text(query):
-            raise InputError(
-                f"query {quoted(query)} is not a text", f"give {_WHAT}", path=path, line=number
-            )
+            raise fault(f"query {quoted(query)} is not a text", f"give {_WHAT}")
         if query in result:
-            raise InputError(
-                f"query {quoted(query)} stands twice",
-                "the erag package keys lists by query",
-                path=path,
-                line=number,
+            raise fault(
+                f"query {quoted(query)} stands twice", "the erag package keys lists by query"
             )
         if not isinstance(labels, list):
-            raise InputError(
-                f"the labels of {quoted(query)} are not a list",
-                f"give {_WHAT}",
-                path=path,
-                line=number,
-            )
+            raise fault(f"the labels of {quoted(query)} are not a list", f"give {_WHAT}")
         for label in labels:
             # Also false for NaN; true and false are 1 and 0 to the package too.
             if not isinstance(label, (int, float)) or not 0 <= label <= 1:
-                raise InputError(
-                    f"label {quoted(label)} of query {quoted(query)}",
-                    "use numbers from 0 to 1",
-                    path=path,
-                    line=number,
+                raise fault(
+                    f"label {quoted(label)} of query {quoted(query)}", "use numbers from 0 to 1"
                 )
         result[query] = tuple(float(label) for label in labels)
     if not any(result.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -155,33 +156,23 @@ def read_items(gold: str | Path, guess: str | Path) -> dict[str, Item]:
 def _read_guesses(path: str | Path, known: Mapping[str, Any], gold: str | Path) -> dict[str, str]:
     guesses: dict[str, str] = {}
     for number, record in read_json_lines(path, _GUESS):
+        fault = partial(InputError, path=path, line=number)
         key = str(record.get("id", "")).strip()
         outputs = record.get("output")
         if key not in known:
-            raise InputError(
-                f"item {quoted(key)} is not in {gold}", "leave it out", path=path, line=number
-            )
+            raise fault(f"item {quoted(key)} is not in {gold}", "leave it out")
         if key in guesses:
-            raise InputError(
-                f"item {quoted(key)} is predicted twice", "keep one", path=path, line=number
-            )
+            raise fault(f"item {quoted(key)} is predicted twice", "keep one")
         one = outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else None
         answer = one.get("answer") if isinstance(one, dict) else None
         if not isinstance(answer, str) or not answer.strip():
-            raise InputError(
+            raise fault(
                 f"the prediction of item {quoted(key)} is not exactly one output with an answer, as KILT's "
                 "script wants it",
                 f"give {_GUESS}",
-                path=path,
-                line=number,
             )
         if not is_text(answer):
-            raise InputError(
-                f"item {quoted(key)} holds half a surrogate pair",
-                "write valid Unicode",
-                path=path,
-                line=number,
-            )
+            raise fault(f"item {quoted(key)} holds half a surrogate pair", "write valid Unicode")
         guesses[key] = answer.strip()
     return guesses
 

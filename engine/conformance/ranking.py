@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -130,17 +131,15 @@ def compare_ranking(run: str | Path, qrels: str | Path, measures: Sequence[Measu
 
 
 def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
+    fault = partial(InputError, path=qrels)
     listed, judged = read_run(run), read_qrels(qrels)
     if is_real_valued(judged[LABEL].to_numpy()):
-        raise InputError(
+        raise fault(
             "labels that are not whole numbers, which no reference takes",
             "give whole numbers, or the labels of each list with `erag`",
-            path=qrels,
         )
     if (judged[LABEL].abs() >= LARGEST).any():
-        raise InputError(
-            f"a label beyond {LARGEST}, which no reference takes", "use smaller labels", path=qrels
-        )
+        raise fault(f"a label beyond {LARGEST}, which no reference takes", "use smaller labels")
     unjudged = frozenset(judged.filter((pl.col(LABEL).max() < 0).over(QUERY_ID))[QUERY_ID])
     query_ids = tuple(judged[QUERY_ID].unique(maintain_order=True))
     in_run = set(listed[QUERY_ID].unique())
@@ -150,9 +149,7 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
             f"no query of the run is in {qrels}", "give the qrels of this run's queries", path=run
         )
     if len(unjudged) == len(query_ids):
-        raise InputError(
-            "all labels are below 0: nothing was judged", "give labels from 0", path=qrels
-        )
+        raise fault("all labels are below 0: nothing was judged", "give labels from 0")
     lacking, others = len(query_ids) - len(common), len(in_run) - len(common)
     notes = [
         f"{counted(len(query_ids), '[query|queries]')} in the qrels; "

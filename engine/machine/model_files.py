@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -185,6 +186,7 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
 
 def read_config(path: Path, name: str) -> dict[str, Any]:
     """The ``config.json`` of a model's directory; ``name`` is what the user called it."""
+    fault = partial(InputError, path=path / "config.json")
     try:
         config = parse_json((path / "config.json").read_bytes())
     except FileNotFoundError:
@@ -192,11 +194,9 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
             "holds no config.json", "give a directory that transformers can load", path=name
         ) from None
     except (ValueError, OSError) as error:
-        raise InputError(
-            f"cannot be read ({error})", "fetch the model again", path=path / "config.json"
-        ) from None
+        raise fault(f"cannot be read ({error})", "fetch the model again") from None
     if not isinstance(config, dict):
-        raise InputError("is not a JSON object", "fetch the model again", path=path / "config.json")
+        raise fault("is not a JSON object", "fetch the model again")
     kind, classes = config.get("model_type"), config.get("architectures")
     for key, fits in (
         ("model_type", kind is None or isinstance(kind, str)),
@@ -207,11 +207,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         ),
     ):
         if not fits:
-            raise InputError(
-                f"{key} is {quoted(config[key])}",
-                "fetch the model again",
-                path=path / "config.json",
-            )
+            raise fault(f"{key} is {quoted(config[key])}", "fetch the model again")
     return config
 
 

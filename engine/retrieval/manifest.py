@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -136,10 +137,11 @@ def require_place(directory: Path, kind: Kind) -> None:
         InputError: the directory holds anything else, even a single file: a new build removes
             files.
     """
+    fault = partial(InputError, path=directory)
     if not directory.exists():
         return
     if not directory.is_dir():
-        raise InputError("is a file", "give a directory", path=directory)
+        raise fault("is a file", "give a directory")
     names = sorted(path.name for path in directory.iterdir())
     if not names:
         return
@@ -147,15 +149,11 @@ def require_place(directory: Path, kind: Kind) -> None:
     if (directory / FILE).exists():
         existing = _kind_of(directory)
         if existing not in (kind, None):
-            raise InputError(f"holds an index of another kind, {existing}", remedy, path=directory)
+            raise fault(f"holds an index of another kind, {existing}", remedy)
     elif kind != "dense" or not is_unfinished(directory):
-        raise InputError("exists and is not an index", remedy, path=directory)
+        raise fault("exists and is not an index", remedy)
     if foreign := [name for name in names if not _OURS[kind].fullmatch(name)]:
-        raise InputError(
-            f"holds {foreign[0]!r} beside an index",
-            "move it, or give another directory",
-            path=directory,
-        )
+        raise fault(f"holds {foreign[0]!r} beside an index", "move it, or give another directory")
 
 
 def _kind_of(directory: Path) -> str | None:

@@ -11,6 +11,7 @@ depend on how a batch is cut into micro-batches, up to rounding and to the draws
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -307,23 +308,20 @@ def initial_model(start: Start, seed: int) -> Any:
 
 def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
     """Refuse a model that knows fewer tokens than its tokenizer, or another end of an answer, or none."""
+    fault = partial(InputError, path=spec.name)
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
-        raise InputError(
+        raise fault(
             f"its tokenizer has {len(tokenizer)} tokens, and vocab_size is {known}",
             "set vocab_size in config.json to as many or more",
-            path=spec.name,
         )
     if model.generation_config.eos_token_id is None:
-        raise InputError(
-            "has no eos_token_id", "name the token that ends answers in config.json", path=spec.name
-        )
+        raise fault("has no eos_token_id", "name the token that ends answers in config.json")
     # T5's configuration has 1 where config.json says nothing: any word, in another's tokenizer.
     if tokenizer.eos_token_id not in (None, end := end_token(model)):
-        raise InputError(
+        raise fault(
             f"its tokenizer ends texts with token {tokenizer.eos_token_id}, and eos_token_id is {end}",
             "set eos_token_id in config.json to the tokenizer's",
-            path=spec.name,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,12 @@ def around_message(
     Raises:
         InputError: the model has no chat template, or it cannot be applied to these messages.
     """
+    fault = partial(InputError, path=name)
     tokenizer = _tokenizer(path, name, trusted)
     if not tokenizer.chat_template:
-        raise InputError(
+        raise fault(
             "has no chat template",
             "use a prompt without chat: true, or a model that was trained on conversations",
-            path=name,
         )
     messages = [{"role": "system", "content": system}] if system else []
     try:
@@ -53,17 +54,15 @@ def around_message(
             strftime_now=_fixed_day,
         )
     except Exception as error:  # a template raises what it likes: often, that it takes no system
-        raise InputError(
+        raise fault(
             f"its chat template cannot be applied ({error})"[:300],
             "leave the system message out" if system else "use a prompt without chat: true",
-            path=name,
         ) from error
     head, *rest = text.split(_MESSAGE)
     if len(rest) != 1:
-        raise InputError(
+        raise fault(
             f"its chat template writes the user's message {len(rest)} times",
             "use a prompt without chat: true",
-            path=name,
         )
     return head, rest[0]
 

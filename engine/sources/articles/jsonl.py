@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from engine.messages.errors import InputError
@@ -30,30 +31,19 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
     Raises:
         InputError: there is no id or no text.
     """
+    fault = partial(InputError, path=path, line=number)
     page_id = _first(record, ID_FIELDS)
     text = next((record[name] for name in TEXT_FIELDS if record.get(name) is not None), None)
     title = str(_first(record, TITLE_FIELDS) or "")
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         text = kilt_text(text, title)
     if page_id is None or isinstance(page_id, (bool, dict, list)) or not isinstance(text, str):
-        raise InputError(
-            "an article without id or text", 'add "id" and "text"', path=path, line=number
-        )
+        raise fault("an article without id or text", 'add "id" and "text"')
     if isinstance(page_id, float):
-        raise InputError(
-            f"the id {quoted(page_id)}",
-            "write ids as strings or whole numbers",
-            path=path,
-            line=number,
-        )
+        raise fault(f"the id {quoted(page_id)}", "write ids as strings or whole numbers")
     article = Article(str(page_id), title, text, str(_first(record, NAME_FIELDS) or ""))
     if not is_text(article.page_id, article.title, article.text, article.name):
-        raise InputError(
-            f"article {quoted(page_id)} holds half a surrogate pair",
-            "write valid Unicode",
-            path=path,
-            line=number,
-        )
+        raise fault(f"article {quoted(page_id)} holds half a surrogate pair", "write valid Unicode")
     return article
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -252,38 +253,22 @@ def _json_rows(
 
 
 def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row:
+    fault = partial(InputError, path=path, line=number)
     doc_id = first_of(record, DOC_ID_FIELDS)
     if doc_id is None or isinstance(doc_id, (dict, list, bool)):
-        raise InputError("a passage without an id", "add a doc_id", path=path, line=number)
+        raise fault("a passage without an id", "add a doc_id")
     if isinstance(doc_id, float):
-        raise InputError(
-            f"the id {quoted(doc_id)}",
-            "write ids as strings or whole numbers",
-            path=path,
-            line=number,
-        )
+        raise fault(f"the id {quoted(doc_id)}", "write ids as strings or whole numbers")
     # A text may be empty, but is not missing then.
     text = next((record[name] for name in TEXT_FIELDS if name in record), None)
     if not isinstance(text, str):
-        raise InputError(
-            f"passage {quoted(doc_id)} has no text", 'add a "text" string', path=path, line=number
-        )
+        raise fault(f"passage {quoted(doc_id)} has no text", 'add a "text" string')
     title = record.get(tables.TITLE) or ""
     if not isinstance(title, str):
-        raise InputError(
-            f"passage {quoted(doc_id)} has a title that is not a string",
-            "fix it",
-            path=path,
-            line=number,
-        )
+        raise fault(f"passage {quoted(doc_id)} has a title that is not a string", "fix it")
     article = str(record.get(tables.ARTICLE_ID) or record.get(_WIKIPEDIA_ID) or title or doc_id)
     if not is_text(str(doc_id), title, text, article):
-        raise InputError(
-            f"passage {quoted(doc_id)} holds half a surrogate pair",
-            "write valid Unicode",
-            path=path,
-            line=number,
-        )
+        raise fault(f"passage {quoted(doc_id)} holds half a surrogate pair", "write valid Unicode")
     return str(doc_id), title, text, article
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from engine.messages.errors import InputError
@@ -22,19 +23,17 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     Raises:
         InputError: there is no id or text, or the outputs have another form.
     """
+    fault = partial(InputError, path=path, line=line)
     query_id = record.get("id")
     if isinstance(query_id, bool) or not isinstance(query_id, (str, int)) or query_id == "":
-        raise InputError("a query without an id", 'add "id"', path=path, line=line)
+        raise fault("a query without an id", 'add "id"')
     query = record.get("input")
     if not isinstance(query, str):
         raise no_text(path, line, query_id, query, "input")
     outputs = record.get("output") or []
     if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
-        raise InputError(
-            f'"output" of query {quoted(query_id)} is not a list of objects',
-            f"give {WHAT}",
-            path=path,
-            line=line,
+        raise fault(
+            f'"output" of query {quoted(query_id)} is not a list of objects', f"give {WHAT}"
         )
     answers: list[str] = []
     articles: list[str] = []
@@ -43,20 +42,16 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     for output in outputs:
         answer = output.get("answer")
         if answer is not None and not isinstance(answer, str):
-            raise InputError(
+            raise fault(
                 f"an answer of query {quoted(query_id)} is not a string: {quoted(answer)}",
                 "quote it",
-                path=path,
-                line=line,
             )
         answers.append(answer or "")
         sources = output.get("provenance") or []
         if not isinstance(sources, list) or not all(isinstance(s, dict) for s in sources):
-            raise InputError(
+            raise fault(
                 f'"provenance" of query {quoted(query_id)} is not a list of objects',
                 'write [{"wikipedia_id": …}, …]',
-                path=path,
-                line=line,
             )
         for source in sources:
             article, title = str(source.get("wikipedia_id") or ""), str(source.get("title") or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from engine.messages.errors import InputError
@@ -68,12 +69,11 @@ def clean_row(
     Raises:
         InputError: an id that is empty or contains white space, or text that is not valid Unicode.
     """
+    fault = partial(InputError, path=path, line=line)
     if query_id.split() != [query_id]:
-        raise InputError(
+        raise fault(
             f"query id {quoted(query_id)} is empty or contains white space",
             "use another id, since run and qrels files are split at white space",
-            path=path,
-            line=line,
         )
     lists = {
         text: items
@@ -86,12 +86,7 @@ def clean_row(
             for texts in (answers, articles)
         )
     if not is_text(query_id, query, *answers, *articles):
-        raise InputError(
-            f"query {quoted(query_id)} holds half a surrogate pair",
-            "write valid Unicode",
-            path=path,
-            line=line,
-        )
+        raise fault(f"query {quoted(query_id)} holds half a surrogate pair", "write valid Unicode")
     stripped = (answer.strip() for answer in answers if answer)
     return QueryRow(
         line,

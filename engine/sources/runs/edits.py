@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeGuard
 
 import polars as pl
@@ -265,83 +266,61 @@ def _refuse_beyond(rank: int, length: int, *, last: int) -> None:
 
 
 def _run_of(edit: Edit, names: Sequence[str], path: Location) -> str:
+    fault = partial(InputError, path=path, line=edit.line)
     if edit.run is None and len(names) > 1:
-        raise InputError(
+        raise fault(
             f"an edit that does not name one of the {len(names)} runs",
             f'add "run": one of {", ".join(names)}',
-            path=path,
-            line=edit.line,
         )
     if edit.run is not None and edit.run not in names:
-        raise InputError(
-            f"no run is called {quoted(edit.run)}",
-            f"name one of {', '.join(names)}",
-            path=path,
-            line=edit.line,
-        )
+        raise fault(f"no run is called {quoted(edit.run)}", f"name one of {', '.join(names)}")
     return names[0] if edit.run is None else edit.run
 
 
 def _edit(path: Location, line: int, text: str) -> Edit:
+    fault = partial(InputError, path=path, line=line)
     record = parse_json_object(path, line, text)
     for key in record:
         if key not in _KEYS:
-            raise InputError(f"unknown key {quoted(key)}", f"give {_WHAT}", path=path, line=line)
+            raise fault(f"unknown key {quoted(key)}", f"give {_WHAT}")
     for key in ("query_id", "run"):
         if key in record and not _is_id(record[key]):
-            raise InputError(
-                f'"{key}" is {quoted(record[key])}', "write it as a string", path=path, line=line
-            )
+            raise fault(f'"{key}" is {quoted(record[key])}', "write it as a string")
     if "query_id" not in record:
-        raise InputError("an edit without a query id", 'add "query_id"', path=path, line=line)
+        raise fault("an edit without a query id", 'add "query_id"')
     operations = [name for name in _OPERATIONS if name in record]
     if len(operations) != 1:
-        raise InputError(
+        raise fault(
             " and ".join(operations) + " in one line"
             if operations
             else "an edit without an operation",
             f"write one of {', '.join(_OPERATIONS)} per line",
-            path=path,
-            line=line,
         )
     return Edit(line, record["query_id"], record.get("run"), _operation(path, line, record))
 
 
 def _operation(path: Location, line: int, record: dict[str, Any]) -> Operation:
+    fault = partial(InputError, path=path, line=line)
     if "insert" in record:
         doc_id, rank = record["insert"], record.get("rank")
         if not _is_id(doc_id):
-            raise InputError(
-                f"inserts {quoted(doc_id)}",
-                "write the document's id, as a string",
-                path=path,
-                line=line,
-            )
+            raise fault(f"inserts {quoted(doc_id)}", "write the document's id, as a string")
         if not _is_rank(rank):
-            raise InputError(
+            raise fault(
                 f"inserts {quoted(doc_id)} at {'no rank' if rank is None else f'rank {quoted(rank)}'}",
                 'write "rank" as a whole number, 1 for the best',
-                path=path,
-                line=line,
             )
         return Insert(doc_id, rank)
     if "rank" in record:
-        raise InputError(
-            '"rank" without "insert"',
-            "write the places as the operation's value",
-            path=path,
-            line=line,
-        )
+        raise fault('"rank" without "insert"', "write the places as the operation's value")
     remedy = "name a place by its rank (a whole number from 1) or its document id (a string)"
     if "swap" in record:
         places = record["swap"]
         if not isinstance(places, list) or len(places) != 2 or not all(map(_is_place, places)):
-            raise InputError(
-                f"swaps {quoted(places)}", f"give two places; {remedy}", path=path, line=line
-            )
+            raise fault(f"swaps {quoted(places)}", f"give two places; {remedy}")
         return Swap(*places)
     if not _is_place(record["delete"]):
-        raise InputError(f"deletes {quoted(record['delete'])}", remedy, path=path, line=line)
+        raise fault(f"deletes {quoted(record['delete'])}", remedy)
     return Delete(record["delete"])
 
 

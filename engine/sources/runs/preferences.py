@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -39,39 +40,27 @@ def preferences_of(
 
 
 def _row(path: Location, line: int, record: Mapping[str, Any]) -> tuple[str, list[str], str | None]:
+    fault = partial(InputError, path=path, line=line)
     query_id = _identifier(record.get("query_id"))
     if query_id is None:
-        raise InputError(
-            "a judgment without a query id", 'add "query_id", as valid text', path=path, line=line
-        )
+        raise fault("a judgment without a query id", 'add "query_id", as valid text')
     shown = record.get("shown")
     ids = [_identifier(value) for value in shown] if isinstance(shown, list) else []
     passages = [doc_id for doc_id in ids if doc_id is not None]
     if not 2 <= len(ids) <= 3 or len(passages) < len(ids):
-        raise InputError(
+        raise fault(
             f"{quoted(shown)} cannot be the passages shown for query {quoted(query_id)}",
             'write "shown" as a list of two or three document ids',
-            path=path,
-            line=line,
         )
     if len(set(passages)) < len(passages):
-        raise InputError(
-            f"shows a passage twice ({quoted(shown)})", "list it once", path=path, line=line
-        )
+        raise fault(f"shows a passage twice ({quoted(shown)})", "list it once")
     if "best" not in record:
-        raise InputError(
-            'a judgment without "best"',
-            "write the best passage's id, or null for none",
-            path=path,
-            line=line,
-        )
+        raise fault('a judgment without "best"', "write the best passage's id, or null for none")
     best = _identifier(record["best"])
     if record["best"] is not None and best not in passages:
-        raise InputError(
+        raise fault(
             f"the best passage {quoted(record['best'])} was not shown",
             f"write one of {', '.join(passages)}, or null for none of them",
-            path=path,
-            line=line,
         )
     return query_id, passages, best
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,16 +113,13 @@ def _lines(table: pl.DataFrame, path: Path) -> Iterator[str]:
 
 
 def _checked(frame: pl.DataFrame, path: Location) -> pl.DataFrame:
+    fault = partial(InputError, path=path)
     duplicates = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
     if not duplicates.is_empty():
         query_id, doc_id = duplicates.select(QUERY_ID, DOC_ID).row(0)
-        raise InputError(
-            f"query {quoted(query_id)} judges {quoted(doc_id)} twice",
-            "keep one judgment",
-            path=path,
-        )
+        raise fault(f"query {quoted(query_id)} judges {quoted(doc_id)} twice", "keep one judgment")
     if not frame[LABEL].is_finite().all():
-        raise InputError("a label is not a finite number", "write finite numbers", path=path)
+        raise fault("a label is not a finite number", "write finite numbers")
     return frame
 
 
@@ -158,17 +156,14 @@ def qrels_of(path: Location, records: Iterable[tuple[int, Mapping[str, Any]]]) -
 
 
 def _from_json(path: Location) -> pl.DataFrame:
+    fault = partial(InputError, path=path)
     rows: list[tuple[str, str, float]] = []
     for query_id, judged in read_dictionary(path, _WHAT).items():
         if isinstance(judged, list):
-            raise InputError(f"query {quoted(query_id)} has no labels", f"give {_WHAT}", path=path)
+            raise fault(f"query {quoted(query_id)} has no labels", f"give {_WHAT}")
         for doc_id, label in judged.items():
             if not math.isfinite(label):
-                raise InputError(
-                    f"label {label} of document {quoted(doc_id)}",
-                    "write a finite number",
-                    path=path,
-                )
+                raise fault(f"label {label} of document {quoted(doc_id)}", "write a finite number")
             rows.append((query_id, doc_id, float(label)))
     return pl.DataFrame(rows, schema=tables.QRELS, orient="row")
 
@@ -182,12 +177,11 @@ def _from_lines(path: Location) -> pl.DataFrame:
         if not rows and columns == _BEIR_HEADER:
             beir = True
             continue
+        fault = partial(InputError, path=path, line=number)
         if len(columns) != (3 if beir else 4):
-            raise InputError(
+            raise fault(
                 f"{len(columns)} columns, {'BEIR' if beir else 'TREC'} qrels have {3 if beir else 4}",
                 f"give {_WHAT}" if beir else 'write "query 0 document label"',
-                path=path,
-                line=number,
             )
         query_id, doc_id, label_text = columns[0], columns[-2], columns[-1]
         try:
@@ -195,19 +189,12 @@ def _from_lines(path: Location) -> pl.DataFrame:
         except ValueError:
             label = math.nan
         if not math.isfinite(label):
-            raise InputError(
-                f"label {quoted(label_text)} is not a number",
-                "write a number",
-                path=path,
-                line=number,
-            )
+            raise fault(f"label {quoted(label_text)} is not a number", "write a number")
         if (query_id, doc_id) in first_lines:
-            raise InputError(
+            raise fault(
                 f"query {quoted(query_id)} judges document {quoted(doc_id)} twice "
                 f"(see line {first_lines[query_id, doc_id]})",
                 "keep one judgment",
-                path=path,
-                line=number,
             )
         first_lines[query_id, doc_id] = number
         rows.append((query_id, doc_id, label))

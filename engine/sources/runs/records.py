@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -199,6 +200,7 @@ def _passage(
     path: Location, line: int | None, query_id: str, item: Any, *, texts: bool = False
 ) -> tuple[str, list[tuple[object, ...]]]:
     """The id of a passage, or its text instead; and its row of ``GIVEN``, if there is a text."""
+    fault = partial(InputError, path=path, line=line)
     if isinstance(item, str):
         # Texts hold white space, and ids of TREC runs cannot.
         if not item.strip():
@@ -214,19 +216,14 @@ def _passage(
     text = next((item[name] for name in TEXT_FIELDS if item.get(name) is not None), None)
     title = first_of(item, TITLE_FIELDS) or ""
     if text is not None and not isinstance(text, str):
-        raise InputError(
-            f"a passage of query {quoted(query_id)} has the text {quoted(text)}",
-            "quote it",
-            path=path,
-            line=line,
+        raise fault(
+            f"a passage of query {quoted(query_id)} has the text {quoted(text)}", "quote it"
         )
     if isinstance(doc_id, bool | float | list | dict) or not isinstance(title, str):
         wrong = doc_id if isinstance(title, str) else title
-        raise InputError(
+        raise fault(
             f"a passage of query {quoted(query_id)} has the id or title {quoted(wrong)}",
             "write ids as strings or whole numbers, and titles as strings",
-            path=path,
-            line=line,
         )
     if doc_id is None and not (text or "").strip():
         _refuse_text(path, line, item)
