@@ -130,7 +130,6 @@ def evaluate_shards(
             evaluation,
             certificates=certificates[condition],
             notes=(*noted, *evaluation.notes),
-            # It is the evaluation of all of them, of which it read some.
             sha256=evaluation.sha256 or whole_sha256,
             seconds=time.perf_counter() - start,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import polars as pl
 
@@ -19,8 +20,7 @@ from engine.evaluation.shards import FirstQueries
 from engine.evaluation.workload import Workload
 from engine.messages.notes import Note, count_note
 from engine.ranking.measures import largest_value, parse_measure
-from engine.statistics.leads import Differences
-from engine.statistics.runs import comparer, place_of, unit
+from engine.statistics.runs import RunScores, comparer, place_of, unit
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID
 
 # Code of the note on queries that the verdict did without.
@@ -40,40 +40,39 @@ def read_until_decided(
     Raises:
         InputError, ReadError: as ``passes.read_and_score``.
     """
-    seed = work.conditions[0].bootstrap.seed
-    order = place_of(work.shards.queries()[QUERY_ID], seed).sort()
+    bootstrap = work.conditions[0].bootstrap
+    order = place_of(work.shards.queries()[QUERY_ID], bootstrap.seed).sort()
     kept: Kept = []
     n = min(FIRST_ROUND, len(order))
     while True:
-        part = work.shards.first(FirstQueries(seed, order[n - 1]))
+        part = work.shards.first(FirstQueries(bootstrap.seed, order[n - 1]))
         prepared = [
             prepare(part.read(0), one, part=True) for one in work.conditions[: bool(work.prepared)]
         ]
         now = replace(work, shards=part, prepared=tuple(prepared))
         read_and_score(now, [shard.number for shard in part.shards], passes, context, kept)
-        found = _differences(now)
-        if n == len(order) or (found and ((found.low > 0) | (found.high < 0)).all()):
+        found = _scores(now)
+        apart = found and ((found.differences.low > 0) | (found.differences.high < 0)).all()
+        if n == len(order) or apart:
             what = "[query was|queries were] not read, since the verdict stands: all figures are of the others"
             return now, (count_note(STOPPED, len(order) - n, what),)
-        needed = [one for one in found.needed if one] if found else []
-        wanted = max(needed, default=_MOST * n)
+        pairs = combinations(found.runs, 2) if found else ()
+        needed = [found.needed(*pair, bootstrap.confidence) for pair in pairs if found]
+        wanted = max(filter(None, needed), default=_MOST * n)
         n = min(len(order), int(min(max(wanted, _LEAST * n), _MOST * n)))
 
 
-def _differences(work: Workload) -> Differences | None:
-    """The differences of every two runs by the score that decides: that of whole lists, or of the primary measure."""
+def _scores(work: Workload) -> RunScores | None:
+    """The runs by the score that decides: that of whole lists, or of the primary measure."""
     settings = work.conditions[0]
     done = [work.parts[0].done(shard).scored for shard in work.shards.shards]
     if settings.reader.end_to_end:
         whole = pl.concat([scored.downstream for scored in done])
-        found = comparer(settings.bootstrap, unit, None)(whole, None, None)
-    else:
-        annotator = settings.resolved.listed[0].name
-        scores = pl.concat([scored.query_scores for scored in done])
-        scores = scores.filter(pl.col(ANNOTATOR) == annotator)
-        measure = str(scores[MEASURE][0])
-        largest = max(scored.largest[annotator] for scored in done)
-        most = largest_value(parse_measure(measure), settings.ranking.k, largest)
-        compare = comparer(settings.bootstrap, lambda *_: most, None)
-        found = compare(scores.filter(pl.col(MEASURE) == measure), annotator, measure)
-    return None if found is None else found.differences
+        return comparer(settings.bootstrap, unit, None)(whole, None, None)
+    annotator = settings.resolved.listed[0].name
+    scores = pl.concat([one.query_scores for one in done]).filter(pl.col(ANNOTATOR) == annotator)
+    measure = str(scores[MEASURE][0])
+    largest = max(scored.largest[annotator] for scored in done)
+    most = largest_value(parse_measure(measure), settings.ranking.k, largest)
+    compare = comparer(settings.bootstrap, lambda *_: most, None)
+    return compare(scores.filter(pl.col(MEASURE) == measure), annotator, measure)

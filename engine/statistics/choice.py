@@ -195,7 +195,7 @@ def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = Non
     significant = low > 0
     needed = None
     if plan is not None and plan.until and not significant:
-        needed = found.differences.needed[found.pair(run, over)]
+        needed = found.needed(run, over, plan.confidence)
     elif plan is not None and plan.resamples and not significant:
         needed = queries_needed(
             np.round(found.of(run) - found.of(over), DECIMALS),

@@ -33,7 +33,7 @@ def mean_differences(
         found_by = decided(paired, confidence=bootstrap.confidence, largest=largest)
         columns = [[one.value, one.low, one.high, one.p] for one in found_by]
         value, low, high, p = np.round(np.array(columns).T, DECIMALS) + 0.0
-        return Differences(value, low, high, p, tuple(one.needed for one in found_by))
+        return Differences(value, low, high, p)
     units = scores.shape[1] if clusters is None else len(np.unique(clusters))
     if units < 2 or not bootstrap.resamples:
         nothing = np.full(len(paired), math.nan)

@@ -40,14 +40,12 @@ class Differences(NamedTuple):
         low, high: their intervals, which hold together; within the range, and around the mean.
         p: two-sided, of the hypothesis that a mean is 0, adjusted for all pairs: 1 less the confidence at
             which the interval just reaches 0. In (0, 1].
-        needed: queries that would decide, these included, where that is known (``until.Decision``); else empty.
     """
 
     value: Floats
     low: Floats
     high: Floats
     p: Floats
-    needed: tuple[int | None, ...] = ()
 
 
 def paired_intervals(

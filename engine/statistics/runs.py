@@ -20,6 +20,7 @@ from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.differences import chances_above, mean_differences
 from engine.statistics.leads import Differences
 from engine.statistics.systems import soft_pairwise_accuracy, system_agreement
+from engine.statistics.until import decided
 from engine.tables import (
     AGREEMENT,
     ANNOTATOR,
@@ -73,19 +74,22 @@ class RunScores:
     def mean(self, run: str) -> float:
         return round(float(self.of(run).mean()), DECIMALS)
 
-    def pair(self, run: str, over: str) -> int:
-        """The place of two runs among all pairs."""
-        places = sorted((self.runs.index(run), self.runs.index(over)))
-        return list(combinations(range(len(self.runs)), 2)).index((places[0], places[1]))
-
     def difference(self, run: str, over: str) -> tuple[float, float, float, float]:
         """The first run's mean less the second's, the bounds of its interval, and p."""
-        pair = self.pair(run, over)
-        value, low, high, p = (float(column[pair]) for column in self.differences[:4])
-        if self.runs.index(run) > self.runs.index(over):
+        first, second = self.runs.index(run), self.runs.index(over)
+        pairs = list(combinations(range(len(self.runs)), 2))
+        pair = pairs.index((min(first, second), max(first, second)))
+        value, low, high, p = (float(column[pair]) for column in self.differences)
+        if first > second:
             value, low, high = -value, -high, -low
         # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
         return value + 0.0, low + 0.0, high + 0.0, p
+
+    def needed(self, run: str, over: str, confidence: float) -> int | None:
+        """Queries that would decide by confidence sequences, of queries in the order of reading (``until.Decision``)."""
+        of_pair = 1 - (1 - confidence) / len(self.differences.value)
+        paired = np.round(self.of(run) - self.of(over), DECIMALS)
+        return decided([paired], confidence=of_pair, largest=self.largest)[0].needed
 
 
 # The scores of a table by a measure of an annotator (None: end to end); None of one run, or of no query.

@@ -75,6 +75,18 @@ def test_settings_of_machines_fit_where_some_reader_runs_on_one():
     refuse_unfit([settings(actors=0)])
 
 
+def test_lazy_labels_ask_a_server_rank_by_rank(tmp_path):
+    """One request at a time, within a bound on cost, and a sample of what was asked is repeated."""
+    bounds = {"concurrency": 1, "price_in": 1.0, "price_out": 1.0, "max_cost": 1.0, "certify": 3}
+    full = read(tmp_path / "full", Behaviour(say), measures="RR@3")
+    lazy = read(tmp_path / "lazy", Behaviour(say), measures="RR@3", lazy=True, **bounds)
+    assert lazy.query_scores.equals(full.query_scores)
+    # d1 answers q1 at rank 2, and d2 answers q2 at rank 1: what stands below is not asked for.
+    unread = lazy.labels.filter(lazy.labels["label"].is_null())
+    assert unread.select("query_id", "doc_id").rows() == [("q1", "d2"), ("q2", "d3")]
+    assert lazy.certificates["reader"].repeated == 3
+
+
 def test_results_say_that_reads_are_not_reproducible_and_whose_they_are(tmp_path):
     prices = {"price_in": 1.0, "price_out": 10.0}
     with serving(Behaviour(say)) as url:
