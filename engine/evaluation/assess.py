@@ -31,10 +31,12 @@ from engine.reading.protocol import UNNAMED
 from engine.reading.repetition import RepeatabilityCheck
 from engine.statistics.choice import primary_measures
 from engine.statistics.comparison import RESAMPLING, STUDENTIZED
+from engine.statistics.sampled_lists import means as sampled_means
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
     ANNOTATOR,
     MEASURE,
+    QUERY_ID,
     RUN,
     RUN_B,
     VALUE,
@@ -42,10 +44,11 @@ from engine.tables import (
     N,
 )
 
-# Codes of notes: that an annotator is compared by another measure than the rest, and that most lists are
-# shorter than the cutoff.
+# Codes of notes: that an annotator is compared by another measure than the rest, that most lists are
+# shorter than the cutoff, and that not all were read.
 PRIMARY_UNDEFINED = "primary_measure_undefined"
 SHORT_LISTS = "short_lists"
+SAMPLED_LISTS = "sampled_lists"
 _MOST_SHORT = 3
 
 
@@ -160,7 +163,9 @@ def conclude(
         query_scores=query_scores,
         means=_means(query_scores, [RUN, ANNOTATOR, MEASURE]),
         downstream=downstream,
-        end_to_end=_means(downstream, [RUN, K]),
+        end_to_end=sampled_means(downstream, query_scores, 1 - settings.bootstrap.confidence)
+        if settings.bootstrap.lists
+        else _means(downstream, [RUN, K]),
         statistics=statistics,
         undefined=scored.undefined,
         longest=max((length for _, length, _ in scored.lengths), default=0),
@@ -196,6 +201,13 @@ def _notes(
     )
     yield from scored.notes
     yield from output_notes(scored.outputs, settings)
+    if settings.bootstrap.lists:
+        read = scored.downstream[QUERY_ID].n_unique()
+        what = (
+            f"[list|lists] of each run [was|were] read, of {scored.queries} queries: means and differences of "
+            "end-to-end scores are estimated for all of these, and intervals hold for other queries like them"
+        )
+        yield count_note(SAMPLED_LISTS, read, what)
     yield from _real_valued(scored)
     yield _cut_runs(scored.cut_runs, settings)
     yield from tie_notes(scored.query_scores, scored.reordered, digits=3)

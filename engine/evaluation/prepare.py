@@ -22,6 +22,7 @@ from engine.ranking.measures import UTILITY_KIND, Measure, undefined_on_graded
 from engine.ranking.scores import largest_label, refuse_missing_results, score_runs
 from engine.ranking.ties import score_reordered
 from engine.ranking.udcg import score_utility
+from engine.statistics.runs import is_drawn
 from engine.tables import (
     ANNOTATOR,
     CLUSTER,
@@ -311,6 +312,8 @@ def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
         .join(listed, on=[RUN, QUERY_ID], how="left", maintain_order="left")
         .with_columns(pl.col(DOC_IDS).fill_null([]))
     )
+    if share := settings.bootstrap.lists:
+        lists = lists.filter(is_drawn(lists[QUERY_ID], settings.bootstrap.seed, share))
     if settings.ranking.missing == "skip":
         return lists.filter(pl.col(DOC_IDS).list.len() > 0)
     return lists

@@ -139,10 +139,11 @@ class Settings(Checked):
         _check_measures(self)
         _check_lazy(self)
         _check_until(self)
+        _check_lists(self)
 
 
 # Options of the bootstrap; the number of threads changes no figure and is not one.
-BOOTSTRAP_FIELDS = ("resamples", "interval", "confidence", "seed", "cluster", "until")
+BOOTSTRAP_FIELDS = ("resamples", "interval", "confidence", "seed", "cluster", "until", "lists")
 # The parts whose fields have names of their own in ``Settings.of``.
 _PARTS = ("reader", "ranking", "bootstrap", "running", "api")
 # The tables that every evaluation leaves.
@@ -302,6 +303,12 @@ def _check_until(settings: Settings) -> None:
                 f"`until` with {annotator.name}, whose intervals are of all queries",
                 "leave one out",
             )
+
+
+def _check_lists(settings: Settings) -> None:
+    """Refuse sampled lists where none are read."""
+    if settings.bootstrap.lists and not settings.reader.end_to_end:
+        raise InputError("`lists`, but no whole list is read", "leave it out, or use `end_to_end`")
 
 
 def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str]) -> None:

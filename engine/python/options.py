@@ -36,6 +36,7 @@ class EvaluateOptions(TypedDict, total=False):
     seed: int
     cluster: str | None
     until: Literal["verdict"] | None
+    lists: float | None
     memory: int
     actors: int | str | None
     gpus_per_actor: float | None

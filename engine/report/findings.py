@@ -31,7 +31,7 @@ from engine.sources.io.parquet import read_parquet
 from engine.statistics.cells import clusters_of, numbered
 from engine.statistics.choice import primary_measures
 from engine.statistics.correlation import Bootstrap
-from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N
+from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N, high_of, low_of
 
 SUMMARY = "summary.json"
 # The tables of every evaluation, of every evaluation's statistics, and of every study.
@@ -287,6 +287,13 @@ class Findings:
 
     def end_to_end(self, run: str) -> Interval | None:
         """The mean end-to-end score of a run; None where nothing was read end to end."""
+        row = self.wholes.get(run, {})
+        if low_of(VALUE) in row:  # of sampled lists
+            low, high = row[low_of(VALUE)], row[high_of(VALUE)]
+            known = low is not None
+            return Interval(
+                row[VALUE], low if known else math.nan, high if known else math.nan, row[N]
+            )
         return self.interval(self.downstream.filter(pl.col(RUN) == run))
 
     def mean(self, run: str, annotator: str, measure: str) -> Interval | None:

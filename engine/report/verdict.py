@@ -167,8 +167,10 @@ def _figures(choice: Choice, evaluation: Evaluation) -> str:
     bootstrap = evaluation.settings.bootstrap
     number = counted(choice.n, "[query|queries]")
     if choice.n < evaluation.queries:
-        every = " in every run" if choice.leads else ""
-        number = f"{choice.n} of {evaluation.queries} queries, those with a score{every}"
+        those = "those with a score" + " in every run" * bool(choice.leads)
+        if evaluation.settings.bootstrap.lists and choice.annotator is None:
+            those = "with whole lists read, and the labels of all"
+        number = f"{choice.n} of {evaluation.queries} queries, {those}"
     figures = "; ".join(_some([_lead(lead) for lead in choice.leads]))
     tested = not any(math.isnan(lead.low) for lead in choice.leads)
     if not choice.leads:
@@ -193,6 +195,10 @@ def _own_score(choice: Choice, evaluation: Evaluation) -> tuple[str, bool]:
             pl.col(ANNOTATOR) == choice.annotator, pl.col(MEASURE) == choice.measure
         )
     scores = scores.filter(pl.col(RUN) == choice.best)
+    if evaluation.settings.bootstrap.lists and not choice.annotator:
+        row = evaluation.end_to_end.row(by_predicate=pl.col(RUN) == choice.best, named=True)
+        figure = with_interval(row[VALUE], row[low_of(VALUE)], row[high_of(VALUE)])
+        return f"{choice.best} scores {figure}", not math.isnan(row[low_of(VALUE)])
     clusters = clusters_of(evaluation.clusters) if evaluation.clusters.height else None
     codes = numbered(scores[QUERY_ID], clusters)
     mean = mean_interval(scores[VALUE], evaluation.settings.bootstrap.confidence, codes)

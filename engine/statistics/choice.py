@@ -37,7 +37,7 @@ class Lead:
         p: adjusted for all pairs of runs; the level at which the interval just reaches 0.
         significant: the interval is above 0, and p below 1 - confidence.
         queries_needed: how many queries would show such a difference (``power``). None where it is
-            significant, where nothing is known (no difference), and for measures.
+            significant, where nothing is known (no difference), for measures, and with sampled lists.
     """
 
     run: str
@@ -196,7 +196,7 @@ def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = Non
     needed = None
     if plan is not None and plan.until and not significant:
         needed = found.needed(run, over, plan.confidence)
-    elif plan is not None and plan.resamples and not significant:
+    elif plan is not None and plan.resamples and not significant and not found.means:
         needed = queries_needed(
             np.round(found.of(run) - found.of(over), DECIMALS),
             found.largest,

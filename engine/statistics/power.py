@@ -77,16 +77,20 @@ def queries_needed(
             )
         )
 
-    enough = 2
+    return math.ceil(least_enough(is_enough, 2, MOST_QUERIES / size) * size)
+
+
+def least_enough(is_enough: Callable[[int], bool], least: int, most: float) -> int:
+    """The least number from ``least`` on that is enough, or ``most`` where none below is; more are enough then, too."""
+    too_few, enough = least - 1, least
     while not is_enough(enough):
-        enough *= 2
-        if enough * size >= MOST_QUERIES:
-            return MOST_QUERIES
-    too_few = enough // 2
+        too_few, enough = enough, enough * 2
+        if enough >= most:
+            return math.ceil(most)
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
-    return math.ceil(enough * size)
+    return enough
 
 
 def _beyond_gaffke(sums: Floats, z: float, shift: float) -> Floats:

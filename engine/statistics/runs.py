@@ -60,6 +60,7 @@ class RunScores:
         largest: the largest difference of two runs on a query.
         differences: of every two runs, in the order of ``combinations``.
         clusters: (n,) of the queries, or None.
+        means: of all queries, where ``values`` are of some of these (``sampled_lists``); else empty.
     """
 
     runs: tuple[str, ...]
@@ -67,12 +68,14 @@ class RunScores:
     largest: float
     differences: Differences
     clusters: Ints | None
+    means: tuple[float, ...] = ()
 
     def of(self, run: str) -> Floats:
         return np.asarray(self.values[self.runs.index(run)])
 
     def mean(self, run: str) -> float:
-        return round(float(self.of(run).mean()), DECIMALS)
+        mean = self.means[self.runs.index(run)] if self.means else float(self.of(run).mean())
+        return round(mean, DECIMALS)
 
     def difference(self, run: str, over: str) -> tuple[float, float, float, float]:
         """The first run's mean less the second's, the bounds of its interval, and p."""
@@ -145,6 +148,11 @@ def place_of(query_ids: pl.Series, seed: int) -> pl.Series:
     """The place of each query in an order that a seed draws: a hash, which does not depend on other queries."""
     digests = (hashlib.sha256(f"{seed} {query_id}".encode()).hexdigest() for query_id in query_ids)
     return pl.Series("place", list(digests), dtype=pl.String)
+
+
+def is_drawn(query_ids: pl.Series, seed: int, share: float) -> pl.Series:
+    """Whether each query is among the share in (0, 1) that comes first in the order of ``place_of``, about."""
+    return place_of(query_ids, seed) < f"{int(share * 2**64):016x}"
 
 
 def unit(annotator: str, measure: str) -> float:

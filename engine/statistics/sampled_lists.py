@@ -14,21 +14,30 @@ measures", Statistics in Medicine 27); for these N queries it is as much narrowe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
 
 import numpy as np
+import polars as pl
 from scipy.special import stdtrit
 
 from engine.statistics.arrays import Floats
 from engine.statistics.bounded import Weighed, lower_bound, weighed
+from engine.statistics.correlation import DECIMALS, Bootstrap
+from engine.statistics.leads import Differences
+from engine.statistics.runs import RunScores
+from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, K, N, high_of, low_of
 
 # With fewer lists, no interval holds that is narrow enough to say something.
 LEAST_LISTS = 20
 # Parts of which each is left out of a fit, and the weight of having no influence, in queries.
-_FOLDS = 10
-_SHRUNKEN = 4.0
+_FOLDS, _SHRUNKEN = 10, 4.0
 # Of p-values: the logarithm of the least, and the steps in which they are found.
 _LEAST_LOG_P, _HALVINGS = -30.0, 24
+# What a column of the second run of a pair ends with; columns of bounds for other queries, and for these.
+_OTHER = " of the other"
+_BOUNDS = (low_of(VALUE), high_of(VALUE), "low_these_queries", "high_these_queries")
 
 
 @dataclass(frozen=True)
@@ -87,11 +96,7 @@ class Estimate:
         return low, high
 
     def p_value(self, comparisons: int) -> float:
-        """1 less the confidence at which the interval for other queries just reaches 0; NaN without one.
-
-        Args:
-            comparisons: that it is adjusted for, 1 or more.
-        """
+        """1 less the confidence at which the interval just reaches 0, for all comparisons; NaN without one."""
         if self.n < LEAST_LISTS:
             return math.nan
         least, most = _LEAST_LOG_P, 0.0
@@ -116,7 +121,8 @@ def estimate(y: Floats, features: Floats, *, low: float = 0.0, high: float = 1.0
     read = np.flatnonzero(~np.isnan(y))
     n, of = len(read), len(y)
     known, foretold, f = y[read], np.empty(n), np.zeros(of)
-    columns = _standardised(features)
+    columns = features[:, np.ptp(features, axis=0) > 0]
+    columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
     folds = np.arange(n) % min(_FOLDS, n)
     for fold in range(int(folds.max()) + 1):
         apart = folds == fold
@@ -138,10 +144,60 @@ def estimate(y: Floats, features: Floats, *, low: float = 0.0, high: float = 1.0
     )
 
 
-def _standardised(features: Floats) -> Floats:
-    spread = features.std(axis=0)
-    kept = spread > 1e-12
-    return np.asarray((features[:, kept] - features[:, kept].mean(axis=0)) / spread[kept])
+def means(downstream: pl.DataFrame, query_scores: pl.DataFrame, level: float) -> pl.DataFrame:
+    """The mean end-to-end score of each run over all queries: its estimate, both intervals, and rho.
+
+    Args:
+        downstream: the scores of the lists read.
+        query_scores: of all queries; the first annotator's measures foretell scores.
+    """
+    rows: list[dict[str, Any]] = []
+    for run, table in _tables(downstream, query_scores).items():
+        found = estimate(table[VALUE].to_numpy(), _features(table))
+        bounds = (*found.interval(level), *found.interval(level, here=True))
+        figures = {VALUE: found.value, N: found.n, "of": found.of, "rho": found.rho}
+        figures |= dict(zip(_BOUNDS, bounds, strict=True))
+        rows.append({RUN: run, K: downstream[K][0]} | figures)
+    return pl.DataFrame(rows)
+
+
+def from_labels(
+    whole: RunScores, downstream: pl.DataFrame, query_scores: pl.DataFrame, bootstrap: Bootstrap
+) -> RunScores:
+    """Scores of some lists with means and differences of all queries; differences are of other queries like these."""
+    by_run = _tables(downstream, query_scores)
+    pairs = list(combinations(whole.runs, 2))
+    level = (1 - bootstrap.confidence) / len(pairs)
+    rows = []
+    for run, other in pairs:
+        both = by_run[run].join(by_run[other], on=QUERY_ID, suffix=_OTHER)
+        second = both.select(QUERY_ID, pl.col(rf"^.*{_OTHER}$"))
+        second = second.rename(lambda name: name.removesuffix(_OTHER))
+        first = both.select(second.columns)
+        y = (first[VALUE] - second[VALUE]).to_numpy()
+        found = estimate(y, _features(first) - _features(second), low=-1.0)
+        rows.append([found.value, *found.interval(level), found.p_value(len(pairs))])
+    value, low, high, p = np.array(rows).T
+    value, low, high = (np.round(column, DECIMALS) + 0.0 for column in (value, low, high))
+    estimates = means(downstream, query_scores, level).select(RUN, VALUE).rows()
+    return replace(
+        whole,
+        means=tuple(dict(estimates)[run] for run in whole.runs),
+        differences=Differences(value, low, high, p),
+    )
+
+
+def _tables(downstream: pl.DataFrame, query_scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """By run, a row for each query: the score of its list, or null, and the first annotator's measures."""
+    first = query_scores.filter(pl.col(ANNOTATOR) == pl.col(ANNOTATOR).first())
+    measures = first.pivot(MEASURE, index=[RUN, QUERY_ID], values=VALUE)
+    scores = downstream.select(RUN, QUERY_ID, VALUE)
+    table = measures.join(scores, on=[RUN, QUERY_ID], how="left").sort(RUN, QUERY_ID)
+    return {str(run): rows.drop(RUN) for (run,), rows in table.group_by(RUN, maintain_order=True)}
+
+
+def _features(table: pl.DataFrame) -> Floats:
+    return table.drop(QUERY_ID, VALUE).to_numpy()
 
 
 def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
@@ -155,9 +211,6 @@ def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
 def _bound(residuals: Floats, ends: tuple[float, float], tail: float) -> float:
     """The lower bound of the mean, with half a value at each end of the range."""
     sums, sizes, amounts = weighed(residuals, np.ones(len(residuals)))
-    return lower_bound(
-        Weighed(
-            np.append(sums, ends), np.append(sizes, [1.0, 1.0]), np.append(amounts, [0.5, 0.5])
-        ),
-        tail,
-    )
+    both = np.ones(2)
+    rows = Weighed(np.append(sums, ends), np.append(sizes, both), np.append(amounts, both / 2))
+    return lower_bound(rows, tail)

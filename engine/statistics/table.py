@@ -15,6 +15,7 @@ from engine.statistics.comparison import Comparable, compare_cells, correlate_ce
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.margins import margins
 from engine.statistics.runs import compare_runs, comparer, unit
+from engine.statistics.sampled_lists import from_labels
 from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, TAU, K
 
 
@@ -84,6 +85,8 @@ def analyse(
     compared = list(label_cells(query_scores, clusters)) if downstream.is_empty() else cells
     compare = comparer(bootstrap, largest, clusters)
     whole = compare(downstream, None, None)
+    if bootstrap.lists and whole is not None:
+        whole = from_labels(whole, downstream, query_scores, bootstrap)
     systems, run_pairs = compare_runs(compared, whole, compare, fixed)
     return Statistics(
         pl.concat([correlations, _empty_cells(undefined, downstream)]),

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from engine.statistics.arrays import Floats
-from engine.statistics.power import MOST_QUERIES, POWER
+from engine.statistics.power import MOST_QUERIES, POWER, least_enough
 
 # Shares of the capital that are bet, and what part of the capital each has. Chosen by simulation: runs that differ on
 # 5% to 30% of 1,362 questions, with leads of 2.5 to 6 standard errors at their end.
@@ -96,23 +96,6 @@ def decided(
     return tuple(found)
 
 
-def beaten(runs: int, found: Sequence[Decision]) -> frozenset[int]:
-    """The runs that another one leads: none of them can be the best, and none need be read any further.
-
-    All statements of ``decided`` hold together, so that with its confidence the best run is never among these.
-
-    Args:
-        runs: how many there are.
-        found: of every two, in the order of ``itertools.combinations``.
-    """
-    first, second = np.triu_indices(runs, 1)
-    return frozenset(
-        int(b if decision.leads > 0 else a)
-        for a, b, decision in zip(first, second, found, strict=True)
-        if decision.leads
-    )
-
-
 def _decide(differences: Floats, largest: float, limit: float, pairs: int) -> Decision:
     """Of one pair, in units of the largest difference; ``limit`` is of the logarithm of the capital."""
     n = len(differences)
@@ -177,13 +160,4 @@ def _needed(differences: Floats, limit: float) -> int:
         least = n * mean - float(ndtri(POWER)) * math.sqrt(n) * spread
         return float(_log_sum(least + _LOG_PARTS)) >= limit
 
-    enough = len(differences) + 1
-    while not is_enough(enough):
-        enough *= 2
-        if enough >= MOST_QUERIES:
-            return MOST_QUERIES
-    too_few = max(enough // 2, len(differences))
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
-    return enough
+    return least_enough(is_enough, len(differences) + 1, MOST_QUERIES)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.statistics import until
-from engine.statistics.until import beaten, decided
+from engine.statistics.until import decided
 
 
 def one(differences, largest=1.0, confidence=0.95):
@@ -85,13 +85,6 @@ def test_nothing_read_and_no_lead_say_so():
     assert (even.needed, even.p, even.leads) == (None, 1.0, 0)
     assert one([1e-9, 0.0, 0.0]).needed == until.MOST_QUERIES
     assert decided([], confidence=0.95) == ()
-
-
-def test_beaten_runs_are_those_that_another_one_leads():
-    scores = np.array([[1.0] * 30, [0.0] * 30, [1.0] * 15 + [0.0] * 15])
-    first, second = np.triu_indices(3, 1)
-    assert beaten(3, decided(scores[first] - scores[second], confidence=0.95)) == {1, 2}
-    assert beaten(3, decided(scores[[0, 0, 0]] - scores[[0, 0, 0]], confidence=0.95)) == set()
 
 
 def test_equal_runs_are_seldom_told_apart_and_a_clear_lead_soon():

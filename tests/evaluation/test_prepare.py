@@ -1,0 +1,96 @@
+"""Whole lists that are read of some queries alone: the same of every run, and figures that say so."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.settings import Settings
+from engine.messages.errors import InputError
+from engine.reading.executors import NamedExecutor
+from engine.report.answer import answer_parts
+from engine.report.results import write_results
+from engine.report.verdict import summarize_verdict
+from engine.statistics.runs import is_drawn
+from tests.conftest import ScriptedReader
+from tests.evaluation.test_rounds import made, says
+from tests.tables import amount
+
+HALF = {"k": 3, "lists": 0.5, "actors": 0, "dtype": "float32"}
+
+
+def run(tmp_path, inputs, reader=None, **options):
+    executor = NamedExecutor("scripted", reader or ScriptedReader(says))
+    settings = Settings.of(**{**HALF, **options})
+    return evaluate(inputs, settings, store=tmp_path, executor=executor)
+
+
+def test_lists_of_the_queries_drawn_are_read_and_stand_for_all(tmp_path):
+    inputs = made(queries=120)
+    ids = inputs.queries["query_id"]
+    drawn = set(ids.filter(is_drawn(ids, 0, 0.5)))
+    assert 40 < len(drawn) < 80
+    reader, everything = ScriptedReader(says), ScriptedReader(says)
+    result = run(tmp_path / "half", inputs, reader)
+    full = run(tmp_path / "full", inputs, everything, lists=None)
+    for name in ("good", "poor"):
+        of_run = result.downstream.filter(run=name)["query_id"]
+        assert set(of_run) == drawn
+    assert len(everything.asked) - len(reader.asked) == 2 * (120 - len(drawn))
+    # All labels are read, and the lists here are right just where a passage is useful.
+    assert result.query_scores.equals(full.query_scores)
+    good, poor = result.end_to_end.sort("run").rows(named=True)
+    assert (good["n"], good["of"]) == (len(drawn), 120)
+    assert good["value"] == pytest.approx(full.end_to_end.sort("run")["value"][0], abs=0.02)
+    assert good["rho"] > 0.95
+    alone = result.downstream.filter(run="good")["value"].mean()
+    assert abs(good["value"] - full.end_to_end.sort("run")["value"][0]) < abs(alone - good["value"])
+    assert poor["value"] == pytest.approx(0)
+    assert good["value_low"] < good["low_these_queries"] < good["high_these_queries"]
+    lead = result.statistics.choice.leads[0]
+    assert (result.statistics.choice.best, lead.significant) == ("good", True)
+    assert lead.difference == pytest.approx(good["value"], abs=0.02)
+    assert 0 < lead.low < lead.difference < lead.high
+    assert lead.p < 0.05
+
+
+def test_the_answer_and_the_summary_say_how_many_lists_were_read(tmp_path):
+    result = run(tmp_path / "reads", made(queries=60))
+    n = result.end_to_end["n"][0]
+    assert amount(result, "sampled_lists") == n
+    assert f"{n} of 60 queries, with whole lists read" in " ".join(
+        summarize_verdict(result)["sentences"]
+    )
+    found = write_results(result, {}, tmp_path / "out")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["end_to_end"] == result.end_to_end.to_dicts()
+    # The printed answer and the page have the estimates and not the means of the lists that were read.
+    text = "; ".join(part for part in answer_parts(found, "out") if isinstance(part, str))
+    assert f"note: {n} lists of each run were read, of 60 queries" in text
+    good = found.end_to_end("good")
+    row = result.end_to_end.row(by_predicate=pl.col("run") == "good", named=True)
+    assert (good.value, good.low, good.n) == (row["value"], row["value_low"], n)
+
+
+def test_few_lists_have_no_interval(tmp_path):
+    result = run(tmp_path, made(queries=20))
+    assert result.end_to_end["value_low"].is_nan().all()
+    assert np.isnan(result.statistics.choice.leads[0].low)
+    assert not result.statistics.choice.leads[0].significant
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"end_to_end": False}, "no whole list is read"),
+        ({"until": "verdict"}, "`lists` with `until`"),
+        ({"cluster": "article"}, "`lists` with `cluster`"),
+        ({"resamples": 0}, "`lists` with `resamples`"),
+        ({"lists": 1.0}, "lists"),
+    ],
+)
+def test_what_sampled_lists_cannot_serve_is_refused(options, problem):
+    with pytest.raises(InputError, match=problem):
+        Settings.of(**{**HALF, **options})
