@@ -43,6 +43,7 @@ NAMES = (
     "cluster_coverage",
     "lead_coverage",
     "difference_size",
+    "fewer_reads",
     "page",
 )
 # Looks at the results of somebody's evaluation, so that the page cannot run it by itself.

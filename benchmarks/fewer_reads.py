@@ -1,0 +1,317 @@
+"""What fewer reads cost in certainty: full evaluations, replayed with a part of their reads.
+
+    python -m benchmarks.fewer_reads [--quick] [--replays 200] [--verdicts 2000] [--picture FILE] [--json FILE]
+
+The tables (``replays``) hold every read of full evaluations by the bundled Fusion-in-Decoder reader: run, query, rank,
+passage, prompt tokens, label and score of the whole list, the latter two by exact match and by F1 in hundredths.
+
+- ``nq``: 1,362 Natural Questions, ten passages by BM25, by the bundled encoder, and by BM25 with 10%, 30% and 60% of the
+  passages exchanged for random ones.
+- ``trivia``: 166 TriviaQA questions, ten passages by BM25.
+- ``fid``, ``fid10``: 1,000 made-up questions with 50 passages by BM25; with ten, also with 10% and 30% exchanged.
+
+Sampled lists: a share of the queries has whole lists read; labels of all are read up to the first useful passage
+(exact match) or all (F1). "Gain" is the width of the interval over that of all lists, beside what theory expects of rho. "New" and
+"these" are the shares of replays whose interval holds the mean of other queries (replays resample queries) and of
+these. Tokens are counted as the reader takes them: a passage that is read alone and in a list is encoded once; "alone" counts
+both reads, as in-prompt readers take them.
+
+Until decided: queries in random order, the lead looked at after every one. The exit status is 1 where a target is missed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from scipy.optimize import brentq
+from scipy.special import logsumexp
+
+from benchmarks._cells import beyond
+from benchmarks._harness import Line, make_parser, write_report
+from engine.statistics.sampled_lists import LEAST_LISTS, estimate
+from engine.statistics.until import decided
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+REPLAYS = Path(__file__).parent / "replays"
+TABLES = ("nq", "trivia", "fid", "fid10")
+LEVEL = 0.05
+# Share of the lists that is read: theory has 1.2 times the width at this one where rho is 0.77.
+SHARE = 0.45
+LEAST, MOST = 0.93, 0.97
+GAIN, TOKENS, RHO, NEAR = 1.2, 0.55, 0.77, 0.1
+CLEAR_TOKENS, FALSE, SAVED, SINGLES = 0.2, 0.05, 0.5, 0.15
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run's reads gave.
+
+    Attributes:
+        y: (N,) scores of whole lists.
+        features: (N, p) what labels say of them.
+        every, first: (N,) tokens of all passages, and of those up to the first useful one.
+        singles: (N,) how many these are.
+        k: passages of a list.
+    """
+
+    y: Floats
+    features: Floats
+    every: Floats
+    first: Floats
+    singles: Floats
+    k: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A mean, or a difference of two, as it is replayed."""
+
+    name: str
+    y: Floats
+    features: Floats
+    low: float
+    every: Floats
+    needed: Floats
+
+
+def load(name: str, *, graded: bool) -> dict[str, Run]:
+    table = pl.read_parquet(REPLAYS / f"{name}.parquet")
+    label, whole, most = ("label_f1", "list_f1", 100.0) if graded else ("label", "list", 1.0)
+    runs = {}
+    for (run,), rows in table.group_by("run", maintain_order=True):
+        lists = rows.group_by("query", maintain_order=True).agg(
+            pl.col(label).cast(pl.Float64) / most,
+            pl.col(whole).first().cast(pl.Float64) / most,
+            pl.col("tokens").cast(pl.Float64),
+        )
+        labels, tokens = (np.array(lists[column].to_list()) for column in (label, "tokens"))
+        useful = labels.max(axis=1) > 0
+        k = labels.shape[1]
+        rank = np.where(useful, 1 + labels.argmax(axis=1), k)
+        features = [labels[:, 0], useful / rank, labels.max(axis=1)]
+        if graded:
+            # The labels of all passages are known, so that their mean is too.
+            features.append(labels.mean(axis=1))
+            rank = np.full(len(labels), k)
+        upto = np.arange(k) < rank[:, None]
+        runs[str(run)] = Run(
+            lists[whole].to_numpy(), np.stack(features, axis=1), tokens.sum(axis=1),
+            (tokens * upto).sum(axis=1), rank.astype(np.float64), k,
+        )  # fmt: skip
+    return runs
+
+
+def cells() -> Iterator[Cell]:
+    for name in TABLES:
+        for graded in (False, True):
+            runs, metric = load(name, graded=graded), "F1" if graded else "em"
+            for run, of in runs.items():
+                yield Cell(f"{name} {metric} {run}", of.y, of.features, 0.0, of.every, of.first)
+            base, *others = runs.items()
+            for run, of in others:
+                features = base[1].features - of.features
+                yield Cell(
+                    f"{name} {metric} {base[0]} - {run}", base[1].y - of.y, features, -1.0,
+                    base[1].every + of.every, base[1].first + of.first,
+                )  # fmt: skip
+
+
+def replayed(cell: Cell, replays: int) -> dict[str, Any]:
+    """Widths, coverage and tokens of a cell with ``SHARE`` of its lists."""
+    count = len(cell.y)
+    n = round(SHARE * count)
+    held = {"new": 0, "these": 0}
+    gains, rhos = [], []
+    for replay in range(replays):
+        rng = np.random.default_rng([count, replay])
+        # Other queries: as many, drawn from all. Their own mean is what those of "these" are about.
+        drawn = rng.integers(0, count, count)
+        y, features = cell.y[drawn], cell.features[drawn]
+        known = np.full(count, np.nan)
+        read = rng.choice(count, n, replace=False)
+        known[read] = y[read]
+        found = estimate(known, features, low=cell.low)
+        for kind, here, mean in (("new", False, cell.y.mean()), ("these", True, y.mean())):
+            low, high = found.interval(LEVEL, here=here)
+            held[kind] += int(low - 1e-9 <= mean <= high + 1e-9)
+        low, high = found.interval(LEVEL)
+        least, most = estimate(y, features, low=cell.low).interval(LEVEL)
+        gains.append((high - low) / (most - least))
+        rhos.append(found.rho)
+    rho, part = max(0.0, float(np.mean(rhos))), n / count
+    everything, needed = float(cell.every.sum()), float(cell.needed.sum())
+    once = part + (1 - part) * needed / everything
+    return {
+        "n": n,
+        "rho": rho,
+        "gain": float(np.mean(gains)),
+        "expected": float(np.sqrt(rho**2 + (1 - rho**2) / part)),
+        "tokens": once,
+        "alone": (needed + part * everything) / (2 * everything),
+        **held,
+    }
+
+
+def faults(figures: dict[str, Any], replays: int) -> list[str]:
+    """What is wrong with a cell of sampled lists."""
+    wrong = []
+    if figures["n"] >= LEAST_LISTS:
+        for kind in ("new", "these"):
+            if beyond(figures[kind], replays, least=LEAST, most=MOST):
+                wrong.append(f"{kind} held in {figures[kind] / replays:.1%}")
+    if figures["rho"] >= RHO:
+        if figures["gain"] > GAIN or figures["tokens"] > TOKENS:
+            wrong.append(
+                f"{figures['gain']:.2f} times the width at {figures['tokens']:.0%} of the tokens"
+            )
+    elif abs(figures["gain"] / figures["expected"] - 1) > NEAR:
+        wrong.append(f"{figures['gain'] / figures['expected']:.2f} of the width expected")
+    return wrong
+
+
+def tilted(differences: Floats, mean: float) -> Floats:
+    """Chances of each difference under which their mean is ``mean``: exponential tilting."""
+
+    def chances(tilt: float) -> Floats:
+        return np.exp(tilt * differences - logsumexp(tilt * differences))
+
+    tilt = brentq(lambda tilt: float(chances(tilt) @ differences) - mean, -20, 20)
+    return chances(float(tilt))
+
+
+def verdicts(differences: Floats, replays: int) -> dict[str, Any]:
+    """Equal runs, and a lead of twice the final half-width: false verdicts at any time, and reads saved."""
+    count = len(differences)
+    rng = np.random.default_rng(1)
+    null = tilted(differences, 0.0)
+    found = [
+        decided([rng.choice(differences, count, p=null)], confidence=1 - LEVEL)[0]
+        for _ in range(replays)
+    ]
+    half = float(np.mean([(one.high - one.low) / 2 for one in found]))
+    wrong = sum(one.leads != 0 for one in found)
+    away = tilted(differences, min(2 * half, 0.9 * float(differences.max())))
+    led = [
+        decided([rng.choice(differences, count, p=away)], confidence=1 - LEVEL)[0]
+        for _ in range(replays)
+    ]
+    read = [one.decided_at or count for one in led]
+    return {
+        "half": half,
+        "false_null": wrong / replays,
+        "false_shifted": sum(one.leads < 0 for one in led) / replays,
+        "decided": sum(one.leads > 0 for one in led) / replays,
+        "saved": 1 - float(np.mean(read)) / count,
+    }
+
+
+def in_order(first: Run, second: Run, replays: int) -> dict[str, Any]:
+    """A real pair in random orders: when it is decided, and the share of the tokens until then."""
+    differences, tokens = first.y - second.y, first.every + second.every
+    shares, true, wrong = [], np.sign(differences.mean()), 0
+    for replay in range(replays):
+        order = np.random.default_rng([2, replay]).permutation(len(differences))
+        one = decided([differences[order]], confidence=1 - LEVEL)[0]
+        wrong += one.leads == -true
+        shares.append(float(tokens[order][: one.decided_at or len(order)].sum() / tokens.sum()))
+    return {"share": float(np.mean(shares)), "shares": shares, "false": wrong / replays}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = make_parser(__doc__, quick={"replays": 40, "verdicts": 100})
+    parser.add_argument("--replays", type=int, default=200)
+    parser.add_argument("--verdicts", type=int, default=2000)
+    parser.add_argument("--picture", type=Path, help="share of tokens against certainty, as PNG")
+    options = parser.parse_args(arguments)
+    start = time.perf_counter()
+    lines: list[tuple[Line, bool]] = []
+    print(f"{'lists of ' + format(SHARE, '.0%'):32}{'n':>5}{'rho':>6}{'gain':>6}{'theory':>8}"
+          f"{'tokens':>8}{'alone':>7}{'new':>8}{'these':>8}")  # fmt: skip
+    sampled = {}
+    for cell in cells():
+        found = sampled[cell.name] = replayed(cell, options.replays)
+        wrong = faults(found, options.replays)
+        held = "".join(f"{found[kind] / options.replays:8.1%}" for kind in ("new", "these"))
+        print(
+            f"{cell.name:32}{found['n']:5}{found['rho']:6.2f}{found['gain']:6.2f}{found['expected']:8.2f}"
+            f"{found['tokens']:8.0%}{found['alone']:7.0%}{held}{'  MISSED: ' * bool(wrong)}{'; '.join(wrong)}",
+            flush=True,
+        )
+    missed = sum(bool(faults(found, options.replays)) for found in sampled.values())
+    lines.append(
+        (Line("cells of sampled lists that miss", f"{missed} of {len(sampled)}", "0"), missed == 0)
+    )
+
+    nq, fid10, fid = (load(name, graded=False) for name in ("nq", "fid10", "fid"))
+    pairs = {
+        "NQ, bm25 and noise60": (nq["bm25"], nq["noise60"]),
+        "FiD, bm25 and noise30": (fid10["bm25"], fid10["noise30"]),
+    }
+    until = {}
+    for name, (first, second) in pairs.items():
+        found = until[name] = verdicts(first.y - second.y, options.verdicts)
+        worst = max(found["false_null"], found["false_shifted"])
+        lines += [
+            (Line(f"{name}: false verdicts at any n", f"{worst:.1%}", f"{FALSE:.0%} at most"), worst <= FALSE),
+            (
+                Line(
+                    f"{name}: reads saved, lead of twice the final half-width {found['half']:.3f}",
+                    f"{found['saved']:.0%}", f"{SAVED:.0%} at least",
+                ),
+                found["saved"] >= SAVED,
+            ),
+        ]  # fmt: skip
+    # The one pair whose lead is clear: more than six standard errors of all questions.
+    orders = {name: in_order(*pair, options.replays) for name, pair in pairs.items()}
+    clear = orders["FiD, bm25 and noise30"]
+    lines += [
+        (Line("tokens until a clear verdict (FiD, bm25 and noise30)", f"{clear['share']:.0%}",
+              f"{CLEAR_TOKENS:.0%} at most"), clear["share"] <= CLEAR_TOKENS),
+        (Line("false ones", f"{clear['false']:.1%}", f"{FALSE:.0%} at most"), clear["false"] <= FALSE),
+    ]  # fmt: skip
+    bm25 = fid["bm25"]
+    singles = float(bm25.singles.mean()) / bm25.k
+    lines.append((
+        Line("single reads for RR and Success, FiD, k = 50", f"{singles:.1%}", f"{SINGLES:.0%} at most"),
+        singles <= SINGLES,
+    ))  # fmt: skip
+    print()
+    for line, good in lines:
+        print(f"{line.what:78}{line.figure:>10}   {line.target:16}{'' if good else 'MISSED'}")
+    print(
+        f"{options.replays} replays a cell, {options.verdicts:,} verdicts, {time.perf_counter() - start:.0f} s"
+    )
+    if options.picture:
+        draw({name: found["shares"] for name, found in orders.items()}, options.picture)
+    figures = {"sampled": sampled, "until": until, "orders": orders, "singles": singles}
+    write_report(options, ("numpy", "scipy"), figures, [line for line, _ in lines])
+    return int(not all(good for _, good in lines))
+
+
+def draw(shares: dict[str, list[float]], file: Path) -> None:
+    """The share of the orders in which the verdict has fallen, against the share of the tokens read."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for name, found in shares.items():
+        decided_at = np.sort([share for share in found if share < 1])
+        at = np.concatenate([[0.0], decided_at, [1.0]])
+        certain = np.minimum(np.arange(len(at)), len(decided_at)) / len(found)
+        axes.step(100 * at, 100 * certain, where="post", label=name)
+    axes.set(xlabel="share of the tokens read, %", ylabel="orders with a verdict, %", ylim=(0, 101))
+    axes.legend(frameon=False)
+    figure.savefig(file, dpi=150)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
