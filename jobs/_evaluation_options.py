@@ -55,13 +55,8 @@ def parameters() -> list[inspect.Parameter]:
         *options_of(
             InputFiles,
             INPUTS,
-            types={
-                "queries": Path,
-                "corpus": Path | None,
-                "run": Paths,
-                "edits": Path | None,
-                "answers": Path | None,
-            },
+            types={"queries": Path, "run": Paths}
+            | dict.fromkeys(("corpus", "edits", "answers"), Path | None),
             leave_out=["tables", "need_answers", "need_provenance", "cluster"],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),

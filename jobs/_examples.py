@@ -60,7 +60,7 @@ erag report results
 erag report results --single-file
 """,
     "compare": r"""
-erag compare results/monday results/tuesday
+erag compare results/monday results/tuesday --out compare.html
 """,
     "gate": r"""
 erag gate --baseline main --candidate branch --margin 0.02

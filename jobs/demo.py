@@ -56,27 +56,18 @@ SECONDS_AFTER = 25
 # slower: by a quarter with 6, by a tenth with 12 (SmolLM2 in fp32, processor time).
 TIMED = 12
 
+_USUAL = Settings.of(
+    k=K, end_to_end_k=END_TO_END_K, annotators=("erag", "containment", "provenance")
+)
+_WITHOUT_ANSWERS = _USUAL.but(annotators=("erag", "provenance"))
 SETTINGS: dict[QuestionSet, Settings] = {
-    "short-answer": Settings.of(
-        k=K, end_to_end_k=END_TO_END_K, annotators=("erag", "containment", "provenance")
-    ),
-    "two-hop": Settings.of(
-        k=K, end_to_end_k=END_TO_END_K, annotators=("erag", "containment", "provenance")
-    ),
-    "claims": Settings.of(
-        k=K,
-        end_to_end_k=END_TO_END_K,
-        task="claims",
-        metric="accuracy",
-        annotators=("erag", "provenance"),
-    ),
-    "dialogue": Settings.of(
-        k=K,
-        end_to_end_k=END_TO_END_K,
+    "short-answer": _USUAL,
+    "two-hop": _USUAL,
+    "claims": _WITHOUT_ANSWERS.but(task="claims", metric="accuracy"),
+    "dialogue": _WITHOUT_ANSWERS.but(
         task="dialogue",
         metric="f1",
         measures="nDCG@10 P@10 Success@10 AP(rel=0.2)@10 RR(rel=0.2)@10 R(rel=0.2)@10",
-        annotators=("erag", "provenance"),
     ),
 }
 # The bundled Fusion-in-Decoder reader answers short questions, and loses little among ten passages.

@@ -118,8 +118,9 @@ def retrieve(
     given = {"queries": queries, "corpus": corpus, "config": config}
     refuse_overlap(Inputs(given, models), Outputs(output.files(index)))
     warn_of_code(options.trust_remote_code)
-    if output.fuse:
-        _refuse_twice(index)
+    again = [path for n, path in enumerate(index) if path.resolve() in map(Path.resolve, index[:n])]
+    if output.fuse and again:  # its run would count double
+        raise InputError(f"`index` has {again[0]} twice", "fuse each index once")
     manifests = [manifest.read(directory) for directory in index]
     names = _names(index, manifests, output)
     if not any(one.kind == "dense" for one in manifests):
@@ -137,15 +138,6 @@ def retrieve(
     if query_set.unanswerable:
         say(f"{counted(query_set.unanswerable, 'unanswerable question[|s]')} left out")
     _write_all(runs, table, output, k=options.k)
-
-
-def _refuse_twice(index: Sequence[Path]) -> None:
-    """Refuse an index that is fused with itself: its run would count double."""
-    seen: set[Path] = set()
-    for path in index:
-        if path.resolve() in seen:
-            raise InputError(f"`index` has {path} twice", "fuse each index once")
-        seen.add(path.resolve())
 
 
 def _names(index: Sequence[Path], manifests: Sequence[Manifest], output: Output) -> list[str]:

@@ -56,13 +56,7 @@ def parameters() -> list[inspect.Parameter]:
         *options_of(
             TrainingFiles,
             _INPUTS,
-            types={
-                "queries": Path,
-                "corpus": Path | None,
-                "run": Path,
-                "dev_queries": Path | None,
-                "dev_run": Path | None,
-            },
+            types=dict(zip(_FILES, (Path, Path | None, Path, Path | None, Path | None), strict=True)),
         ),
         *_of_reader(),
         *options_of(Recipe, _RECIPE),

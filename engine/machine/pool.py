@@ -12,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from engine.machine import nodes
@@ -103,6 +103,18 @@ class PoolSettings(Checked):
     @property
     def is_range(self) -> bool:
         return ":" in str(self.actors)
+
+
+class Pooled(Checked):
+    """Settings of a job, those of its actors among them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pool()
+
+    def pool(self) -> PoolSettings:
+        """What of this concerns the actors."""
+        return PoolSettings(**{one.name: getattr(self, one.name) for one in fields(PoolSettings)})
 
 
 def require_gpus_used(settings: PoolSettings, reader: str, gpus: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.machine.device import Dtype
-from engine.machine.pool import Actors, PoolSettings
+from engine.machine.pool import Actors, Pooled
 from engine.messages.checked import Amount, Checked, Natural, Positive
 from engine.messages.errors import InputError
 from engine.reading.function import ReaderFunction
@@ -85,7 +85,7 @@ class ReaderSettings(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningSettings(Checked):
+class RunningSettings(Pooled):
     """How LLM calls are run: memory, processes, and what becomes of calls that fail.
 
     Attributes:
@@ -121,16 +121,3 @@ class RunningSettings(Checked):
     failed_reads: FailedReads = "error"
     lazy: bool = False
     certify: Natural = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.pool()
-
-    def pool(self) -> PoolSettings:
-        """What of this concerns the actors."""
-        return PoolSettings(
-            actors=self.actors,
-            gpus_per_actor=self.gpus_per_actor,
-            cpus_per_actor=self.cpus_per_actor,
-            accelerator_type=self.accelerator_type,
-        )

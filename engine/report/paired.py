@@ -194,7 +194,7 @@ def _facts(findings: Findings) -> dict[str, set[str]]:
     summary, settings = findings.summary, findings.configuration
     audit, reader = summary.get("audit") or {}, summary["reader"] or {}
     facts = {name: [value] for name, value in settings.items() if name not in WITHOUT_EFFECT}
-    facts |= {"date": [audit.get("date")], "prompt": [reader.get("prompt_sha256")]}
+    facts |= {"date": [(audit.get("date") or "")[:19]], "prompt": [reader.get("prompt_sha256")]}
     facts |= {f"{of} (version)": [one] for of, one in summary.get("versions", {}).items()}
     facts["reader"] = [reader.get("executor") or reader.get("fingerprint")]
     for name in SAME[:2]:

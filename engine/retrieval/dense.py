@@ -12,9 +12,9 @@ import polars as pl
 
 from engine import tables
 from engine.machine import device, model_code, model_files
-from engine.machine.pool import PoolSettings, decide
+from engine.machine.pool import Pooled, PoolSettings, decide
 from engine.machine.watch import OnEvent, silent
-from engine.messages.checked import Amount, Checked
+from engine.messages.checked import Amount
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.retrieval import approximate, encode, flat, index_shards, manifest
@@ -41,7 +41,7 @@ _GPU_BLOCK_NUMBERS = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexOptions(Checked):
+class IndexOptions(Pooled):
     """How an index of vectors is built.
 
     Attributes:
@@ -62,19 +62,6 @@ class IndexOptions(Checked):
     gpus_per_actor: Amount | None = None
     cpus_per_actor: float | None = None
     accelerator_type: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.pool()
-
-    def pool(self) -> PoolSettings:
-        """What of this concerns the actors."""
-        return PoolSettings(
-            actors=self.actors,
-            gpus_per_actor=self.gpus_per_actor,
-            cpus_per_actor=self.cpus_per_actor,
-            accelerator_type=self.accelerator_type,
-        )
 
 
 def build_index(

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.report.layout import Grid
-from engine.report.page import figures
 from engine.report.page.content import Answer, Part, sentence
-from engine.report.page.plain import Page, page_text
+from engine.report.page.plain import Page, write_single
 from engine.report.page.plotting import COLOURS, FAINT, INK, MARKERS, Drawing, add_legend
-from engine.sources.io.files import write_text
 from engine.training import report
 
 if TYPE_CHECKING:
@@ -32,9 +30,7 @@ def write_training_page(summary: Mapping[str, Any], folder: Path) -> None:
     Raises:
         WriteError: the disk is full, or the place cannot be written.
     """
-    page = _page(summary)
-    drawn = figures.pictures(page.drawings, with_png=False)
-    write_text(page_text(page, drawn, single_file=True), folder / PAGE)
+    write_single(_page(summary), folder / PAGE)
 
 
 def _page(summary: Mapping[str, Any]) -> Page:

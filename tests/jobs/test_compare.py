@@ -1,9 +1,10 @@
 """``erag compare``: what it prints, and its JSON."""
 
 import json
+import re
 
 from tests.commands import erag
-from tests.report.made import values, write_evaluation
+from tests.report.made import ANSWERED, values, write_evaluation
 
 
 def test_pairs_flips_and_what_differs_are_printed(tmp_path, capsys):
@@ -18,9 +19,9 @@ def test_pairs_flips_and_what_differs_are_printed(tmp_path, capsys):
     assert any(line.startswith("old:bm25 new:bm25 0.300 0.400 0.100 0.0") for line in lines)
     # Ten of forty, the run's name once.
     assert "run run_b query answers output output_b" in lines
-    assert lines.count("question 1 ['a'] right wrong") == 1
+    assert lines.count("question 1 a right wrong") == 1
     assert sum(line.endswith("right wrong") for line in lines) == 10
-    assert "10 of 40; --json has all" in lines
+    assert "10 of 40" in lines
     assert f"reader {'f' * 24}… {'0' * 24}…" in lines
     assert lines[-2:] == [
         "note: 200 shared queries have other answers",
@@ -39,6 +40,20 @@ def test_the_same_is_json_in_full(tmp_path, capsys):
         "run": "old:bm25", "run_b": "new:bm25", "query_id": "q0", "query": "question 0", "answers": ["a"],
         "output": "right", "value": 1.0, "output_b": "wrong", "value_b": 0.0,
     }  # fmt: skip
+
+
+def test_the_page_has_every_row_in_one_file_and_runs_nothing_of_the_data(tmp_path, capsys):
+    texts = {f"q{i}": f"<script>question {i}</script>" for i in range(ANSWERED)}
+    old = write_evaluation(tmp_path / "old", {"bm25": values(60)}, texts=texts)
+    new = write_evaluation(tmp_path / "new", {"bm25": values(80, 10)}, texts=texts)
+    assert erag("compare", old, new, "--out", tmp_path / "page.html", "--quiet") == 0
+    assert capsys.readouterr().out == ""
+    page = (tmp_path / "page.html").read_text()
+    assert "Comparison of old and new" in page
+    assert "new:bm25 less old:bm25" in page  # in the picture
+    assert page.count("&lt;script&gt;question") == 40
+    assert "<script>question" not in page
+    assert not re.search('(src|href)="(?!#|data:)', page)
 
 
 def test_a_folder_without_results_is_one_line(tmp_path, capsys):

@@ -11,6 +11,7 @@ from engine.report.page.content import Answer, Part
 from engine.report.page.figures import Picture
 from engine.report.page.plotting import Drawing
 from engine.report.page.render import Written, rendered, require_page, write_files
+from engine.sources.io.files import write_text
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,17 @@ def write_plain(page: Page, folder: Path, *, single_file: bool = False) -> Writt
     grids = [grid for part in page.parts for grid in part.grids]
     text = page_text(page, drawn, single_file=single_file)
     return write_files(text, drawn, grids, folder, single_file=single_file)
+
+
+def write_single(page: Page, path: Path) -> None:
+    """Write a page as one file.
+
+    Raises:
+        InputError, WriteError: as ``write_plain``.
+    """
+    require_page()
+    drawn = figures.pictures(page.drawings, with_png=False)
+    write_text(page_text(page, drawn, single_file=True), path)
 
 
 def page_text(page: Page, drawn: Sequence[Picture], *, single_file: bool) -> str:
