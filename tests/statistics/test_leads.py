@@ -71,7 +71,7 @@ def test_queries_that_are_repeated_as_clusters_count_once():
     five = paired_intervals(
         np.repeat(paired, 5, axis=1), 1.0, clusters=np.repeat(np.arange(60), 5), **settings
     )
-    assert np.allclose(once, five)
+    assert np.allclose(once[:4], five[:4])
     assert paired_intervals(np.repeat(paired, 5, axis=1), 1.0, **settings).p[0] < five.p[0]
 
 
