@@ -7,7 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import polars as pl
+
 from engine.messages.errors import InputError
+from engine.ranking.measures import Measure
+from engine.tables import MEASURE, QUERY_ID, VALUE
 
 Values = Mapping[str, float]  # by query (or item) id
 
@@ -148,6 +152,15 @@ def _distance(a: float, b: float) -> float:
         return 0.0
     distance = abs(a - b) / max(1.0, abs(b))
     return math.inf if math.isnan(distance) else distance
+
+
+def by_query(scored: pl.DataFrame, measures: Sequence[Measure]) -> dict[Measure, dict[str, float]]:
+    """The values of a table of scores, by measure and query."""
+    names = {str(measure): measure for measure in measures}
+    values: dict[Measure, dict[str, float]] = {measure: {} for measure in measures}
+    for name, query, value in scored.select(MEASURE, QUERY_ID, VALUE).iter_rows():
+        values[names[name]][query] = value
+    return values
 
 
 def mean_of(values: Sequence[float]) -> float:

@@ -15,6 +15,7 @@ from engine import tables
 from engine.conformance.comparison import (
     Comparison,
     Reference,
+    by_query,
     compare,
     not_installed,
     require_installed,
@@ -27,7 +28,7 @@ from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
 from engine.sources.io.files import is_text
 from engine.sources.io.lines import read_json_lines, read_lines
-from engine.tables import MEASURE, QUERY_ID, VALUE
+from engine.tables import QUERY_ID
 
 _WHAT = (
     'lists of labels, JSON lines {"query": …, "labels": [best rank first]} or one object '
@@ -194,8 +195,4 @@ def own_values(
         list(tables.LABELS)
     )
     scored = score_runs(run, labels, list(lists), measures, relevant="list")
-    named = {str(measure): measure for measure in measures}
-    values: dict[Measure, dict[str, float]] = {measure: {} for measure in measures}
-    for name, query, value in scored.select(MEASURE, QUERY_ID, VALUE).iter_rows():
-        values[named[name]][query] = value
-    return values
+    return by_query(scored, measures)

@@ -16,6 +16,7 @@ from engine.conformance.comparison import (
     Reference,
     Row,
     Values,
+    by_query,
     compare,
     mean_of,
     not_installed,
@@ -40,7 +41,7 @@ from engine.ranking.ties import score_reordered, tie_notes
 from engine.sources.runs.checks import by_score
 from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_run
-from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, SCORE, VALUE
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, SCORE
 
 DEFAULT_MEASURES = (
     "P@1 P@5 P@10 R@5 R@10 R@100 F1@10 AP AP@10 RR RR@10 Success@1 Success@5 Success@10 Rprec "
@@ -98,7 +99,7 @@ def compare_ranking(run: str | Path, qrels: str | Path, measures: Sequence[Measu
     )
     evaluated = ~pl.col(QUERY_ID).is_in(files.unjudged)
     ties = tie_notes(scored.filter(evaluated), reordered, digits=4)
-    judged, ours = _judged(files), _by_query(scored, measures)
+    judged, ours = _judged(files), by_query(scored, measures)
     references = []
     for reference in RANKING_REFERENCES:
         known = [m for m in measures if reference.name(m) is not None]
@@ -225,14 +226,6 @@ def _scored(
     return score_runs(run, files.labels, query_ids, measures, relevant=ALL_JUDGMENTS)
 
 
-def _by_query(scored: pl.DataFrame, measures: Sequence[Measure]) -> dict[Measure, dict[str, float]]:
-    names = {str(measure): measure for measure in measures}
-    result: dict[Measure, dict[str, float]] = {measure: {} for measure in measures}
-    for name, query, value in scored.select(MEASURE, QUERY_ID, VALUE).iter_rows():
-        result[names[name]][query] = value
-    return result
-
-
 def _rows(
     reference: RankingReference, computed: Computed, files: _Files, ours: Mapping[Measure, Values]
 ) -> tuple[Row, ...]:
@@ -266,7 +259,7 @@ def _rows(
         if rule:
             seen = _seen_by(files, order, computed.order, negative_is_judged=below)
             scored = _scored(seen, seen.run, seen.query_ids, measures)
-            for measure, by_rule in _by_query(scored, measures).items():
+            for measure, by_rule in by_query(scored, measures).items():
                 rows[measure] = row(measure, by_rule, rule)
     return tuple(rows.values())
 
