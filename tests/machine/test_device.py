@@ -234,6 +234,9 @@ def test_a_gpu_that_does_not_show_as_nvidias_is_asked_for_through_torch(monkeypa
         assert not asked
     (tmp_path / "dxg").touch()
     assert device.machine_has_gpu()
+    with monkeypatch.context() as worker:  # of Ray's, which was assigned none
+        worker.setattr(device, "_assigned_share", lambda: 0.0)
+        assert not device.machine_has_gpu()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert not device.machine_has_gpu()
 

@@ -13,8 +13,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks._single import default_prompt
 from engine.reading.models.causal import CausalReader
-from engine.reading.prompting.prompts import default_prompt
 from tests.conftest import needs_steady_bf16
 
 PASSAGES = [

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benchmarks._single import default_prompt
 from engine.machine import device
 from engine.reading import readers
 from engine.reading.models.causal import CausalReader
@@ -14,7 +15,6 @@ from engine.reading.models.conversion import CROSS_BIAS
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.t5 import T5
-from engine.reading.prompting.prompts import default_prompt
 from tests.pretended_cuda import pretended_cuda
 from tests.reading.models import t5_family, tiny_models
 from tests.reading.models.test_causal import save_random_model

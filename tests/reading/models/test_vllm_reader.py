@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._single import default_prompt
 from engine.machine.pool import PoolSettings, decide
 from engine.messages.errors import InputError
 from engine.reading import readers
 from engine.reading.models.causal import CausalReader
 from engine.reading.plan import INPUTS
-from engine.reading.prompting.prompts import default_prompt
 from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
 from engine.reading.stream_on_ray import read_on_ray
 from engine.sources.articles.read import read_source

@@ -2,8 +2,9 @@
 
 import pytest
 
+from benchmarks._single import default_prompt
 from engine.messages.errors import InputError
-from engine.reading.prompting.prompts import default_prompt, make_prompt
+from engine.reading.prompting.prompts import make_prompt
 from engine.reading.prompting.template import read_template
 
 PASSAGES = [("T\n1", "best\n {text}"), ("", "other")]
