@@ -24,7 +24,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,32 +40,28 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "read")
         rows: dict[int, dict[str, Any]] = {}
-        times: list[float] = []
         error = ""
         for part in range(2 if scene == "resume" else 1):
             rows.clear()
             try:
                 for row in _rows(settings, prompts, log):
                     rows[row["id"]] = row
-                    times.append(time.perf_counter())
-                    if scene == "killed actor" and len(times) == len(prompts) // 2:
-                        _kill(log)
-                    if scene == "resume" and not part and len(times) >= len(prompts) // 2:
+                    if scene == "resume" and not part and len(rows) >= len(prompts) // 2:
                         break
             except Exception as failed:
                 error = f"{type(failed).__name__}: {failed}"[-600:]
-        read = log.read_text().count("\n") if log.exists() else 0
-    # The rows of the first block come at once: what was read before it is not known.
-    first = sum(1 for at in times if at - times[0] < 0.01)
-    timed = (times[-1] - times[0]) * len(times) / max(1, len(times) - first) if times else 0.0
+        read = [float(line) for line in log.read_text().split()] if log.exists() else []
+    # Those of the first batch end at about the same time: when it was begun is not known.
+    first = sum(1 for at in read if at < read[0] + 0.1)
+    seconds = (read[-1] - read[0]) * len(read) / max(1, len(read) - first) if read else 0.0
     import ray
     import vllm
 
     return {
         "outputs": [rows.get(place, {}).get("output") for place in range(len(prompts))],
-        "seconds": timed,
+        "seconds": seconds,
         "rows": len(rows),
-        "read": read,
+        "read": len(read),
         "failures": [row["failure"] for row in rows.values() if row.get("failure")],
         "error": error,
         "prompt_tokens": sum(row.get("tokens") or 0 for row in rows.values()),
@@ -123,11 +118,13 @@ def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[d
         "max_tokens": int(settings.get("max_tokens", 16)),
         "stop": settings.get("stop", ["\n"]),
     }
-    place = str(log)
+    place, kill_at = str(log), len(prompts) // 2 if settings.get("scene") == "killed actor" else 0
 
     def taken(row: dict[str, Any]) -> dict[str, Any]:
         with Path(place).open("a") as stream:
-            stream.write(f"{row['id']}\n")
+            stream.write(f"{time.time():.6f}\n")
+        if kill_at and Path(place).read_text().count("\n") == kill_at:
+            _kill_engines()
         return {
             "id": row["id"],
             "output": row["generated_text"].strip(),
@@ -152,19 +149,13 @@ def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[d
         yield {**row, "failure": failure, "output": None if failure else row["output"]}
 
 
-def _kill(log: Path) -> None:
-    """Kill the process of the actor that has the engine."""
-    listed = subprocess.run(
-        ["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True
-    )
-    own = {os.getpid()}
-    lines = [line.split(None, 2) for line in listed.stdout.splitlines()[1:]]
-    for _ in range(6):  # this process and all that it started
-        own |= {int(pid) for pid, parent, _ in lines if int(parent) in own}
-    for pid, _, command in lines:
-        if int(pid) in own and "vLLMEngineStageUDF" in command:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+def _kill_engines() -> None:
+    """Kill the process of the actor that has the engine; called in a worker of the same node of this Ray."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            beside = f"PPid:\t{os.getppid()}\n" in (folder / "status").read_text()
+            if beside and b"vLLMEngineStageUDF" in (folder / "cmdline").read_bytes():
+                os.kill(int(folder.name), signal.SIGKILL)
 
 
 def _has_gpu() -> bool:

@@ -1,15 +1,19 @@
 """Benchmarks: what they share, and that the smallest case of each still runs."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
+import ray
+import ray.data
 
 from benchmarks import __main__ as every
-from benchmarks import _bundled, _vllm_peer
+from benchmarks import _bundled, _ray_llm_peer, _vllm_peer
 from benchmarks._driver import simulate
 from benchmarks._harness import Line, Ratio, Timing, make_parser, write_report
 from engine import tables
@@ -74,6 +78,54 @@ def test_a_benchmark_that_ends_in_an_error_is_a_problem(tmp_path, monkeypatch):
     found = every.run("_no_such", tmp_path / "report.json", quick=True)
     assert found.report is None
     assert "_no_such" in found.problem
+
+
+@pytest.fixture
+def ray_llm(monkeypatch):
+    """``ray.data.llm`` as far as its peer uses it: prompts of over a thousand characters are too long for it."""
+
+    class Rows(list):
+        def iter_rows(self):
+            return iter(self)
+
+    def build_processor(config, preprocess, postprocess):
+        def read(row):
+            asked = preprocess(row)
+            if len(asked["prompt"]) <= 1000:
+                return postprocess({**asked, "generated_text": " yes\n", "num_input_tokens": 3})
+            if config["should_continue_on_error"]:
+                return {"id": asked["id"], "__inference_error__": "ValueError: too long"}
+            raise ValueError("too long")
+
+        return lambda rows: Rows(map(read, rows))
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0"))
+    library = SimpleNamespace(build_processor=build_processor, vLLMEngineProcessorConfig=dict)
+    monkeypatch.setitem(sys.modules, "ray.data.llm", library)
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray.data, "from_items", lambda rows, override_num_blocks: Rows(rows))
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows", "read", "failures", "error"),
+    [
+        ({}, 4, 4, [], ""),
+        ({"scene": "failed row"}, 0, 0, [], "ValueError: too long"),
+        ({"scene": "failed row", "kept": True}, 4, 3, ["ValueError: too long"], ""),
+        ({"scene": "resume"}, 4, 8, [], ""),
+    ],
+)
+def test_the_peer_of_ray_data_llm_counts_what_came_and_what_was_read(
+    ray_llm, asked, rows, read, failures, error
+):
+    found = _ray_llm_peer.measure({"model": "m", "prompts": ["a" * 9] * 4, **asked})
+    assert (found["rows"], found["read"]) == (rows, read)
+    assert (found["failures"], found["error"]) == (failures, error)
+    outputs = ["yes"] * rows
+    if failures:
+        outputs[0] = None
+    assert found["outputs"] == (outputs or [None] * 4)
 
 
 def test_memory_of_a_peer_is_what_it_and_its_processes_rise_by():

@@ -259,6 +259,7 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.machine.pool import PoolSettings
 from engine.reading.models import vllm_support
+from engine.reading.plan import wanted_reads
 from benchmarks._reads import get_reads
 from tests.tables import inputs
 
@@ -282,9 +283,13 @@ if __name__ == "__main__":
     roles = evaluate(inputs(), settings, store=directory + "/together").readings
     told = {"together": len(starts), "reads": {}}
     for name, reading in roles.items():
-        apart, _ = get_reads(
-            reading.wanted, reading.spec, directory + "/" + name, pool=PoolSettings(actors=0)
+        given = inputs()
+        wanted = wanted_reads(
+            reading.wanted, given.queries, given.corpus,
+            prompt=reading.prompt, fingerprint=reading.spec.fingerprint,
         )
+        place = directory + "/" + name
+        apart, _ = get_reads(wanted, reading.spec, place, pool=PoolSettings(actors=0))
         told["reads"][name] = [reading.reads.to_dicts(), apart.to_dicts()]
     told["apart"] = len(starts) - told["together"]
     print(json.dumps(told))
