@@ -405,6 +405,10 @@ def conform(
     # Of ids in floats, 1 would be 1.0, and what is missing the text "NaN".
     if floats := [n for n in schema if schema[n] == pl.String() and frame.schema[n].is_float()]:
         raise InputError(f"{floats[0]} holds floating-point numbers", "write texts", path=path)
+    for name, kind in schema.items():
+        given = frame.schema[name]
+        if given != pl.Null and given.is_nested() != kind.is_nested():
+            raise InputError(f"{name} holds {given}", f"write {kind}", path=path)
     try:
         frame = frame.select(pl.col(name).cast(kind) for name, kind in schema.items())
     except pl.exceptions.PolarsError as error:

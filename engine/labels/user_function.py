@@ -71,7 +71,7 @@ def _value(
 ) -> float:
     try:
         value: Any = function(*arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"the annotator {name} raises {reason_of(error)} for passage {quoted(doc_id)} of query "
             f"{quoted(query_id)}",

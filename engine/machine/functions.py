@@ -168,11 +168,10 @@ def _module_of(path: Path) -> ModuleType:
         exec(compile(content, str(place), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
+        line = _line_in(place, error)
+        reason = reason_of(error.with_traceback(None))
         raise InputError(
-            f"cannot be loaded ({reason_of(error)})",
-            "correct it",
-            path=path,
-            line=_line_in(place, error),
+            f"cannot be loaded ({reason})", "correct it", path=path, line=line
         ) from None
     return module
 

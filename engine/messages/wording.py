@@ -5,8 +5,11 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import sysconfig
+import traceback
 import unicodedata
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 _FORMS = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
@@ -47,6 +50,8 @@ def meant(name: str, known: Collection[str]) -> str:
 
 
 _LONGEST = 80
+# Where code is that no user wrote: libraries, the engine, what has no file.
+_NOT_THE_USERS = (*sysconfig.get_paths().values(), str(Path(__file__).parents[1]), "<")
 
 
 def cut(text: str, letters: int) -> str:
@@ -110,5 +115,8 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """What a user's function raised, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    """What a user's function raised, in one line, with the place in the user's own code that it came through last."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    frames = ((f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__))
+    own = [(name, line) for name, line in frames if not name.startswith(_NOT_THE_USERS)]
+    return "{} ({}:{})".format(text, *own[-1]) if own else text

@@ -16,6 +16,7 @@ from engine import tables
 from engine.machine.batching import MORE_MEMORY, lacked_memory
 from engine.machine.device import is_fatal
 from engine.messages.errors import InputError, ReadError
+from engine.messages.wording import reason_of
 from engine.reading.plan import Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReadOutput, StartingReader, field_types
 from engine.tables import DOC_IDS, FAILURE, QUERY_ID, READ_KEY
@@ -145,8 +146,7 @@ def _read_alone(reader: Reader, inputs: Sequence[str]) -> ReadOutput:
     except Exception as error:
         if is_fatal(error):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return ReadOutput.failed(reason)
+        return ReadOutput.failed(reason_of(error))
 
 
 def reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:

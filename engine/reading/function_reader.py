@@ -105,7 +105,10 @@ class FunctionReader:
         """
         reader = self._function.reader
         prompts = [self._function.prompt("".join(pieces)) for pieces in inputs]
-        outputs: Any = reader.function(prompts)
+        try:
+            outputs: Any = reader.function(prompts)
+        except SystemExit as error:  # nothing of a reader's ends the evaluation
+            raise RuntimeError(f"the function ends the program ({error})") from error
         if inspect.iscoroutine(outputs):
             answer = asyncio.run_coroutine_threadsafe(outputs, _loop())
             try:

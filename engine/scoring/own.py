@@ -53,7 +53,7 @@ class _Score:
     def _checked(self, output: str, references: list[str]) -> float:
         try:
             value: Any = self._function(output, references)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UnscoredError(
                 f"the metric {self._name} raises {reason_of(error)}", "correct the function"
             ) from error

@@ -106,7 +106,16 @@ def test_a_read_on_which_the_function_raises_fails_alone():
     spec, _ = specify(fussy)
     (result,) = read(plan_of([["a"], ["bad"], ["c"]]), [Unit(0, 0, 3)], spec)
     assert [one.output for one in result.outputs] == ["A", "", "C"]
-    assert [one.failure for one in result.outputs] == [None, "ValueError: no such word", None]
+    failures = [one.failure for one in result.outputs]
+    assert [failures[0], failures[2]] == [None, None]
+    # Where the function raised.
+    assert re.fullmatch(rf"ValueError: no such word \({re.escape(__file__)}:\d+\)", failures[1])
+
+
+def test_a_function_that_ends_the_program_ends_no_evaluation():
+    spec, _ = specify(lambda prompts: exit(3))
+    (result,) = read(plan_of([["a"]]), [Unit(0, 0, 1)], spec)
+    assert result.outputs[0].failure.startswith("RuntimeError: the function ends the program (3)")
 
 
 def test_a_function_that_always_raises_is_not_asked_for_all_reads():

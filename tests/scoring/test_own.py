@@ -34,7 +34,7 @@ def test_a_function_is_a_metric_and_is_called_once_for_an_output_and_its_referen
         (lambda o, r: float("nan"), "gives nan"),
         (lambda o, r: None, "gives None"),
         (lambda o, r: "1", "gives '1'"),
-        (lambda o, r: 1 / len(r[1:]), "raises ZeroDivisionError: division by zero for the output 'a' of query '2'"),
+        (lambda o, r: 1 / len(r[1:]), f"raises ZeroDivisionError: division by zero ({__file__}:"),
     ],
 )  # fmt: skip
 def test_what_is_no_value_is_refused_naming_the_query(function, words):

@@ -118,6 +118,13 @@ def test_a_text_that_is_a_list_of_texts_is_that_list_whatever_the_door(
 
 
 @pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("text", ["[sic]", "[1899]", "[a", "[Verse 1] a"])
+def test_brackets_alone_make_no_list_whatever_the_door(tmp_path, door, text):
+    table, _ = DOORS[door](tmp_path, text, "a1")
+    assert table["answers"].to_list() == [[text]]
+
+
+@pytest.mark.parametrize("door", DOORS)
 def test_what_only_looks_like_a_list_or_like_nothing_stays_a_text(tmp_path, door):
     table, notes = DOORS[door](tmp_path, "NaN", "a[1]")
     assert table.select("answers", "provenance").row(0) == (["NaN"], ["a[1]"])

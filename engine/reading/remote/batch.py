@@ -102,9 +102,10 @@ class Batch:
         _refuse_present(paths)
         for path, part in zip(paths, parts, strict=True):
             write_text("".join(part), path)
+        answering = "file that answers" if len(paths) == 1 else "files that answer"
         raise LaterError(
-            f"{counted(len(self._requests), 'request[|s]')} in {listed([*map(str, paths)])}; give what answers "
-            f"{'it' if len(paths) == 1 else 'them'} as `batch_in`"
+            f"{counted(len(self._requests), 'request[|s]')} in {listed([*map(str, paths)])}; give the {answering} "
+            "them as `batch_in`"
         )
 
 

@@ -19,6 +19,15 @@ LARGEST_DOCUMENT = 2 << 30
 # Bytes that tell a layout.
 _START = 1 << 16
 BOM = b"\xef\xbb\xbf"
+# What other formats begin with.
+_FORMATS = {
+    b"\x1f\x8b": "packed with gzip, and its name does not end in .gz",
+    b"\x28\xb5\x2f\xfd": "packed with zstd, which is not read",
+    b"PK\x03\x04": "a ZIP archive or a spreadsheet",
+    b"%PDF-": "a PDF document",
+    b"PAR1": "Parquet, and its name does not end in .parquet",
+    b"ARROW1": "an Arrow file",
+}
 
 
 def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tuple[int, bytes]]:
@@ -72,7 +81,10 @@ def start_of(path: Location, what: str) -> bytes:
 
 
 def _refuse_page(path: Location, start: bytes, what: str) -> None:
-    """Refuse a page in place of data, as servers send where a file is gone or needs a login."""
+    """Refuse what is no text: a page, as servers send where a file is gone or needs a login, or another format."""
+    for begins, kind in _FORMATS.items():
+        if start.startswith(begins):
+            raise InputError(f"is {kind}", f"give {what}, as text", path=path, line=1)
     if start[:99].lstrip().lower().startswith((b"<!doctype html", b"<html")):
         raise InputError("is an HTML page", f"fetch the file itself: {what}", path=path, line=1)
 

@@ -16,8 +16,18 @@ _HEADER = ["id", "text", "title"]
 _LONGEST = 200
 
 
+def is_dpr(path: Location, what: str) -> bool:
+    """Whether a TSV file has DPR's header.
+
+    Raises:
+        InputError: as ``read_lines``.
+    """
+    _, header = next(read_lines(path, what), (0, ""))
+    return _parse(header)[0] == _HEADER
+
+
 def dpr_rows(path: Location, what: str, *, skip: SkipBad) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield (line, (id, text, title)) of a TSV file with the quotes of the csv module.
+    """Yield (line, (id, text, title)) of a TSV file with its header, and with the quotes of the csv module.
 
     A quoted text may span lines. A record with a quote left open costs only one line: parsing
     starts again at the next one.
@@ -28,7 +38,7 @@ def dpr_rows(path: Location, what: str, *, skip: SkipBad) -> Iterator[tuple[int,
         skip: tolerates broken records.
 
     Raises:
-        InputError: another header, or more broken records than tolerated.
+        InputError: more broken records than tolerated.
     """
     csv.field_size_limit(LONGEST_LINE)  # of the whole process; by default 128 KiB
     lines = read_lines(path, what, skip=skip, blank=True)
@@ -37,8 +47,6 @@ def dpr_rows(path: Location, what: str, *, skip: SkipBad) -> Iterator[tuple[int,
     while True:
         number, line = ahead.popleft() if ahead else next(lines, (0, ""))
         if not number:
-            if header:
-                raise _no_header(path, 1)
             return
         if not line.strip():
             continue
@@ -46,8 +54,6 @@ def dpr_rows(path: Location, what: str, *, skip: SkipBad) -> Iterator[tuple[int,
         if columns is None:
             columns, problem = _parse_over_lines(line, problem, ahead, lines)
         if header:
-            if columns != _HEADER:
-                raise _no_header(path, number)
             header = False
         elif columns is None:
             remedy = 'double the quotes within "…"'
@@ -88,12 +94,3 @@ def _parse_over_lines(
                 ahead.popleft()
             return columns, ""
     return None, problem
-
-
-def _no_header(path: Location, number: int) -> InputError:
-    return InputError(
-        "not the header of DPR's passages",
-        "start the file with id, text, title",
-        path=path,
-        line=number,
-    )

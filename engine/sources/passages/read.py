@@ -29,13 +29,14 @@ from engine.sources.io.locations import (
 )
 from engine.sources.io.parquet import open_parquet
 from engine.sources.io.skipping import SkipBad, tolerance
-from engine.sources.passages.dpr import dpr_rows
+from engine.sources.passages.dpr import dpr_rows, is_dpr
 from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
 
 ROW = "row"
 
 _WHAT = "a corpus: JSONL, JSON, CSV or Parquet with doc_id, title, text (and article_id)"
 _WIKIPEDIA_ID = "wikipedia_id"
+_TSV = (".tsv", ".tsv.gz", ".tsv.bz2")
 _COLUMNS = columns_of(DOC_ID_FIELDS, TEXT_FIELDS, (TITLE, ARTICLE_ID, _WIKIPEDIA_ID))
 
 _Row = tuple[str, str, str, str]
@@ -177,9 +178,9 @@ def _batches(path: Location, skip: SkipBad, size: int) -> Iterator[_Batch]:
 def _file_batches(path: Location, skip: SkipBad, size: int) -> Iterator[_Batch]:
     if suffix_of(path) == ".parquet":
         yield from _parquet_batches(path, size)
-    elif name_of(path).endswith((".tsv", ".tsv.gz", ".tsv.bz2")):
+    elif name_of(path).endswith(_TSV) and is_dpr(path, _WHAT):
         yield from _row_batches(path, _dpr_rows(path, skip), size)
-    elif name_of(path).endswith((".csv", ".csv.gz", ".csv.bz2")):
+    elif name_of(path).endswith((*_TSV, ".csv", ".csv.gz", ".csv.bz2")):
         records = read_csv_records(path, _WHAT, TEXT_FIELDS, skip=skip)
         yield from _row_batches(path, _json_rows(path, records, skip), size)
     else:

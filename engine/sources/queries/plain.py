@@ -8,6 +8,7 @@ JSON list (``["a", "b"]``), else texts separated by ``|``. A question is unanswe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -90,15 +91,16 @@ def field_of(path: Location, line: int, name: str, text: str) -> Any:
         return text.split(SEPARATOR)
     if (found := written_list(text)) is not None:
         return found
-    try:
-        return parse_json(text)
-    except ValueError:
-        raise InputError(
+    if text[1:].lstrip()[:1] in ("'", '"'):
+        problem, remedy = (
             f"{name} {quoted(text)} is not a list",
             f'write ["a", "b"], or a{SEPARATOR}b',
-            path=path,
-            line=line,
-        ) from None
+        )
+        raise InputError(problem, remedy, path=path, line=line)
+    with contextlib.suppress(ValueError):
+        if any(isinstance(item, list | dict) for item in parse_json(text)):
+            return parse_json(text)  # to be refused
+    return text.split(SEPARATOR)  # "[sic]", or the year "[1899]"
 
 
 def _texts(

@@ -128,7 +128,7 @@ def read_records(
     for line, record in records:
         items = list_in(record, RESULTS)
         written += items is not None and all(record.get(name) is not items for name in RESULTS)
-        run = str(record.get(RUN) or name)
+        run = _run_of(path, line, record) or name
         if items is None:
             query_id = _query_of(path, line, record, (*_ROW_QUERY_IDS, *_ROW_QUERIES))
             doc_id, text = _passage(path, line, query_id, record)
@@ -154,6 +154,15 @@ def read_records(
     )
     has_lines = bool(entries) and entries[0].line is not None
     return Records(frame, has_lines, pl.DataFrame(carried, schema=GIVEN, orient="row"), written)
+
+
+def _run_of(path: Location, line: int | None, record: Mapping[str, Any]) -> str:
+    """The name of the system that a record gives; empty for none."""
+    run = record.get(RUN)
+    if run is not None and (not isinstance(run, str | int) or not is_text(str(run))):
+        problem, remedy = f"the run is called {quoted(run)}", "write its name as a string"
+        raise InputError(problem, remedy, path=path, line=line)
+    return "" if run is None else str(run)
 
 
 def _query_of(
@@ -245,9 +254,9 @@ def _refuse_surrogates(path: Location, line: int | None, query_id: str, *texts: 
 
 def _refuse_text(path: Location, line: int | None, record: Mapping[str, Any]) -> None:
     """Refuse a record that is neither a list nor a passage, if it has a text in the place of its list."""
-    for name in RESULTS:
-        if isinstance(text := record.get(name), str):
-            problem = f"{name} is the text {quoted(text)}"
+    for name in [name for name in RESULTS if name in record]:
+        if not isinstance(given := record[name], list):
+            problem = f"{name} is {'the text ' * isinstance(given, str)}{quoted(given)}"
             raise InputError(problem, 'write a list: ["a", "b"]', path=path, line=line)
 
 

@@ -101,7 +101,9 @@ def test_requests_beyond_what_a_file_may_have_become_several_files(tmp_path, mon
         size = max(map(len, lines))
         monkeypatch.setattr(batch, most, 2 if most == "MOST_REQUESTS" else 2 * size + 2)
         out.unlink()
-        with pytest.raises(LaterError, match="requests-1.jsonl, .* give what answers them"):
+        with pytest.raises(
+            LaterError, match="requests-1.jsonl, .* give the files that answer them"
+        ):
             evaluate(inputs(), asked(url, batch_out=out), store=tmp_path / "store")
         parts = [*tmp_path.glob("requests-*.jsonl")]
         found = [part.read_text().splitlines() for part in parts]

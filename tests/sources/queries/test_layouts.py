@@ -222,7 +222,7 @@ def test_csv_and_tsv(tmp_path, packed):
         ("who,Ann\n", 1, "no header with a column query, question, text"),
         ("query,answers\na,b\nc\n", 3, "1 columns, the header has 2"),
         ('query,answers\na,"b\n', 2, "broken quotes"),
-        ("query,answers\na,[b]\n", 2, "is not a list"),
+        ("query,answers\na,['b]\n", 2, "is not a list"),
         ('query,answers\na,"[{}]"\n', 2, "answers of query '1' are not strings"),
         ("query,answers\na,\n", 2, "query '1' has no answers"),
         ("query,answers\n,b\n", 2, "query '1' has no text"),
