@@ -26,9 +26,8 @@ from engine.version import __version__
 _VERSION = 6
 # Settings that change neither labels nor scores.
 WITHOUT_EFFECT = (
-    *(
-        name for name in BOOTSTRAP_FIELDS if name != "until"
-    ),  # that decides which queries are scored
+    # Which queries and lists are read decides what is scored.
+    *(name for name in BOOTSTRAP_FIELDS if name not in ("until", "lists")),
     "engine",  # what it came to is in the readers' fingerprints
     "memory",
     "actors",
@@ -124,7 +123,7 @@ def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> s
         for job in jobs
     ]
     known: list[Any] = [_VERSION, __version__, shards.runs, digest_of_shards(shards)]
-    known += [decisive, readers]
+    known += [decisive, readers, settings.bootstrap.lists and settings.bootstrap.seed]
     if not is_lasting(settings, jobs):
         known.append(uuid.uuid4().hex)
     content = json.dumps(known, sort_keys=True, default=str)

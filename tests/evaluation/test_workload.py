@@ -48,6 +48,15 @@ def with_short_run(files):
     return replace(files, run=(*files.run, path))
 
 
+def test_what_was_scored_of_some_lists_or_queries_is_not_taken_for_all(tmp_path):
+    files, asked = made(tmp_path), settings(**FEW)
+    for some in ({"lists": 0.5}, {"lists": 0.5, "seed": 1}, {"until": "verdict"}, {}):
+        parts = in_shards(tmp_path, files, asked.but(**some))
+        whole = held_whole(tmp_path, files, asked.but(**some))
+        assert_frame_equal(parts.downstream, whole.downstream, check_row_order=False)
+    assert parts.downstream.height == 3 * 40
+
+
 def test_a_run_that_lists_nothing_for_a_shard_is_scored_there_after_an_evaluation_without_it(
     tmp_path,
 ):
