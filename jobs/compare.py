@@ -36,14 +36,14 @@ def compare(folders: Texts, /, *, out: Path | None = None) -> None:
     Parameters
     ----------
     folders
-        What --out of erag evaluate named, the baseline first; FOLDER:RUN for one run of it.
+        What --out of erag evaluate named, the baseline first; FOLDER:RUN for one run of it. A folder that holds
+        such folders stands for all of them, by name.
     out
         Page to write, such as compare.html: one file, with all rows.
     """
     found = paired.compare(*folders)
     if verbosity().as_json:
-        names = (*_TITLES, "notes")
-        say_json(jsonable({name: getattr(found, name) for name in names}))
+        say_json(jsonable({name: getattr(found, name) for name in (*_TITLES, "notes")}))
     console = standard_output()
     for grid in _grids(found, _MOST, _LONGEST, _HIDDEN):
         console.print(terminal_table(grid))

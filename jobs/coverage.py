@@ -11,12 +11,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from engine.messages.checked import Natural, Positive, fitted
-from engine.messages.errors import masked
 from engine.messages.extras import missing
 from engine.messages.wording import counted
 from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
-from engine.report.audit import Origin, input_files
+from engine.report.audit import Origin, input_files, place
 from engine.report.findings import SUMMARY
 from engine.report.page.query_coverage import ASSIGNMENTS, CLUSTERS, write_coverage_page
 from engine.report.page.render import PAGE, page_files, sparing, where_to_look
@@ -24,7 +23,7 @@ from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions, specify
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import folder_at, require_folder
-from engine.sources.io.locations import Location, locate
+from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.replacing import replaced_together
 from engine.sources.queries.read import read_query_set
@@ -81,10 +80,7 @@ def coverage(
     spec = specify(encoder, threads=threads or 0)
     evaluation = read_query_set(queries, need_answers=False)
     users = read_user_queries(user_queries)
-    files = {
-        name: masked(str(locate(path)))
-        for name, path in (("queries", queries), ("user_queries", user_queries))
-    }
+    files = {"queries": place(queries), "user_queries": place(user_queries)}
     origin = Origin(command_line(), input_files(files))
 
     def vectors(texts: list[str]) -> Any:
@@ -110,8 +106,8 @@ def _print(result: Coverage, *, left_out: int, out: str | None) -> None:
     if left_out:
         console.print_line(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
     if out is not None:
-        place = folder_at(out).shown()
-        console.print_line(f"results -> {place}; {where_to_look(place)}")
+        where = folder_at(out).shown()
+        console.print_line(f"results -> {where}; {where_to_look(where)}")
 
 
 def _files(out: str) -> list[Location]:

@@ -12,17 +12,16 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 
 from engine.machine import model_files
-from engine.messages.errors import InputError, masked
+from engine.messages.errors import InputError
 from engine.messages.extras import missing, require
 from engine.messages.wording import counted
 from engine.reading.prompting.template import Task
 from engine.reading.protocol import Augmentation
-from engine.report.audit import Origin, input_files
+from engine.report.audit import Origin, input_files, place
 from engine.report.page.render import sparing
 from engine.scoring.metrics import METRICS, get_metric
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import Folder, folder_at, require_folder
-from engine.sources.io.locations import Location, locate
 from engine.sources.io.outputs import Inputs, Outputs, lies_in, refuse_overlap, sole_writer
 from engine.sources.io.replacing import replaced_together
 from engine.training import checkpoints, report
@@ -145,10 +144,10 @@ def train_command() -> Callable[..., None]:
         folder = (
             folder_at(options["checkpoints"]) if options["checkpoints"] else out / "checkpoints"
         )
-        for place in (out, folder):
+        for written in (out, folder):
             # At an address only writing tells.
-            if isinstance(place.at, Path) or not options["dry_run"]:
-                require_folder(place.at)
+            if isinstance(written.at, Path) or not options["dry_run"]:
+                require_folder(written.at)
         _refuse_overlap(options, out, folder)
         _refuse_trained(out, folder)
         if workers.workers:
@@ -202,11 +201,7 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Every option but those of the recipe, and ``dry_run``, which trains nothing."""
     left_out = {"dry_run", *(field.name for field in fields(Recipe))}
     names = [one.name for one in parameters() if one.name not in left_out]
-    return {n: _place(options[n]) if n in _PLACES else options[n] for n in names}
-
-
-def _place(path: Location | None) -> str | None:
-    return None if path is None else masked(str(locate(path)))
+    return {n: place(options[n]) if n in _PLACES else options[n] for n in names}
 
 
 def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> None:

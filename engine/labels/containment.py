@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import polars as pl
 import regex
@@ -149,12 +150,10 @@ ANNOTATOR = Annotator(
     finds_answers=True,
     needs_answers=True,
 )
-BY_SUBSTRING = Annotator(
+BY_SUBSTRING = replace(
+    ANNOTATOR,
     name=SUBSTRING,
     meaning="1 if the passage contains an answer as a string",
     label=_label_by(SUBSTRING),
-    unfit_tasks=_UNFIT,
     query_notes=lambda queries: [_nothing_to_find(queries, _normalized, SUBSTRING)],
-    finds_answers=True,
-    needs_answers=True,
 )

@@ -104,14 +104,16 @@ class Origin:
     code: Code = field(default_factory=lambda: code_in(_ROOT))
 
 
+def place(path: Location | None) -> str | None:
+    """A path or address without credentials."""
+    return None if path is None else masked(str(locate(path)))
+
+
 def name_files(files: InputFiles | None) -> dict[str, Any]:
     """Where inputs come from, as ``summary.json`` has it; None for what was not given, or is a table in memory.
 
     Addresses are without the credentials that they may hold.
     """
-
-    def place(path: Location | None) -> str | None:
-        return None if path is None else masked(str(locate(path)))
 
     return {
         "queries": place(files.queries if files else None),

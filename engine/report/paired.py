@@ -14,7 +14,7 @@ import polars as pl
 from engine.evaluation.workload import WITHOUT_EFFECT
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, listed
-from engine.report.findings import SUCCESS, Findings, read_findings
+from engine.report.findings import SUCCESS, SUMMARY, Findings, read_findings
 from engine.report.study_report import short_names
 from engine.statistics.cells import clusters_of
 from engine.statistics.correlation import Bootstrap
@@ -77,12 +77,13 @@ def compare(*places: str | Path) -> Comparison:
     """Compare runs of several results folders with those of the first, query by query.
 
     Args:
-        places: folders that ``erag evaluate`` or ``Result.save`` wrote, or single runs of them, as ``FOLDER:RUN``.
+        places: folders that ``erag evaluate`` or ``Result.save`` wrote, or single runs of them, as ``FOLDER:RUN``;
+            or a folder that holds such folders.
 
     Raises:
         InputError: a place holds no such run, or no end-to-end scores; no query is shared; there is one run.
     """
-    named = [_place(str(place)) for place in places]
+    named = [_place(str(inner)) for place in places for inner in _held(Path(place))]
     folders = short_names([path for path, _ in named])
     evaluations = {name: read_findings(Path(path), None) for path, name in folders.items()}
     each = [(folders[p], one) for p, run in named for one in _runs(evaluations[folders[p]], run)]
@@ -92,15 +93,14 @@ def compare(*places: str | Path) -> Comparison:
     queries, notes = _shared(list(evaluations.values()))
     if len(metrics := {findings.metric for findings in evaluations.values()}) > 1:
         notes.append(f"scores by {listed(sorted(metrics))} have no common scale")
-    of_runs = [evaluations[name].downstream.filter(run=run) for name, run in runs]
-    names = [f"{name}:{run}" for name, run in runs]
     scored = pl.concat(
-        scores.with_columns(run=pl.lit(name)) for scores, name in zip(of_runs, names, strict=True)
+        evaluations[name].downstream.filter(run=run).with_columns(run=pl.lit(f"{name}:{run}"))
+        for name, run in runs
     ).join(queries, on=QUERY_ID, maintain_order="left")
-    clusters = pl.concat(one.clusters for one in evaluations.values()).unique(QUERY_ID)
+    clusters = next((of.clusters for of in evaluations.values() if of.clusters.height), None)
     # Intervals of paired differences take no resamples, whatever the evaluations had.
     bootstrap = Bootstrap(confidence=next(iter(evaluations.values())).confidence)
-    compared = comparer(bootstrap, unit, clusters_of(clusters) if clusters.height else None)
+    compared = comparer(bootstrap, unit, None if clusters is None else clusters_of(clusters))
     scores = compared(scored, None, None)
     if scores is None:
         raise InputError("no query has a score in all runs", "compare runs of the same queries")
@@ -111,15 +111,23 @@ def compare(*places: str | Path) -> Comparison:
         figures = scores.mean(run), scores.mean(run_b), *scores.difference(run_b, run)
         pairs.append({RUN: run, RUN_B: run_b} | dict(zip(_FIGURES, figures, strict=True)))
     paired = {row[name] for row in pairs for name in (RUN, RUN_B)}
-    notes += [f"{name} has no partner" for name in names if name not in paired]
+    notes += [f"{name} has no partner" for name in scores.runs if name not in paired]
     flipped, differing = _flipped(pairs, scored), _differing(evaluations)
     return Comparison(pairs, flipped, differing, notes, scores, evaluations)
+
+
+def _held(place: Path) -> list[Path]:
+    """The results folders directly in a folder that is none, by name; else the place itself."""
+    inner = sorted(summary.parent for summary in place.glob(f"*/{SUMMARY}"))
+    return [place] if (place / SUMMARY).is_file() or not inner else inner
 
 
 def _place(text: str) -> tuple[str, str | None]:
     """A folder, and the run of it that is named, if any."""
     ends = [at for at, letter in enumerate(text) if letter == ":" and Path(text[:at]).is_dir()]
-    return (text[: ends[0]], text[ends[0] + 1 :]) if ends else (text, None)
+    return (
+        (text[: ends[0]], text[ends[0] + 1 :]) if ends and not Path(text).is_dir() else (text, None)
+    )
 
 
 def _runs(findings: Findings, run: str | None) -> list[str]:

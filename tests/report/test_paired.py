@@ -146,6 +146,26 @@ def test_queries_of_a_cluster_are_one(tmp_path):
     assert compare(*folders).gate(0.02)[0].decision == "undecided"
 
 
+def test_clusters_are_those_of_the_first_folder_that_has_some(tmp_path):
+    """Other folders may number theirs otherwise."""
+    folders = [write_evaluation(tmp_path / name, {"bm25": values(60)}) for name in "abc"]
+    for folder, of_query in ((folders[1], lambda i: i // 20), (folders[2], lambda i: i)):
+        rows = [(f"q{i}", of_query(i)) for i in range(ANSWERED)]
+        frame = pl.DataFrame(rows, schema=tables.CLUSTERS, orient="row")
+        frame.write_parquet(folder / "clusters.parquet")
+    clusters = compare(*folders).scores.clusters
+    assert len(set(clusters.tolist())) == 10
+
+
+def test_a_folder_of_results_stands_for_all_of_them(tmp_path):
+    for name in ("tuesday", "monday", "a:b"):
+        write_evaluation(tmp_path / "results" / name, {"bm25": values(60)})
+    (tmp_path / "results" / "notes").mkdir()
+    found = compare(tmp_path / "results")
+    assert [row["run_b"] for row in found.pairs] == ["monday:bm25", "tuesday:bm25"]
+    assert {row["run"] for row in found.pairs} == {"a:b:bm25"}
+
+
 @pytest.mark.parametrize(
     ("places", "message"),
     [

@@ -83,17 +83,15 @@ def _render_node(node: nodes.Node) -> str:
     if isinstance(node, nodes.Template):
         name = str(node.name).strip().lower().replace("_", " ")
         arguments = [_render(p.value).strip() for p in node.params if not p.showkey]
-        render = _INLINE_TEMPLATES.get(name) or (_lang if name.startswith("lang-") else None)
+        if name.startswith("lang-") and name not in _INLINE_TEMPLATES:
+            return "".join(arguments[:1])
+        render = _INLINE_TEMPLATES.get(name)
         return render(arguments) if render is not None else ""
     return ""  # comments and stray template arguments
 
 
 def _nth(position: int) -> Callable[[list[str]], str]:
     return lambda arguments: arguments[position] if len(arguments) > position else ""
-
-
-def _lang(arguments: list[str]) -> str:
-    return arguments[0] if arguments else ""
 
 
 def _convert(arguments: list[str]) -> str:
