@@ -51,7 +51,7 @@ def test_an_interval_lies_in_its_range_holds_its_mean_and_leaves_0_out_where_p_i
     if clusters is not None and clusters.max() == 0:
         clusters = None
     options = {"confidence": confidence, "comparisons": comparisons, "clusters": clusters}
-    (found,) = zip(*paired_intervals(paired, largest, **options)[:4], strict=True)
+    (found,) = zip(*paired_intervals(paired, largest, **options), strict=True)
     value, low, high, p = found
     assert -largest <= low <= value <= high <= largest
     assert 0 < p <= 1

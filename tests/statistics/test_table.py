@@ -320,7 +320,7 @@ def test_runs_are_compared_by_every_score_with_all_pairs_together():
         ("end_to_end", downstream),
     ):
         s, u = (frame.filter(run=run)["value"].to_numpy() for run in ("s", "u"))
-        (value,), (low,), (high,), (p,), _ = paired_intervals(
+        (value,), (low,), (high,), (p,) = paired_intervals(
             (s - u)[None], 1.0, confidence=0.95, comparisons=3
         )
         assert row["difference" if name == "difference" else "end_to_end_difference"] == (
