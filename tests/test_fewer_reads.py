@@ -1,0 +1,55 @@
+"""The replays of fewer reads: what the tables hold, and how they are judged."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from benchmarks import fewer_reads
+
+
+def test_the_tables_are_small_and_whole():
+    assert sum(file.stat().st_size for file in fewer_reads.REPLAYS.iterdir()) < 400_000
+    sizes = {
+        "nq": (1362, 5, 10),
+        "trivia": (166, 1, 10),
+        "fid": (1000, 1, 50),
+        "fid10": (1000, 3, 10),
+    }
+    for name, (queries, runs, k) in sizes.items():
+        table = pl.read_parquet(fewer_reads.REPLAYS / f"{name}.parquet")
+        assert table.height == queries * runs * k
+        assert table.null_count().sum_horizontal().sum() == 0
+        # A passage that two runs list for a query is one read.
+        assert table.group_by("query", "doc").agg(pl.col("label").n_unique())["label"].max() == 1
+
+
+def test_labels_up_to_the_first_useful_passage_are_counted():
+    run = fewer_reads.load("fid", graded=False)["bm25"]
+    assert run.y.mean() == pytest.approx(0.824)
+    assert run.singles.min() == 1
+    assert run.singles.max() == run.k == 50
+    solved = run.features[:, 2] > 0
+    assert run.singles[solved] == pytest.approx(1 / run.features[solved, 1])
+    assert (run.first <= run.every).all()
+    graded = fewer_reads.load("fid", graded=True)["bm25"]
+    assert (graded.first == graded.every).all()
+
+
+def test_tilted_chances_have_the_mean():
+    differences = np.array([1.0, 0.0, 0.0, -1.0, 0.5])
+    for mean in (0.0, 0.2, -0.3):
+        chances = fewer_reads.tilted(differences, mean)
+        assert (chances.sum(), chances @ differences) == pytest.approx((1, mean))
+
+
+def test_cells_that_miss_are_named():
+    good = {"n": 450, "rho": 0.8, "gain": 1.2, "expected": 1.19, "tokens": 0.5, "lazy": True}
+    held = {"new": 190, "these": 192}
+    assert fewer_reads.faults(good | held, 200) == []
+    assert fewer_reads.faults(good | held | {"gain": 1.25}, 200) == [
+        "1.25 times the width at 50% of the tokens"
+    ]
+    assert fewer_reads.faults(good | held | {"tokens": 1.0, "lazy": False}, 200) == []
+    assert fewer_reads.faults(good | held | {"new": 170}, 200) == ["new held in 85.0%"]
+    low = good | held | {"rho": 0.5, "gain": 1.6, "expected": 1.4}
+    assert fewer_reads.faults(low, 200) == ["1.14 of the width expected"]
