@@ -196,7 +196,9 @@ class Client:
             return answer_of(parsed, chat=chat)
         except NO_ANSWER as error:
             # What was cut on its way may come whole the next time.
-            if isinstance(error, ValueError) and not shown.startswith("<"):
+            if isinstance(
+                error, json.JSONDecodeError | UnicodeDecodeError
+            ) and not shown.startswith("<"):
                 raise _PassingError(f"no answer as the protocol has it: {shown}") from None
             kind = "a page, not" if shown.startswith("<") else "JSON, but not"
             raise UnansweredError(
@@ -235,7 +237,7 @@ class Client:
         """Words of a server in one line, without secrets, and not too many of them."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
-        return masked(" ".join(text.split()))[:_LONGEST_REASON]
+        return as_unicode(masked(" ".join(text.split())))[:_LONGEST_REASON]
 
 
 def _message(error: openai.APIStatusError) -> str:

@@ -43,7 +43,10 @@ def bounded_client(seconds: float) -> httpx.Client:
         """Refuse a response, or have its body bounded while it comes."""
         asked = response.request.url
         if response.has_redirect_location:
-            to = asked.join(response.headers["location"])
+            try:
+                to = asked.join(response.headers["location"])
+            except httpx.InvalidURL as error:
+                raise UntakenError(f"a redirect to what is no address ({error})") from None
             if to.host != asked.host:
                 reason = f"{asked.host} sends requests on to {to.host or to}, which was not asked"
                 raise UntakenError(reason, is_final=True)
@@ -131,7 +134,10 @@ class _Bounded(httpx.SyncByteStream):
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32) if self._unpacks else None
         left = LARGEST
         for chunk in self._stream:
-            part = unpacker.decompress(chunk, left + 1) if unpacker else chunk
+            try:
+                part = unpacker.decompress(chunk, left + 1) if unpacker else chunk
+            except zlib.error as error:
+                raise UntakenError(f"the answer cannot be unpacked ({error})") from None
             left -= len(part)
             if left < 0:
                 raise UntakenError(f"the answer is larger than {LARGEST >> 20} MiB")

@@ -18,6 +18,8 @@ def test_names_say_which_model_a_server_is_asked_for():
     ("given", "said"),
     [
         ({"base_url": "localhost:8000"}, "`base_url` is localhost:8000; write it like http"),
+        ({"base_url": f"http://{'a' * 300}/v1"}, "`base_url` is http://aaa"),
+        ({"base_url": f"http://{'a.' * 150}a/v1"}, "`base_url` is http://a.a"),
         ({"base_url": "http://host:port/v1"}, "`base_url` is http://host:port/v1"),
         ({"base_url": "http:///v1"}, "`base_url` is"),
         ({"base_url": "http://host/v1?a=b"}, "goes on behind its path"),

@@ -198,6 +198,32 @@ GZIP = [("Content-Encoding", "gzip")]
             StoppedAskingError,
             "127.0.0.1 sends requests on to localhost, which was not asked",
         ),
+        (sends(b"no gzip", GZIP), UnansweredError, "cannot be unpacked (Error -3"),
+        (sends(b"", [("Location", "http://[::")], 307), UnansweredError, "no address (Invalid"),
+        *(
+            (sends(body), UnansweredError, "JSON, but not as the protocol")
+            for body in (b"null", b'"x"', b"[]", b"NaN", b'{"choices": ' + b"9" * 9999 + b"}")
+        ),
+        *(
+            (sends(json.dumps({"choices": choices}).encode()), UnansweredError, "JSON, but not")
+            for choices in (
+                {"0": 1},
+                "abc",
+                [None],
+                True,
+                [{"message": "Hi"}],
+                [{"message": {"content": 5}}],
+                [{"message": {"content": ["a", None]}}],
+                [
+                    {
+                        "message": {"content": "Hi"},
+                        "logprobs": {"content": [{"token": "a", "logprob": "x"}]},
+                    }
+                ],
+                [{"message": {"content": "Hi"}, "logprobs": {"content": [None]}}],
+            )
+        ),
+        (sends(b'{"error": {"message": "\\ud83d"}}', status=400), RefusedError, "400: \ufffd"),
         (sends(b'{"error": ' + b"[" * 100_000, status=400), RefusedError, "status 400"),
         (sends(b'{"error": {"code": []}}', status=400), RefusedError, "status 400"),
     ],

@@ -145,9 +145,11 @@ def test_bad_dpr_lines_are_named(tmp_path, line, words):
     assert caught.value.line == 3
 
 
-def test_a_tsv_with_another_header_is_refused(tmp_path):
-    (tmp_path / "c.tsv").write_text("doc\ttext\n1\ta\n")
-    with pytest.raises(InputError, match="not the header of DPR"):
+def test_a_tsv_with_another_header_is_read_like_csv(tmp_path):
+    (tmp_path / "c.tsv").write_text("text\tdoc_id\na\t1\n")
+    assert read_corpus(tmp_path / "c.tsv").rows() == [("1", "", "a", "1")]
+    (tmp_path / "c.tsv").write_text("1\ta\n2\tb\n")
+    with pytest.raises(InputError, match="c.tsv:1: no header with a column text, contents"):
         read_corpus(tmp_path / "c.tsv", skip_bad=9)
 
 
