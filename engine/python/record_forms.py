@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 
 Record = dict[str, Any]
 # Rows of pandas that are objects of Python at a time.
@@ -71,6 +72,8 @@ def _rows(given: Any, name: str) -> Iterable[Any]:
     if _module(given) == "pandas":
         named = [level for level in given.index.names if level is not None]
         frame = given.reset_index() if named else given
+        if twice := next(iter(frame.columns[frame.columns.duplicated()]), None):
+            raise InputError(f"the column {quoted(twice)} is given twice", "keep one", path=name)
         slices = (frame.iloc[at : at + _AT_ONCE] for at in range(0, len(frame), _AT_ONCE))
         return (row for some in slices for row in some.to_dict("records"))
     if _module(given) == "pyarrow":

@@ -13,6 +13,7 @@ from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.python.record_forms import is_path, is_table, plain, records
 from engine.sources.fields import DOC_ID_FIELDS, QUERY_FIELDS, QUERY_ID_FIELDS, TEXT_FIELDS
+from engine.sources.io.files import is_text
 from engine.sources.runs.checks import RunChecks, in_order, require_new_name
 from engine.sources.runs.dictionaries import problem_of
 from engine.sources.runs.read import TextedRun, read_texted_runs
@@ -41,6 +42,8 @@ def runs_of(given: Any, *, carried: bool) -> Together:
     sources: dict[str, Any] = {}
     places: list[str] = []
     for name, one in _each(given):
+        if not is_text(name):
+            raise InputError(f"a run is called {quoted(name)}", "write valid Unicode", path=_WHAT)
         for run in _tables(name, one, carried=carried):
             places.append(name or (str(one) if is_path(one) else _WHAT))
             require_new_name(places[-1], run.rows[RUN][0], sources)
@@ -74,6 +77,7 @@ def _each(given: Any) -> Iterator[tuple[str, Any]]:
 def _has_names(given: Mapping[Any, Any]) -> bool:
     """Whether the keys of a dictionary are names of runs, and not ids of queries."""
     for value in given.values():
+        value = plain(value) if hasattr(value, "tolist") else value  # NumPy's
         if is_path(value) or is_table(value):
             return True
         if isinstance(value, Mapping):

@@ -1,5 +1,6 @@
 import re
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
@@ -33,6 +34,7 @@ FRAME = pl.DataFrame(
     [
         SCORED,
         {"q1": ["a", "b"], "q2": ["c"]},
+        {"q1": np.array(["a", "b"]), "q2": np.array(["c"])},
         {"q1": [{"doc_id": "a", "score": 0.1}, {"docid": "b", "score": 0.9}], "q2": [{"id": "c"}]},
         FRAME,
         FRAME.lazy(),
@@ -148,6 +150,8 @@ def test_rows_with_texts_keep_their_ids_and_titles():
         ([{"query_id": "q", "doc_id": d, "score": s} for d, s in (("a", 1), ("b", None))], "runs:2: document 'b' of query 'q' has no score, and others have"),
         ([make_run(ROWS, "one"), make_run(ROWS, "one")], "the run is called 'one', as is"),
         ({"q": []}, "run: the run is empty"),
+        ({"\ud800": SCORED}, "runs: a run is called '\\ud800'; write valid Unicode"),
+        (pd.DataFrame([["q", "a", "b"]], columns=["query_id", "doc_id", "doc_id"]), "runs: the column 'doc_id' is given twice"),
     ],
 )  # fmt: skip
 def test_what_is_no_run_is_refused_in_a_line(given, words):
