@@ -122,7 +122,7 @@ def settings(**more):
         **{
             "k": 6,
             "annotators": ("erag", "containment", "provenance", "qrels", "judge", "utility"),
-            "measures": "P@3 nDCG@6 RR@6 UDCG@6",
+            "measures": "P@3 nDCG@6 UDCG@6",
             "resamples": 100,
             "dtype": "float32",
             "actors": 0,
