@@ -115,7 +115,6 @@ TABLE = [
     ("zstd", FUSE, "r.trec.zst", b"\x28\xb5\x2f\xfd\x04", ":1: is packed with zstd"),
     ("a spreadsheet", QUERIES, "q.csv", b"PK\x03\x04\x14", ":1: is a ZIP archive or a spreadsheet"),
     ("a PDF document", CORPUS, "c.jsonl", b"%PDF-1.7\n%\xe2\xe3", ":1: is a PDF document"),
-    ("Parquet under another name", CORPUS, "c", parquet(id=["a"], text=["a"]), ":1: is Parquet, and its name"),
     ("no gzip", FUSE, "r.trec.gz", "1 Q0 a 1 2 x\n", ":1: cannot be read"),
     ("no bzip2", FUSE, "r.trec.bz2", "1 Q0 a 1 2 x\n", ":1: cannot be read"),
     ("a directory as run", FUSE, "r", {"x": "1"}, "is a directory"),

@@ -25,7 +25,6 @@ _FORMATS = {
     b"\x28\xb5\x2f\xfd": "packed with zstd, which is not read",
     b"PK\x03\x04": "a ZIP archive or a spreadsheet",
     b"%PDF-": "a PDF document",
-    b"PAR1": "Parquet, and its name does not end in .parquet",
     b"ARROW1": "an Arrow file",
 }
 
