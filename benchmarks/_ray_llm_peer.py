@@ -10,8 +10,9 @@ IN: ``model`` (a directory) and ``prompts``; further ``dtype`` (bfloat16), ``thr
 
 - ``failed row``: the first prompt is made longer than the model's positions; ``kept`` (false) asks for
   ``should_continue_on_error``.
-- ``killed actor``: when half of the rows are there, the process of the engine's actor is killed.
-- ``resume``: rows are written to Parquet as they come; when half are there the job ends, and is run again.
+- ``killed actor``: when half of the rows are there, the process of the engine's actor is killed; give it rows for minutes, since
+  an engine may be done with a few before the first of them is there.
+- ``resume``: when half of the rows are there the job ends, and is run again.
 
 OUT: ``outputs`` in the order of the prompts, null for a row that has none; ``seconds`` from the first row to the last, for
 as many rows as there are; ``rows`` that came; ``read`` by the engine, however often; ``failures``; ``error`` that ended the
