@@ -93,7 +93,7 @@ def parameters() -> list[inspect.Parameter]:
                 "certify": Annotated[int | bool, Parameter(negative=())],
             },
         ),
-        *options_of(ApiSettings, API, types={"batch_in": Paths}),
+        *options_of(ApiSettings, API, types={"batch_in": Paths | None}),
         option(
             DRY_RUN,
             bool,

@@ -1,5 +1,7 @@
 """Options as they are converted: numbers as they are written, on the command line and in files."""
 
+from pathlib import Path
+
 import pytest
 
 from jobs import _command, cli
@@ -107,3 +109,12 @@ def test_where_no_log_can_be_written_the_traceback_is_printed(monkeypatch, tmp_p
     monkeypatch.setattr(_command.tempfile, "tempdir", str(tmp_path / "missing"))
     assert "the traceback is above" in _command.unforeseen(ValueError("x"))
     assert "ValueError: x" in capsys.readouterr().err
+
+
+def test_files_that_are_left_out_pass_where_pydantic_checks_values():
+    """Once something has imported pydantic, as Ray does, options are checked by it too, their defaults included."""
+    pytest.importorskip("pydantic")
+    given = ["evaluate", "--queries", "q", "--corpus", "c", "--run", "r.trec", "--out", "o"]
+    for more, files in (([], None), (["--batch-in", "a,b"], [Path("a"), Path("b")])):
+        _, bound, *_ = cli.app.parse_args([*given, *more])
+        assert bound.kwargs.get("batch_in") == files
