@@ -49,7 +49,7 @@ class EvaluateOptions(TypedDict, total=False):
     base_url: str | None
     api_key_env: str
     batch_out: Location | None
-    batch_in: Location | Sequence[Location] | None
+    batch_in: Location | Sequence[Location]
     endpoint: Literal["chat", "completions"]
     concurrency: int
     requests_per_minute: int | None

@@ -66,7 +66,7 @@ class ApiSettings(Checked):
     base_url: str | None = field(default=None, repr=False)  # it may hold credentials
     api_key_env: str = KEY_VARIABLE
     batch_out: Path | None = None
-    batch_in: Path | tuple[Path, ...] | None = None
+    batch_in: Path | tuple[Path, ...] = ()
     endpoint: Endpoint = "chat"
     concurrency: Positive = 8
     requests_per_minute: Positive | None = None

@@ -36,7 +36,7 @@ class Batch:
 
     def __init__(self, settings: ApiSettings) -> None:
         given, self._out = settings.batch_in, settings.batch_out
-        self._in = (given,) if isinstance(given, Path) else given or ()
+        self._in = (given,) if isinstance(given, Path) else given
         # By their name: the model, and the line of the file.
         self._requests: dict[str, tuple[str, str]] = {}
         self._lock = threading.Lock()
