@@ -33,12 +33,17 @@ class Reader:
         ]
 
 
+def failures(outputs):
+    """Why reads failed, without the line of this file that is named behind it."""
+    return [o.failure and o.failure.partition(f" ({__file__}:")[0] for o in outputs]
+
+
 def read(reader, *texts):
     return run_unit(reader, Unit(0, 0, len(texts)), [[t] for t in texts], worker="here").outputs
 
 
 def test_one_bad_read_fails_alone():
-    assert [o.failure for o in read(Reader(), "a", "bad b", "c")] == [None, "ValueError: b", None]
+    assert failures(read(Reader(), "a", "bad b", "c")) == [None, "ValueError: b", None]
 
 
 def test_a_reader_whose_first_reads_all_fail_alike_is_given_up():
@@ -56,7 +61,7 @@ def test_a_single_read_or_different_reasons_prove_nothing(texts):
 def test_a_reader_that_has_read_is_not_given_up():
     reader = Reader()
     read(reader, "a", "b")
-    assert [o.failure for o in read(reader, "bad x", "bad x")] == ["ValueError: x"] * 2
+    assert failures(read(reader, "bad x", "bad x")) == ["ValueError: x"] * 2
 
 
 @pytest.mark.parametrize("reasons", [(OUT, OUT_AGAIN), (NO_ROOM, NO_ROOM_EITHER)])

@@ -21,7 +21,7 @@ from engine.reading import store, stream_on_ray
 from engine.reading.plan import Unit, cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.readers import specify
-from engine.reading.stream import Failure, Host, Ready, ShardPlan, UnitSizes, read_here
+from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes, read_here
 from engine.reading.stream_on_ray import read_on_ray
 from engine.sources.io.folders import folder_at
 from tests.conftest import SPEC, planned
@@ -109,7 +109,9 @@ def test_every_read_comes_once_and_one_that_raises_fails_alone():
     plan, units = plan_of([f"t{i}" for i in range(20)])
     for actors in (1, 2):
         got = outputs(plan, units, host_of(upper), actors)
-        assert got.pop(7) == Failure("t7", "ValueError: no such token")
+        failed = got.pop(7)
+        assert failed.query_id == "t7"
+        assert failed.reason.startswith(f"ValueError: no such token ({__file__}:")
         assert got == [f"T{i}" for i in range(20) if i != 7]
 
 
