@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -20,7 +20,11 @@ from engine.reading.executors import input_sizes
 from engine.reading.plan import INPUTS, longest_first, missing_reads
 from engine.reading.store_files import Span
 from engine.sources.io.folders import Folder
+from engine.statistics.runs import is_drawn
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
+
+# The share of sampled lists that a plan has a row for; of a read of whole lists, whether they need it.
+LISTS, DRAWN = 0.4, "drawn"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +51,8 @@ class Counted:
     """The reads of a job.
 
     Attributes:
-        left: those to be done, as ``plan.longest_first`` gives them, with the column ``whole``.
+        left: those to be done, as ``plan.longest_first`` gives them, with the columns ``whole`` and
+            ``drawn``: whether a query that needs it is among the share ``LISTS``.
         asked: how many are asked for, of every run and condition; by whether they are of whole lists.
         stored: how many distinct ones of these are in the store.
     """
@@ -70,7 +75,7 @@ class _ConditionReads:
 
 def count_reads(
     inputs: EvaluationInputs,
-    conditions: Iterable[Settings],
+    conditions: Sequence[Settings],
     context: Context,
     *,
     sample: Sample | None = None,
@@ -98,7 +103,10 @@ def count_reads(
         wanted = job.wanted(reads, inputs.queries, inputs.corpus)
         # A list of one passage that is read alone too is the same read.
         alone = (pl.col(DOC_IDS).list.len() == 1) & pl.lit(any(one.singles for one in same))
-        wanted = wanted.with_columns((~alone).alias(WHOLE))
+        wanted = wanted.with_columns(
+            (~alone).alias(WHOLE),
+            is_drawn(wanted[QUERY_ID], conditions[0].bootstrap.seed, LISTS).alias(DRAWN),
+        ).with_columns(pl.col(DRAWN).any().over(READ_KEY))
         none = wanted[[READ_KEY]].clear()
         distinct = missing_reads(wanted, pl.concat([none, *seen[job.spec.fingerprint]]))
         stored = _stored(context.place, job, distinct, sample) if job.spec.is_kept else none

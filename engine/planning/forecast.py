@@ -213,6 +213,7 @@ class Kind:
         left: distinct reads that are to be done.
         prompt_tokens, output_tokens: of these, as far as they are known.
         seconds: of the reader, for these; 0 without a probe.
+        token_price: of their tokens, which are asked of a server; None where no price is known.
     """
 
     reader: str
@@ -223,6 +224,7 @@ class Kind:
     prompt_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
+    token_price: float | None = None
 
     @property
     def shared(self) -> int:
@@ -231,11 +233,12 @@ class Kind:
 
 
 class Way(NamedTuple):
-    """A way to evaluate, by its settings, and the least share of passages and of lists that it reads."""
+    """A way to evaluate: the least share of passages and of lists that it reads, and whether it reads no more."""
 
     name: str
     singles: float = 1
     lists: float = 1
+    known: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +282,6 @@ class Forecast:
         settings: what was asked.
         confidence: level of the intervals.
         certified: reads that are repeated for a certificate, and not counted.
-        token_price: of the tokens of what is left to ask of servers; None where no price is known.
         ways: to read less, down to their shares, and at most all.
     """
 
@@ -294,13 +296,27 @@ class Forecast:
     settings: PlanSettings = field(default_factory=PlanSettings)
     confidence: float = 0.95
     certified: int = 0
-    token_price: float | None = None
     ways: tuple[Way, ...] = ()
 
     @property
     def left(self) -> int:
         """Reads that are to be done."""
         return sum(kind.left for kind in self.kinds)
+
+    @property
+    def token_price(self) -> float | None:
+        """Of the tokens of what is left to ask of servers; None where no price is known."""
+        prices = [kind.token_price for kind in self.kinds if kind.token_price is not None]
+        return sum(prices) if prices else None
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether a price is known, of an actor or of tokens."""
+        return self.settings.price_per_hour is not None or self.token_price is not None
+
+    def money(self, seconds: float, tokens: float | None) -> float:
+        """The price of an actor's seconds and of tokens, where prices are known."""
+        return seconds * (self.settings.price_per_hour or 0.0) / _HOUR + (tokens or 0.0)
 
     def seconds(self, actors: int) -> Span:
         """Wall-clock seconds of reading with so many actors, each like those of the probe."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -20,7 +20,7 @@ from engine.machine.pool import PoolSettings
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.planning import probe
-from engine.planning.counts import Counted, Sample, count_reads
+from engine.planning.counts import DRAWN, LISTS, Counted, Sample, count_reads
 from engine.planning.forecast import (
     SINGLE_PASSAGES,
     WHOLE_LISTS,
@@ -93,6 +93,7 @@ def plan_evaluation(
         _foresee(group, scale, actors, kept=not prober.unstored, in_shards=bool(sample))
         for group in groups
     ]
+    lists = _drawn(groups, kept=not prober.unstored)
     queries = sample.queries if sample else inputs.queries.height
     works = [(work.left, work.pace) for part in parts for work in part.works]
     reading = total_seconds(works, confidence=bootstrap.confidence)
@@ -100,7 +101,7 @@ def plan_evaluation(
     if asked.finish_in is not None and works:
         actors = actors_to_finish(reading, start, asked.finish_in)
     return Forecast(
-        kinds=tuple(kind for part in parts for kind in part.kinds),
+        kinds=tuple(_priced(kind, settings[0]) for part in parts for kind in part.kinds),
         queries=queries,
         sampled=inputs.queries.height if sample else None,
         probe=prober.made(groups),
@@ -111,13 +112,15 @@ def plan_evaluation(
         settings=asked,
         confidence=bootstrap.confidence,
         certified=running.certify,
-        token_price=_token_price(settings[0], [kind for part in parts for kind in part.kinds]),
-        ways=tuple(_ways(settings[0], inputs, queries)) if len(settings) == 1 else (),
+        ways=tuple(_ways(settings[0], inputs, queries, lists)) if len(settings) == 1 else (),
     )
 
 
-def _ways(settings: Settings, inputs: EvaluationInputs, queries: int) -> Iterator[Way]:
-    """The ways to read less that an evaluation has: at least the first rank, and the first round of queries."""
+def _ways(settings: Settings, inputs: EvaluationInputs, queries: int, lists: Way) -> Iterator[Way]:
+    """The ways to read less: the lists that are drawn; at least the first rank, and the first round of queries."""
+    with contextlib.suppress(InputError):
+        if not settings.bootstrap.lists and settings.but(lists=LISTS):
+            yield lists
     k, few = settings.ranking.k, min(1.0, FIRST_ROUND / max(1, queries))
     ways = Way("lazy", 1 / k), Way("until", few, few), Way("lazy until", few / k, few)
     for way in ways if len(inputs.run_names) > 1 else ways[:1]:
@@ -127,10 +130,19 @@ def _ways(settings: Settings, inputs: EvaluationInputs, queries: int) -> Iterato
             yield way
 
 
-def _token_price(settings: Settings, kinds: Iterable[Kind]) -> float | None:
-    asked = [kind for kind in kinds if is_api(kind.reader)]
-    prompt = sum(kind.prompt_tokens for kind in asked)
-    return settings.api.cost(prompt, sum(kind.output_tokens for kind in asked)) if prompt else None
+def _drawn(groups: Iterable[Group], *, kept: bool) -> Way:
+    """Sampled lists: which of those that are left they read; ``kept``: the probe's are in the store."""
+    done = _keys(timed for group in groups for timed in group.timed if kept)
+    whole = [one.left.filter(WHOLE) for group in groups for one in group.jobs]
+    drawn = [row for one in whole for row in one.join(done, on=READ_KEY, how="anti")[DRAWN]]
+    return Way(f"lists {LISTS:g}", lists=sum(drawn) / max(1, len(drawn)), known=True)
+
+
+def _priced(kind: Kind, settings: Settings) -> Kind:
+    if not (is_api(kind.reader) and kind.prompt_tokens):
+        return kind
+    price = settings.api.cost(kind.prompt_tokens, kind.output_tokens)
+    return replace(kind, token_price=price)
 
 
 def refuse_both(asked: PlanSettings, pool: PoolSettings) -> None:

@@ -20,8 +20,8 @@ _AS_SECONDS, _AS_MINUTES = 100.0, 100 * _MINUTE
 # Rows of the table; kinds of several readers are added up where there would be more.
 _MOST_ROWS = 8
 _ACTORS = "[actor|actors]"
-_ALL = Way("all")
-_FIGURES = ("asked", "stored", "left", "prompt_tokens", "output_tokens", "seconds")
+_ALL = Way("all", known=True)
+_FIGURES = ("asked", "stored", "left", "prompt_tokens", "output_tokens", "seconds", "token_price")
 
 
 def shown(forecast: Forecast) -> list[Table | str]:
@@ -65,10 +65,12 @@ def _table(forecast: Forecast) -> Table:
     estimated = "" if forecast.sampled is None else ", an estimate"
     names = ["reader", "LLM calls"] if several else ["LLM calls"]
     head = [*names, "requested", "equal", "cached", "new"]
-    head += ["prompt tokens", "generated", "time of 1 actor", *shared] if timed else []
+    priced = ["cost of calls"] * forecast.is_priced
+    head += ["prompt tokens", "generated", "time of 1 actor", *shared, *priced] if timed else []
     title = f"LLM calls of {counted(forecast.queries, '[query|queries]')}{estimated}"
     result = terminal_table(Grid("reads", "", head, [], len(names), title))
-    ways = [_sum(kinds, "", f"{way.name}, at least", way) for way in forecast.ways]
+    least = {False: ", at least", True: ""}
+    ways = [_sum(kinds, "", f"{way.name}{least[way.known]}", way) for way in forecast.ways]
     for kind in [*kinds, _sum(kinds, "", "all"), *ways]:
         counts = [f"{n:,}" for n in (kind.asked, kind.shared, kind.stored)]
         values = [*([""] * 3 if kind in ways else counts), f"{kind.left:,.0f}"]
@@ -76,6 +78,7 @@ def _table(forecast: Forecast) -> Table:
             tokens = kind.prompt_tokens, kind.output_tokens
             values += [*(f"{n:,.0f}" for n in tokens), duration(kind.seconds)]
             values += [duration(kind.seconds / actors) for _ in shared]
+            values += [_money(forecast.money(kind.seconds, kind.token_price)) for _ in priced]
         names = [kind.reader, kind.name] if several else [kind.name]
         result.add_row(*map(Text, [*names, *values]))
     return result
@@ -96,7 +99,9 @@ def _rows(kinds: Sequence[Kind]) -> list[Kind]:
 def _sum(kinds: Sequence[Kind], reader: str, name: str, way: Way = _ALL) -> Kind:
     shares = [way.lists if kind.name == WHOLE_LISTS else way.singles for kind in kinds]
     both = list(zip(kinds, shares, strict=True))
-    totals = {name: sum(getattr(kind, name) * share for kind, share in both) for name in _FIGURES}
+    totals: dict[str, Any] = {
+        of: sum((getattr(kind, of) or 0) * share for kind, share in both) for of in _FIGURES
+    }
     return Kind(reader=reader, name=name, **totals)
 
 
@@ -134,18 +139,15 @@ def _lines(forecast: Forecast) -> Iterator[str]:
 def _within(forecast: Forecast, budget: str) -> str:
     """The first way that keeps to a budget; of ways other than all, what they read at least does."""
     most, unit = BUDGET.fullmatch(budget).groups()  # type: ignore[union-attr]
-    cost = forecast.cost(forecast.actors)
-    price = (cost.value if cost else 0.0) + (forecast.token_price or 0.0)
-    if (unit != "reads" and forecast.probe is None) or not (unit or price):
+    if (unit != "reads" and forecast.probe is None) or not (unit or forecast.is_priced):
         return f"budget {budget}: unknown without a probe and prices"
     for way in (_ALL, *forecast.ways):
         kind = _sum(forecast.kinds, "", "", way)
         hours = (forecast.start + kind.seconds / forecast.actors) / _HOUR
-        money = price * kind.left / max(1, forecast.left)
+        of_all = forecast.start * forecast.actors + kind.seconds
+        money = forecast.money(of_all, kind.token_price)
         if {"reads": kind.left, "h": hours, "": money}[unit] <= float(most):
-            return (
-                f"budget {budget}: {way.name} {'keeps to it' if way is _ALL else 'may keep to it'}"
-            )
+            return f"budget {budget}: {way.name} {'keeps' if way.known else 'may keep'} to it"
     return f"budget {budget}: nothing keeps to it"
 
 
@@ -195,4 +197,5 @@ def duration(seconds: float) -> str:
 
 
 def _money(amount: float) -> str:
-    return f"{amount:.2f}" if amount < 1000 else f"{amount:,.0f}"
+    digits = 4 if 0 < amount < 0.1 else 2
+    return f"{amount:.{digits}f}" if amount < 1000 else f"{amount:,.0f}"

@@ -1,5 +1,6 @@
 """Plans of evaluations with readers of known cost, against the evaluations themselves."""
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import polars as pl
@@ -19,6 +20,7 @@ from engine.reading.executors import NamedExecutor
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReadOutput
 from engine.sources.queries.buckets import BUCKETS
+from engine.statistics.runs import is_drawn
 from tests.conftest import make_run
 from tests.tables import RUN, inputs
 
@@ -96,6 +98,34 @@ def test_reads_are_counted_by_kind_as_the_evaluation_does_them(tmp_path):
         "whole lists": (3, 1, 2, 0),
         "judge": (7, 2, 5, 0),
     }
+
+
+@pytest.mark.parametrize("probe_reads", [0, 16])
+def test_sampled_lists_are_counted_as_the_evaluation_reads_them(tmp_path, probe_reads):
+    given = wide()
+    # One text and one list, of queries of which one is drawn: the read is needed.
+    seed, share = SETTINGS.bootstrap.seed, 0.4
+    drawn = is_drawn(given.queries["query_id"], seed, share)
+    out, inside = (given.queries.filter(which)["query_id"][0] for which in (~drawn, drawn))
+    alike = pl.col("query_id") == inside
+    texts = pl.when(alike).then(pl.lit(f"question {out[1:]}")).otherwise("query")
+    runs = given.runs.filter(pl.col("query_id") != inside)
+    same = given.runs.filter(pl.col("query_id") == out).with_columns(query_id=pl.lit(inside))
+    given = replace(
+        given, queries=given.queries.with_columns(query=texts), runs=pl.concat([runs, same])
+    )
+    asked = PlanSettings(probe_reads=probe_reads)
+    settings = SETTINGS.but(resamples=200)
+    plan = plan_evaluation(given, [settings], asked, store=tmp_path, executor=READER)
+    (way,) = (way for way in plan.ways if way.known)
+    lists = next(kind for kind in plan.kinds if kind.name == "whole lists")
+    none = PlanSettings(probe_reads=0)
+    some = plan_evaluation(
+        given, [settings.but(lists=share)], none, store=tmp_path, executor=READER
+    )
+    counted = next(kind for kind in some.kinds if kind.name == "whole lists")
+    assert 0 < counted.left < lists.left
+    assert way.lists * lists.left == pytest.approx(counted.left)
 
 
 def test_passages_that_several_runs_list_are_asked_for_by_each():

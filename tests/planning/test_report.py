@@ -60,6 +60,7 @@ def test_a_plan_says_what_is_left_and_what_it_takes():
         "h",
         "30.0",
         "min",
+        "4.00",  # 2 hours, at 2 an hour
     ]
     assert line(lines, "all").split()[1:5] == ["2,400", "200", "200", "2,000"]
     assert line(lines, "start:") == "start: 60 s until an actor is ready, models loaded"
@@ -133,23 +134,48 @@ def test_times_have_two_or_three_digits(seconds, text):
 
 
 def test_ways_to_read_less_say_the_least_that_they_take():
-    ways = (Way("lazy", 0.1), Way("until", 0.25, 0.25))
+    ways = Way("lists 0.4", 1, 0.5, known=True), Way("lazy", 0.1), Way("until", 0.25, 0.25)
     forecast = plan(kind("single passages"), kind("whole lists"), ways=ways, actors=2)
     lines = printed(forecast)
     # 1,000 calls of each kind are left: a tenth of the passages and all lists, or a quarter of both.
     lazy = " ".join(line(lines, "lazy, at least").split())
     assert lazy == "lazy, at least 1,100 275,000 4,400 2.2 h 66.0 min"
     assert line(lines, "until, at least").split()[3:6] == ["500", "125,000", "2,000"]
-    assert content(forecast)["ways"] == {"lazy": 1100, "until": 500}
+    assert line(lines, "lists 0.4").split()[2:5] == ["1,500", "375,000", "6,000"]
+    assert content(forecast)["ways"] == {"lists 0.4": 1500, "lazy": 1100, "until": 500}
+
+
+def test_each_row_has_its_price():
+    """Of an actor's hours and of tokens, which passages and lists may have different ones of."""
+    kinds = kind("single passages", token_price=0.5), kind("whole lists", token_price=0.04)
+    ways = (Way("lists 0.4", 1, 0.5, known=True),)
+    for per_hour, costs in (
+        (None, ["0.50", "0.0400", "0.54", "0.52"]),
+        (1.0, ["2.50", "2.04", "4.54", "3.52"]),
+    ):
+        asked = PlanSettings(price_per_hour=per_hour, budget="4")
+        lines = printed(plan(*kinds, ways=ways, settings=asked))
+        rows = [
+            line(lines, name).split()[-1]
+            for name in ("single passages", "whole lists", "all", "lists 0.4")
+        ]
+        assert rows == costs
+        assert (
+            line(lines, "budget").split(": ")[1]
+            == f"{'lists 0.4' if per_hour else 'all'} keeps to it"
+        )
+    assert "cost of calls" not in " ".join(printed(plan(kind("whole lists"))))
 
 
 @pytest.mark.parametrize(
     ("options", "runs", "names"),
     [
-        ({"measures": "RR@3"}, 2, ["lazy", "until", "lazy until"]),
-        ({}, 2, ["until"]),  # the usual measures need every label
+        ({"measures": "RR@3"}, 2, ["lists 0.4", "lazy", "until", "lazy until"]),
+        ({}, 2, ["lists 0.4", "until"]),  # the usual measures need every label
+        ({"lists": 0.5}, 2, []),
+        ({"end_to_end": False}, 2, ["until"]),
         ({"measures": "RR@3", "cluster": "article"}, 2, ["lazy"]),
-        ({"measures": "RR@3"}, 1, ["lazy"]),
+        ({"measures": "RR@3"}, 1, ["lists 0.4", "lazy"]),
     ],
 )
 def test_only_ways_that_the_settings_allow_are_planned(tmp_path, options, runs, names):
