@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from engine.messages.wording import listed, number
 from engine.report import paired
 from engine.report.layout import Grid, terminal_table
-from engine.report.page.content import Answer, Part
+from engine.report.page.content import Answer, Part, sentence
 from engine.report.page.plain import Page, write_single
 from engine.report.page.plotting import forest
 from engine.report.paired import Comparison
@@ -20,12 +24,9 @@ from jobs._command import run_command, with_verbosity
 from jobs._options import Texts
 from jobs._terminal import say_json, standard_output, verbosity
 
-_TITLES = {
-    "pairs": "Mean end-to-end scores, and differences of run_b from run with intervals for all pairs of runs together",
-    "flipped": "Queries that one run of a pair answers and the other does not",
-    "differing": "What else differs",
-}
-# Rows of a table, letters of a text, and columns that are left out, on a screen.
+_PAIRS = "Mean end-to-end scores, and differences of run_b from run with intervals for all pairs of runs together"
+_INDEX = "Mean end-to-end scores of every run on the queries of its own evaluation"
+# Rows of a table (of all flips together), letters of a text, and columns that are left out, on a screen.
 _MOST, _LONGEST, _HIDDEN = 10, 24, {"query_id", "value", "value_b"}
 
 
@@ -43,14 +44,17 @@ def compare(folders: Texts, /, *, out: Path | None = None) -> None:
     """
     found = paired.compare(*folders)
     if verbosity().as_json:
-        say_json(jsonable({name: getattr(found, name) for name in (*_TITLES, "notes")}))
+        names = ("verdict", "pairs", "flipped", "differing", "notes")
+        say_json(jsonable({name: getattr(found, name) for name in names}))
     console = standard_output()
+    for line in found.verdict:
+        console.print_line(line)
     for grid in _grids(found, _MOST, _LONGEST, _HIDDEN):
         console.print(terminal_table(grid))
     for note in found.notes:
         console.print_line(f"note: {note}")
     if out:
-        write_single(_page(found), out)
+        write_single(_page(found, out), out)
 
 
 def _grids(
@@ -59,14 +63,37 @@ def _grids(
     longest: int | None = None,
     hidden: Collection[str] = (),
 ) -> Iterator[Grid]:
-    for name, title in _TITLES.items():
-        rows: list[dict[str, Any]] = getattr(found, name)
+    tables = {("pairs", _PAIRS): found.pairs}
+    for i, pair in enumerate(found.pairs, 1):
+        runs = {RUN: pair[RUN], RUN_B: pair[RUN_B]}
+        title = f"Answered by {runs[RUN]} or {runs[RUN_B]} (output_b) and not by the other"
+        rows = [row for row in found.flipped if row.items() >= runs.items()]
+        tables[f"flipped-{i}", title] = [{k: row[k] for k in row if k not in runs} for row in rows]
+    tables["differing", "What else differs"] = found.differing
+    for (name, title), rows in tables.items():
         shown = [{k: _text(v, longest) for k, v in row.items() if k not in hidden} for row in rows]
         if shown:
-            caption = f"{most} of {len(rows)}" if most and len(rows) > most else ""
-            cells = [[*row.values()] for row in shown[:most]]
-            names = 1 + (RUN_B in shown[0]) if most or name == "pairs" else len(shown[0])
+            of_each = most and (max(1, most // len(found.pairs)) if "flipped" in name else most)
+            cells = [[*row.values()] for row in shown[:of_each]]
+            caption = f"{len(cells)} of {len(rows)}" if len(rows) > len(cells) else ""
+            names = 2 if name == "pairs" else 1 if most else len(shown[0])
             yield Grid(name, caption, [*shown[0]], cells, names, title)
+
+
+def _index(found: Comparison, out: Path) -> Grid:
+    """Every evaluation; its name leads from the page to its own one, where there is one."""
+    runs = list(dict.fromkeys(run for one in found.evaluations.values() for run in one.wholes))
+    rows, links = [], {}
+    for name, one in found.evaluations.items():
+        date = ((one.summary.get("audit") or {}).get("date") or "")[:16].replace("T", " ")
+        k, reader = {str(row["k"]) for row in one.wholes.values()}, one.summary["reader"] or {}
+        means = [number(one.wholes[run]["value"]) if run in one.wholes else "" for run in runs]
+        facts = [date, reader.get("name", ""), ", ".join(sorted(k)), str(one.queries)]
+        rows.append([name, *facts, *means])
+        if (page := one.folder / "report.html").is_file():
+            links[name] = quote(os.path.relpath(page, out.parent))
+    head = ["evaluation", "date (UTC)", "reader", "k", "n", *runs]
+    return Grid("evaluations", "", head, rows, 3, _INDEX, links)
 
 
 def _text(value: Any, longest: int | None) -> str:
@@ -75,16 +102,21 @@ def _text(value: Any, longest: int | None) -> str:
     return text if longest is None or len(text) <= longest else f"{text[:longest]}…"
 
 
-def _page(found: Comparison) -> Page:
+def _page(found: Comparison, out: Path) -> Page:
     rows = [
         (f"{row[RUN_B]} less {row[RUN]}", row["difference"], row["low"], row["high"])
         for row in found.pairs
     ]
-    picture = forest("pairs", "Differences", _TITLES["pairs"], rows, "difference of means")
-    parts = [Part(grid.name, grid.name, grid.title, grids=[grid]) for grid in _grids(found)]
-    parts.insert(0, Part("differences", "differences", "Differences", pictures=["pairs"]))
-    answer = Answer(f"Comparison of {listed(list(found.evaluations))}", found.notes, ())
-    return Page("erag compare", answer, parts, [picture], (), {})
+    picture = forest("pairs", "Differences", _PAIRS, rows, "difference of means")
+    grids = groupby([_index(found, out), *_grids(found)], lambda grid: grid.name.partition("-")[0])
+    parts = [Part(name, name, name.capitalize(), grids=[*each]) for name, each in grids]
+    parts[1] = replace(parts[1], pictures=["pairs"])
+    title = f"Comparison of {listed(list(found.evaluations))}"
+    headline, _, by = (found.verdict or [title])[0].partition(". ")
+    reasons = [text for text in (by, *found.verdict[1:], *found.notes) if text]
+    return Page(
+        "erag compare", Answer(sentence(headline), reasons, (), [title]), parts, [picture], (), {}
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -40,6 +40,7 @@ class Grid:
         name: of its files.
         caption: what the figures are of, and how their intervals were made.
         title: what it is called, where it is not the only one.
+        links: addresses that a page opens, by the text of a row's first cell.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Grid:
     rows: Sequence[Sequence[str]]
     names: int = 1
     title: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 def terminal_table(grid: Grid, *, short: bool = False) -> Table:

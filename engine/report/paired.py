@@ -7,23 +7,28 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import polars as pl
 
+from engine import tables
 from engine.evaluation.workload import WITHOUT_EFFECT
+from engine.messages.checked import fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, listed
 from engine.report.findings import SUCCESS, SUMMARY, Findings, read_findings
 from engine.report.study_report import short_names
+from engine.report.verdict import sentences_on
 from engine.statistics.cells import clusters_of
+from engine.statistics.choice import choose
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.non_inferiority import NonInferiority, non_inferiority
 from engine.statistics.runs import RunScores, comparer, unit
 from engine.tables import ANSWERS, EVALUATED_QUERIES, OUTPUT, QUERY, QUERY_ID, RUN, RUN_B, VALUE
 
 # What a gate wants to be the same.
-SAME = ("queries", "corpus", "metric", "reader")
+Same = Literal["queries", "corpus", "metric", "reader"]
+SAME = get_args(Same)
 _FIGURES = ("mean", "mean_b", "difference", "low", "high", "p")
 Rows = list[dict[str, Any]]
 
@@ -37,12 +42,14 @@ class Comparison:
             folders: means, and the second's ``difference`` with an interval adjusted for all pairs of runs.
         flipped: queries that one of a pair answers (a score of 0.5 or more) and the other does not.
         differing: settings, data and versions that are not the same in all folders.
+        verdict: which run is best and how certain that is, a sentence each; none where scores have no common scale.
         notes: which queries are left out, and what else qualifies the figures.
     """
 
     pairs: Rows
     flipped: Rows
     differing: Rows
+    verdict: list[str]
     notes: list[str]
     scores: RunScores
     evaluations: Mapping[str, Findings]
@@ -57,6 +64,7 @@ class Comparison:
         Raises:
             InputError: something else differs, or is not known to be the same; a baseline has no partner.
         """
+        allow = fitted("allow", allow, tuple[Same, ...])
         if not 0 < margin < 1:
             raise InputError(f"`margin` is {margin:g}", "give a number between 0 and 1")
         facts = [_facts(findings) for findings in self.evaluations.values()]
@@ -91,8 +99,8 @@ def compare(*places: str | Path) -> Comparison:
     if len(runs) < 2:
         raise InputError("there is one run", "give another folder, or another FOLDER:RUN")
     queries, notes = _shared(list(evaluations.values()))
-    if len(metrics := {findings.metric for findings in evaluations.values()}) > 1:
-        notes.append(f"scores by {listed(sorted(metrics))} have no common scale")
+    if len(metrics := sorted({findings.metric for findings in evaluations.values()})) > 1:
+        notes.append(f"scores by {listed(metrics)} have no common scale")
     scored = pl.concat(
         evaluations[name].downstream.filter(run=run).with_columns(run=pl.lit(f"{name}:{run}"))
         for name, run in runs
@@ -113,7 +121,9 @@ def compare(*places: str | Path) -> Comparison:
     paired = {row[name] for row in pairs for name in (RUN, RUN_B)}
     notes += [f"{name} has no partner" for name in scores.runs if name not in paired]
     flipped, differing = _flipped(pairs, scored), _differing(evaluations)
-    return Comparison(pairs, flipped, differing, notes, scores, evaluations)
+    choice = choose(scored, scores, scored, tables.empty(tables.RUN_PAIRS), compared, bootstrap)
+    verdict = sentences_on(choice, metrics[0], bootstrap) if choice and not metrics[1:] else []
+    return Comparison(pairs, flipped, differing, verdict, notes, scores, evaluations)
 
 
 def _held(place: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from engine.report import layout
 from engine.report.means import mean_interval
 from engine.statistics.cells import clusters_of, numbered
 from engine.statistics.choice import Choice, Lead, Opinion
+from engine.statistics.correlation import Bootstrap
 from engine.statistics.power import MOST_QUERIES, POWER
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, TAU, VALUE, N, high_of, low_of
 
@@ -72,6 +73,12 @@ def summarize_verdict(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
+def sentences_on(choice: Choice, metric: str, bootstrap: Bootstrap) -> list[str]:
+    """The verdict on runs of any evaluations, by their end-to-end scores alone."""
+    head = _head(_case(choice, bootstrap), choice)
+    return [f"{head} {_figures(choice, metric, bootstrap)}", *_needed(choice)]
+
+
 def said(summary: Mapping[str, Any]) -> list[str]:
     """The sentences of an evaluation's verdict, as ``summary.json`` has them."""
     # Earlier versions have no verdict on one run.
@@ -82,7 +89,9 @@ def _sentences(case: str, choice: Choice | None, evaluation: Evaluation) -> Iter
     if choice is None:
         yield SENTENCES[case]
     else:
-        head, figures = _head(case, choice), _figures(choice, evaluation)
+        settings = evaluation.settings
+        figures = _figures(choice, settings.reader.metric_name, settings.bootstrap, evaluation)
+        head = _head(case, choice)
         yield f"{figures} {head}" if case == "one_run" else f"{head} {figures}"
         yield from _needed(choice) if evaluation.settings.bootstrap.resamples else ()
         if case == "one_run":
@@ -109,16 +118,20 @@ def _decided(evaluation: Evaluation) -> tuple[str, Choice | None]:
         if choice.annotator:
             return "own_lists", None
         choice = replace(choice, opinions=())
-    if not evaluation.settings.bootstrap.resamples:
+    return _case(choice, evaluation.settings.bootstrap), choice
+
+
+def _case(choice: Choice, bootstrap: Bootstrap) -> str:
+    if not bootstrap.resamples:
         is_tie = any(lead.difference == 0 for lead in choice.leads)
-        return "no_intervals_tie" if is_tie else "no_intervals", choice
+        return "no_intervals_tie" if is_tie else "no_intervals"
     if choice.n == 1:
-        return "one_query", choice
+        return "one_query"
     if not any(lead.difference for lead in choice.leads):
-        return "tie", choice
+        return "tie"
     if not choice.undecided:
-        return "clear", choice
-    return ("undecided" if len(choice.undecided) == len(choice.leads) else "undecided_some"), choice
+        return "clear"
+    return "undecided" if len(choice.undecided) == len(choice.leads) else "undecided_some"
 
 
 def _of_few_runs(evaluation: Evaluation) -> tuple[str, Choice | None]:
@@ -162,18 +175,19 @@ def _head(case: str, choice: Choice) -> str:
     )
 
 
-def _figures(choice: Choice, evaluation: Evaluation) -> str:
-    """By which figures: the leads of the best run, or the score of the only one."""
-    bootstrap = evaluation.settings.bootstrap
+def _figures(
+    choice: Choice, metric: str, bootstrap: Bootstrap, evaluation: Evaluation | None = None
+) -> str:
+    """By which figures: the leads of the best run, or the score of the only one, which takes its evaluation."""
     number = counted(choice.n, "[query|queries]")
-    if choice.n < evaluation.queries:
+    if evaluation and choice.n < evaluation.queries:
         those = "those with a score" + " in every run" * bool(choice.leads)
-        if evaluation.settings.bootstrap.lists and choice.annotator is None:
+        if bootstrap.lists and choice.annotator is None:
             those = "with whole lists read, and the labels of all"
         number = f"{choice.n} of {evaluation.queries} queries, {those}"
     figures = "; ".join(_some([_lead(lead) for lead in choice.leads]))
     tested = not any(math.isnan(lead.low) for lead in choice.leads)
-    if not choice.leads:
+    if evaluation and not choice.leads:
         figures, tested = _own_score(choice, evaluation)
     if tested:
         interval = f"{bootstrap.confidence * 100:g}% interval"
@@ -181,7 +195,7 @@ def _figures(choice: Choice, evaluation: Evaluation) -> str:
     return SENTENCES["by_labels" if choice.annotator else "by_end_to_end"].format(
         annotator=choice.annotator,
         measure=choice.measure,
-        metric=evaluation.settings.reader.metric_name,
+        metric=metric,
         number=number,
         figures=figures,
     )

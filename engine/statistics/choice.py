@@ -117,7 +117,7 @@ def choose(
     Returns:
         None where there is only one run to choose, or no query that all runs have.
     """
-    if run_pairs.is_empty():
+    if run_pairs.is_empty() and downstream.is_empty():
         return None
     annotator, measure, found = None, None, whole
     if downstream.is_empty():

@@ -17,8 +17,13 @@ def test_pairs_flips_and_what_differs_are_printed(tmp_path, capsys):
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     assert "run run_b mean mean_b difference low high p" in lines
     assert any(line.startswith("old:bm25 new:bm25 0.300 0.400 0.100 0.0") for line in lines)
-    # Ten of forty, the run's name once.
-    assert "run run_b query answers output output_b" in lines
+    assert lines[0].startswith(
+        "The data do not decide between new:bm25 and old:dense; new:bm25 is "
+    )
+    # Ten of forty, the runs in the title.
+    title = "Answered by old:bm25 or new:bm25 (output_b) and not by the other"
+    assert title in " ".join(printed.split())
+    assert "query answers output output_b" in lines
     assert lines.count("question 1 a right wrong") == 1
     assert sum(line.endswith("right wrong") for line in lines) == 10
     assert "10 of 40" in lines
@@ -34,7 +39,7 @@ def test_the_same_is_json_in_full(tmp_path, capsys):
     new = write_evaluation(tmp_path / "new", {"bm25": values(80, 10)})
     assert erag("compare", old, f"{new}:bm25", "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found.keys() == {"pairs", "flipped", "differing", "notes"}
+    assert found.keys() == {"verdict", "pairs", "flipped", "differing", "notes"}
     assert len(found["flipped"]) == 40
     assert found["flipped"][0] == {
         "run": "old:bm25", "run_b": "new:bm25", "query_id": "q0", "query": "question 0", "answers": ["a"],
@@ -54,6 +59,25 @@ def test_the_page_has_every_row_in_one_file_and_runs_nothing_of_the_data(tmp_pat
     assert page.count("&lt;script&gt;question") == 40
     assert "<script>question" not in page
     assert not re.search('(src|href)="(?!#|data:)', page)
+
+
+def test_a_page_of_a_folder_lists_its_evaluations_with_their_pages(tmp_path):
+    for name, right in (("a b#", 60), ("b", 80)):
+        folder = write_evaluation(tmp_path / "results" / name, {"bm25": values(right)})
+        (folder / "report.html").touch()
+    (folder / "report.html").unlink()
+    (tmp_path / "pages").mkdir()
+    out = tmp_path / "pages" / "history.html"
+    assert erag("compare", tmp_path / "results", "--out", out, "--quiet") == 0
+    page = out.read_text()
+    # The first alone has a page; its means are those of its own summary.
+    assert re.findall('<a href="([^#][^"]*)">(.*?)</a>', page) == [
+        ("../results/a%20b%23/report.html", "a b#")
+    ]
+    row = page[page.index('<th scope="row" dir="auto">b</th>') :].partition("</tr>")[0]
+    assert re.findall("<td.*?>(.*?)</td>", row) == ["2026-11-25", "", "1", "200", "0.500"]
+    assert page.index('<h2 id="evaluations') < page.index('<h2 id="pairs')
+    assert '<h1 id="headline" dir="auto">Choose b:bm25.</h1>' in page
 
 
 def test_a_folder_without_results_is_one_line(tmp_path, capsys):

@@ -60,3 +60,8 @@ def test_another_reader_is_refused_unless_it_is_allowed(gate, capsys):
         "erag: main and branch may differ in reader; evaluate both alike, or --allow reader\n"
     )
     assert gate(60, "--allow", "corpus,reader", reader="0" * 32) == 0
+    capsys.readouterr()
+    assert gate(60, "--allow", "corpus,raeder", reader="0" * 32) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("erag: --allow is 'raeder'; did you mean reader? use "), line
+    assert all(word in line for word in ("queries", "corpus", "metric", "reader"))

@@ -189,6 +189,29 @@ def test_what_cannot_be_compared_is_refused(tmp_path, old, places, message):
         compare(*(f"{tmp_path}/{place}" for place in places))
 
 
+@pytest.mark.parametrize(
+    ("right", "first", "metric", "verdict"),
+    [
+        (80, 10, "em", "Choose new:bm25. End to end (em, 200 queries; 95% interval): new:bm25 leads old:bm25 by 0.100 ["),
+        (62, 0, "em", "The data do not decide between new:bm25 and old:bm25. End to end"),
+        (60, 0, "em", "All runs are tied. End to end"),
+        (80, 10, "f1", ""),  # no common scale
+    ],
+)  # fmt: skip
+def test_the_verdict_is_that_of_an_evaluation(tmp_path, old, right, first, metric, verdict):
+    new = write_evaluation(
+        tmp_path / "new", {"bm25": values(right, first)}, configuration={"metric": metric}
+    )
+    assert " ".join(compare(f"{old}:bm25", new).verdict).startswith(verdict)
+    assert bool(compare(f"{old}:bm25", new).verdict) == bool(verdict)
+
+
+@pytest.mark.parametrize("allow", [["reader", "prompt"], "reader"])
+def test_a_gate_refuses_what_it_does_not_know(old, allow):
+    with pytest.raises(InputError, match="`allow` is .*queries, corpus, metric"):
+        compare(old).gate(0.02, allow)
+
+
 @pytest.mark.parametrize("margin", [0, 1, -0.1, float("nan")])
 def test_a_margin_is_between_0_and_1(old, margin):
     with pytest.raises(InputError, match="give a number between 0 and 1"):
