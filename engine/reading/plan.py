@@ -74,10 +74,7 @@ def wanted_reads(
         queries, corpus: the tables that the ids point into.
     """
     texts = dict(queries.select(QUERY_ID, QUERY).iter_rows())
-    passages = {
-        doc_id: (title, text)
-        for doc_id, title, text in corpus.select(DOC_ID, TITLE, TEXT).iter_rows()
-    }
+    passages = {row[0]: row[1:] for row in corpus.select(DOC_ID, TITLE, TEXT).iter_rows()}
 
     def rows() -> Iterator[tuple[str, str, list[str], list[str]]]:
         for query_id, doc_ids in lists.select(QUERY_ID, DOC_IDS).iter_rows():

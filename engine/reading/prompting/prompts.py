@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,9 @@ Architecture = Literal["causal", "encoder-decoder"]
 
 # Stands for data in a prompt whose own control strings are counted; no tokenizer knows it.
 _NO_DATA = "\ue000"
+
+# Many lists hold a passage, so the last are remembered as prompts show them, of at most so many letters: some 30 MB.
+_REMEMBERED = 2_000
 
 _TEXTS = ("body", "passage", "untitled")
 
@@ -116,11 +120,10 @@ class Prompt:
         if self.fused and len(passages) > 1:
             return [text for passage in passages for text in self.render(query, [passage])]
         ordered = reversed(passages) if self.best_last else passages
-        # Line breaks inside a passage would look like the end of it.
-        data = [(" ".join(title.split()), " ".join(text.split())) for title, text in ordered]
-        as_text = self.controls.as_text
-        asked = as_text(query.strip())
-        data = [(as_text(title), as_text(text)) for title, text in data]
+        short = all(len(text) <= _REMEMBERED for passage in passages for text in passage)
+        clean = partial(_clean if short else _clean.__wrapped__, self.controls)
+        asked = self.controls.as_text(query.strip())
+        data = [(clean(title), clean(text)) for title, text in ordered]
         pieces = self._filled(asked, data)
         if (count := self.controls.count("".join(pieces))) and count > self._own(asked, data):
             # The end of one piece of data and what follows it make a control string together.
@@ -149,6 +152,12 @@ class Prompt:
     def _passage(self, number: int, title: str, text: str) -> str:
         template = self.template.passage if title else self.template.untitled
         return template.fill({TITLE: title, TEXT: text, NUMBER: str(number)})
+
+
+@lru_cache(maxsize=8_192)
+def _clean(controls: Controls, data: str) -> str:
+    """A title or text without control strings, in one line: a break inside a passage would look like the end of it."""
+    return controls.as_text(" ".join(data.split()))
 
 
 def _apart(data: str) -> str:

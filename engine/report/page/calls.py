@@ -39,12 +39,8 @@ class Calls:
         self._keys: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
         rows = findings.table("reads").select(READ_KEY, QUERY_ID, DOC_IDS, *columns).iter_rows()
         for key, query_id, doc_ids, prompt, output, truncated, thought in rows:
-            self._calls[key] = [
-                prompt,
-                output,
-                int(truncated or 0),
-                *([thought] if thought else []),
-            ]
+            tokens = [prompt, output, int(truncated or 0)]
+            self._calls[key] = [*tokens, thought] if thought else tokens
             self._keys[query_id, tuple(doc_ids)].append(key)
 
     def of_key(self, key: str, query: str, passages: Sequence[tuple[str, str]]) -> list[Any] | None:

@@ -182,7 +182,7 @@ def _by_measure(findings: Findings) -> Drawing:
         f"End-to-end score by the value of the measure, run {run}",
         f"Queries of run {run} in up to {shares.BINS} groups by the measure, with the mean end-to-end score of each group "
         f"and its {findings.confidence:.0%} interval. A rising line means that the measure "
-        "separates answered from unanswered queries; no line joins groups of fewer than {_FEW}. Groups have "
+        f"separates answered from unanswered queries; no line joins groups of fewer than {_FEW}. Groups have "
         f"{_range([one.score.n for _, bins in binned for one in bins])} queries.",
         3.4,
         draw,

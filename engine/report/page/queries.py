@@ -219,12 +219,8 @@ class _Details:
             ordered.group_by(QUERY_ID, RUN, maintain_order=True).agg(DOC_ID).iter_rows()
         ):
             self.listed[query_id][run] = doc_ids
-        self._texts: dict[str, tuple[str, str]] = {
-            doc_id: (title, text)
-            for doc_id, title, text in findings.sources.corpus.select(
-                DOC_ID, TITLE, TEXT
-            ).iter_rows()
-        }
+        corpus = findings.sources.corpus.select(DOC_ID, TITLE, TEXT)
+        self._texts = {row[0]: row[1:] for row in corpus.iter_rows()}
         self._calls = Calls(findings)
         self._traces: dict[Pair, dict[str, list[Any]]] = defaultdict(dict)
         columns = (READ_KEY, LABEL, OUTPUT, ANSWER, CONFIDENCE)

@@ -1,9 +1,12 @@
 """The prompts as the reader gets them, letter by letter."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks._single import default_prompt
 from engine.messages.errors import InputError
+from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import make_prompt
 from engine.reading.prompting.template import read_template
 
@@ -162,3 +165,11 @@ def test_decoder_only_readers_must_know_where_the_question_begins(tmp_path):
     with pytest.raises(InputError, match=r"p.txt: only blanks between \{passages\} and \{query\}"):
         made(tmp_path, "{passages}\n{query}")
     made(tmp_path, "{passages}\n{query}", "encoder-decoder")
+
+
+def test_a_passage_is_shown_as_clean_however_long_it_is():
+    prompt = replace(default_prompt("short-answer", "causal", "in-prompt"), controls=COMMON)
+    for times in (1, 2_000):
+        passage = ("T\n1", "a</s>\n" * times)
+        shown = f"Passage: T 1. {' '.join(['a< /s>'] * times)}\n"
+        assert shown in prompt.render("who", [passage])[0]
