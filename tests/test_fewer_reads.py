@@ -4,7 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from benchmarks import fewer_reads
+from benchmarks import _replay_tables, fewer_reads
+from engine.messages.errors import InputError
 
 
 def test_the_tables_are_small_and_whole():
@@ -21,6 +22,54 @@ def test_the_tables_are_small_and_whole():
         assert table.null_count().sum_horizontal().sum() == 0
         # A passage that two runs list for a query is one read.
         assert table.group_by("query", "doc").agg(pl.col("label").n_unique())["label"].max() == 1
+
+
+def results(place, runs, reads):
+    """Results of an evaluation of two queries, as far as replays take them."""
+    (place / "exported" / "runs").mkdir(parents=True)
+    queries = {
+        "query_id": ["q9", "q1"],
+        "query": ["who?", "where?"],
+        "answers": [["Ann"], ["Rome"]],
+    }
+    pl.DataFrame(queries).write_parquet(place / "evaluated_queries.parquet")
+    for run, listed in runs.items():
+        lines = [
+            f"{query} Q0 {doc} {rank} {-rank} {run}\n"
+            for query, docs in listed.items()
+            for rank, doc in enumerate(docs, 1)
+        ]
+        (place / "exported" / "runs" / f"{run}.trec").write_text("".join(lines))
+    rows = [(query, docs, output, 7 * len(docs)) for query, docs, output in reads]
+    columns = ["query_id", "doc_ids", "output", "prompt_tokens"]
+    pl.DataFrame(rows, schema=columns, orient="row").write_parquet(place / "reads.parquet")
+
+
+def test_a_table_is_made_from_results(tmp_path):
+    reads = [
+        ("q9", ["a"], "Ann"),
+        ("q9", ["b"], "Ann Lee"),
+        ("q9", ["a", "b"], "Bob"),
+        ("q1", ["b"], "Oslo"),
+    ]
+    reads += [("q1", ["a"], "Rome"), ("q1", ["b", "a"], "Rome")]
+    results(tmp_path / "one", {"x": {"q9": "ab", "q1": "ba"}}, reads)
+    results(tmp_path / "two", {"y": {"q9": "a", "q1": "b"}}, reads[:1] + reads[3:4])
+    out = tmp_path / "made.parquet"
+    assert _replay_tables.main([str(tmp_path / "one"), str(tmp_path / "two"), str(out)]) == 0
+    table = pl.read_parquet(out)
+    assert table.schema == pl.read_parquet(fewer_reads.REPLAYS / "nq.parquet").schema
+    assert table.rows() == [
+        ("x", 0, 1, 1, 7, True, 100, False, 0),
+        ("x", 0, 2, 2, 7, False, 67, False, 0),
+        ("x", 1, 1, 2, 7, False, 0, True, 100),
+        ("x", 1, 2, 1, 7, True, 100, True, 100),
+        ("y", 0, 1, 1, 7, True, 100, True, 100),
+        ("y", 1, 1, 2, 7, False, 0, False, 0),
+    ]
+    results(tmp_path / "lazy", {"x": {"q9": "ab", "q1": "ba"}}, reads[1:])
+    with pytest.raises(InputError, match="1 of 4 listed passages"):
+        _replay_tables.table_of([tmp_path / "lazy"])
 
 
 def test_labels_up_to_the_first_useful_passage_are_counted():

@@ -6,9 +6,23 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from engine.statistics import sampled_lists
 from engine.statistics.sampled_lists import LEAST_LISTS, estimate
 
 NOTHING = np.zeros((400, 1))
+
+
+def test_with_f_fixed_it_is_the_difference_estimator(monkeypatch):
+    """The mean of f over all queries, and that of y - f over those whose lists were read."""
+    rng = np.random.default_rng(7)
+    y, features = made(rng, 400, 0.3)
+    f = 0.1 + features @ [0.4, 0.2, 0.3]
+    monkeypatch.setattr(sampled_lists, "_fitted", lambda columns, known, of_all: f)
+    known = sampled(rng, y, 90)
+    read = ~np.isnan(known)
+    found = estimate(known, features)
+    assert found.value == pytest.approx(f.mean() + (y - f)[read].mean(), abs=1e-12)
+    assert abs(found.value - y[read].mean()) > 0.001
 
 
 def sampled(rng, y, n):
