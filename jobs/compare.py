@@ -75,9 +75,10 @@ def _grids(
         if shown:
             of_each = most and (max(1, most // len(found.pairs)) if "flipped" in name else most)
             cells = [[*row.values()] for row in shown[:of_each]]
+            # A page has no title above a table.
             caption = f"{len(cells)} of {len(rows)}" if len(rows) > len(cells) else ""
             names = 2 if name == "pairs" else 1 if most else len(shown[0])
-            yield Grid(name, caption, [*shown[0]], cells, names, title)
+            yield Grid(name, caption if most else title, [*shown[0]], cells, names, title)
 
 
 def _index(found: Comparison, out: Path) -> Grid:
@@ -93,7 +94,7 @@ def _index(found: Comparison, out: Path) -> Grid:
         if (page := one.folder / "report.html").is_file():
             links[name] = quote(os.path.relpath(page, out.parent))
     head = ["evaluation", "date (UTC)", "reader", "k", "n", *runs]
-    return Grid("evaluations", "", head, rows, 3, _INDEX, links)
+    return Grid("evaluations", _INDEX, head, rows, 3, _INDEX, links)
 
 
 def _text(value: Any, longest: int | None) -> str:

@@ -56,6 +56,8 @@ def test_the_page_has_every_row_in_one_file_and_runs_nothing_of_the_data(tmp_pat
     page = (tmp_path / "page.html").read_text()
     assert "Comparison of old and new" in page
     assert "new:bm25 less old:bm25" in page  # in the picture
+    assert '">Answered by old:bm25 or new:bm25 (output_b) and not by the other</p>' in page
+    assert '<dl class="facts">' not in page  # an empty box
     assert page.count("&lt;script&gt;question") == 40
     assert "<script>question" not in page
     assert not re.search('(src|href)="(?!#|data:)', page)

@@ -6,10 +6,14 @@ from urllib.parse import quote
 import polars as pl
 import pytest
 
+from engine import compare
 from engine.reading.plan import read_key
 from engine.reading.prompting.prompts import Prompt
 from engine.report.findings import read_findings
+from engine.report.page.plain import write_single
 from engine.report.page.remake import remake
+from jobs.compare import _page as page_of
+from tests.report.made import ANSWERED, values, write_evaluation
 from tests.report.page.results import EMOJI, RIGHT_TO_LEFT, SCRIPT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -206,25 +210,45 @@ def test_a_missing_folder_beside_the_page_is_told(browser, folder, tmp_path):
         page.get_by_text("report/queries-0001.js is missing beside this page").wait_for()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_of_coverage_is_as_good(browser, tmp_path, scheme):
+def write_coverage(out):
     from tests.report.page.test_query_coverage import SCRIPT, asked, write
 
+    write(out, [*asked(), SCRIPT])
+    return SCRIPT
+
+
+def write_comparison(out):
+    texts = {f"q{i}": f"question {i} {SCRIPT}" for i in range(ANSWERED)}
+    for name, right in (("monday <b>", 60), ("tuesday", 70)):
+        folder = write_evaluation(out / name, {"bm25": values(right)}, texts=texts)
+        (folder / "report.html").touch()
+    write_single(page_of(compare(out), out / "report.html"), out / "report.html")
+    return SCRIPT
+
+
+@pytest.mark.parametrize(
+    ("write", "opened"), [(write_coverage, "Cluster 1"), (write_comparison, None)]
+)
+def test_other_pages_are_as_good(browser, tmp_path, write, opened):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    write(tmp_path / "out", [*asked(), SCRIPT])
-    with browser.new_context(
-        viewport={"width": 360, "height": 900}, color_scheme=scheme
-    ) as context:
+    script = write(tmp_path / "out")
+    with browser.new_context(viewport={"width": 360, "height": 900}) as context:
         page = context.new_page()
         said, asked_for = [], []
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked_for.append(request.url))
         page.goto((tmp_path / "out" / "report.html").as_uri())
-        page.locator("summary", has_text="Cluster 1").click()
-        assert SCRIPT in page.locator("details[open]").inner_text()
+        if opened:
+            page.locator("summary", has_text=opened).click()
+        assert script in page.locator("details[open]" if opened else "#flipped").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        found = axe.run(page).response["violations"]
-        assert [(one["id"], one["nodes"][0]["html"][:120]) for one in found] == []
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            found = axe.run(page).response["violations"]
+            assert [(one["id"], one["nodes"][0]["html"][:120]) for one in found] == []
         assert said == []
         assert all(url.startswith(("file:", "data:")) for url in asked_for)
+        if not opened:  # the name of an evaluation leads to its page
+            page.get_by_role("link", name="monday <b>").click()
+            page.wait_for_url("**/out/monday%20%3Cb%3E/report.html")
