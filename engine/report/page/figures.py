@@ -28,6 +28,7 @@ _STYLE: Any = {
     "svg.hashsalt": "erag-engine",
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "font.family": ["DejaVu Sans"],
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],  # each text of an SVG names them all
     "font.size": 9,
     "text.color": INK,
     "axes.edgecolor": INK,
