@@ -19,6 +19,7 @@ from engine.report.page.plain import Page, write_single
 from engine.report.page.plotting import forest
 from engine.report.paired import Comparison
 from engine.report.summary import jsonable
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.tables import RUN, RUN_B
 from jobs._command import run_command, with_verbosity
 from jobs._options import Texts
@@ -43,6 +44,9 @@ def compare(folders: Texts, /, *, out: Path | None = None) -> None:
         Page to write, such as compare.html: one file, with all rows.
     """
     found = paired.compare(*folders)
+    if out:
+        read = [findings.folder for findings in found.evaluations.values()]
+        refuse_overlap(Inputs({"FOLDERS": read}, {}), Outputs([out]))
     if verbosity().as_json:
         names = ("verdict", "pairs", "flipped", "differing", "notes")
         say_json(jsonable({name: getattr(found, name) for name in names}))

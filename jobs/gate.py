@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 from engine.messages.wording import with_interval
 from engine.report.paired import compare
 from engine.sources.io.files import write_bytes
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.tables import RUN, RUN_B
 from jobs._command import run_command, with_verbosity
 from jobs._options import Words
@@ -42,6 +43,11 @@ def gate(
         File for a report in the format of JUnit.
     """
     comparison = compare(baseline, candidate)
+    if junit:
+        read = [findings.folder for findings in comparison.evaluations.values()]
+        refuse_overlap(
+            Inputs({"baseline or candidate": read}, {}), Outputs([junit]), option="junit"
+        )
     pairs, suite = [], ElementTree.Element("testsuite", name="erag gate")
     for pair, one in zip(comparison.pairs, comparison.gate(margin, allow), strict=True):
         bounds = with_interval(one.difference, one.low, one.high, plus="+")

@@ -44,6 +44,7 @@ class Comparison:
         differing: settings, data and versions that are not the same in all folders.
         verdict: which run is best and how certain that is, a sentence each; none where scores have no common scale.
         notes: which queries are left out, and what else qualifies the figures.
+        left_out: why folders that lie beside others in a folder that was given are not compared.
     """
 
     pairs: Rows
@@ -53,6 +54,7 @@ class Comparison:
     notes: list[str]
     scores: RunScores
     evaluations: Mapping[str, Findings]
+    left_out: list[str]
 
     def gate(self, margin: float, allow: Sequence[str] = ()) -> list[NonInferiority]:
         """Of every pair, whether the second run is worse than the first by more than a margin.
@@ -62,8 +64,11 @@ class Comparison:
             allow: of ``SAME``, what may differ.
 
         Raises:
-            InputError: something else differs, or is not known to be the same; a baseline has no partner.
+            InputError: something else differs, or is not known to be the same; a baseline has no partner; a folder
+                was left out.
         """
+        if self.left_out:
+            raise InputError("; ".join(self.left_out), "name one results folder")
         allow = fitted("allow", allow, tuple[Same, ...])
         if not 0 < margin < 1:
             raise InputError(f"`margin` is {margin:g}", "give a number between 0 and 1")
@@ -91,13 +96,25 @@ def compare(*places: str | Path) -> Comparison:
     Raises:
         InputError: a place holds no such run, or no end-to-end scores; no query is shared; there is one run.
     """
-    named = [_place(str(inner)) for place in places for inner in _held(Path(place))]
-    folders = short_names([path for path, _ in named])
-    evaluations = {name: read_findings(Path(path), None) for path, name in folders.items()}
-    each = [(folders[p], one) for p, run in named for one in _runs(evaluations[folders[p]], run)]
-    runs = list(dict.fromkeys(each))
+    read: dict[str, Findings] = {}
+    each: list[tuple[str, str]] = []
+    left_out: list[str] = []
+    for held in map(_held, map(Path, places)):
+        for path, run in (_place(str(inner)) for inner in held):
+            try:
+                findings = read.get(path) or read_findings(Path(path), None)
+                each += [(path, one) for one in _runs(findings, run)]
+                read[path] = findings
+            except InputError as error:
+                if len(held) == 1:
+                    raise
+                left_out.append(str(error))
+    folders = short_names(list(read))
+    evaluations = {folders[path]: findings for path, findings in read.items()}
+    runs = [(folders[path], run) for path, run in dict.fromkeys(each)]
     if len(runs) < 2:
-        raise InputError("there is one run", "give another folder, or another FOLDER:RUN")
+        problem = "; ".join(["there are fewer than two runs", *left_out])
+        raise InputError(problem, "give another folder, or another FOLDER:RUN")
     queries, notes = _shared(list(evaluations.values()))
     if len(metrics := sorted({findings.metric for findings in evaluations.values()})) > 1:
         notes.append(f"scores by {listed(metrics)} have no common scale")
@@ -123,7 +140,8 @@ def compare(*places: str | Path) -> Comparison:
     flipped, differing = _flipped(pairs, scored), _differing(evaluations)
     choice = choose(scored, scores, scored, tables.empty(tables.RUN_PAIRS), compared, bootstrap)
     verdict = sentences_on(choice, metrics[0], bootstrap) if choice and not metrics[1:] else []
-    return Comparison(pairs, flipped, differing, verdict, notes, scores, evaluations)
+    notes += [f"left out: {why}" for why in left_out]
+    return Comparison(pairs, flipped, differing, verdict, notes, scores, evaluations, left_out)
 
 
 def _held(place: Path) -> list[Path]:
@@ -145,6 +163,9 @@ def _runs(findings: Findings, run: str | None) -> list[str]:
     if findings.configuration.get("until"):
         problem = "was read until its runs were told apart, which intervals here do not know"
         raise InputError(problem, "evaluate without `until`", path=findings.folder)
+    if findings.table("evaluated_queries").is_empty():
+        problem = "lacks evaluated_queries.parquet: an earlier version wrote it"
+        raise InputError(problem, "evaluate again; LLM calls are cached", path=findings.folder)
     edited = {row[RUN] for row in findings.summary.get("edits", ())}
     known = [one for one in findings.wholes if one == run or (run is None and one not in edited)]
     if not known:
@@ -177,10 +198,6 @@ def _flipped(pairs: Rows, scored: pl.DataFrame) -> Rows:
 def _shared(evaluations: Sequence[Findings]) -> tuple[pl.DataFrame, list[str]]:
     """The queries that all have under the same id and text, and what was left out."""
     asked = [findings.table("evaluated_queries") for findings in evaluations]
-    for findings, table in zip(evaluations, asked, strict=True):
-        if table.is_empty():
-            problem = "lacks evaluated_queries.parquet: an earlier version wrote it"
-            raise InputError(problem, "evaluate again; LLM calls are cached", path=findings.folder)
     by_id, same, alike = (
         reduce(lambda a, b: a.join(b, on=keys, how="semi", maintain_order="left"), asked)
         for keys in ([QUERY_ID], [QUERY_ID, QUERY], [*EVALUATED_QUERIES])

@@ -86,3 +86,30 @@ def test_a_folder_without_results_is_one_line(tmp_path, capsys):
     assert erag("compare", tmp_path, tmp_path / "none") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "summary.json: cannot be read" in line
+
+
+def test_a_broken_folder_beside_others_is_left_out_and_passes_no_gate(tmp_path, capsys):
+    for name, right in (("a", 60), ("b", 80), ("broken", 60)):
+        folder = write_evaluation(tmp_path / "results" / name, {"bm25": values(right)})
+    (folder / "evaluated_queries.parquet").unlink()
+    assert erag("compare", tmp_path / "results") == 0
+    printed = "".join(capsys.readouterr().out.split())
+    assert "note:leftout:" in printed
+    assert "broken:lacksevaluated_queries.parquet" in printed
+    (tmp_path / "results" / "b" / "summary.json").unlink()
+    results = tmp_path / "results"
+    gate = ("gate", "--baseline", results / "a", "--candidate", results, "--margin", 0.02)
+    assert erag(*gate) == 2
+    assert "lacks evaluated_queries.parquet" in capsys.readouterr().err
+
+
+def test_no_evaluation_that_is_compared_is_written_over(tmp_path, capsys):
+    a = write_evaluation(tmp_path / "a", {"bm25": values(60)})
+    b = write_evaluation(tmp_path / "b", {"bm25": values(80)})
+    before = (b / "summary.json").read_bytes()
+    assert erag("compare", a, b, "--out", b / "summary.json") == 2
+    assert "write to another place, --out" in capsys.readouterr().err
+    junit = ("--margin", 0.02, "--junit", b / "summary.json")
+    assert erag("gate", "--baseline", a, "--candidate", b, *junit) == 2
+    assert "write to another place, --junit" in capsys.readouterr().err
+    assert (b / "summary.json").read_bytes() == before

@@ -169,7 +169,7 @@ def test_a_folder_of_results_stands_for_all_of_them(tmp_path):
 @pytest.mark.parametrize(
     ("places", "message"),
     [
-        (["old:bm25"], "there is one run; give another folder, or another FOLDER:RUN"),
+        (["old:bm25"], "there are fewer than two runs; give another folder, or another FOLDER:RUN"),
         (["old", "nowhere"], "nowhere.*cannot be read .*; name the folder that `erag evaluate`"),
         (["old:rrf", "new"], "old: has no end-to-end scores of rrf; it has bm25, dense"),
         (["old", "labels"], "has no end-to-end scores of any run; it has none: evaluate with"),

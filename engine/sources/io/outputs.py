@@ -41,12 +41,17 @@ class Inputs:
     folders: Mapping[str, Location | Iterable[Location] | None]
 
 
-def refuse_overlap(inputs: Inputs, outputs: Outputs) -> None:
+def refuse_overlap(inputs: Inputs, outputs: Outputs, *, option: str = "out") -> None:
     """Refuse a command that would write over, or clear away, what it is given to read.
 
     Links are followed on both sides, and a file that is known by two names is the same file. Addresses
     are compared as they are written, without users and passwords; a link in an object store, a bucket
     that is mounted at a path, or one server under two names is not seen through.
+
+    Args:
+        inputs: what is read.
+        outputs: what is written.
+        option: what names the place of what is written.
 
     Raises:
         InputError: naming the input and what would be written there; or an address that is given
@@ -62,10 +67,10 @@ def refuse_overlap(inputs: Inputs, outputs: Outputs) -> None:
         for shown, written in [*files, *folders] if whole else files:
             if _are_in(written, names) if whole else written & names:
                 why = f"{shown} will be written{' into it' if whole else ''}"
-                raise _refusal(field, given, why)
+                raise _refusal(field, given, why, option)
         for shown, replaced in folders:
             if _are_in(names, replaced):
-                raise _refusal(field, given, f"what is in {shown} may be replaced")
+                raise _refusal(field, given, f"what is in {shown} may be replaced", option)
 
     written = {name for _, names in files for name in names}
     for field, given in _each(inputs.files):
@@ -138,10 +143,9 @@ def _files_of(given: Location, written: set[str]) -> Iterable[Location]:
     return list_files(given) if folders & _names(given) and is_directory(given) else [given]
 
 
-def _refusal(field: str, given: Location, why: str) -> InputError:
-    return InputError(
-        f"is given as `{field}`, and {why}", "write to another place, `out`", path=given
-    )
+def _refusal(field: str, given: Location, why: str, option: str) -> InputError:
+    problem, remedy = f"is given as `{field}`, and {why}", f"write to another place, `{option}`"
+    return InputError(problem, remedy, path=given)
 
 
 # Two names of the same.
