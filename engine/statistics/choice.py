@@ -138,7 +138,7 @@ def choose(
             continue
         of_measure = (pl.col(ANNOTATOR) == name) & (pl.col(MEASURE) == primary)
         scores = query_scores.filter(of_measure).select(RUN, QUERY_ID, VALUE)
-        if not downstream.is_empty():
+        if not (downstream.is_empty() or bootstrap.lists):  # labels are of all queries then
             scores = scores.join(downstream, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
         opinion = _opinion(compare(scores, name, primary), list(means))
         if opinion is not None:

@@ -54,6 +54,8 @@ def test_lists_of_the_queries_drawn_are_read_and_stand_for_all(tmp_path):
     assert lead.difference == pytest.approx(good["value"], abs=0.02)
     assert 0 < lead.low < lead.difference < lead.high
     assert lead.p < 0.05
+    # What the labels prefer is known of all queries.
+    assert result.statistics.choice.opinions == full.statistics.choice.opinions
 
 
 def test_the_answer_and_the_summary_say_how_many_lists_were_read(tmp_path):
