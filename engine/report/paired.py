@@ -77,7 +77,8 @@ class Comparison:
         if unlike := [name for name in unlike if name not in allow]:
             problem = f"{listed(list(self.evaluations))} may differ in {listed(unlike)}"
             raise InputError(problem, f"evaluate both alike, or `allow` {','.join(unlike)}")
-        first, paired = next(iter(self.evaluations)), {row[RUN] for row in self.pairs}
+        first = next(iter(self.evaluations))
+        paired = {row[name] for row in self.pairs for name in (RUN, RUN_B)}
         alone = [run for run in self.scores.runs if run.startswith(f"{first}:")]
         if alone := [run for run in alone if run not in paired]:
             raise InputError(f"{alone[0]} has no partner", "name a run of each, as FOLDER:RUN")

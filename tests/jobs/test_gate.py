@@ -65,3 +65,12 @@ def test_another_reader_is_refused_unless_it_is_allowed(gate, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("erag: --allow is 'raeder'; did you mean reader? use "), line
     assert all(word in line for word in ("queries", "corpus", "metric", "reader"))
+
+
+@pytest.mark.parametrize(("candidate", "status"), [("good", 0), ("poor", 1)])
+def test_two_runs_of_one_folder_are_tested(tmp_path, candidate, status, capsys):
+    runs = {"old": values(60), "good": values(60), "poor": values(20)}
+    folder = write_evaluation(tmp_path / "main", runs)
+    named = ("--baseline", f"{folder}:old", "--candidate", f"{folder}:{candidate}")
+    assert erag("gate", *named, "--margin", 0.02) == status
+    assert f"worse: main:{candidate} less main:old is " in capsys.readouterr().out
