@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -115,7 +116,12 @@ def _of_reader() -> list[inspect.Parameter]:
     return options_of(
         ReaderSettings,
         READER,
-        types={"reader": Models, "augmentation": Words, "metric": str},
+        types={
+            "reader": Models,
+            "augmentation": Words,
+            "metric": str,
+            "end_to_end_k": Annotated[int | str | None, Parameter(converter=_list_length)],
+        },
         defaults={
             "reader": (ReaderSettings.reader,),
             "augmentation": (ReaderSettings.augmentation,),
@@ -229,6 +235,12 @@ def _actors(kind: type, tokens: tuple[Token, ...]) -> int | str:
     text = tokens[0].value.strip()
     PoolSettings(actors=text)  # refuses what is neither
     return text if ":" in text else int(text)
+
+
+def _list_length(kind: type, tokens: tuple[Token, ...]) -> int | str:
+    """A number, or a budget of tokens as it is written; the settings refuse what is neither."""
+    text = tokens[0].value.strip()
+    return int(float(text)) if re.fullmatch(r"[0-9]{1,15}(\.0*)?", text) else text
 
 
 def _augmentations(given: str | Sequence[str]) -> tuple[Augmentation, ...]:

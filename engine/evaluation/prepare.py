@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import EvaluationInputs, cut_inputs
+from engine.evaluation.budgets import cut_for, given_together
+from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.read_jobs import Request, requests_for
 from engine.evaluation.reference_answers import query_place, refuse_unscorable
 from engine.evaluation.settings import Settings, leave_out, refuse_without_measure
@@ -34,8 +35,8 @@ from engine.tables import (
     NOTE,
     PROVENANCE,
     QUERY_ID,
-    RANK,
     RUN,
+    TOKENS,
 )
 
 _NO_READS = tables.empty({**tables.READS, FAILURE: pl.String()})
@@ -96,7 +97,7 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
             cannot score a query's answers, a label is out of range, a measure has no meaning on the
             labels, or a run lists nothing for a query where ``missing`` is ``error``.
     """
-    inputs = cut_inputs(inputs, settings.ranking.k)
+    inputs = cut_for(inputs, settings)
     if not part:
         refuse_lacking_tables(settings, inputs.tables.keys())
         refuse_queries(inputs, settings)
@@ -296,13 +297,11 @@ def pairs_to_label(inputs: EvaluationInputs) -> pl.DataFrame:
 def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
     """``run``, ``query_id``, ``doc_ids``: the passages that the reader of whole lists is given.
 
-    No passages where a run lists none, unless ``missing`` leaves these queries out.
+    Inputs are as ``budgets.cut_for`` gives them. No passages where a run lists none, unless ``missing`` leaves these queries out.
     """
     runs, queries = inputs.runs, inputs.queries
-    depth = settings.reader.end_to_end_k or settings.ranking.k
     listed = (
-        runs.filter(pl.col(RANK) <= depth)
-        .sort(RUN, QUERY_ID, RANK)
+        given_together(runs, settings)
         .group_by(RUN, QUERY_ID, maintain_order=True)
         .agg(pl.col(DOC_ID).alias(DOC_IDS))
     )
@@ -315,7 +314,7 @@ def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
     if share := settings.bootstrap.lists:
         lists = lists.filter(is_drawn(lists[QUERY_ID], settings.bootstrap.seed, share))
     if settings.ranking.missing == "skip":
-        return lists.filter(pl.col(DOC_IDS).list.len() > 0)
+        return lists.join(runs, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
     return lists
 
 
@@ -341,7 +340,7 @@ def refuse_meaningless(settings: Settings, runs: int) -> None:
         InputError: naming the measure.
     """
     score_runs(
-        tables.empty(tables.RUNS),
+        tables.empty({**tables.RUNS, TOKENS: pl.Int64()}),
         tables.empty(tables.LABELS),
         [],
         [measure for measure in settings.resolved.measures if measure.kind != UTILITY_KIND],

@@ -13,6 +13,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.answer_counts import Outputs, count_outputs, merge_outputs
+from engine.evaluation.budgets import budget_notes
 from engine.evaluation.prepare import (
     AnnotatorScores,
     Prepared,
@@ -300,7 +301,7 @@ def _downstream(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataF
     whole = readings[READER.name].of(lists)
     scored = score_outputs(whole, prepared.inputs.queries, settings.reader.metric)
     scores = lists.select(RUN, QUERY_ID).with_columns(
-        pl.lit(settings.reader.end_to_end_k or settings.ranking.k, pl.Int64).alias(K),
+        pl.lit(settings.list_length, pl.Int64).alias(K),
         scored[OUTPUT],
         scored[VALUE],
     )
@@ -321,6 +322,7 @@ def _notes(prepared: Prepared, labelled: Mapping[str, Labelled]) -> Iterator[Not
     for annotator in settings.resolved.annotators:
         yield from labelled[annotator.name].notes
     yield from _empty_lists(prepared)
+    yield from budget_notes(inputs, settings)
 
 
 def _empty_lists(prepared: Prepared) -> Iterator[Note]:

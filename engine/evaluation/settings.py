@@ -105,6 +105,12 @@ class Settings(Checked):
         # The fields alone: what they come to holds functions.
         return _values(self)
 
+    @property
+    def list_length(self) -> int:
+        """Passages of a whole list that the reader is given at most."""
+        most = self.reader.end_to_end_k
+        return most if isinstance(most, int) else self.ranking.k
+
     def needs_answers(self) -> bool:
         """Whether queries must have answers: outputs of whole lists are scored, or an annotator needs them."""
         return self.reader.end_to_end or any(a.needs_answers for a in self.resolved.annotators)
@@ -174,7 +180,7 @@ def _check_names(settings: Settings) -> None:
 
 def _check_cutoffs(settings: Settings) -> None:
     end_to_end_k, k = settings.reader.end_to_end_k, settings.ranking.k
-    if (end_to_end_k or 0) > k:
+    if isinstance(end_to_end_k, int) and end_to_end_k > k:
         raise InputError(
             f"`end_to_end_k` {end_to_end_k} exceeds `k` {k}",
             "the reader of the whole list gets at most the passages that are labelled",
@@ -272,6 +278,8 @@ def _check_lazy(settings: Settings) -> None:
     if not settings.running.lazy:
         return
     resolved = settings.resolved
+    if any(measure.tokens for measure in resolved.measures):
+        raise InputError("`lazy` with a measure at a budget of tokens", "leave one of them out")
     if not resolved.asks:
         raise InputError("`lazy`, but no annotator has passages read", "leave it out")
     if not settings.ranking.measures:

@@ -11,7 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from engine.evaluation.inputs import EvaluationInputs, cut_inputs
+from engine.evaluation.budgets import cut_for
+from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.parts import Parts
 from engine.evaluation.prepare import Prepared, lists_to_read, pairs_to_label, prepare
 from engine.evaluation.read_jobs import NO_LISTS, Job, requests_for
@@ -85,7 +86,7 @@ class Workload:
         own = self.roles[condition].get(job.ask.role.name)
         if own is None or own.identity != job.identity:
             return NO_LISTS
-        cut = cut_inputs(inputs, settings.ranking.k)
+        cut = cut_for(inputs, settings)
         requests = requests_for(pairs_to_label(cut), lists_to_read(cut, settings), settings)
         lists = {request.ask.role.name: request.lists for request in requests}
         return lists.get(job.ask.role.name, NO_LISTS)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from engine.evaluation.budgets import cut_for
 from engine.evaluation.context import Context
-from engine.evaluation.inputs import EvaluationInputs, cut_inputs
+from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
 from engine.evaluation.read_jobs import Job, requests_for, specify_jobs
 from engine.evaluation.settings import Settings
@@ -132,7 +133,7 @@ def _asked(
     *,
     part: bool,
 ) -> Iterator[_ConditionReads]:
-    cut = cut_inputs(inputs, settings.ranking.k)
+    cut = cut_for(inputs, settings)
     if part:
         lists = lists_to_read(cut, settings)
         requests = requests_for(pairs_to_label(cut), lists, settings)

@@ -23,7 +23,7 @@ class EvaluateOptions(TypedDict, total=False):
     task: Literal["short-answer", "claims", "dialogue"]
     prompt: str | None
     end_to_end: bool
-    end_to_end_k: int | None
+    end_to_end_k: int | str | None
     engine: Literal["auto", "transformers", "vllm"]
     dtype: Literal["bfloat16", "float16", "float32"] | None
     trust_remote_code: bool

@@ -1,6 +1,6 @@
 """Names of ranking measures, as ir_measures writes them.
 
-``nDCG@10``, ``AP(rel=0.5)@50``, ``RR``, ``nDCG(dcg='exp-log2')@5``.
+``nDCG@10``, ``AP(rel=0.5)@50``, ``RR``, ``nDCG(dcg='exp-log2')@5``; and at a budget of tokens, ``nDCG@300tok``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.ranking.synonyms import known_names, usual_name
 
-_NAME = re.compile(r"(?P<kind>[A-Za-z0-9]+)(?:\((?P<options>[^()]*)\))?(?:@(?P<cutoff>\d{1,18}))?")
+_NAME = re.compile(
+    r"(?P<kind>[A-Za-z0-9]+)(?:\((?P<options>[^()]*)\))?(?:@(?P<cutoff>\d{1,18})(?P<unit>tok)?)?"
+)
 UTILITY_KIND = "UDCG"
 KINDS = ("P", "R", "F1", "AP", "RR", "DCG", "nDCG", "Success", "Rprec", "Judged", UTILITY_KIND)
 Discounted = Literal["log2", "exp-log2"]
@@ -25,6 +27,8 @@ _GAINS = frozenset({"DCG", "nDCG"})
 _COUNTS = frozenset({"P", "R", "F1", "Success"})
 # Measures that take real-valued labels as they are where no threshold is given.
 GRADED_KINDS = frozenset({"P", "R", "F1", "Success", "DCG", "nDCG", "Judged"})
+# Measures that have no cutoff in tokens.
+_IN_PASSAGES = frozenset({"F1", "Rprec", UTILITY_KIND})
 # What a relevant passage is where none says otherwise (trec_eval's relevance_level).
 DEFAULT_REL = 1.0
 
@@ -40,18 +44,21 @@ class Measure:
             ``GRADED_KINDS`` real-valued labels as they are.
         dcg: gain and discount of DCG and nDCG: the label (``log2``, Järvelin & Kekäläinen 2002) or
             2 ** label - 1 (``exp-log2``, Burges et al. 2005), over log2(rank + 1).
+        tokens: the cutoff in tokens (``engine.ranking.budget``); None where it is in passages.
     """
 
     kind: str
     cutoff: int | None = None
     rel: float | None = None
     dcg: Discounted = "log2"
+    tokens: int | None = None
 
     def __str__(self) -> str:
         options = "" if self.rel is None else f"(rel={_number(self.rel)})"
         if self.dcg != "log2":
             options = f"(dcg='{self.dcg}')"
-        return f"{self.kind}{options}{'' if self.cutoff is None else f'@{self.cutoff}'}"
+        cutoff = "" if self.cutoff is None else f"@{self.cutoff}"
+        return f"{self.kind}{options}{cutoff if self.tokens is None else f'@{self.tokens}tok'}"
 
     @property
     def threshold(self) -> float:
@@ -92,6 +99,11 @@ def parse_measure(text: str) -> Measure:
         )
     kind = match["kind"]
     cutoff = int(match["cutoff"]) if match["cutoff"] else None
+    if match["unit"] and kind in _IN_PASSAGES:
+        raise InputError(
+            f"{kind} has no cutoff in tokens (in {quoted(text)})",
+            f"use {', '.join(known for known in KINDS if known not in _IN_PASSAGES)}",
+        )
     if cutoff == 0:
         raise InputError(f"cutoff 0 in {quoted(text)}", "use a cutoff of 1 or more")
     if kind == "Rprec" and cutoff is not None:
@@ -110,6 +122,8 @@ def parse_measure(text: str) -> Measure:
             )
         else:
             rel = _threshold(value, text)
+    if match["unit"]:
+        return Measure(kind, None, rel, dcg, cutoff)
     return Measure(kind, cutoff, rel, dcg)
 
 
@@ -199,7 +213,7 @@ def comparable(one: str, other: str) -> bool:
         return True
     first, second = parse_measure(one), parse_measure(other)
     utilities = (first.kind == UTILITY_KIND) != (second.kind == UTILITY_KIND)
-    return utilities and first.cutoff == second.cutoff
+    return utilities and (first.cutoff, first.tokens) == (second.cutoff, second.tokens)
 
 
 def undefined_on_graded(measures: Sequence[Measure], *, above_one: bool = False) -> list[Measure]:

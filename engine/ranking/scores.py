@@ -17,6 +17,8 @@ the name gives none):
 - nDCG@k: DCG@k over the DCG@k of the judged passages in their best order
 - Judged@k: judged among the first k, over k or the list's length if that is less
 
+``P@300tok`` has a budget of tokens in the place of k (``engine.ranking.budget``).
+
 On real-valued labels (some label is not a whole number) and without ``rel``: P@k is the mean label,
 Success@k the maximum (the eRAG reference's definitions), R@k the label mass of the first k over that
 of the judged, F1 their harmonic mean; AP, RR and Rprec need a threshold. Where such labels exceed 1, P,
@@ -65,6 +67,7 @@ import polars as pl
 from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
+from engine.ranking.budget import Lengths, measure_within
 from engine.ranking.kernel import (
     USUAL,
     Floats,
@@ -72,10 +75,9 @@ from engine.ranking.kernel import (
     RankedLabels,
     Split,
     is_real_valued,
-    measure_lists,
 )
 from engine.ranking.measures import GRADED_KINDS, UTILITY_KIND, Measure, undefined_on_graded
-from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, VALUE
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, TOKENS, VALUE
 
 Relevant = Literal["list", "pool", "qrels"]
 Missing = Literal["zero", "skip", "error"]
@@ -104,7 +106,8 @@ def score_runs(
     [('P@2', 0.5), ('RR', 0.5)]
 
     Args:
-        runs: the run table; a query's passages in the order of their ranks.
+        runs: the run table; a query's passages in the order of their ranks. With ``tokens`` of the
+            passages where measures have a budget of them.
         labels: the labels table, one label for a (query, passage, annotator).
         query_ids: the queries of the evaluation; rows of others are left out.
         measures: what to compute.
@@ -122,16 +125,7 @@ def score_runs(
             holds twice or that has two labels; a query twice; a label that is missing or not a finite
             number up to 1e15; queries without results under ``error``.
     """
-    if any(measure.kind == UTILITY_KIND for measure in measures):
-        raise InputError(
-            f"{UTILITY_KIND} is defined only for utility labels",
-            "leave it out, or give labels that are utilities",
-        )
-    if relevant == "list" and any(measure.kind == "Judged" for measure in measures):
-        raise InputError(
-            "Judged is 1 by definition where only the query's own list counts as judged",
-            "use `relevant` pool, or leave Judged out",
-        )
+    _refuse_measures(measures, relevant)
     if len(set(query_ids)) < len(query_ids):
         twice = pl.Series(query_ids).filter(pl.Series(query_ids).is_duplicated())[0]
         raise InputError(f"query {twice!r} is given twice", "give every query once")
@@ -144,7 +138,8 @@ def score_runs(
     filled = _lists_with_results(run_keys, len(of_runs), len(query_ids))
     if missing == "error":
         refuse_missing_results(runs, query_ids, names=names)
-    listed = runs.select(DOC_ID, RANK).hstack(run_keys)
+    counts = [TOKENS] if any(measure.tokens for measure in measures) else []
+    listed = runs.select(DOC_ID, RANK, *counts).hstack(run_keys)
     parts = []
     for annotator in labels[ANNOTATOR].unique(maintain_order=True):
         of_annotator = (
@@ -158,6 +153,25 @@ def score_runs(
         )
         parts.append(_to_table(values, annotator, of_runs, query_ids, measures, filled, missing))
     return pl.concat(parts) if parts else tables.empty(tables.QUERY_SCORES)
+
+
+def _refuse_measures(measures: Sequence[Measure], relevant: Relevant) -> None:
+    """Refuse measures that have no meaning whatever the labels are."""
+    if any(measure.kind == UTILITY_KIND for measure in measures):
+        raise InputError(
+            f"{UTILITY_KIND} is defined only for utility labels",
+            "leave it out, or give labels that are utilities",
+        )
+    if relevant == "list" and any(measure.kind == "Judged" for measure in measures):
+        raise InputError(
+            "Judged is 1 by definition where only the query's own list counts as judged",
+            "use `relevant` pool, or leave Judged out",
+        )
+    if relevant == "qrels" and (lacking := [m for m in measures if m.tokens and m.kind == "nDCG"]):
+        raise InputError(
+            f"{lacking[0]} is not defined where `relevant` is qrels: judged passages that no run lists have no length",
+            "use `relevant` pool, or another measure",
+        )
 
 
 def refuse_missing_results(
@@ -229,7 +243,7 @@ def _score_annotator(
     for start, end in _query_blocks(listed[_QUERY], labels[_QUERY], len(query_ids), split.rows):
         inside = pl.col(_QUERY).is_between(start, end - 1)
         size = end - start
-        ranked = _rank_labels(
+        ranked, lengths = _rank_labels(
             listed.filter(inside).with_columns(
                 (pl.col(RUN).cast(pl.Int64) * size + pl.col(_QUERY) - start).alias(_LIST)
             ),
@@ -241,7 +255,7 @@ def _score_annotator(
             len(names) * size,
             relevant,
         )
-        block = measure_lists(ranked, measures, real_valued=real_valued, split=split)
+        block = measure_within(ranked, lengths, measures, real_valued=real_valued, split=split)
         values[:, :, start:end] = block.reshape(len(measures), len(names), size).swapaxes(0, 1)
     return values
 
@@ -285,8 +299,8 @@ def _rank_labels(
     queries: int,
     lists: int,
     relevant: Relevant,
-) -> RankedLabels:
-    """The labels of a block's lists in rank order, and of its judged sets."""
+) -> tuple[RankedLabels, Lengths]:
+    """The labels of a block's lists in rank order, and of its judged sets; and their lengths, where these count."""
     listed = listed.with_columns(pl.col(_QUERY).cast(pl.Int64) - first)
     joined = listed.join(labels, on=[_QUERY, DOC_ID], how="left").sort(_LIST, RANK)
     for frame, columns, what, suspected in (
@@ -308,18 +322,21 @@ def _rank_labels(
     joined = joined.with_columns(pl.when(pl.col(LABEL) >= 0).then(LABEL).alias(LABEL))
     in_order = joined[LABEL].fill_null(float("nan")).to_numpy()
     offsets = _offsets(joined[_LIST].to_numpy(), lists)
+    tokens = joined[TOKENS].to_numpy() if TOKENS in joined.columns else np.zeros(0, dtype=np.int64)
     if relevant == "list":
-        return RankedLabels.own_lists(np.nan_to_num(in_order, nan=0.0), offsets)
+        own = RankedLabels.own_lists(np.nan_to_num(in_order, nan=0.0), offsets)
+        return own, Lengths(tokens, tokens)
     if relevant == "pool":
         judged = judged.join(listed, on=[_QUERY, DOC_ID], how="semi")
     judged = judged.sort(_QUERY)
-    return RankedLabels(
-        in_order,
-        offsets,
-        judged[LABEL].to_numpy(),
-        _offsets(judged[_QUERY].to_numpy(), queries),
-        np.arange(lists) % queries,
-    )
+    against = _offsets(judged[_QUERY].to_numpy(), queries)
+    sets = np.arange(lists) % queries
+    lengths = Lengths(tokens, tokens)
+    if len(tokens):
+        known = listed.select(_QUERY, DOC_ID, TOKENS).unique([_QUERY, DOC_ID])
+        all_judged = judged.join(known, on=[_QUERY, DOC_ID], how="left", maintain_order="left")
+        lengths = Lengths(tokens, all_judged[TOKENS].fill_null(0).to_numpy())
+    return RankedLabels(in_order, offsets, judged[LABEL].to_numpy(), against, sets), lengths
 
 
 def _offsets(groups: Ints, count: int) -> Ints:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _NAME = re.compile(
-    r"(?P<kind>[A-Za-z][A-Za-z0-9_-]*?)(?:\((?P<options>[^()]*)\))?(?:[@_](?P<cutoff>\d+))?"
+    r"(?P<kind>[A-Za-z][A-Za-z0-9_-]*?)(?:\((?P<options>[^()]*)\))?(?:[@_](?P<cutoff>\d+(?:tok)?))?"
 )
 # As trec_eval (recip_rank, map_cut_10, ndcg_cut_10, P_10, recall_10, success_10), ranx (hit_rate, r-precision,
 # ndcg_burges), BEIR (NDCG@10, Recall@10) and papers (MRR@10, Precision@10) write them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,7 @@ from engine.machine.device import Dtype
 from engine.machine.pool import Actors, Pooled
 from engine.messages.checked import Amount, Checked, Natural, Positive
 from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.reading.function import ReaderFunction
 from engine.reading.prompting.template import Task, read_template
 from engine.reading.protocol import Augmentation, EngineChoice
@@ -34,7 +36,8 @@ class ReaderSettings(Checked):
         metric: Downstream metric, one of ``scoring.metrics.METRICS``; or one of the user's
             (``scoring.own.metric_from_function``).
         end_to_end: Whether the reader is also given whole lists, whose score is what measures are correlated with.
-        end_to_end_k: Passages of a whole list that the reader is given; by default as many as are labelled.
+        end_to_end_k: Passages of a whole list that the reader is given, or as many as a budget of tokens holds, as in
+            300tok (docs/guide/chunking.md); by default as many as are labelled.
         engine: What runs the reader. vllm: vLLM, for decoder-only readers (installed by 'make gpu', without a
             GPU by 'make vllm'); transformers: the engine's own loops around transformers' models; auto:
             vLLM for decoder-only readers where actors have GPUs and vLLM is installed.
@@ -54,7 +57,7 @@ class ReaderSettings(Checked):
     prompt: str | None = None
     metric: str | Metric = "em"
     end_to_end: bool = True
-    end_to_end_k: Positive | None = None
+    end_to_end_k: Positive | str | None = None
     engine: EngineChoice = "auto"
     dtype: Dtype | None = None
     trust_remote_code: bool = False
@@ -70,6 +73,12 @@ class ReaderSettings(Checked):
         """The name of the downstream metric."""
         return self.scored_by.name
 
+    @property
+    def list_tokens(self) -> int | None:
+        """The budget of tokens that whole lists have; None where they are cut at a number of passages."""
+        most = self.end_to_end_k
+        return int(most.removesuffix("tok")) if isinstance(most, str) else None
+
     def own(self, model: str) -> ReaderFunction | None:
         """The function of the user's that a model's name stands for; None where it stands for no function."""
         return next((one for one in self.functions if one.name == model), None)
@@ -77,6 +86,12 @@ class ReaderSettings(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         get_metric(self.metric)
+        most = self.end_to_end_k
+        if isinstance(most, str) and not re.fullmatch(r"[1-9][0-9]{0,17}tok", most):
+            raise InputError(
+                f"`end_to_end_k` is {quoted(most)}",
+                "give a number of passages, or a budget of tokens, as in 300tok",
+            )
         names = [one.name for one in self.functions]
         if twice := [name for name in names if names.count(name) > 1]:
             raise InputError(f"two reader functions are called {twice[0]!r}", "rename one of them")

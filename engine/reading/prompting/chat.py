@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,18 @@ def around_message(
 def is_begun(path: Path, name: str, *, trusted: bool) -> bool:
     """Whether a model's tokenizer adds a token before a text. Arguments and errors as ``around_message``."""
     return bool(_tokenizer(path, name, trusted)("")["input_ids"])
+
+
+def count_tokens(path: Path, name: str, texts: Sequence[str], *, trusted: bool) -> list[int]:
+    """The tokens of each text alone, without those that the tokenizer adds. Errors as ``around_message``."""
+    if not texts:
+        return []
+    tokenizer = _tokenizer(path, name, trusted)
+    # Not verbose: texts longer than the model's input are no news, since only their length counts.
+    encoded = tokenizer(
+        list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False
+    )
+    return [len(tokens) for tokens in encoded["input_ids"]]
 
 
 def _tokenizer(path: Path, name: str, trusted: bool) -> Any:

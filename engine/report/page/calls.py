@@ -12,6 +12,7 @@ from engine.report.findings import Findings
 from engine.report.summary import PROMPT_PARTS
 from engine.tables import (
     DOC_IDS,
+    OUTPUT,
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
     QUERY_ID,
@@ -37,8 +38,10 @@ class Calls:
         columns = (PROMPT_TOKENS, OUTPUT_TOKENS, TRUNCATED, THOUGHT)
         self._calls: dict[str, list[Any]] = {}
         self._keys: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
-        rows = findings.table("reads").select(READ_KEY, QUERY_ID, DOC_IDS, *columns).iter_rows()
-        for key, query_id, doc_ids, prompt, output, truncated, thought in rows:
+        self._outputs: dict[str, str] = {}
+        identity = (READ_KEY, QUERY_ID, DOC_IDS, OUTPUT)
+        rows = findings.table("reads").select(*identity, *columns).iter_rows()
+        for key, query_id, doc_ids, self._outputs[key], prompt, output, truncated, thought in rows:
             tokens = [prompt, output, int(truncated or 0)]
             self._calls[key] = [*tokens, thought] if thought else tokens
             self._keys[query_id, tuple(doc_ids)].append(key)
@@ -55,6 +58,14 @@ class Calls:
             if read_key(fingerprint, prompt.render(query, passages)) == key
         )
         return [next(places, None), *self._calls[key]]
+
+    def longest(self, query_id: str, listed: Sequence[str], output: str) -> int:
+        """How many of the first passages of a list were read together, with this output; 0 for none."""
+        for most in range(len(listed), 0, -1):
+            keys = self._keys.get((query_id, tuple(listed[:most])), [])
+            if any(self._outputs[key] == output for key in keys):
+                return most
+        return 0
 
     def of_list(
         self, query_id: str, query: str, doc_ids: Sequence[str], passages: Sequence[tuple[str, str]]

@@ -212,7 +212,10 @@ class _Details:
         self._runs = findings.runs
         self._by_reader, self._by_answer = _looked(findings)
         settings = findings.configuration
-        self._given = int(settings["end_to_end_k"] or settings["k"])
+        most = settings["end_to_end_k"] or settings["k"]
+        # Of how many passages lists are read: where a budget of tokens decides, each has its own.
+        self._most = int(settings["k"] if isinstance(most, str) else most)
+        self._own: dict[Pair, int] = {}
         self.listed: dict[str, dict[str, list[str]]] = defaultdict(dict)
         ordered = findings.sources.runs.sort(QUERY_ID, RUN, RANK)
         for query_id, run, doc_ids in (
@@ -222,6 +225,12 @@ class _Details:
         corpus = findings.sources.corpus.select(DOC_ID, TITLE, TEXT)
         self._texts = {row[0]: row[1:] for row in corpus.iter_rows()}
         self._calls = Calls(findings)
+        if isinstance(most, str):
+            for run, query_id, output in findings.downstream.select(
+                RUN, QUERY_ID, OUTPUT
+            ).iter_rows():
+                listed = self.listed.get(query_id, {}).get(run, [])
+                self._own[run, query_id] = self._calls.longest(query_id, listed, output)
         self._traces: dict[Pair, dict[str, list[Any]]] = defaultdict(dict)
         columns = (READ_KEY, LABEL, OUTPUT, ANSWER, CONFIDENCE)
         traces = findings.traces.drop_nulls(LABEL).select(QUERY_ID, DOC_ID, ANNOTATOR, *columns)
@@ -235,12 +244,18 @@ class _Details:
         runs = []
         for run, score, output in zip(self._runs, row.scores, row.outputs, strict=True):
             listed = lists.get(run, [])
-            given = listed[: self._given]
+            given = self._given(run, query_id)
             texts = [self._texts.get(doc_id, ("", "")) for doc_id in given]
             call = None if score is None else self._calls.of_list(query_id, query, given, texts)
-            runs.append({"score": score, "output": output, "list": listed, "call": call})
+            shown = {"score": score, "output": output, "list": listed, "call": call}
+            runs.append(shown | ({"given": len(given)} if self._own else {}))
         passages = {doc_id: self._passage(query_id, query, doc_id) for doc_id in named}
         return {"answers": list(answers), "passages": passages, "runs": runs}
+
+    def _given(self, run: str, query_id: str) -> list[str]:
+        """The passages that the reader got together."""
+        listed = self.listed.get(query_id, {}).get(run, [])
+        return listed[: self._own.get((run, query_id), self._most)]
 
     def _passage(self, query_id: str, query: str, doc_id: str) -> list[Any]:
         """Title, text, the labels by annotator with what they rest on, and the calls that some of these are of."""
@@ -269,7 +284,7 @@ class _Details:
             for run, score in zip(self._runs, scores, strict=True):
                 if score is None:
                     continue
-                alone = not useful.isdisjoint(lists.get(run, [])[: self._given])
+                alone = not useful.isdisjoint(self._given(run, query_id))
                 if alone != (score >= SUCCESS):
                     kinds.append("list_fails" if alone else "single_fails")
         sizes = (None if found is None else len(found) for found in (useful, holding))

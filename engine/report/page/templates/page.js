@@ -198,13 +198,13 @@ function changed(found) {
 function spoilers(run, found) {
   const key = (list) => JSON.stringify(list);
   const known = new Map();
-  for (const other of found.runs) if (other.score !== null) known.set(key(other.list.slice(0, data.given)), other.score);
+  for (const other of found.runs) if (other.score !== null) known.set(key(other.list.slice(0, other.given ?? data.given)), other.score);
   if (data.own_labels) {
     for (const [doc, [, , labels]] of Object.entries(found.passages)) {
       if (labels[data.by_reader]) known.set(key([doc]), labels[data.by_reader][LABEL]);
     }
   }
-  const given = run.list.slice(0, data.given);
+  const given = run.list.slice(0, run.given ?? data.given);
   const isWrong = run.score !== null && run.score < RIGHT;
   const right = (list) => known.get(key(list)) >= RIGHT;
   const spoiled = isWrong ? given.filter((doc) => right(given.filter((other) => other !== doc))) : [];
@@ -219,7 +219,7 @@ function listOf(run, place, query, found) {
   const parts = [];
   if (run.score !== null) {
     const good = run.score >= RIGHT;
-    const given = run.list.slice(0, data.given);
+    const given = run.list.slice(0, run.given ?? data.given);
     const chips = [element("span", {className: `chip ${good ? "yes" : "bad"}`}, `${good ? "\u2713" : "\u2717"} ${data.metric} ${figure(run.score)}`)];
     if (query[MEASURES][place] !== null) chips.push(element("span", {className: "chip"}, `${data.measure} ${figure(query[MEASURES][place])}`));
     parts.push(element("div", {className: "whole"},
@@ -228,7 +228,7 @@ function listOf(run, place, query, found) {
       output(run.output, found.answers), ...sent(run.call, query, given, found)));
   }
   run.list.forEach((doc, rank) => {
-    if (run.score !== null && rank === data.given) parts.push(element("p", {className: "cut"}, "Not given to the reader with the list:"));
+    if (run.score !== null && rank === (run.given ?? data.given)) parts.push(element("p", {className: "cut"}, "Not given to the reader with the list:"));
     parts.push(passage(doc, rank, place, query, found, spoiling));
   });
   if (!run.list.length) parts.push(element("p", {className: "quiet"}, "This run lists nothing for the query."));
