@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args
 
 from cyclopts import Group, Parameter, Token
 
+from engine.evaluation.corpora import split_runs
 from engine.evaluation.inputs import InputFiles, input_tables
 from engine.evaluation.prepare import refuse_lacking_tables
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
@@ -56,9 +57,10 @@ def parameters() -> list[inspect.Parameter]:
         *options_of(
             InputFiles,
             INPUTS,
-            types={"queries": Path, "run": Paths}
-            | dict.fromkeys(("corpus", "edits", "answers"), Path | None),
-            leave_out=["tables", "need_answers", "need_provenance", "cluster"],
+            types={"queries": Path, "run": Paths, "corpus": Paths}
+            | dict.fromkeys(("edits", "answers"), Path | None),
+            defaults={"corpus": ()},
+            leave_out=["tables", "corpora", "need_answers", "need_provenance", "cluster"],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
         *_of_reader(),
@@ -209,10 +211,14 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
                 f"`{name}` without the annotator {users}",
                 f"add {users} to `annotators`, or leave `{name}` out",
             )
+    several = len(corpora := options["corpus"]) > 1
+    runs, owners = split_runs(options["run"], corpora) if several else (tuple(options["run"]), ())
     return take(
         InputFiles,
         options,
-        run=tuple(options["run"]),
+        corpus=corpora[0] if len(corpora) == 1 else None,
+        corpora=owners,
+        run=runs,
         tables=given,
         need_answers=settings.needs_answers(),
         need_provenance=settings.needs_provenance(),

@@ -76,7 +76,8 @@ def evaluate_command() -> Callable[..., None]:
         for place in (out, store):
             require_folder(place)
         models = {name: options[name] for name in MODEL_FIELDS}
-        refuse_overlap(Inputs(given_files(options), models), outputs(out, settings))
+        given = given_files(options | {"run": list(files.run)})
+        refuse_overlap(Inputs(given, models), outputs(out, settings))
         with sole_writer(out):
             if not options["overwrite"]:  # before inputs are read, which may take minutes
                 refuse_another(out, conditions)

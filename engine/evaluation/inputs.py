@@ -9,6 +9,7 @@ from typing import NamedTuple
 import polars as pl
 
 from engine import tables
+from engine.evaluation.corpora import read_runs_over
 from engine.evaluation.documents import named_by_id
 from engine.evaluation.fitting import Judgments, identical_note
 from engine.evaluation.lists import IS_EVALUATED, HeldPart, Lists, Parts, read_lists
@@ -39,7 +40,8 @@ class InputFiles(Checked):
     Attributes:
         queries: Questions with answers (and provenance): KILT JSONL, plain JSONL, CSV, SQuAD or Parquet.
         corpus: The passages: Parquet (a file or shards), JSONL, JSON, CSV, BEIR, or DPR's TSV. Not needed where
-            runs carry the texts of their passages.
+            runs carry the texts of their passages. Several may be given, as cuts of the same documents: each run then
+            names its own, as in mine.trec@words-100.parquet (docs/guide/chunking.md).
         run: Ranked lists: TREC text, Parquet, JSON or JSONL, with the texts of passages or without. Several
             may be given.
         edits: Documents to swap, insert or delete in the runs, in JSONL (docs/formats.md): each run that
@@ -54,9 +56,10 @@ class InputFiles(Checked):
         need_provenance: whether an annotator needs gold articles; ``Settings.needs_provenance`` says it.
         cluster: what queries are clustered by; ``Bootstrap.cluster`` says it.
         tables: files that annotators need, by the name of their input (``labels.annotator.InputTable``).
+        corpora: in place of ``corpus``, where there are several, that of each run (``corpora.split_runs``).
 
     Raises:
-        InputError: a number out of range.
+        InputError: a number out of range, or something that names documents of one corpus beside several.
     """
 
     queries: Location
@@ -71,6 +74,13 @@ class InputFiles(Checked):
     need_provenance: bool = False
     cluster: str | None = None
     tables: Mapping[str, Location] = field(default_factory=dict)
+    corpora: tuple[Location, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = {**self.tables, "edits": self.edits, "skip_bad": self.skip_bad or None}
+        if self.corpora and (name := next((one for one in given if given[one]), None)):
+            raise InputError(f"`{name}` with several corpora", "leave it out, or give one `corpus`")
 
 
 # Compared by identity: tables have no equality that is true or false.
@@ -242,7 +252,13 @@ def listed_queries(
     known = query_set.table
     queries = known if files.limit is None else known.head(files.limit)
     runs, carried, written = (
-        read_runs_with_texts(files.run) if files.corpus is None else (None, None, 0)
+        (
+            read_runs_over(files.run, files.corpora)
+            if files.corpora
+            else read_runs_with_texts(files.run)
+        )
+        if files.corpus is None
+        else (None, None, 0)
     )
     is_evaluated = (pl.int_range(pl.len()) < queries.height).alias(IS_EVALUATED)
     asked = known.select(QUERY_ID, QUERY, is_evaluated)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import polars as pl
 
@@ -64,19 +65,11 @@ def merge_perturbed(parts: Sequence[tuple[PerturbedReads, ...]]) -> tuple[Pertur
 
 
 def _both(one: PerturbedReads, other: PerturbedReads) -> PerturbedReads:
-    def both(a: int | None, b: int | None) -> int | None:
-        return None if a is None or b is None else a + b
-
-    return PerturbedReads(
-        run=one.run,
-        original=one.original,
-        edits=one.edits + other.edits,
-        queries=one.queries + other.queries,
-        passages=both(one.passages, other.passages),
-        new_passages=both(one.new_passages, other.new_passages),
-        lists=both(one.lists, other.lists),
-        new_lists=both(one.new_lists, other.new_lists),
-    )
+    """The counts of both, which have the same names; what is not read is counted in neither."""
+    run, original, *counts = astuple(one)
+    pairs = zip(counts, astuple(other)[2:], strict=True)
+    sums: list[Any] = [None if a is None else a + b for a, b in pairs]
+    return PerturbedReads(run, original, *sums)
 
 
 def _count(
@@ -85,28 +78,14 @@ def _count(
     runs: pl.DataFrame | None,
     lists: pl.DataFrame | None,
 ) -> PerturbedReads:
-    passages = new_passages = whole = new_whole = None
-    if runs is not None:
-        pairs = runs.filter(pl.col(RUN) == edited.name).select(QUERY_ID, DOC_ID)
-        before = runs.filter(pl.col(RUN) == edited.original).select(QUERY_ID, DOC_ID)
-        passages = pairs.height
-        new_passages = pairs.join(before, on=[QUERY_ID, DOC_ID], how="anti").height
-    if lists is not None:
-        edited_lists, original_lists = (
-            dict(lists.filter(pl.col(RUN) == name).select(QUERY_ID, DOC_IDS).iter_rows())
-            for name in (edited.name, edited.original)
-        )
-        whole = len(edited_lists)
-        new_whole = sum(
-            original_lists.get(query_id) != doc_ids for query_id, doc_ids in edited_lists.items()
-        )
-    return PerturbedReads(
-        run=edited.name,
-        original=edited.original,
-        edits=len(query_ids),
-        queries=len(set(query_ids)),
-        passages=passages,
-        new_passages=new_passages,
-        lists=whole,
-        new_lists=new_whole,
-    )
+    def read(rows: pl.DataFrame | None, *identity: str) -> tuple[int | None, int | None]:
+        """How many there are, and how many the original lacks."""
+        if rows is None:
+            return None, None
+        both = (edited.name, edited.original)
+        own, before = (rows.filter(pl.col(RUN) == name).select(identity) for name in both)
+        return own.height, own.join(before, on=identity, how="anti").height
+
+    passages, lists_read = read(runs, QUERY_ID, DOC_ID), read(lists, QUERY_ID, DOC_IDS)
+    counts = len(query_ids), len(set(query_ids))
+    return PerturbedReads(edited.name, edited.original, *counts, *passages, *lists_read)

@@ -298,10 +298,10 @@ def _downstream(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataF
     settings, lists = prepared.settings, prepared.lists
     if not settings.reader.end_to_end or READER.name not in readings:
         return tables.empty(tables.DOWNSTREAM)
-    whole = readings[READER.name].of(lists)
+    whole, depth = readings[READER.name].of(lists), settings.reader.end_to_end_k
     scored = score_outputs(whole, prepared.inputs.queries, settings.reader.metric)
     scores = lists.select(RUN, QUERY_ID).with_columns(
-        pl.lit(settings.list_length, pl.Int64).alias(K),
+        pl.lit(depth if isinstance(depth, int) else settings.ranking.k, pl.Int64).alias(K),
         scored[OUTPUT],
         scored[VALUE],
     )

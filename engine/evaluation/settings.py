@@ -105,12 +105,6 @@ class Settings(Checked):
         # The fields alone: what they come to holds functions.
         return _values(self)
 
-    @property
-    def list_length(self) -> int:
-        """Passages of a whole list that the reader is given at most."""
-        most = self.reader.end_to_end_k
-        return most if isinstance(most, int) else self.ranking.k
-
     def needs_answers(self) -> bool:
         """Whether queries must have answers: outputs of whole lists are scored, or an annotator needs them."""
         return self.reader.end_to_end or any(a.needs_answers for a in self.resolved.annotators)

@@ -117,7 +117,7 @@ def name_files(files: InputFiles | None) -> dict[str, Any]:
 
     return {
         "queries": place(files.queries if files else None),
-        "corpus": place(files.corpus if files else None),
+        "corpus": ([*map(place, files.corpora)] or place(files.corpus)) if files else None,
         "runs": [place(path) for path in files.run] if files else [],
         **{name: place(files.tables.get(name) if files else None) for name in input_tables()},
         "edits": place(files.edits if files else None),
@@ -137,7 +137,7 @@ def input_files(named: Mapping[str, str | list[str] | None]) -> tuple[InputFile,
     return tuple(
         _input_file(role, path)
         for role, paths in named.items()
-        for path in ([paths] if isinstance(paths, str) else paths or [])
+        for path in dict.fromkeys([paths] if isinstance(paths, str) else paths or [])
     )
 
 

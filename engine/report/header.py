@@ -111,7 +111,10 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     passages = counts.get("passages")
     yield f"Data: {_of_file(counted(counts['queries'], '[query|queries]'), settings.get('queries'))}"
     if passages is not None:
-        yield _of_file(counted(passages, "passage[|s]"), settings.get("corpus"))
+        corpus = settings.get("corpus")
+        several = isinstance(corpus, list)
+        text = f"{counted(passages, 'passage[|s]')}{f' of {len({*corpus})} corpora' if several else ''}"
+        yield _of_file(text, None if several else corpus)
     names = _runs(summary)
     files = [_cut(_file(path)) for path in settings.get("runs") or ()]
     # Files that are called as their runs say nothing more.

@@ -92,9 +92,11 @@ def _files(findings: Findings) -> InputFiles:
             "make the page without `passages`",
             path=findings.folder / SUMMARY,
         )
+    several = isinstance(settings["corpus"], list)
     return InputFiles(
         queries=settings["queries"],
-        corpus=settings["corpus"],
+        corpus=None if several else settings["corpus"],
+        corpora=tuple(settings["corpus"]) if several else (),
         run=tuple(settings["runs"]),
         edits=settings["edits"],
         limit=counts["queries"] or None,

@@ -1,0 +1,79 @@
+"""Runs over several cuts of the same documents, in one evaluation."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.evaluation.corpora import split_runs
+from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.partition import partition
+from engine.messages.errors import InputError
+from engine.sources.io.folders import folder_at
+
+# Of the article a, short passages and long ones; b is one passage in both cuts.
+CUTS = {
+    "short": {"a-0": "one two", "a-1": "three four", "b-0": "five"},
+    "long": {"a-0": "one two three four", "b-0": "five"},
+}
+RUNS = {"short": ["a-1", "b-0", "a-0"], "long": ["b-0", "a-0"]}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("queries.jsonl").write_text('{"query_id": "q", "query": "what", "answers": ["five"]}\n')
+    for name, texts in CUTS.items():
+        rows = [json.dumps({"id": one, "text": text}) for one, text in texts.items()]
+        Path(f"{name}.jsonl").write_text("\n".join(rows))
+        lines = [f"q Q0 {one} {rank} {-rank} bm25\n" for rank, one in enumerate(RUNS[name], 1)]
+        Path(f"{name}.trec").write_text("".join(lines))
+    return tmp_path
+
+
+def files(*runs, **more):
+    given, corpora = split_runs(
+        [Path(run) for run in runs], [Path("short.jsonl"), Path("long.jsonl")]
+    )
+    return InputFiles(queries="queries.jsonl", run=given, corpora=corpora, **more)
+
+
+def test_documents_are_called_by_their_corpus_only_where_texts_differ(folder):
+    inputs = read_inputs(files("short.trec@short", "long.trec@long.jsonl"), k=3)
+    listed = {}
+    for run, doc in inputs.runs.select("run", "doc_id").iter_rows():
+        listed.setdefault(run, []).append(doc)
+    # b-0 has the same text in both cuts and is one passage; a-0 is not, and a-1 is in one cut alone.
+    assert listed == {
+        "bm25@short": ["a-1", "b-0", "short:a-0"],
+        "bm25@long": ["b-0", "long:a-0"],
+    }
+    assert dict(inputs.corpus.select("doc_id", "text").iter_rows()) == {
+        "a-1": "three four", "b-0": "five", "short:a-0": "one two", "long:a-0": "one two three four"
+    }  # fmt: skip
+
+
+def test_shards_have_the_same(folder):
+    given = files("short.trec@short", "long.trec@long")
+    (shard,) = (made := partition(given, folder_at(folder / "shards"), k=3)).shards
+    held, cut = read_inputs(given, k=3), made.read(shard.number)
+    for name, keys in (("runs", ["run", "rank"]), ("corpus", ["doc_id"])):
+        assert getattr(cut, name).sort(keys).equals(getattr(held, name).sort(keys))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: files("short.trec", "long.trec@long"), "short.trec: names none of the corpora; write"),
+        (lambda: split_runs(["r@a"], ["x/a.jsonl", "y/a.jsonl"]), "names two of the corpora"),
+        (lambda: read_inputs(files("short.trec@long"), k=3), "short.trec: document 'a-1' of query 'q' not in the corpus long"),
+        (lambda: read_inputs(files("short.trec@short", "short.trec@short"), k=3), "called 'bm25@short', as is"),
+        (lambda: files("short.trec@short", edits="e.jsonl"), "`edits` with several corpora"),
+        (lambda: files("short.trec@short", skip_bad=1), "`skip_bad` with several corpora"),
+        (lambda: files("short.trec@short", tables={"qrels": "q.txt"}), "`qrels` with several corpora"),
+    ],
+)  # fmt: skip
+def test_what_belongs_to_no_corpus_for_certain_is_refused(folder, make, message):
+    with pytest.raises(InputError) as refused:
+        make()
+    assert message in str(refused.value)
