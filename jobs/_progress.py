@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from jobs._options import with_options
 from jobs._steps import SECONDS_BETWEEN_LINES, step, told
 from jobs._terminal import standard_error, tell, verbosity
 
@@ -109,7 +110,7 @@ def _so_far(progress: TrainingProgress, metric: str) -> str:
 def event(line: str) -> None:
     """Show what happened to the cluster while the job ran; above the bar where there is one."""
     if verbosity().progress:
-        tell(f"erag: {line}")
+        tell(f"erag: {with_options(line)}")
 
 
 class _Lines:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
 
+from engine.messages import extras
 from engine.messages.errors import InputError
 from engine.ranking.measures import Measure
 from engine.tables import MEASURE, QUERY_ID, VALUE
@@ -170,12 +170,7 @@ def mean_of(values: Sequence[float]) -> float:
 
 def version_of(*distributions: str) -> str:
     """The version of the first of these distributions that is installed."""
-    for name in distributions:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "of unknown version"
+    return extras.version_of(*distributions) or "of unknown version"
 
 
 def not_installed(package: str, module: str, install: str, error: ImportError) -> Reference:

@@ -230,7 +230,8 @@ def tell_engines(jobs: Iterable[Job], pool: PoolSettings, on_event: OnEvent) -> 
     elsewhere = all(job.spec.api or job.spec.function or job.spec.executor for job in jobs)
     if not elsewhere and pool.actors is None and pool.in_process:
         on_event(f"this process reads, since Ray is not installed; {command('ray')} adds others")
-    for name in dict.fromkeys(job.spec.name for job in jobs if job.spec.engine == "vllm"):
+    on_vllm = (job.spec for job in jobs if job.spec.engine == "vllm" and not job.spec.chosen)
+    for name in dict.fromkeys(spec.name for spec in on_vllm):
         on_event(f"reader {name} runs on vLLM")
     asked = ((job.spec.name, job.spec.api, job.spec.room) for job in jobs if job.spec.api)
     for name, api, room in dict.fromkeys(asked):

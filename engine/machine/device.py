@@ -123,9 +123,12 @@ def bf16_rows_are_steady() -> bool:
     33 to 512 by 576 x 576 weights (measured with torch 2.13). ``ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16`` keeps
     oneDNN, and this, from AMX.
     """
-    if not has_bf16_arithmetic():
-        return False
-    return _AMX not in _flags() or _onednn_limit() in _WITHOUT_AMX
+    return has_bf16_arithmetic() and not has_amx()
+
+
+def has_amx() -> bool:
+    """Whether oneDNN multiplies with AMX here."""
+    return has_bf16_arithmetic() and _AMX in _flags() and _onednn_limit() not in _WITHOUT_AMX
 
 
 def _onednn_limit() -> str:

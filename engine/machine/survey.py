@@ -19,6 +19,7 @@ from engine.machine.nodes import Needs, Node
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.messages.errors import InputError, ReadError
+from engine.messages.extras import is_installed
 from engine.messages.wording import counted
 
 Answer = TypeVar("Answer")
@@ -84,6 +85,14 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
         problem = f"vLLM cannot start on {where}: there is {lacking[0][0]}"
         raise InputError(problem, compiler.REMEDY)
     return engine == "vllm"
+
+
+def either_engine_reads(settings: PoolSettings) -> bool:
+    """Whether readers may run on the engine's own loops or on vLLM: on a CPU of this machine, where vLLM is installed.
+
+    On a cluster without GPUs they run on the own loops: its nodes may differ in speed and in what is installed.
+    """
+    return _is_own(settings) and is_installed("vllm") and not device.machine_has_gpu()
 
 
 def reads_on_gpus(settings: PoolSettings) -> bool:

@@ -6,7 +6,9 @@ pyproject.toml says what else an extra brings.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
 
 from engine.messages.errors import InputError
@@ -36,6 +38,14 @@ def is_installed(module: str) -> bool:
     """Whether there is a module of this name, and not only the folder that an uninstalled one left."""
     spec = importlib.util.find_spec(module)
     return spec is not None and spec.origin is not None
+
+
+def version_of(*packages: str) -> str | None:
+    """The version of the first of these packages that is installed; None where none is."""
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(package)
+    return None
 
 
 def require_import(module: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from engine.evaluation.budgets import cut_for
 from engine.evaluation.context import Context
+from engine.evaluation.fastest import settled
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
 from engine.evaluation.read_jobs import Job, requests_for, specify_jobs
@@ -80,6 +81,7 @@ def count_reads(
     context: Context,
     *,
     sample: Sample | None = None,
+    reading: bool = True,
 ) -> Iterator[Counted]:
     """Count the reads of an evaluation, or of a study, job by job; what is left has its prompts.
 
@@ -87,6 +89,7 @@ def count_reads(
         inputs: read at the largest cutoff of the conditions, or those of the sample.
         conditions: the settings of each.
         sample: what the inputs are a sample of, if they are one.
+        reading: whether anything may be read, as where an engine is chosen by a trial.
 
     Raises:
         InputError: as ``prepare.prepare``, of a sample only what concerns its reads; or a reader cannot be
@@ -97,11 +100,21 @@ def count_reads(
         for settings in conditions
         for one in _asked(inputs, settings, context, part=sample is not None)
     ]
+
+    def wanted_of(job: Job) -> pl.DataFrame:
+        reads = [one.reads for one in asked if one.job.identity == job.identity]
+        return job.wanted(
+            pl.concat(reads).unique(maintain_order=True), inputs.queries, inputs.corpus
+        )
+
+    jobs = settled(
+        [one.job for one in asked], conditions[0], context, wanted_of if reading else None
+    )
+    asked = [replace(one, job=job) for one, job in zip(asked, jobs, strict=True)]
     seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
     for job in {one.job.identity: one.job for one in asked}.values():
         same = [one for one in asked if one.job.identity == job.identity]
-        reads = pl.concat([one.reads for one in same]).unique(maintain_order=True)
-        wanted = job.wanted(reads, inputs.queries, inputs.corpus)
+        wanted = wanted_of(job)
         # A list of one passage that is read alone too is the same read.
         alone = (pl.col(DOC_IDS).list.len() == 1) & pl.lit(any(one.singles for one in same))
         wanted = wanted.with_columns(

@@ -81,7 +81,8 @@ def plan_evaluation(
     begin(settings)
     refuse_plan(settings, asked.finish_in)
     context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
-    counted = list(count_reads(inputs, settings, context, sample=sample))
+    may_read = asked.probe_reads != 0
+    counted = list(count_reads(inputs, settings, context, sample=sample, reading=may_read))
     prober = Prober(context, asked, running.pool())
     groups = [
         prober.read(jobs, _size(jobs) / max(1, _size(counted)), seed=bootstrap.seed)

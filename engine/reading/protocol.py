@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
-from typing import Literal, Protocol, get_args, get_type_hints, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, get_args, get_type_hints, runtime_checkable
 
 from engine.machine.device import Dtype, weight_bytes
 from engine.reading.function import FunctionSpec
@@ -17,7 +17,7 @@ from engine.reading.remote.spec import ApiSpec
 Augmentation = Literal["in-prompt", "fid"]
 # What does a reader's work: openai stands for a server that is asked, function for a function of the user's.
 Engine = Literal["transformers", "vllm", "openai", "function"]
-# What a user asks for; auto is one of the others, by the machines that read.
+# What a user asks for; auto is one of the others, by the machines that read and what was timed on them.
 EngineChoice = Literal["auto", "transformers", "vllm"]
 # The model type of checkpoints whose cross-attention has a position bias (``engine.reading.models.fid_t5``).
 BIASED = "fid-t5"
@@ -30,6 +30,26 @@ UNNAMED = "a function without a name"
 # Part of every read's key. Raise it with any change that makes a reader answer differently: how prompts
 # are cut, where output ends, how it is cleaned.
 READING_VERSION = 3
+
+
+class Chosen(NamedTuple):
+    """Why an engine runs a reader that two could run (``evaluation.fastest``).
+
+    Attributes:
+        by: what decided.
+        reads: of the trial in which both were timed; 0 without one.
+        own, vllm: reads a second of each.
+    """
+
+    by: Literal["store", "record", "trial", "untimed"]
+    reads: int = 0
+    own: float = 0.0
+    vllm: float = 0.0
+
+    @property
+    def faster(self) -> Engine:
+        """The engine that reads faster; the own loops, which start faster, where none does."""
+        return "vllm" if self.vllm > self.own else "transformers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +90,7 @@ class ReaderSpec:
             it is never cut. (In the first group.)
         begun: whether nothing but the tokenizer's begin token stands before the passages. (In the first
             group.)
+        chosen: why ``engine`` runs the model, where two could; None where nothing was to be chosen.
         memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
         gpus: how many GPUs of a node hold the model together (tensor parallelism, with vLLM only).
@@ -99,6 +120,7 @@ class ReaderSpec:
     code: str = ""
     shared_prefix: str = ""
     begun: bool = False
+    chosen: Chosen | None = None
     memory: int = 0
     threads: int = 0
     gpus: int = 1

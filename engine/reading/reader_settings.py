@@ -39,8 +39,9 @@ class ReaderSettings(Checked):
         end_to_end_k: Passages of a whole list that the reader is given, or as many as a budget of tokens holds, as in
             300tok (docs/guide/chunking.md); by default as many as are labelled.
         engine: What runs the reader. vllm: vLLM, for decoder-only readers (installed by 'make gpu', without a
-            GPU by 'make vllm'); transformers: the engine's own loops around transformers' models; auto:
-            vLLM for decoder-only readers where actors have GPUs and vLLM is installed.
+            GPU by 'make vllm'); transformers: the engine's own loops around transformers' models; auto: vLLM
+            on GPUs where it is installed, and on the CPUs of this machine the faster of the two
+            (docs/guide/readers.md#vllm).
         dtype: Precision of the reader; by default the fastest of this machine: bfloat16 where the
             hardware supports it, else float16 on a GPU and float32 on a CPU.
         trust_remote_code: Run the Python code that comes with a model, for models that need it. The

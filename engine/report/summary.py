@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import platform
 from collections.abc import Iterable
@@ -18,9 +17,11 @@ from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import masked
+from engine.messages.extras import version_of
 from engine.messages.notes import Note
 from engine.ranking.scores import Relevant
 from engine.reading.costs import ReadingCosts
+from engine.reading.protocol import Chosen
 from engine.reading.remote.spec import ApiSpec
 from engine.report import audit, verdict
 from engine.report.audit import Origin
@@ -176,6 +177,7 @@ def _reader(reading: Reading) -> dict[str, Any]:
         "parameters": spec.parameters or None,
         "dtype": spec.dtype if known else None,
         "engine": spec.engine,
+        **({"engine_choice": _choice(spec.chosen)} if spec.chosen else {}),
         "prompt": prompt.template.name,
         "prompt_sha256": prompt.digest,
         PROMPT_PARTS: {
@@ -194,6 +196,13 @@ def _reader(reading: Reading) -> dict[str, Any]:
         **({"version": spec.function.reader.version} if spec.function else {}),
         **({} if known else {"reproducible": False}),
     }
+
+
+def _choice(chosen: Chosen) -> dict[str, Any]:
+    """Why one of two engines ran a reader; with what both did in the trial behind it."""
+    rates = {"transformers": chosen.own, "vllm": chosen.vllm}
+    timed = {"reads": chosen.reads, "reads_per_second": rates}
+    return {"by": chosen.by, **(timed if chosen.reads else {})}
 
 
 def _server(reading: Reading, api: ApiSpec) -> dict[str, Any]:
@@ -215,15 +224,8 @@ def versions(packages: Iterable[str]) -> dict[str, str | None]:
     return {
         "erag-engine": __version__,
         "python": platform.python_version(),
-        **{name: _version(name) for name in packages},
+        **{name: version_of(name) for name in packages},
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def jsonable(value: Any) -> Any:

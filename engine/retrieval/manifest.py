@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import json
 import re
 from collections.abc import Iterable
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from engine.messages.errors import InputError
+from engine.messages.extras import version_of
 from engine.sources.io.files import write_text
 from engine.sources.io.json_text import parse_json
 from engine.sources.io.locations import locate
@@ -60,11 +59,7 @@ class Manifest:
 
 def versions(*packages: str) -> dict[str, str]:
     """The versions of those packages that are installed."""
-    installed: dict[str, str] = {}
-    for package in packages:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            installed[package] = importlib.metadata.version(package)
-    return installed
+    return {package: found for package in packages if (found := version_of(package))}
 
 
 def write(manifest: Manifest, directory: Path) -> None:
