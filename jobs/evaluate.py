@@ -137,9 +137,8 @@ def evaluate_and_report(
     asked = {**name_files(files), **settings[0].flat()}
     with (
         shown_progress(then="scoring, and computing statistics") as shown,
-        live_page(out, asked, shown) as on_progress,
+        live_page(out, asked, Context(store=store, on_progress=shown, on_event=event)) as context,
     ):
-        context = Context(store=store, on_progress=on_progress, on_event=event)
         done = study_shards(shards, conditions, context, folder)
     result = done.evaluations[done.main]
     study = done if len(conditions) > 1 else None

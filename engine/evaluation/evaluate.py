@@ -23,6 +23,7 @@ from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.early import refuse_early
 from engine.evaluation.fastest import settled
 from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.known import SoFar
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory, Parts
 from engine.evaluation.passes import Pass, read_and_score, without_reads
 from engine.evaluation.perturbed import merge_perturbed
@@ -122,6 +123,7 @@ def evaluate_shards(
             if not work.prepared:
                 for settings in conditions:
                     refuse_early(shards, settings)
+            context.on_known(SoFar(work, passes))
             tell_engines(work.jobs, conditions[0].running.pool(), context.on_event)
             if until:
                 work, noted = read_until_decided(work, passes, context)

@@ -1,67 +1,107 @@
-"""The page while an evaluation runs: how far it is, remade now and then beside the reads."""
+"""The page while an evaluation runs: how far it is and what is known, remade now and then beside the reads."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from engine.evaluation.context import Context, Known, Mean
 from engine.messages.extras import missing
-from engine.reading.executors import Progress
+from engine.messages.wording import number
 from engine.report.findings import SUMMARY
-from engine.report.page.content import Answer
+from engine.report.layout import Grid
+from engine.report.page.content import Answer, Part
 from engine.report.page.plain import Page, write_plain
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 
 # The least time between two pages.
 SECONDS = 30
+_LONGEST_FIRST = (
+    "Means of what was read so far. The longest prompts are read first, so that these figures are not of a random sample "
+    "and have no intervals. Runs may be ahead on different queries: wait for the results before you choose."
+)
+_IN_SHARDS = (
+    "Means over the queries of the shards that are scored, the same for all runs. A shard has the queries whose texts have "
+    "hashes in a range. Intervals and the verdict come with the results."
+)
 
 
 @contextlib.contextmanager
-def live_page(
-    out: Location, settings: Mapping[str, object], on_progress: Progress
-) -> Iterator[Progress]:
-    """A function that hears of progress, hands it on, and writes ``report.html`` into the folder ``out`` meanwhile.
+def live_page(out: Location, settings: Mapping[str, object], context: Context) -> Iterator[Context]:
+    """How an evaluation is run that writes ``report.html`` into the folder ``out`` meanwhile.
 
-    It writes nothing at an address, nor where results are already. A thread of its own writes, from what it hears alone;
-    where it cannot, the evaluation goes on without a page.
+    It writes nothing at an address, nor where results are already. A thread of its own looks at what is known, and
+    writes; where it cannot, the evaluation goes on without a page.
     """
     folder = folder_at(out).at
     if missing("page") or not isinstance(folder, Path) or (folder / SUMMARY).exists():
-        yield on_progress
+        yield context
         return
     begun = last = time.monotonic()
     first: int | None = None
+    asked: list[Callable[[], Known]] = []
 
     def tell(done: int, total: int) -> None:
         nonlocal first, last
-        on_progress(done, total)
+        context.on_progress(done, total)
         now = time.monotonic()
         first = done if first is None else first
         if done < total and now - last >= SECONDS:
             last = now
-            rate = (done - first) / (now - begun)
-            page = _page(done, total, rate, settings)
-            writer.submit(write_plain, page, folder, single_file=True)
+            writer.submit(write, done, total, (done - first) / (now - begun), now - begun)
+
+    def write(done: int, total: int, rate: float, seconds: float) -> None:
+        known = asked[-1]() if asked else None
+        page = _page(done, total, rate, seconds, settings, known)
+        write_plain(page, folder, single_file=True)
 
     # Its end waits for the thread: no page of this kind takes the place of the last one.
     with ThreadPoolExecutor(1) as writer:
-        yield tell
+        yield replace(context, on_progress=tell, on_known=asked.append)
 
 
-def _page(done: int, total: int, rate: float, settings: Mapping[str, object]) -> Page:
+def _page(
+    done: int,
+    total: int,
+    rate: float,
+    seconds: float,
+    settings: Mapping[str, object],
+    known: Known | None,
+) -> Page:
     now = datetime.now(UTC)
+    left = f"about {timedelta(seconds=round((total - done) / rate))}" if rate else "unknown"
     facts = [
         ("LLM calls", f"{done:,} of {total:,}, {rate:,.1f} a second"),
-        ("left", str(timedelta(seconds=round((total - done) / rate))) if rate else "unknown"),
+        *([("failed", f"{known.failed:,}")] if known else []),
+        ("time", f"{timedelta(seconds=round(seconds))} so far; left: {left}"),
         ("written", f"{now:%Y-%m-%d %H:%M:%S} UTC, at most every {SECONDS} seconds"),
     ]
+    if known and known.queries is not None:
+        facts.insert(1, ("queries that are scored", f"{known.queries:,}"))
     reason = "The results take the place of this page. If it is old, the evaluation was stopped: the same command goes on."
     answer = Answer(
         f"The evaluation runs: {done / total:.0%} of the LLM calls are done.", [reason], facts
     )
-    return Page("The evaluation runs: erag-engine", answer, (), (), (), settings, SECONDS)
+    parts = [_known(known)] if known and (known.scores or known.labels) else []
+    return Page("The evaluation runs: erag-engine", answer, parts, (), (), settings, SECONDS)
+
+
+def _known(known: Known) -> Part:
+    head = ["run", f"end to end ({known.metric})", "lists", f"mean {known.annotator} label", "passages"]  # fmt: skip
+    rows = [[run, *_cells(known.scores, run), *_cells(known.labels, run)] for run in known.runs]
+    caption = _LONGEST_FIRST if known.queries is None else _IN_SHARDS
+    return Part(
+        "known", "So far", "What is known so far", grids=[Grid("known", caption, head, rows)]
+    )
+
+
+def _cells(means: Mapping[str, Mean], run: str) -> list[str]:
+    """A run's mean, and of how many."""
+    value, n = means.get(run, (float("nan"), 0))
+    return [number(value) if n else "", f"{n:,}"]
