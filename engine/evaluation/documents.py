@@ -105,8 +105,9 @@ def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> Non
         remedy = "insert passages that the runs list" if corpus is None else _INSERT
     else:
         path = lists.path_of(name)
-        line = _line_of(path, query_id, doc_id)
-        remedy = _GIVE_TEXTS if corpus is None else "give the corpus that the run was made from"
+        line = _line_of(path, query_id, doc_id) if lists.are_files else None
+        texts = _GIVE_TEXTS if lists.are_files else "give `passages`, or runs with texts"
+        remedy = texts if corpus is None else "give the corpus that the run was made from"
     more = f" and {len(hashes) - 1} more" if len(hashes) > 1 else ""
     where = "without a text in any run" if corpus is None else f"not in the corpus {corpus}"
     raise InputError(

@@ -26,7 +26,7 @@ from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.edits import PerturbedRun
-from engine.sources.runs.texts import read_runs_with_texts
+from engine.sources.runs.texts import Together, read_runs_with_texts
 from engine.tables import ANSWERS, ARTICLE_ID, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 
 WRITTEN_PASSAGES = "written_passage_lists"
@@ -168,6 +168,7 @@ def check_inputs(
     parts_of: Callable[[pl.DataFrame], Parts],
     passages_of: Callable[[pl.DataFrame | None], Listed],
     on_rows: Callable[[int], None] = lambda rows: None,
+    given: Given | None = None,
 ) -> CheckedInputs:
     """Read what an evaluation at cutoff ``k`` needs, and check it.
 
@@ -178,18 +179,20 @@ def check_inputs(
         passages_of: gives the place for passages; called with the corpus table of what the runs carry where
             there is no corpus.
         on_rows: called with the rows of the runs read so far.
+        given: what was read before.
 
     Raises:
         InputError: as ``read_inputs``.
     """
     query_set, queries, lists, carried = listed_queries(
-        files, k=k, parts_of=parts_of, on_rows=on_rows
+        files, k=k, parts_of=parts_of, on_rows=on_rows, given=given
     )
+    judged = {name: input_tables()[name].read(path) for name, path in files.tables.items()}
     judgments = Judgments(
         query_set=query_set,
         queries=queries,
-        tables={name: input_tables()[name].read(path) for name, path in files.tables.items()},
-        paths=files.tables,
+        tables=judged if given is None else given.tables,
+        paths=files.tables if given is None else {name: name for name in given.tables},
         queries_file=files.queries,
         corpus=files.corpus,
         need_provenance=files.need_provenance,
@@ -206,18 +209,50 @@ def check_inputs(
         lists=lists,
         passages=passages,
         tables=checked,
-        notes=(*query_set.notes, *fitting, identical_note(lists, queries, passages))
-        + input_notes(
-            skipped=passages.skipped,
-            unanswerable=query_set.unanswerable,
-            empty=passages.count_empty(),
-            ignored=lists.ignored,
-            written=lists.written,
-            clustered=clustered,
+        notes=(
+            *query_set.notes,
+            *fitting,
+            identical_note(lists, queries, passages),
+            count_note(
+                "skipped_records",
+                passages.skipped,
+                "bad [record|records] of the corpus [was|were] left out (`skip_bad`)",
+            ),
+            count_note(
+                "unanswerable_queries",
+                query_set.unanswerable,
+                "[question is|questions are] marked as unanswerable in the queries file and [was|were] left out",
+            ),
+            _empty_note(passages.count_empty()),
+            count_note(
+                "ignored_queries",
+                lists.ignored,
+                "[query of the runs is|queries of the runs are] not in the queries file and [was|were] left out",
+            ),
+            count_note(
+                WRITTEN_PASSAGES,
+                lists.written,
+                "[list|lists] of passages [was|were] written as a text, and [was|were] taken as the list",
+            ),
+            clustered,
         ),
         unmatchable=without_titles(queries, query_set.titles, listed),
         fields=query_set.fields,
     )
+
+
+class Given(NamedTuple):
+    """Inputs that were read before, in the place of files of which ``InputFiles`` then has names for errors.
+
+    Attributes:
+        query_set: all queries.
+        runs: of all runs, as ``read_runs_with_texts`` gives them; the names of runs stand for their files.
+        tables: what annotators need, by the name of their input.
+    """
+
+    query_set: QuerySet
+    runs: Together
+    tables: Mapping[str, pl.DataFrame]
 
 
 class ListedQueries(NamedTuple):
@@ -242,24 +277,21 @@ def listed_queries(
     k: int,
     parts_of: Callable[[pl.DataFrame], Parts],
     on_rows: Callable[[int], None] = lambda rows: None,
+    given: Given | None = None,
 ) -> ListedQueries:
     """The first half of ``check_inputs``: queries and runs, without the corpus.
 
     Raises:
         InputError: as ``read_inputs``.
     """
-    query_set = read_queries_of(files)
+    query_set = read_queries_of(files) if given is None else given.query_set
     known = query_set.table
     queries = known if files.limit is None else known.head(files.limit)
-    runs, carried, written = (
-        (
-            read_runs_over(files.run, files.corpora)
-            if files.corpora
-            else read_runs_with_texts(files.run)
-        )
-        if files.corpus is None
-        else (None, None, 0)
-    )
+    together = given and given.runs
+    if given is None and files.corpus is None:
+        over = files.corpora
+        together = read_runs_over(files.run, over) if over else read_runs_with_texts(files.run)
+    runs, carried, written = together or (None, None, 0)
     is_evaluated = (pl.int_range(pl.len()) < queries.height).alias(IS_EVALUATED)
     asked = known.select(QUERY_ID, QUERY, is_evaluated)
     lists = read_lists(
@@ -273,11 +305,13 @@ def listed_queries(
         given=runs,
         on_rows=on_rows,
     )
-    lists = replace(lists, written=lists.written + written)
+    lists = replace(lists, written=lists.written + written, are_files=given is None)
     return ListedQueries(query_set, queries, lists, carried)
 
 
-def read_inputs(files: InputFiles, *, k: int, passages: Listed | None = None) -> EvaluationInputs:
+def read_inputs(
+    files: InputFiles, *, k: int, passages: Listed | None = None, given: Given | None = None
+) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
 
     A run whose keys are not query ids is keyed by the texts of queries, and its documents may be texts
@@ -290,7 +324,8 @@ def read_inputs(files: InputFiles, *, k: int, passages: Listed | None = None) ->
         files: in any layout of ``read_query_set``, ``scan_corpus``, ``read_runs`` and ``read_edits``; without a
             corpus, its passages are the texts that the runs carry (``read_runs_with_texts``).
         k: passages per query at most.
-        passages: where passages are looked up; by default in the corpus of the files.
+        passages: where passages are looked up; by default in the corpus of the files, or in what runs carry.
+        given: what was read before.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
@@ -305,7 +340,7 @@ def read_inputs(files: InputFiles, *, k: int, passages: Listed | None = None) ->
         assert files.corpus is not None
         return Collected.of_corpus(files.corpus, files.skip_bad)
 
-    checked = check_inputs(files, k=k, parts_of=HeldPart, passages_of=passages_of)
+    checked = check_inputs(files, k=k, parts_of=HeldPart, passages_of=passages_of, given=given)
     rows = checked.lists.read(0, k + 1)
     is_kept = rows[RANK] <= k
     return EvaluationInputs(
@@ -387,49 +422,8 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
 
 
 def with_empty(notes: Sequence[Note], empty: int) -> tuple[Note, ...]:
-    """Notes as of ``input_notes``, with another number of listed passages without text."""
+    """Notes as of ``check_inputs``, with another number of listed passages without text."""
     return tuple(_empty_note(empty) if note.code == _EMPTY_PASSAGES else note for note in notes)
-
-
-def input_notes(
-    *, skipped: int, unanswerable: int, empty: int, ignored: int, written: int, clustered: Note
-) -> tuple[Note, ...]:
-    """What was left out or is empty.
-
-    Args:
-        skipped: bad records of the corpus.
-        unanswerable: questions that the queries file marks so.
-        empty: listed passages without text.
-        ignored: queries of the runs that are not in the queries file.
-        written: lists of passages that were written as a text.
-        clustered: which clusters there are (``clusters.with_clusters``).
-    """
-    return (
-        count_note(
-            "skipped_records",
-            skipped,
-            "bad [record|records] of the corpus [was|were] left out (`skip_bad`)",
-        ),
-        count_note(
-            "unanswerable_queries",
-            unanswerable,
-            "[question is|questions are] marked as unanswerable in the queries file and [was|were] "
-            "left out",
-        ),
-        _empty_note(empty),
-        count_note(
-            "ignored_queries",
-            ignored,
-            "[query of the runs is|queries of the runs are] not in the queries file and [was|were] "
-            "left out",
-        ),
-        count_note(
-            WRITTEN_PASSAGES,
-            written,
-            "[list|lists] of passages [was|were] written as a text, and [was|were] taken as the list",
-        ),
-        clustered,
-    )
 
 
 def _empty_note(empty: int) -> Note:

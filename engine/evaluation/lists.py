@@ -89,6 +89,7 @@ class Lists:
         edited: the perturbed runs.
         changed: their lists for the queries that some edit is about (``ROWS``).
         texts: documents that runs give by their texts, and their ids, as ``with_ids`` takes them.
+        are_files: whether ``paths`` are files; else names of runs.
     """
 
     parts: Parts
@@ -101,6 +102,7 @@ class Lists:
     edited: tuple[PerturbedRun, ...] = ()
     changed: pl.DataFrame = field(default_factory=lambda: tables.empty(ROWS))
     texts: pl.DataFrame = field(default_factory=pl.DataFrame)
+    are_files: bool = True
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         return self.map(lambda rows: rows)
@@ -338,17 +340,6 @@ def _refuse_emptied(lists: Lists, evaluated: int) -> None:
                 "keep at least one document",
                 path=lists.edits,
             )
-
-
-def keyed_by_id(runs: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
-    """The runs, with query ids instead of query texts in those that have no known id."""
-    known = runs.join(queries, on=QUERY_ID, how="semi")[RUN].unique()
-    if len(known) == runs[RUN].n_unique():
-        return runs
-    return pl.concat(
-        run if run[RUN][0] in known else keyed_by_text(run, queries)
-        for run in runs.partition_by(RUN, maintain_order=True)
-    )
 
 
 def keyed_by_text(run: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import polars as pl
 
@@ -129,13 +129,13 @@ class Held:
     inputs: EvaluationInputs
 
     @classmethod
-    def of_files(cls, files: InputFiles, *, k: int) -> Held:
-        """Files that fit, read at a cutoff.
+    def of_files(cls, files: InputFiles, *, k: int, **given: Any) -> Held:
+        """Files that fit, read at a cutoff; ``given``: further arguments of ``read_inputs``.
 
         Raises:
             InputError: as ``read_inputs``.
         """
-        return cls(read_inputs(files, k=k))
+        return cls(read_inputs(files, k=k, **given))
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:

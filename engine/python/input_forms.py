@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import polars as pl
 
-from engine.evaluation.fitting import Judgments, identical_note
-from engine.evaluation.inputs import (
-    EvaluationInputs,
-    InputFiles,
-    composed,
-    input_notes,
-    input_tables,
-)
-from engine.evaluation.lists import keyed_by_id
-from engine.evaluation.query_clusters import column_of, with_clusters
+from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_tables
+from engine.evaluation.inputs import Given as Read
+from engine.evaluation.query_clusters import column_of
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
-from engine.evaluation.titles import match_titles, without_titles
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.python.record_forms import Record, is_path, plain, records
@@ -30,9 +23,7 @@ from engine.sources.queries.kilt import kilt_row
 from engine.sources.queries.plain import plain_rows
 from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read_answers
 from engine.sources.queries.rows import QueryRow
-from engine.sources.runs.checks import without_identical
-from engine.sources.strangers import count_strangers
-from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
+from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RUN, TEXT
 
 _QUERIES, _PASSAGES, _RUNS, _ANSWERS = "queries", "passages", "runs", "answers"
 
@@ -89,54 +80,21 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     if (files := given.files(settings)) is not None:
         return Held.of_files(files, k=k).inputs
     query_set = _queries(given, need_answers=settings.needs_answers(), column=column_of(cluster))
-    queries = query_set.table if given.limit is None else query_set.table.head(given.limit)
-    is_carried = given.passages is None
-    all_runs, carried, written = runs_of(given.runs, carried=is_carried)
-    all_runs = keyed_by_id(all_runs, query_set.table)
-    if given.ignore_identical_ids:
-        of_each = all_runs.partition_by(RUN, maintain_order=True)
-        all_runs = pl.concat(map(without_identical, of_each))
-    runs = all_runs.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
-    _refuse_other_queries(all_runs, queries)
-    cut = runs.filter(pl.col(RANK) <= k)
-    judgments = Judgments(
-        query_set=query_set,
-        queries=queries,
-        tables={name: _table(name, table) for name, table in given.tables.items()},
-        paths={name: name for name in given.tables},
-        queries_file=None,
-        corpus=None if is_carried else _PASSAGES,
+    runs = runs_of(given.runs, carried=given.passages is None)
+    named = InputFiles(
+        queries=given.queries if is_path(given.queries) else f"`{_QUERIES}`",
+        corpus=None if given.passages is None else f"`{_PASSAGES}`",
+        run=tuple(runs[0][RUN].unique(maintain_order=True)),
+        limit=given.limit,
+        ignore_identical_ids=given.ignore_identical_ids,
         need_provenance=settings.needs_provenance(),
+        cluster=cluster,
     )
-    collected = Collected.of_batches(lambda: [carried]) if is_carried else _passages(given.passages)
-    collected.expect(judgments.expected())
-    collected.look_up(cut[DOC_ID].unique())
-    passages = collected.passages
-    _refuse_lost(cut, passages, carried=is_carried)
-    checked, fitting = judgments.check(collected)
-    ignored = all_runs.join(query_set.table, on=QUERY_ID, how="anti")[QUERY_ID].n_unique()
-    matched = match_titles(queries, query_set.titles, passages)
-    matched, clustered = with_clusters(matched, query_set.groups, cluster)
-    return EvaluationInputs(
-        queries=composed(matched, QUERY, ANSWERS),
-        corpus=composed(passages, TITLE, TEXT),
-        runs=cut,
-        k=k,
-        tables=checked,
-        cut_runs=tuple(runs.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
-        notes=(*query_set.notes, *fitting, identical_note([cut], queries, collected))
-        + input_notes(
-            skipped=0,
-            unanswerable=query_set.unanswerable,
-            empty=int((passages[TEXT].str.strip_chars() == "").sum()),
-            ignored=ignored,
-            written=written,
-            clustered=clustered,
-        ),
-        queries_file=given.queries if is_path(given.queries) else None,
-        unmatchable=without_titles(queries, query_set.titles, passages),
-        fields=query_set.fields,
-    )
+    judged = {name: _table(name, table) for name, table in given.tables.items()}
+    passages = None if given.passages is None else _passages(given.passages)
+    read = Read(query_set, runs, judged)
+    inputs = Held.of_files(named, k=k, passages=passages, given=read).inputs
+    return inputs if is_path(given.queries) else replace(inputs, queries_file=None)
 
 
 def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySet:
@@ -221,34 +179,6 @@ def _passage_records(given: Any) -> Iterable[Record]:
     return (
         {DOC_ID: str(key), **(value if isinstance(value, dict) else {TEXT: value})}
         for key, value in ((key, plain(value)) for key, value in given.items())
-    )
-
-
-def _refuse_other_queries(all_runs: pl.DataFrame, queries: pl.DataFrame) -> None:
-    """Refuse a run that lists none of the queries evaluated."""
-    for run in all_runs.partition_by(RUN, maintain_order=True):
-        count_strangers(
-            run[QUERY_ID],
-            queries[QUERY_ID],
-            f"{quoted(run[RUN][0])} lists none of the {{}} [query|queries]",
-            remedy="give the queries that the run was made for",
-            path=_RUNS,
-        )
-
-
-def _refuse_lost(runs: pl.DataFrame, passages: pl.DataFrame, *, carried: bool) -> None:
-    lost = runs.join(passages, on=DOC_ID, how="anti", maintain_order="left")
-    if lost.is_empty():
-        return
-    query_id, doc_id = lost.select(QUERY_ID, DOC_ID).row(0)
-    more = lost[DOC_ID].n_unique() - 1
-    where = "without a text" if carried else "not in `passages`"
-    raise InputError(
-        f"document {quoted(doc_id)} of query {quoted(query_id)}{f' and {more} more' if more else ''} {where}",
-        "give `passages`, or runs with texts"
-        if carried
-        else "give the passages that the run was made from",
-        path=_RUNS,
     )
 
 

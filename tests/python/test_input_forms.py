@@ -150,6 +150,14 @@ def test_answers_are_needed_only_where_something_is_held_against_them(paths):
         inputs_of(Given(texts, PASSAGES, RUN), SETTINGS)
 
 
+def test_documents_may_be_the_texts_of_passages():
+    of_ids = inputs_of(Given(QUERIES, PASSAGES, RUN), SETTINGS)
+    texts = {one["doc_id"]: one["text"] for one in PASSAGES}
+    by_text = {query: [texts[doc] for doc in docs] for query, docs in RUN.items()}
+    found = inputs_of(Given(QUERIES, PASSAGES, by_text), SETTINGS)
+    assert found.runs.equals(of_ids.runs)
+
+
 def test_what_is_left_out_is_counted():
     passages = [*PASSAGES[:2], {"doc_id": "c", "text": " "}]
     runs = {**RUN, "9": ["a"]}
@@ -196,9 +204,9 @@ def test_judgments_may_be_a_dictionary_a_table_or_a_file(tmp_path):
         ({"passages": [{"doc_id": "a"}]}, "passages:1: passage 'a' has no text"),
         ({"passages": [{"text": "a"}]}, "passages:1: a passage without an id"),
         ({"passages": [*PASSAGES, PASSAGES[1]]}, "passages:5: document id 'b' already occurs in record 2"),
-        ({"passages": PASSAGES[:1]}, "runs: document 'c' of query '1' and 1 more not in `passages`"),
-        ({"passages": None, "runs": {"1": {"a": 1.0}}}, "runs: document 'a' of query '1' without a text; give `passages`"),
-        ({"runs": {"x": RUN, "y": {"9": ["a"]}}}, "runs: 'y' lists none of the 2 queries (it has '9', they have '1')"),
+        ({"passages": PASSAGES[:1]}, "run: document 'c' of query '1' and 1 more not in the corpus `passages`"),
+        ({"passages": None, "runs": {"1": {"a": 1.0}}}, "run: document 'a' of query '1' without a text in any run; give `passages`"),
+        ({"runs": {"x": RUN, "y": {"9": ["a"]}}}, "y: lists none of the 2 queries of `queries` (it has '9', they have '1')"),
         ({"tables": {"qrels": {"9": {"a": 1}}}}, "qrels: judges none of the 2 queries"),
         ({"tables": {"qrels": [{"query_id": "1"}]}}, "qrels:1: the id None of a judgment; give query_id, doc_id and label"),
     ],
