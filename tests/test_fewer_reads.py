@@ -98,7 +98,9 @@ def test_cells_that_miss_are_named():
     assert fewer_reads.faults(good | held | {"gain": 1.25}, 200) == [
         "1.25 times the width at 50% of the tokens"
     ]
-    assert fewer_reads.faults(good | held | {"tokens": 1.0, "lazy": False}, 200) == []
+    whole = good | held | {"tokens": 1.0, "lazy": False}
+    assert fewer_reads.faults(whole | {"gain": 1.25}, 200) == []
+    assert fewer_reads.faults(whole | {"gain": 1.35}, 200) == ["1.13 of the width expected"]
     assert fewer_reads.faults(good | held | {"new": 170}, 200) == ["new held in 85.0%"]
     low = good | held | {"rho": 0.5, "gain": 1.6, "expected": 1.4}
     assert fewer_reads.faults(low, 200) == ["1.14 of the width expected"]

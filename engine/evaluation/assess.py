@@ -205,8 +205,7 @@ def _notes(
         read = scored.downstream[QUERY_ID].n_unique()
         what = (
             f"[list|lists] of each run [was|were] read, of {scored.queries} queries: means and differences of "
-            "end-to-end scores are estimated for all of these, each by itself (a lead is not the difference of two "
-            "means), and intervals hold for other queries like them"
+            "end-to-end scores are estimated for all of these, and intervals hold for other queries like them"
         )
         yield count_note(SAMPLED_LISTS, read, what)
     yield from _real_valued(scored)

@@ -35,34 +35,48 @@ LEAST_LISTS = 20
 _FOLDS, _SHRUNKEN = 10, 4.0
 # Of p-values: the logarithm of the least, and the steps in which they are found.
 _LEAST_LOG_P, _HALVINGS = -30.0, 24
-# What a column of the second run of a pair ends with; columns of bounds for other queries, and for these.
-_OTHER = " of the other"
+# Columns of bounds for other queries, and for these.
 _BOUNDS = (low_of(VALUE), high_of(VALUE), "low_these_queries", "high_these_queries")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Estimate:
-    """A mean over all queries, from the lists that were read.
+    """A mean over N queries, of which n had their lists read.
 
     Attributes:
-        value: the estimate.
-        rho: correlation of what was foretold with what was read, on the lists read; 0 where either is constant.
-        of: how many queries there are.
-        known, residuals: (n,) the scores of the lists read, and these less what was foretold.
-        ends: the least and the largest that a residual can be.
-        of_f: the standard error of the mean of what was foretold, of other queries.
+        known, foretold: (n,) the scores of the lists read, and what was foretold of each without it.
+        f: (N,) what is foretold of all.
         low, high: the range of scores.
     """
 
-    value: float
-    rho: float
-    of: int
     known: Floats
-    residuals: Floats
-    ends: tuple[float, float]
-    of_f: float
+    foretold: Floats
+    f: Floats
     low: float
     high: float
+
+    def less(self, other: Estimate) -> Estimate:
+        """The difference of two runs' means on the same queries, of which the same were read."""
+        return Estimate(
+            known=self.known - other.known,
+            foretold=self.foretold - other.foretold,
+            f=self.f - other.f,
+            low=self.low - other.high,
+            high=self.high - other.low,
+        )
+
+    @property
+    def value(self) -> float:
+        """The estimate; NaN where no list was read."""
+        if not self.n:
+            return math.nan
+        return float(self.f.mean() + (self.known - self.foretold).mean())
+
+    @property
+    def rho(self) -> float:
+        """Correlation of what was foretold with what was read, on the lists read; 0 where either is constant."""
+        varies = self.n and np.ptp(self.known) > 0 and np.ptp(self.foretold) > 0
+        return float(np.corrcoef(self.known, self.foretold)[0, 1]) if varies else 0.0
 
     @property
     def n(self) -> int:
@@ -78,17 +92,17 @@ class Estimate:
         """
         if self.n < LEAST_LISTS:
             return math.nan, math.nan
-        mean, unread = float(self.residuals.mean()), 1 - self.n / self.of
-        below = mean - _bound(self.residuals, self.ends, level / 2)
-        above = -mean - _bound(-self.residuals, (-self.ends[1], -self.ends[0]), level / 2)
+        residuals, of = self.known - self.foretold, len(self.f)
+        mean, unread = float(residuals.mean()), 1 - self.n / of
+        ends = self._ends()
+        below = mean - _bound(residuals, ends, level / 2)
+        above = -mean - _bound(-residuals, -ends, level / 2)
         least, most = self.low, self.high
         if here:
             below, above = below * math.sqrt(unread), above * math.sqrt(unread)
-            least, most = (
-                float(self.known.sum()) / self.of + unread * end for end in (least, most)
-            )
+            least, most = (float(self.known.sum()) / of + unread * end for end in (least, most))
         else:
-            of_f = -float(stdtrit(self.of - 1, level / 2)) * self.of_f
+            of_f = -float(stdtrit(of - 1, level / 2)) * float(self.f.std(ddof=1)) / math.sqrt(of)
             below, above = math.hypot(below, of_f), math.hypot(above, of_f)
         # Nothing seen but an end of the range: the mean may be there (Brown, Cai & DasGupta 2001 of Jeffreys').
         low = least if (self.known == self.low).all() else max(least, self.value - below)
@@ -109,39 +123,36 @@ class Estimate:
                 most = middle
         return min(1.0, comparisons * math.exp(most))
 
+    def _ends(self) -> Floats:
+        """The least and the largest residual; of a pair no farther out than one query can favour a run.
+
+        Runs that differ as far as can be, and the other way round than was foretold: with them intervals of pairs
+        were 1% to 6% wider in replays, and held no more often.
+        """
+        ends = np.array([self.low - self.f.max(), self.high - self.f.min()])
+        return np.clip(ends, -1.0, 1.0)
+
 
 def estimate(y: Floats, features: Floats, *, low: float = 0.0, high: float = 1.0) -> Estimate:
-    """The mean of a score, or of the differences of two.
+    """The mean of a score.
 
     Args:
-        y: (N,) of each query, NaN where its list was not read: one was or more, drawn at random.
+        y: (N,) of each query, NaN where its list was not read. Those that were are drawn at random.
         features: (N, p) what is known of all queries.
         low, high: the range of ``y``.
     """
     read = np.flatnonzero(~np.isnan(y))
     n, of = len(read), len(y)
-    known, foretold, f = y[read], np.empty(n), np.zeros(of)
+    foretold, f = np.empty(n), np.zeros(of)
     columns = features[:, np.ptp(features, axis=0) > 0]
     columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
-    folds = np.arange(n) % min(_FOLDS, n)
-    for fold in range(int(folds.max()) + 1):
-        apart = folds == fold
+    for fold in range(min(_FOLDS, n)):
+        apart = np.arange(n) % _FOLDS == fold
         kept = read[~apart] if n > 1 else read
         predicted = _fitted(columns[kept], y[kept], columns)
         foretold[apart] = predicted[read[apart]]
         f += predicted * float(apart.mean())
-    varies = np.ptp(known) > 0 and np.ptp(foretold) > 0
-    return Estimate(
-        value=float(f.mean() + (known - foretold).mean()),
-        rho=float(np.corrcoef(known, foretold)[0, 1]) if varies else 0.0,
-        of=of,
-        known=known,
-        residuals=known - foretold,
-        ends=(low - float(f.max()), high - float(f.min())),
-        of_f=float(f.std(ddof=1)) / math.sqrt(of) if of > 1 else 0.0,
-        low=low,
-        high=high,
-    )
+    return Estimate(y[read], foretold, f, low, high)
 
 
 def means(downstream: pl.DataFrame, query_scores: pl.DataFrame, level: float) -> pl.DataFrame:
@@ -155,7 +166,7 @@ def means(downstream: pl.DataFrame, query_scores: pl.DataFrame, level: float) ->
     for run, table in _tables(downstream, query_scores).items():
         found = estimate(table[VALUE].to_numpy(), _features(table))
         bounds = (*found.interval(level), *found.interval(level, here=True))
-        figures = {VALUE: found.value, N: found.n, "of": found.of, "rho": found.rho}
+        figures = {VALUE: found.value, N: found.n, "of": len(found.f), "rho": found.rho}
         figures |= dict(zip(_BOUNDS, bounds, strict=True))
         rows.append({RUN: run, K: downstream[K][0]} | figures)
     return pl.DataFrame(rows)
@@ -164,25 +175,27 @@ def means(downstream: pl.DataFrame, query_scores: pl.DataFrame, level: float) ->
 def from_labels(
     whole: RunScores, downstream: pl.DataFrame, query_scores: pl.DataFrame, bootstrap: Bootstrap
 ) -> RunScores:
-    """Scores of some lists with means and differences of all queries; differences are of other queries like these."""
+    """Scores of some lists with means and differences of all queries; differences are of other queries like these.
+
+    All are of the queries that every run has, and of each of these all lists were read, or none.
+    """
     by_run = _tables(downstream, query_scores)
-    pairs = list(combinations(whole.runs, 2))
+    frames = [by_run[run] for run in whole.runs]
+    for other in frames:
+        frames = [
+            table.join(other, on=QUERY_ID, how="semi", maintain_order="left") for table in frames
+        ]
+    y = np.stack([table[VALUE].to_numpy() for table in frames])
+    y[:, np.isnan(y).any(axis=0)] = np.nan
+    found = [estimate(scores, _features(table)) for scores, table in zip(y, frames, strict=True)]
+    pairs = [one.less(other) for one, other in combinations(found, 2)]
     level = (1 - bootstrap.confidence) / len(pairs)
-    rows = []
-    for run, other in pairs:
-        both = by_run[run].join(by_run[other], on=QUERY_ID, suffix=_OTHER)
-        second = both.select(QUERY_ID, pl.col(rf"^.*{_OTHER}$"))
-        second = second.rename(lambda name: name.removesuffix(_OTHER))
-        first = both.select(second.columns)
-        y = (first[VALUE] - second[VALUE]).to_numpy()
-        found = estimate(y, _features(first) - _features(second), low=-1.0)
-        rows.append([found.value, *found.interval(level), found.p_value(len(pairs))])
+    rows = [[pair.value, *pair.interval(level), pair.p_value(len(pairs))] for pair in pairs]
     value, low, high, p = np.array(rows).T
     value, low, high = (np.round(column, DECIMALS) + 0.0 for column in (value, low, high))
-    estimates = means(downstream, query_scores, level).select(RUN, VALUE).rows()
     return replace(
         whole,
-        means=tuple(dict(estimates)[run] for run in whole.runs),
+        means=tuple(one.value for one in found),
         differences=Differences(value, low, high, p),
     )
 
@@ -208,7 +221,7 @@ def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
     return np.asarray(mean + (of_all - middle) @ np.linalg.solve(square, centred.T @ (y - mean)))
 
 
-def _bound(residuals: Floats, ends: tuple[float, float], tail: float) -> float:
+def _bound(residuals: Floats, ends: Floats, tail: float) -> float:
     """The lower bound of the mean, with half a value at each end of the range."""
     sums, sizes, amounts = weighed(residuals, np.ones(len(residuals)))
     both = np.ones(2)

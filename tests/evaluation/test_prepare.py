@@ -51,7 +51,9 @@ def test_lists_of_the_queries_drawn_are_read_and_stand_for_all(tmp_path):
     assert good["value_low"] < good["low_these_queries"] < good["high_these_queries"]
     lead = result.statistics.choice.leads[0]
     assert (result.statistics.choice.best, lead.significant) == ("good", True)
-    assert lead.difference == pytest.approx(good["value"], abs=0.02)
+    assert lead.difference == pytest.approx(good["value"] - poor["value"], abs=1e-12)
+    of_runs = result.statistics.run_pairs["end_to_end_difference"]
+    assert of_runs.to_list() == [pytest.approx(lead.difference, abs=1e-12)] * len(of_runs)
     assert 0 < lead.low < lead.difference < lead.high
     assert lead.p < 0.05
     # What the labels prefer is known of all queries.

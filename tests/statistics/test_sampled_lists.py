@@ -47,7 +47,7 @@ def test_without_features_it_is_the_mean_with_jeffreys_interval():
     y = np.full(400, np.nan)
     y[:100] = np.random.default_rng(1).permutation([1.0] * 20 + [0.0] * 80)
     found = estimate(y, NOTHING)
-    assert (found.value, found.n, found.of) == (pytest.approx(0.2, abs=1e-12), 100, 400)
+    assert (found.value, found.n, len(found.f)) == (pytest.approx(0.2, abs=1e-12), 100, 400)
     low, high = found.interval(0.05, here=False)
     jeffreys = scipy.stats.beta(20.5, 80.5).ppf([0.025, 0.975])
     assert [low, high] == pytest.approx(jeffreys, abs=0.01)
@@ -85,16 +85,46 @@ def test_few_lists_have_a_mean_and_no_interval():
     assert (one.value, one.n) == (1.0, 1)
 
 
+def pair(rng, queries, n):
+    """The means of a good run and of a poor one, from the same lists."""
+    (y, features), (other, of_other) = made(rng, queries, 0.3), made(rng, queries, 0.15)
+    drawn = np.isnan(sampled(rng, y, n))
+    both = ((y, features), (other, of_other))
+    return [estimate(np.where(drawn, np.nan, one), labels) for one, labels in both]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_lead_is_the_difference_of_two_means(seed):
+    rng = np.random.default_rng([8, seed])
+    good, poor = pair(rng, int(rng.integers(30, 300)), 25)
+    lead = good.less(poor)
+    assert lead.value == pytest.approx(good.value - poor.value, abs=1e-12)
+    low, high = lead.interval(0.05)
+    assert low < lead.value < high
+    # the same lists for both: whatever both share cancels
+    assert good.less(good).value == 0
+
+
+def test_the_interval_of_a_lead_is_that_of_paired_residuals():
+    """Not to the last digit: half a value at either end of the range of scores is added."""
+    good, poor = pair(np.random.default_rng(9), 3000, 1500)
+    lead = good.less(poor)
+    residuals = good.known - good.foretold - (poor.known - poor.foretold)
+    of_f = (good.f - poor.f).std() / math.sqrt(3000)
+    half = 1.96 * math.hypot(residuals.std() / math.sqrt(1500), of_f)
+    low, high = lead.interval(0.05)
+    assert (high - low) / 2 == pytest.approx(half, rel=0.01)
+
+
 def test_the_p_value_is_where_the_interval_reaches_0():
-    rng = np.random.default_rng(6)
-    y, features = made(rng, 300, 0.3)
-    other, of_other = made(rng, 300, 0.15)
-    found = estimate(sampled(rng, y - other, 150), features - of_other, low=-1.0)
+    good, poor = pair(np.random.default_rng(6), 300, 150)
+    found = good.less(poor)
     p = found.p_value(1)
     assert 0 < p < 0.05
     assert found.interval(p)[0] == pytest.approx(0, abs=1e-4)
     assert found.p_value(3) == pytest.approx(3 * p)
-    assert estimate(np.zeros(30), np.zeros((30, 1)), low=-1.0).p_value(1) == 1.0
+    same = estimate(np.zeros(30), np.zeros((30, 1)))
+    assert same.less(same).p_value(1) == 1.0
 
 
 @pytest.mark.parametrize("share", [0.03, 0.3])
