@@ -164,7 +164,7 @@ def conclude(
         means=_means(query_scores, [RUN, ANNOTATOR, MEASURE]),
         downstream=downstream,
         end_to_end=sampled_means(downstream, query_scores, 1 - settings.bootstrap.confidence)
-        if settings.bootstrap.lists
+        if settings.bootstrap.lists and downstream.height
         else _means(downstream, [RUN, K]),
         statistics=statistics,
         undefined=scored.undefined,

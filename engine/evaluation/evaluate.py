@@ -27,7 +27,7 @@ from engine.evaluation.known import SoFar
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory, Parts
 from engine.evaluation.passes import Pass, read_and_score, without_reads
 from engine.evaluation.perturbed import merge_perturbed
-from engine.evaluation.prepare import Prepared, prepare
+from engine.evaluation.prepare import Prepared, prepare, with_share
 from engine.evaluation.read_jobs import Job, Reading, asks_of, specify_jobs, tell_engines
 from engine.evaluation.repeatability import check_repeatability
 from engine.evaluation.rounds import read_until_decided
@@ -43,6 +43,7 @@ from engine.reading.executors import Executor, Progress
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import sole_writer
+from engine.tables import QUERY_ID
 
 
 def evaluate(
@@ -113,7 +114,11 @@ def evaluate_shards(
         raise InputError(f"`{name}` with edits, which count all passages", "leave one of them out")
     if until and len(shards.runs) < 2:
         raise InputError("`until` with one run, which has no rival", "give others, or leave it out")
-    work = _work_for(shards, conditions, context, folder)
+    drawn = conditions
+    if any(settings.bootstrap.lists for settings in conditions):
+        query_ids = shards.queries()[QUERY_ID]
+        drawn = [with_share(settings, query_ids) for settings in conditions]
+    work = _work_for(shards, drawn, context, folder)
     passes = tuple(map(Pass, work.jobs))
     noted: tuple[Note, ...] = ()
     whole_sha256 = inputs_sha256(work.prepared[0].inputs) if until and work.prepared else {}
@@ -121,7 +126,7 @@ def evaluate_shards(
         unfinished = set().union(*(parts.unfinished(shards.shards) for parts in work.parts))
         if left := [shard.number for shard in shards.shards if until or shard.number in unfinished]:
             if not work.prepared:
-                for settings in conditions:
+                for settings in drawn:
                     refuse_early(shards, settings)
             context.on_known(SoFar(work, passes))
             tell_engines(work.jobs, conditions[0].running.pool(), context.on_event)
@@ -134,6 +139,7 @@ def evaluate_shards(
     evaluations = (
         replace(
             evaluation,
+            settings=conditions[condition],
             certificates=certificates[condition],
             notes=(*noted, *evaluation.notes),
             sha256=evaluation.sha256 or whole_sha256,

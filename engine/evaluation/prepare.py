@@ -23,7 +23,7 @@ from engine.ranking.measures import UTILITY_KIND, Measure, undefined_on_graded
 from engine.ranking.scores import largest_label, refuse_missing_results, score_runs
 from engine.ranking.ties import score_reordered
 from engine.ranking.udcg import score_utility
-from engine.statistics.runs import is_drawn
+from engine.statistics.runs import drawn_share, is_drawn
 from engine.tables import (
     ANNOTATOR,
     CLUSTER,
@@ -316,6 +316,23 @@ def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
     if settings.ranking.missing == "skip":
         return lists.join(runs, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
     return lists
+
+
+def with_share(settings: Settings, query_ids: pl.Series, each: float = 1) -> Settings:
+    """The settings as ``lists_to_read`` takes them: with the share of the queries that a number of lists is.
+
+    Args:
+        query_ids: of all queries, or of a sample.
+        each: how many queries each of these stands for.
+
+    Raises:
+        InputError: as ``runs.drawn_share``.
+    """
+    lists, seed = settings.bootstrap.lists, settings.bootstrap.seed
+    if lists is None:
+        return settings
+    number = lists if lists < 1 else max(1, round(lists / each))
+    return settings.but(lists=drawn_share(query_ids, seed, number))
 
 
 def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:

@@ -12,6 +12,7 @@ from engine import tables
 from engine.evaluation.api_readers import begin, refuse_plan
 from engine.evaluation.context import Context
 from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.prepare import with_share
 from engine.evaluation.rounds import FIRST_ROUND
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
@@ -43,7 +44,7 @@ from engine.reading.plan import GROUP, SIZE
 from engine.reading.remote.api_settings import is_api
 from engine.reading.stream import UNIT_SECONDS
 from engine.sources.io.locations import Location
-from engine.tables import OUTPUT_TOKENS, PROMPT_TOKENS, READ_KEY
+from engine.tables import OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
 
 _READS, _GROUPS = "reads", "groups"
 
@@ -81,8 +82,10 @@ def plan_evaluation(
     begin(settings)
     refuse_plan(settings, asked.finish_in)
     context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
+    query_ids, each = inputs.queries[QUERY_ID], sample.lists if sample else 1
+    drawn = [with_share(one, query_ids, each) for one in settings]
     may_read = asked.probe_reads != 0
-    counted = list(count_reads(inputs, settings, context, sample=sample, reading=may_read))
+    counted = list(count_reads(inputs, drawn, context, sample=sample, reading=may_read))
     prober = Prober(context, asked, running.pool())
     groups = [
         prober.read(jobs, _size(jobs) / max(1, _size(counted)), seed=bootstrap.seed)

@@ -41,8 +41,8 @@ class Bootstrap(Checked):
         until: Read queries in an order drawn by the seed, and stop at what is named: verdict, as soon as every two runs
             are told apart. Differences of runs then have confidence sequences, other figures no intervals
             (docs/guide/fewer-reads.md).
-        lists: Share of the queries whose whole lists are read, drawn by the seed; end-to-end means are estimated for all
-            queries from these and the labels of all (docs/guide/fewer-reads.md).
+        lists: Share of the queries whose whole lists are read, or how many these are, drawn by the seed; end-to-end means
+            are estimated for all queries from these and the labels of all (docs/guide/fewer-reads.md).
 
     Raises:
         InputError: a value out of range.
@@ -55,7 +55,7 @@ class Bootstrap(Checked):
     threads: Positive | None = None
     cluster: str | None = None
     until: Literal["verdict"] | None = None
-    lists: Annotated[float, Within(0, 1, is_open=True)] | None = None
+    lists: Annotated[float, Within(0, is_open=True)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,6 +67,9 @@ class Bootstrap(Checked):
         if self.until and (self.cluster or not self.resamples):
             what = "`cluster`" if self.cluster else "`resamples` 0"
             raise InputError(f"`until` with {what}, which it cannot have", "leave one out")
+        if self.lists and self.lists >= 1 and self.lists % 1:
+            remedy = "use a share below 1, or a whole number of lists"
+            raise InputError(f"`lists` is {self.lists:g}", remedy)
         if self.lists and (self.until or self.cluster or not self.resamples):
             what = "until" if self.until else "cluster" if self.cluster else "resamples"
             raise InputError(

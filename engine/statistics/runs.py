@@ -14,6 +14,8 @@ import numpy as np
 import polars as pl
 
 from engine import tables
+from engine.messages.errors import InputError
+from engine.messages.wording import counted
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.cells import Cell, Clusters, numbered, on_shared_queries
 from engine.statistics.correlation import DECIMALS, Bootstrap
@@ -153,6 +155,26 @@ def place_of(query_ids: pl.Series, seed: int) -> pl.Series:
 def is_drawn(query_ids: pl.Series, seed: int, share: float) -> pl.Series:
     """Whether each query is among the share in (0, 1) that comes first in the order of ``place_of``, about."""
     return place_of(query_ids, seed) < f"{int(share * 2**64):016x}"
+
+
+def drawn_share(query_ids: pl.Series, seed: int, lists: float) -> float:
+    """The share in (0, 1) of which ``is_drawn`` draws so many of these queries; one of 1 or less as it is.
+
+    Raises:
+        InputError: no query would be drawn, or all of them.
+    """
+    places = place_of(query_ids, seed).sort()
+    share, count = lists, len(places)
+    if 1 <= lists < count:
+        # Half-way between the last one that is drawn and the next: no rounding reaches either.
+        share = (
+            sum(int(place[:16], 16) for place in places[int(lists) - 1 : int(lists) + 1]) / 2**65
+        )
+    if lists >= max(1, count) or not is_drawn(query_ids, seed, share).any():
+        what = "all" if lists >= 1 else "none"
+        problem = f"`lists` {lists:.15g} draws {what} of {counted(count, '[query|queries]')}"
+        raise InputError(problem, "use another share or number, or leave it out to read all lists")
+    return share
 
 
 def unit(annotator: str, measure: str) -> float:

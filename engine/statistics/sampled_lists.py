@@ -159,12 +159,14 @@ def means(downstream: pl.DataFrame, query_scores: pl.DataFrame, level: float) ->
     """The mean end-to-end score of each run over all queries: its estimate, both intervals, and rho.
 
     Args:
-        downstream: the scores of the lists read.
+        downstream: the scores of the lists read, of one at least; a run without any has no row.
         query_scores: of all queries; the first annotator's measures foretell scores.
     """
     rows: list[dict[str, Any]] = []
     for run, table in _tables(downstream, query_scores).items():
         found = estimate(table[VALUE].to_numpy(), _features(table))
+        if not found.n:
+            continue
         bounds = (*found.interval(level), *found.interval(level, here=True))
         figures = {VALUE: found.value, N: found.n, "of": len(found.f), "rho": found.rho}
         figures |= dict(zip(_BOUNDS, bounds, strict=True))

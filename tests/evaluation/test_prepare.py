@@ -1,6 +1,7 @@
 """Whole lists that are read of some queries alone: the same of every run, and figures that say so."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -78,6 +79,39 @@ def test_the_answer_and_the_summary_say_how_many_lists_were_read(tmp_path):
     assert (good.value, good.low, good.n) == (row["value"], row["value_low"], n)
 
 
+def test_a_number_of_lists_is_read_exactly(tmp_path):
+    inputs = made(queries=60)
+    few, more = (run(tmp_path / "reads", inputs, lists=number) for number in (1, 23))
+    ids = [set(result.downstream["query_id"]) for result in (few, more)]
+    assert [len(drawn) for drawn in ids] == [1, 23]
+    assert ids[0] < ids[1]
+    summary = write_results(more, {}, tmp_path / "out").summary
+    assert summary["configuration"]["lists"] == 23
+    assert amount(more, "sampled_lists") == 23
+
+
+@pytest.mark.parametrize(
+    ("lists", "problem"),
+    [(0.001, "draws none of 20 queries"), (20, "draws all of 20"), (1e6, "1000000 draws all")],
+)
+def test_lists_of_no_query_or_of_all_are_refused_before_anything_is_read(tmp_path, lists, problem):
+    reader = ScriptedReader(says)
+    with pytest.raises(InputError, match=problem):
+        run(tmp_path, made(queries=20), reader, lists=lists)
+    assert not reader.asked
+
+
+def test_a_run_without_a_list_that_is_read_has_no_mean(tmp_path):
+    inputs = made(queries=60)
+    ids = inputs.queries["query_id"]
+    drawn = pl.col("query_id").is_in(ids.filter(is_drawn(ids, 0, 0.5)).implode())
+    left = replace(inputs, runs=inputs.runs.filter(~(drawn & (pl.col("run") == "poor"))))
+    result = run(tmp_path / "reads", left, missing="skip")
+    assert result.end_to_end["run"].to_list() == ["good"]
+    found = write_results(result, {}, tmp_path / "out")
+    assert any("good" in str(part) for part in answer_parts(found, "out"))
+
+
 def test_few_lists_have_no_interval(tmp_path):
     result = run(tmp_path, made(queries=20))
     assert result.end_to_end["value_low"].is_nan().all()
@@ -92,7 +126,7 @@ def test_few_lists_have_no_interval(tmp_path):
         ({"until": "verdict"}, "`lists` with `until`"),
         ({"cluster": "article"}, "`lists` with `cluster`"),
         ({"resamples": 0}, "`lists` with `resamples`"),
-        ({"lists": 1.0}, "lists"),
+        ({"lists": 1.5}, "`lists` is 1.5; use a share below 1, or a whole number"),
     ],
 )
 def test_what_sampled_lists_cannot_serve_is_refused(options, problem):

@@ -126,6 +126,9 @@ def test_sampled_lists_are_counted_as_the_evaluation_reads_them(tmp_path, probe_
     counted = next(kind for kind in some.kinds if kind.name == "whole lists")
     assert 0 < counted.left < lists.left
     assert way.lists * lists.left == pytest.approx(counted.left)
+    some = plan_evaluation(given, [settings.but(lists=2)], none, store=tmp_path, executor=READER)
+    counted = next(kind for kind in some.kinds if kind.name == "whole lists")
+    assert counted.asked == 2 * given.runs["run"].n_unique()
 
 
 def test_passages_that_several_runs_list_are_asked_for_by_each():
