@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -54,14 +55,8 @@ def read_qrels(path: Location) -> pl.DataFrame:
     path = require_file(path, _WHAT)
     if suffix_of(path) == ".parquet":
         frame = tables.conform(read_parquet(path, tables.QRELS), tables.QRELS, path)
-        frame = _checked(frame, path)
-    elif is_dictionary(path, _WHAT):
-        frame = _from_json(path)
-    else:
-        frame = _from_lines(path)
-    if frame.is_empty():
-        raise InputError("holds no judgments", f"give {_WHAT}", path=path)
-    return frame
+        return qrels_of(path, ((None, row) for row in frame.iter_rows(named=True)))
+    return qrels_of(path, _in_dictionary(path) if is_dictionary(path, _WHAT) else _in_lines(path))
 
 
 def write_qrels(frame: pl.DataFrame | Iterable[pl.DataFrame], path: str | Path) -> None:
@@ -112,90 +107,68 @@ def _lines(table: pl.DataFrame, path: Path) -> Iterator[str]:
         yield f"{query_id}\t{doc_id}\t{number!r}\n" if beir else f"{query_id} 0 {doc_id} {number}\n"
 
 
-def _checked(frame: pl.DataFrame, path: Location) -> pl.DataFrame:
-    fault = partial(InputError, path=path)
-    duplicates = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
-    if not duplicates.is_empty():
-        query_id, doc_id = duplicates.select(QUERY_ID, DOC_ID).row(0)
-        raise fault(f"query {quoted(query_id)} judges {quoted(doc_id)} twice", "keep one judgment")
-    if not frame[LABEL].is_finite().all():
-        raise fault("a label is not a finite number", "write finite numbers")
-    return frame
-
-
-def qrels_of(path: Location, records: Iterable[tuple[int, Mapping[str, Any]]]) -> pl.DataFrame:
+def qrels_of(
+    path: Location, records: Iterable[tuple[int | None, Mapping[str, Any]]]
+) -> pl.DataFrame:
     """The judgments of numbered rows, with columns named as BEIR's, ir_datasets' or ours.
 
     Raises:
         InputError: a row without an id or with a label that is no finite number, or a document judged twice.
     """
-    rows: list[tuple[str, str, float]] = []
+    rows: dict[tuple[str, str], tuple[float, int | None]] = {}
     for number, record in records:
+        fault = partial(InputError, path=path, line=number)
         query_id, doc_id, given = (
             first_of(record, names) for names in (_QUERY_IDS, _DOC_IDS, _LABELS)
         )
         for value in (query_id, doc_id):
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, str | int)
-                or not is_text(str(value))
-            ):
+            known = isinstance(value, str | int) and not isinstance(value, bool)
+            if not known or not is_text(str(value)):
                 problem = f"the id {quoted(value)} of a judgment"
-                raise InputError(problem, "give query_id, doc_id and label", path=path, line=number)
+                raise fault(problem, "give query_id, doc_id and label")
         try:
             label = math.nan if isinstance(given, str) else float(given)
         except (TypeError, ValueError, OverflowError):
             label = math.nan
         if not math.isfinite(label):
-            problem = f"label {quoted(given)} is not a finite number"
-            raise InputError(problem, "write a number", path=path, line=number)
-        rows.append((str(query_id), str(doc_id), label))
+            raise fault(f"label {quoted(given)} is not a finite number", "write a number")
+        if (pair := (str(query_id), str(doc_id))) in rows:
+            first = rows[pair][1]
+            see = "" if first is None else f" (see line {first})"
+            problem = f"query {quoted(query_id)} judges document {quoted(doc_id)} twice{see}"
+            raise fault(problem, "keep one judgment")
+        rows[pair] = label, number
     if not rows:
         raise InputError("holds no judgments", f"give {_WHAT}", path=path)
-    return _checked(pl.DataFrame(rows, schema=tables.QRELS, orient="row"), path)
+    found = [(*pair, label) for pair, (label, _) in rows.items()]
+    return pl.DataFrame(found, schema=tables.QRELS, orient="row")
 
 
-def _from_json(path: Location) -> pl.DataFrame:
-    fault = partial(InputError, path=path)
-    rows: list[tuple[str, str, float]] = []
+def _in_dictionary(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     for query_id, judged in read_dictionary(path, _WHAT).items():
         if isinstance(judged, list):
-            raise fault(f"query {quoted(query_id)} has no labels", f"give {_WHAT}")
+            problem = f"query {quoted(query_id)} has no labels"
+            raise InputError(problem, f"give {_WHAT}", path=path)
         for doc_id, label in judged.items():
-            if not math.isfinite(label):
-                raise fault(f"label {label} of document {quoted(doc_id)}", "write a finite number")
-            rows.append((query_id, doc_id, float(label)))
-    return pl.DataFrame(rows, schema=tables.QRELS, orient="row")
+            yield None, {QUERY_ID: query_id, DOC_ID: doc_id, LABEL: label}
 
 
-def _from_lines(path: Location) -> pl.DataFrame:
-    beir = False
-    rows: list[tuple[str, str, float]] = []
-    first_lines: dict[tuple[str, str], int] = {}
+def _in_lines(path: Location) -> Iterator[tuple[int, dict[str, Any]]]:
+    beir, is_first = False, True
     for number, line in read_lines(path, _WHAT):
         columns = [c.strip() for c in line.split("\t")] if beir else line.split()
-        if not rows and columns == _BEIR_HEADER:
-            beir = True
+        if is_first and columns == _BEIR_HEADER:
+            beir, is_first = True, False
             continue
-        fault = partial(InputError, path=path, line=number)
+        is_first = False
         if len(columns) != (3 if beir else 4):
-            raise fault(
+            raise InputError(
                 f"{len(columns)} columns, {'BEIR' if beir else 'TREC'} qrels have {3 if beir else 4}",
                 f"give {_WHAT}" if beir else 'write "query 0 document label"',
+                path=path,
+                line=number,
             )
-        query_id, doc_id, label_text = columns[0], columns[-2], columns[-1]
-        try:
-            label = float(label_text)
-        except ValueError:
-            label = math.nan
-        if not math.isfinite(label):
-            raise fault(f"label {quoted(label_text)} is not a number", "write a number")
-        if (query_id, doc_id) in first_lines:
-            raise fault(
-                f"query {quoted(query_id)} judges document {quoted(doc_id)} twice "
-                f"(see line {first_lines[query_id, doc_id]})",
-                "keep one judgment",
-            )
-        first_lines[query_id, doc_id] = number
-        rows.append((query_id, doc_id, label))
-    return pl.DataFrame(rows, schema=tables.QRELS, orient="row")
+        label: float | str = columns[-1]
+        with contextlib.suppress(ValueError):
+            label = float(label)
+        yield number, {QUERY_ID: columns[0], DOC_ID: columns[-2], LABEL: label}

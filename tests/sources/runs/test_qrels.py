@@ -23,8 +23,8 @@ def test_parquet_and_real_valued_labels_are_read(tmp_path):
     ("text", "words"),
     [
         ("q 0 a 1\nq 0 b\n", ":2: 3 columns, TREC qrels have 4"),
-        ("q 0 a one\n", ":1: label 'one' is not a number"),
-        ("q 0 a nan\n", ":1: label 'nan' is not a number"),
+        ("q 0 a one\n", ":1: label 'one' is not a finite number"),
+        ("q 0 a nan\n", ":1: label NaN|nan is not a finite number"),
         ("q 0 a 1\nq 0 a 0\n", r":2: query 'q' judges document 'a' twice .see line 1"),
         ("", "empty|no judgments"),
     ],
@@ -40,7 +40,7 @@ def test_parquet_with_a_duplicate_pair_or_a_label_that_is_not_finite_is_refused(
     path = tmp_path / "q.parquet"
     frame = pl.DataFrame({"query_id": ["q", "q"], "doc_id": ["a", "a"], "label": [1.0, 0.0]})
     frame.write_parquet(path)
-    with pytest.raises(InputError, match="judges 'a' twice"):
+    with pytest.raises(InputError, match="judges document 'a' twice"):
         read_qrels(path)
     frame.head(1).with_columns(label=pl.lit(float("nan"))).write_parquet(path)
     with pytest.raises(InputError, match="not a finite number"):
