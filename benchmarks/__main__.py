@@ -44,6 +44,7 @@ NAMES = (
     "lead_coverage",
     "difference_size",
     "fewer_reads",
+    "chunking",
     "page",
 )
 # Looks at the results of somebody's evaluation, so that the page cannot run it by itself.

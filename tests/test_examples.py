@@ -26,6 +26,14 @@ def test_three_retrievers(run, capsys):
     assert "Oranjestad is the capital of Aruba." in Path("three_retrievers.html").read_text()
 
 
+def test_which_chunking(run):
+    result = run("which_chunking")["result"]
+    assert result.verdict.startswith("Choose two@two.\n")
+    # A sentence with a capital names no country; four sentences mention another capital every other time.
+    whole = {row["run"]: row["value"] for row in result.summary["end_to_end"]}
+    assert whole == {"one@one": 0, "two@two": 1, "four@four": 0.5}
+
+
 def test_own_llm_and_metric(run):
     names = run("own_llm_and_metric")
     labels = names["result"].labels.filter(annotator="erag").sort("query_id", "doc_id")

@@ -116,16 +116,6 @@ def has_fast_bf16() -> bool:
     return not made_for_amx or (_AMX in words and _onednn_limit() not in _WITHOUT_AMX)
 
 
-def is_slow_with_mkl() -> bool:
-    """Whether oneDNN multiplies fp32 faster than MKL, which torch takes by default, on this CPU.
-
-    MKL leaves AVX-512 to processors of Intel's: on AMD's with AVX-512 it reaches less than half of oneDNN's rate
-    (measured with torch 2.13), and about the same where there is AVX2 alone.
-    """
-    limited = _onednn_limit() in _WITHOUT_AVX512
-    return "AuthenticAMD" in _processor("vendor_id") and "avx512f" in _flags() and not limited
-
-
 def bf16_rows_are_steady() -> bool:
     """Whether oneDNN gives the same rows of a product of bf16 however many rows there are.
 
@@ -151,8 +141,9 @@ def _onednn_limit() -> str:
 _AMX = "amx_bf16"
 _BF16_FLAGS = frozenset({"avx512_bf16", _AMX})
 # Values of ONEDNN_MAX_CPU_ISA that leave oneDNN none of these; a value that it does not know limits nothing.
-_WITHOUT_AVX512 = frozenset({"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2"})
-_WITHOUT_BF16 = _WITHOUT_AVX512 | {"avx512_core", "avx512_core_vnni"}
+_WITHOUT_BF16 = frozenset(
+    {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512_core", "avx512_core_vnni"}
+)
 # Values that leave it AVX512-BF16, and not AMX.
 _WITHOUT_AMX = frozenset(
     {"avx512_core_bf16", "avx512_core_fp16", "avx10_1_512", "avx10_2", "avx10_2_512"}
@@ -369,19 +360,13 @@ def peak_above(device: torch.device, run: Callable[[], None]) -> int | None:
         return torch.cuda.max_memory_allocated() - before
     try:
         # Else what was freed before, and is still resident, would be reused unseen.
-        give_back_freed_memory()
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         before = _status_bytes("VmRSS")
-    except (OSError, ValueError):
+    except (OSError, AttributeError, ValueError):
         return None
     run()
     return _status_bytes("VmHWM") - before
-
-
-def give_back_freed_memory() -> None:
-    """Have the C library give back what was freed, where it is one that keeps it (glibc)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _status_bytes(name: str) -> int:

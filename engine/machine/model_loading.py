@@ -53,8 +53,6 @@ def shared_model(
 ) -> tuple[Any, dict[str, Any]]:
     """As ``load_model``, of a model that nobody changes: one that this process has in use is not loaded again.
 
-    Linear layers of one that writes are prepacked where that is faster (``engine.machine.prepacked``).
-
     Args:
         digest: of the model's files.
     """
@@ -63,17 +61,9 @@ def shared_model(
     if model is None:
         for gone in _TOLD.keys() - _IN_USE.keys():
             del _TOLD[gone]
-        import torch
-
-        from engine.machine import prepacked
-
-        packs = kind != "encoder" and prepacked.is_faster(device, getattr(torch, dtype))
-        where = {"device": device, "mapped": not packs}
         model, _TOLD[key] = load_model(
-            kind, path, config=config, dtype=dtype, code=code, **where, **options
+            kind, path, config=config, dtype=dtype, code=code, device=device, **options
         )
-        if packs:
-            prepacked.prepack(model)
         _IN_USE[key] = model
     return model, _TOLD[key]
 
@@ -131,7 +121,6 @@ def load_model(
     dtype: Dtype,
     code: str,
     device: torch.device,
-    mapped: bool = True,
     **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
     """A model from its directory, and which weights were missing, unexpected or of another shape.
@@ -146,7 +135,6 @@ def load_model(
         dtype: the precision in use.
         code: the digest of the model's code, if it may run; empty where it may not.
         device: where it is to be. On a GPU tensors go there one by one, so that main memory never has all.
-        mapped: whether tensors that need no cast may be those of the mapped file, which stays whole for any of them.
         options: of ``from_pretrained``.
     """
     import torch
@@ -171,7 +159,7 @@ def load_model(
         or not isinstance(model_class, type)
         or "text_config" in config.sub_configs
         or getattr(config, "quantization_config", None)  # its tensors are not cast, but unpacked
-        or (mapped and not model_files.are_cast(files, dtype))
+        or not model_files.are_cast(files, dtype)
     ):
         return getattr(transformers, auto).from_pretrained(
             path,

@@ -80,7 +80,7 @@ def evaluate(
             ``{query_id: query}`` with the option ``answers``.
         passages: a file; a frame, a list of dictionaries or a dataset with ``doc_id``, ``text`` and perhaps
             ``title`` and ``article_id``; ``{doc_id: text}`` or ``{doc_id: {"title": …, "text": …}}``; None
-            where the runs carry the texts.
+            where the runs carry the texts; several files, of which run files name theirs (``"mine.trec@words-100"``).
         runs: one run or several: files; frames with ``query_id``, ``doc_id`` and ``rank`` or ``score`` (and
             ``run``, the name of the system); ``{query_id: {doc_id: score}}``; ``{query_id: [doc_id, …]}``,
             the best first; without ``passages``, ``{query_id: [text, …]}`` or frames and lists with ``text``.

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from engine.evaluation.corpora import split_runs
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_tables
 from engine.evaluation.inputs import Given as Read
 from engine.evaluation.query_clusters import column_of
@@ -50,14 +51,19 @@ class Given(NamedTuple):
     def files(self, settings: Settings) -> InputFiles | None:
         """The files, where all inputs are files; None where some are in memory."""
         runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
+        several = isinstance(self.passages, list | tuple) and all(map(is_path, self.passages))
         given = [self.queries, *runs, *self.tables.values()]
-        given += [one for one in (self.passages, self.answers) if one is not None]
+        given += [
+            one for one in (None if several else self.passages, self.answers) if one is not None
+        ]
         if not runs or not all(map(is_path, given)):
             return None
+        runs, corpora = split_runs(runs, self.passages) if several else (tuple(runs), ())
         return InputFiles(
             queries=self.queries,
-            corpus=self.passages,
-            run=tuple(runs),
+            corpus=None if several else self.passages,
+            corpora=corpora,
+            run=runs,
             limit=self.limit,
             answers=self.answers,
             ignore_identical_ids=self.ignore_identical_ids,

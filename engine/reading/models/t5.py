@@ -119,8 +119,8 @@ class T5:
         kept = states.new_empty((self.layers, 2, len(ids), self.inner))
         for layer, block in enumerate(self._decoder.block):
             cross = block.layer[1].EncDecAttention
-            kept[layer, 0] = cross.k(states)
-            kept[layer, 1] = cross.v(states)
+            torch.mm(states, cross.k.weight.t(), out=kept[layer, 0])
+            torch.mm(states, cross.v.weight.t(), out=kept[layer, 1])
         kept = kept.view(self.layers, 2, len(ids), self.heads, self.head_width)
         return list(kept.split(lengths, dim=2))
 

@@ -1,0 +1,144 @@
+"""Which cut of the bundled articles serves the reader best, by labels and by its score, at equal tokens of the prompt.
+
+    python -m benchmarks.chunking [--tokens 800] [--questions 110] [--store DIR] [--quick] [--json FILE]
+
+The articles are cut to 50, 100, 200 and 300 words and by 300 characters with an overlap of 20, each cut is searched with
+BM25, and the bundled Fusion-in-Decoder reader reads the passages that the budget holds, alone and together. Means of
+measures at the budget stand beside those at the first three ranks, and how each of them orders the cuts against the
+end-to-end score at the budget: tau over the cuts, and soft pairwise accuracy (``statistics.systems``).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from benchmarks._harness import Line, make_parser, write_report
+from engine.evaluation.assess import Evaluation
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.settings import Settings
+from engine.reading.lengths import passage_tokens
+from engine.reading.models.weights import BUNDLED_FID
+from engine.reading.reader_settings import ReaderSettings
+from engine.retrieval.bm25 import build_index, search
+from engine.sources.articles.read import read_source
+from engine.sources.bundled import questions, wikipedia_dump
+from engine.sources.io.files import write_parquet
+from engine.sources.passages.cut import passages
+from engine.sources.passages.splitting import Cutting
+from engine.sources.queries.read import read_queries
+from engine.sources.runs.read import write_run
+from engine.tables import (
+    ANNOTATOR,
+    DOC_ID,
+    MEASURE,
+    QUERY_ID,
+    RANK,
+    RUN,
+    SOFT_ACCURACY,
+    TAU,
+    TEXT,
+    TITLE,
+    TOKENS,
+    VALUE,
+)
+
+CUTS = {f"{words}-words": Cutting(words=words) for words in (50, 100, 200, 300)}
+CUTS["300-characters"] = Cutting(characters=300, overlap=20)
+# Ranks that measures without a budget look at, and passages that a list has at most.
+RANKS, DEPTH = 3, 20
+READER = ReaderSettings(reader=BUNDLED_FID, augmentation="fid")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, quick={"questions": 12, "tokens": 400})
+    parser.add_argument("--tokens", type=int, default=800, help="the budget")
+    parser.add_argument("--questions", type=int, default=110, help="how many, of 110")
+    parser.add_argument("--store", type=Path, help="where LLM calls are cached, to go on later")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="erag-chunking-") as folder:
+        made = measure(Path(folder), options.tokens, options.questions, options.store)
+    for line in table(*made):
+        print(line)
+    evaluation, _ = made
+    rows = {name: evaluation.means.to_dicts() for name in ("means",)}
+    orders = evaluation.statistics.systems.to_dicts()
+    best = next(row for row in orders if row[MEASURE] == f"Success@{options.tokens}tok")
+    told = Line("order of 5 cuts, eRAG Success against end to end: tau", f"{best[TAU]:.2f}")
+    write_report(options, ("polars", "torch"), {**rows, "systems": orders}, [told])
+
+
+def measure(
+    folder: Path, tokens: int, most: int, store: Path | None
+) -> tuple[Evaluation, dict[str, tuple[int, float, float]]]:
+    """The evaluation of all cuts; of each its passages, tokens of one, and passages within the budget of a list."""
+    queries = read_queries(questions("short-answer")).head(most)
+    write_parquet(queries, folder / "queries.parquet")
+    articles = list(read_source(wikipedia_dump()))
+    sizes = {}
+    for name, cutting in CUTS.items():
+        corpus = passages(articles, cutting=cutting)
+        write_parquet(corpus, folder / f"{name}.parquet")
+        build_index(corpus, folder / name)
+        run = search(folder / name, queries, k=DEPTH)
+        listed = corpus.join(run.select(DOC_ID).unique(), on=DOC_ID, how="semi")
+        lengths = passage_tokens(READER, listed.select(TITLE, TEXT).iter_rows())
+        counted = listed.select(DOC_ID).with_columns(pl.Series(TOKENS, lengths))
+        rows = run.join(counted, on=DOC_ID, maintain_order="left")
+        within = pl.col(TOKENS).cum_sum().over(QUERY_ID) <= tokens
+        held = rows.filter(within).height / queries.height
+        sizes[name] = corpus.height, float(counted[TOKENS].mean() or 0), held  # type: ignore[arg-type]
+        # What neither the budget nor the ranks reach is not read.
+        needed = rows.filter(within | (pl.col(RANK) <= RANKS)).drop(TOKENS)
+        write_run(needed, folder / f"{name}.run.parquet")
+    files = InputFiles(
+        queries=folder / "queries.parquet",
+        run=tuple(folder / f"{name}.run.parquet" for name in CUTS),
+        corpora=tuple(folder / f"{name}.parquet" for name in CUTS),
+    )
+    at = [f"{kind}@{tokens}tok" for kind in ("Success", "nDCG", "P")]
+    settings = Settings.of(
+        reader=READER.reader,
+        augmentation=READER.augmentation,
+        k=DEPTH,
+        end_to_end_k=f"{tokens}tok",
+        measures=" ".join([*at, f"Success@{RANKS}", f"nDCG@{RANKS}", f"P@{RANKS}"]),
+        annotators=("erag", "containment"),
+        actors=0,
+    )
+    inputs = read_inputs(files, k=DEPTH)
+    return evaluate(inputs, settings, store=store or folder / "store"), sizes
+
+
+def table(evaluation: Evaluation, sizes: dict[str, tuple[int, float, float]]) -> Iterator[str]:
+    """The means of the cuts as Markdown, and below each measure how well it orders them."""
+    means, systems = evaluation.means, evaluation.statistics.systems
+    cells = means.select(ANNOTATOR, MEASURE).unique(maintain_order=True).rows()
+    whole = dict(evaluation.end_to_end.select(RUN, VALUE).iter_rows())
+    heads = ["cut", "passages", "tokens", "held", "end to end", *(" ".join(cell) for cell in cells)]
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{' --- |' * len(heads)}"
+    values = {
+        (run, *cell): value
+        for run, *cell, value in means.select(RUN, ANNOTATOR, MEASURE, VALUE).iter_rows()
+    }
+    for name, (count, tokens, held) in sizes.items():
+        run = f"bm25@{name}"
+        figures = [f"{values[run, *cell]:.3f}" for cell in cells]
+        row = [name, f"{count:,}", f"{tokens:.0f}", f"{held:.1f}", f"{whole[run]:.3f}", *figures]
+        yield f"| {' | '.join(row)} |"
+    for what, column in (("tau of the order", TAU), ("soft pairwise accuracy", SOFT_ACCURACY)):
+        found = {
+            tuple(cell): value
+            for *cell, value in systems.select(ANNOTATOR, MEASURE, column).iter_rows()
+        }
+        row = [what, "", "", "", "", *(f"{found[cell]:.2f}" for cell in cells)]
+        yield f"| {' | '.join(row)} |"
+
+
+if __name__ == "__main__":
+    main()
