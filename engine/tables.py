@@ -39,6 +39,9 @@ ANNOTATOR = "annotator"
 LABEL = "label"
 DOCUMENT_LABEL = "document_label"
 WORD_LABEL = "word_label"
+KNOWN = "known"
+PASSAGES = "passages"
+HARMED = "harmed"
 METRIC = "metric"
 TOKENS = "tokens"
 SHOWN = "shown"
@@ -152,14 +155,16 @@ READS: Schema = {
     PROMPT_TOKENS: pl.Int64(),
     OUTPUT_TOKENS: pl.Int64(),
     TRUNCATED: pl.Boolean(),
-    CONFIDENCE: pl.Float64(),  # where the reader chose between given answers: of the first; else null
+    # Where the reader chose between given answers: of the first; where it scored a text: by token, so that
+    # ``output_tokens * log(confidence)`` is the sum of its log-probabilities; else null.
+    CONFIDENCE: pl.Float64(),
     THOUGHT: pl.String(),  # what the reader wrote before its answer, where it thinks; else null
 }
 LABELS: Schema = {
     QUERY_ID: pl.String(),
     DOC_ID: pl.String(),
     ANNOTATOR: pl.String(),
-    # In [0, 1]; those of qrels are grades, utilities lie in [-1/3, 1].
+    # In [0, 1]; those of qrels are grades, utilities lie in [-1/3, 1], gains in [-1, 1]; those of pmi are any number.
     LABEL: pl.Float64(),
 }
 QRELS: Schema = {QUERY_ID: pl.String(), DOC_ID: pl.String(), LABEL: pl.Float64()}
@@ -174,8 +179,24 @@ TRACES: Schema = {
     METRIC: pl.String(),
     ANSWER: pl.String(),  # the answer that the output matched, or that the passage holds
     ARTICLE_ID: pl.String(),  # the gold article that the passage is of
-    # The probability that a judge gave to relevance; of utilities: that the reader declines.
+    # The probability that a judge gave to relevance; of utilities: that the reader declines; of labels from
+    # log-probabilities: by token, of the text that was scored.
     CONFIDENCE: pl.Float64(),
+}
+HARM_OUTCOMES: Schema = {
+    QUERY_ID: pl.String(),
+    KNOWN: pl.Boolean(),  # whether the reader answers right without any passage
+    PASSAGES: pl.Int64(),
+    HARMED: pl.Int64(),  # of them from which it answers wrong; 0 where it does so without any
+}
+HARM: Schema = {
+    N: pl.Int64(),  # queries
+    KNOWN: pl.Int64(),  # of them answered right without any passage
+    PASSAGES: pl.Int64(),  # listed for these
+    HARMED: pl.Int64(),  # of them that turn the answer wrong
+    VALUE: pl.Float64(),  # the harm rate: their share; NaN where there are none
+    LOW: pl.Float64(),
+    HIGH: pl.Float64(),
 }
 DUAL_LABELS: Schema = {
     QUERY_ID: pl.String(),

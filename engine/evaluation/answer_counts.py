@@ -60,7 +60,8 @@ def count_outputs(
     Args:
         downstream: as ``tables.DOWNSTREAM``; without rows where no lists were read whole.
     """
-    tables = [reading.reads for reading in readings if not reading.spec.choices]
+    written = (one for one in readings if not (one.spec.choices or one.spec.scores == "target"))
+    tables = [reading.reads for reading in written]
     if not tables:
         return Outputs()
     reads = pl.concat(tables).filter(pl.col(FAILURE).is_null()).unique(READ_KEY)

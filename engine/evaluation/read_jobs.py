@@ -14,7 +14,7 @@ from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings, require_gpus_used
 from engine.machine.survey import reading_dtype, reading_on_vllm, reads_on_gpus
 from engine.machine.watch import OnEvent, silent
-from engine.messages.errors import ReadError
+from engine.messages.errors import InputError, ReadError
 from engine.messages.extras import command
 from engine.reading.costs import ReadingCosts
 from engine.reading.executors import Executor, read_by, reads_here
@@ -27,10 +27,12 @@ from engine.reading.protocol import Engine, ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.remote.api_settings import is_api
 from engine.reading.remote.specify import specify_api
-from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY_ID, READ_KEY
+from engine.tables import ANSWERS, CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY, QUERY_ID, READ_KEY
 
 # What identifies a read within a reading: the query, and its passages in their order.
 IDENTITY = (QUERY_ID, DOC_IDS)
+# The same where several texts are scored behind one prompt: they have one key each.
+_READ = (*IDENTITY, READ_KEY)
 # ``Request.lists`` without reads.
 NO_LISTS = pl.DataFrame(schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)})
 
@@ -70,8 +72,15 @@ class Job:
         self, lists: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
     ) -> pl.DataFrame:
         """Its reads (``plan.WANTED``), row by row as in ``lists`` (``Request.lists``)."""
+        targets: dict[str, list[str]] | None = None
+        if self.spec.scores == "target":
+            answers = self.ask.scores == "answers"
+            scored = pl.col(ANSWERS) if answers else pl.concat_list(QUERY)
+            rows = queries.select(QUERY_ID, scored.alias(ANSWERS)).iter_rows()
+            targets = {query: list(map(self.prompt.target, texts)) for query, texts in rows}
+        fingerprint = self.spec.fingerprint
         return wanted_reads(
-            lists, queries, corpus, prompt=self.prompt, fingerprint=self.spec.fingerprint
+            lists, queries, corpus, prompt=self.prompt, fingerprint=fingerprint, targets=targets
         )
 
 
@@ -93,14 +102,15 @@ class Reading:
     costs: ReadingCosts
 
     def of(self, lists: pl.DataFrame) -> pl.DataFrame:
-        """The reads of ``query_id`` and ``doc_ids``, a row for each row of ``lists``, in its order.
+        """The reads of ``query_id`` and ``doc_ids``, a row for each row of ``lists``, in its order; or one for each
+        text that is scored.
 
         Raises:
             ValueError: one of them was not read.
         """
-        distinct = self.reads.unique(IDENTITY, keep="first", maintain_order=True)
+        distinct = self.reads.unique(_READ, keep="first", maintain_order=True)
         reads = lists.select(IDENTITY).join(
-            distinct, on=IDENTITY, how="left", maintain_order="left"
+            distinct, on=IDENTITY, how="left", maintain_order="left_right"
         )
         if lacking := reads[READ_KEY].null_count():
             raise ValueError(f"{lacking} of {reads.height} reads were never asked for")
@@ -108,9 +118,9 @@ class Reading:
 
     def part(self, lists: pl.DataFrame) -> Reading:
         """The reading of some of its reads alone, at the cost of looking them up."""
-        distinct = self.wanted.unique(IDENTITY, keep="first", maintain_order=True)
+        distinct = self.wanted.unique(_READ, keep="first", maintain_order=True)
         wanted = lists.select(IDENTITY).join(
-            distinct, on=IDENTITY, how="left", maintain_order="left"
+            distinct, on=IDENTITY, how="left", maintain_order="left_right"
         )
         reads = self.of(lists)
         failed = reads.filter(pl.col(FAILURE).is_not_null())[READ_KEY].n_unique()
@@ -122,6 +132,12 @@ class Reading:
 def alone(pairs: pl.DataFrame) -> pl.DataFrame:
     """``query_id`` and ``doc_ids`` of the reads of single passages, in the order of ``pairs``."""
     return pairs.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
+
+
+def closed_book(pairs: pl.DataFrame) -> pl.DataFrame:
+    """``query_id`` and ``doc_ids`` of the reads without passages, one for each query of ``pairs``."""
+    nothing = pl.lit([], pl.List(pl.String)).alias(DOC_IDS)
+    return pairs.select(QUERY_ID).unique(maintain_order=True).with_columns(nothing)
 
 
 def asks_of(settings: Settings) -> list[Ask]:
@@ -136,10 +152,14 @@ def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -
         pairs: ``query_id`` and ``doc_id`` of the passages that are labelled.
         lists: ``query_id`` and ``doc_ids`` of the lists that are read whole.
     """
-    singles, whole = alone(pairs), lists.select(IDENTITY)
+    kinds = alone(pairs), lists.select(IDENTITY), closed_book(pairs)
     requests = [
-        Request(role.ask, pl.concat([singles] * role.singles + [whole] * role.lists))
+        Request(
+            role.ask,
+            pl.concat(kind for kind, is_asked in zip(kinds, asked, strict=True) if is_asked),
+        )
         for role in settings.resolved.roles
+        if any(asked := role[1:])
     ]
     return [request for request in requests if not request.lists.is_empty()]
 
@@ -165,6 +185,7 @@ def specify_jobs(
             dtype = reading_dtype(pool, on_event)
         engine = _engine_for(ask, settings, executor, on_event)
         spec, prompt = _specify(ask, settings, dtype, engine, asked=executor is None)
+        spec = _scoring(spec, ask)
         if executor is None and spec.is_reproducible:
             if engine == "vllm":
                 spec = replace(spec, gpus=max(1, int(pool.gpus_per_actor or 1)))
@@ -224,6 +245,25 @@ def _specify(
     )
 
 
+def _scoring(spec: ReaderSpec, ask: Ask) -> ReaderSpec:
+    """The reader as it scores texts, where it is asked to; refused where it cannot."""
+    if not ask.scores:
+        return spec
+    without = "leave out annotators that score texts, or give them"
+    if spec.function or spec.api:
+        kind = "a function" if spec.function else "behind an API"
+        raise InputError(
+            f"the reader {spec.name} is {kind} and gives no log-probabilities of texts",
+            f"{without} a model",
+        )
+    if spec.room and ask.scores != "own":
+        raise InputError(
+            f"{spec.name!r} begins to think behind its prompt, where a text would be scored",
+            f"{without} a prompt without a thought",
+        )
+    return replace(spec, scores="own" if ask.scores == "own" else "target", choices=())
+
+
 def tell_engines(jobs: Iterable[Job], pool: PoolSettings, on_event: OnEvent) -> None:
     """Report readers placed on vLLM or in this process automatically, and API servers in use."""
     jobs = list(jobs)
@@ -267,8 +307,9 @@ def refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
     """Without its probability, what had to be a choice would silently count as no (NaN: as yes)."""
     unsure = reads[CONFIDENCE].is_null() | reads[CONFIDENCE].is_nan().fill_null(False)
     written = reads[FAILURE].is_null() & unsure
-    if spec.choices and written.any():
+    if (spec.choices or spec.scores) and written.any():
+        asked = f"choose between {', '.join(map(repr, spec.choices))}" * bool(spec.choices)
         raise ReadError(
             f"{spec.name!r} generated text in {written.sum()} of {reads.height} LLM calls where it had to "
-            f"choose between {', '.join(map(repr, spec.choices))}"
+            f"{asked or 'give log-probabilities'}"
         )

@@ -21,11 +21,12 @@ _USUAL_GRADED = ("nDCG", "P", "Success")
 
 
 class RoleAsk(NamedTuple):
-    """What is asked of a role, and whether it reads single passages, whole lists, or both."""
+    """What is asked of a role, and whether it reads single passages, whole lists, and queries without passages."""
 
     ask: Ask
     singles: bool
     lists: bool
+    closed: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,15 @@ def _roles(
     if settings.reader.end_to_end:
         entries.append(RoleAsk(_of_whole_lists(settings.reader), False, True))
     entries += [RoleAsk(asks[name], True, False) for name in in_order if name not in of_reader]
+    closed = {ask.role.name for ask in asks.values() if ask.closed}
     roles: dict[str, RoleAsk] = {}
     for new in entries:
         name = new.ask.role.name
         known = roles.setdefault(name, new)
         if known.ask.terms != new.ask.terms:
             raise ValueError(f"two annotators ask different things in the role {name!r}")
-        roles[name] = RoleAsk(known.ask, known.singles or new.singles, known.lists or new.lists)
+        singles, lists = known.singles or new.singles, known.lists or new.lists
+        roles[name] = RoleAsk(known.ask, singles, lists, name in closed)
     return tuple(roles.values())
 
 

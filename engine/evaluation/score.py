@@ -21,7 +21,7 @@ from engine.evaluation.prepare import (
     score_annotator,
     split_measures,
 )
-from engine.evaluation.read_jobs import IDENTITY, Reading, alone, failed_queries
+from engine.evaluation.read_jobs import IDENTITY, Reading, alone, closed_book, failed_queries
 from engine.evaluation.reference_answers import note_unscorable
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Annotator, Labelled
@@ -238,7 +238,7 @@ def _label(
     for annotator in settings.resolved.annotators:
         lost = [query for name in annotator.rests_on(settings) for query in left_out[name]]
         ask = settings.resolved.asks.get(annotator.name)
-        reads, pairs = None, prepared.pairs
+        reads, closed, pairs = None, None, prepared.pairs
         if ask is not None and ask.role.name in readings:
             reading, singles = readings[ask.role.name], alone(pairs)
             if settings.running.lazy:
@@ -248,10 +248,14 @@ def _label(
                 pairs = singles.select(QUERY_ID, pl.col(DOC_IDS).list.first().alias(DOC_ID))
             reads = reading.of(singles)
             lost += failed_queries(reads)
+            if ask.closed:
+                closed = reading.of(closed_book(pairs))
+                lost += failed_queries(closed)
         skipped = settings.running.failed_reads == "skip"
         left_out[annotator.name] = list(dict.fromkeys(lost)) if skipped else []
         if annotator.name not in labelled:
-            made = label(annotator, prepared.inputs, settings, pairs, labelled, reads=reads)
+            inputs = prepared.inputs
+            made = label(annotator, inputs, settings, pairs, labelled, reads=reads, closed=closed)
             if settings.running.lazy:
                 made = _with_unread(made, annotator.name, prepared.pairs)
             labelled[annotator.name] = made

@@ -286,7 +286,8 @@ def _check_lazy(settings: Settings) -> None:
         ask = resolved.asks.get(needed.name)
         scale = resolved.scales.get(needed.name)
         shares = ask is not None and roles.count(ask.role.name) > 1
-        if ask is not None and (needed != annotator or shares or scale is None or scale.utilities):
+        whole = shares or scale is None or scale.utilities or (ask and (ask.scores or ask.closed))
+        if ask is not None and (needed != annotator or whole):
             raise InputError(
                 f"`lazy` with {annotator.name}, which needs the labels of all passages",
                 "leave one of them out",

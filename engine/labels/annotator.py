@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import polars as pl
 
@@ -25,6 +25,8 @@ from engine.statistics.cells import Clusters
 from engine.statistics.correlation import Bootstrap
 
 Options = TypeVar("Options")
+# Whose log-probability is asked for: nobody's, each reference answer's, the query's, or that of what is written.
+Scored = Literal["", "answers", "query", "own"]
 
 
 class EvaluationSettings(Protocol):
@@ -66,7 +68,7 @@ READER = Role("reader", "", "reader")
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What an annotator asks to be read: every listed passage alone.
+    """What an annotator asks to be read: every listed passage alone, and perhaps each query without a passage.
 
     Attributes:
         role: who reads.
@@ -79,6 +81,8 @@ class Ask:
             repetition changes (``engine.reading.repetition``). If several annotators share a role, the
             first one's function counts.
         description: what else ``summary.json`` says of this role.
+        scores: empty where the reader answers or chooses; else what is scored. Of reference answers each is a read.
+        closed: whether each query is read without passages, too (closed book).
     """
 
     role: Role
@@ -88,11 +92,13 @@ class Ask:
     augmentation: Augmentation | None
     value: Callable[[pl.DataFrame, pl.DataFrame], pl.Series]
     description: Mapping[str, Any] = field(default_factory=dict)
+    scores: Scored = ""
+    closed: bool = False
 
     @property
     def terms(self) -> tuple[object, ...]:
         """What asks in one role must have in common: one reader does them, with one prompt."""
-        return self.model, self.task, self.prompt, self.augmentation
+        return self.model, self.task, self.prompt, self.augmentation, self.scores
 
 
 @dataclass(frozen=True)
@@ -228,8 +234,10 @@ class Material:
         settings: of the evaluation.
         relevant: what counts as relevant.
         rests_on: what the annotators that this one rests on made, by name.
-        reads: the reads table with ``failure``, one read for each pair in their order; empty for an
-            annotator that asks for none. A failed read has an empty output and null confidence.
+        reads: the reads table with ``failure``, one read for each pair in their order, or one for each reference
+            answer where these are scored; empty for an annotator that asks for none. A failed read has an
+            empty output and null confidence.
+        closed: the reads of queries without passages, where they are asked for.
     """
 
     queries: pl.DataFrame
@@ -242,6 +250,7 @@ class Material:
     relevant: Relevant = "list"
     rests_on: Mapping[str, Labelled] = field(default_factory=dict)
     reads: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.READS))
+    closed: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.READS))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,8 @@ def label_erag(scored_reads: pl.DataFrame) -> pl.DataFrame:
     ).select(list(tables.LABELS))
 
 
-def _asks(settings: EvaluationSettings) -> Ask:
+def asks(settings: EvaluationSettings) -> Ask:
+    """What eRAG asks: the reader, or another model in its place, about each passage."""
     other = settings.options(Options).erag_reader
     reader = settings.reader
 
@@ -89,7 +90,7 @@ ANNOTATOR = Annotator(
     label=_label,
     options=Options,
     role=_ANOTHER_READER,
-    asks=_asks,
+    asks=asks,
     scale=_scale,
     is_the_readers=True,
     needs_answers=True,

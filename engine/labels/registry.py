@@ -6,10 +6,12 @@ from engine.labels import (
     containment,
     dual,
     erag,
+    gain,
     judge,
     preference,
     provenance,
     qrels,
+    scored,
     utility,
 )
 from engine.labels.annotator import Annotator
@@ -26,5 +28,10 @@ ANNOTATORS: dict[str, Annotator] = {
         qrels.ANNOTATOR,
         preference.ANNOTATOR,
         utility.ANNOTATOR,
+        gain.ANNOTATOR,
+        scored.LIKELIHOOD,
+        scored.DIG,
+        scored.PMI,
+        scored.PERPLEXITY,
     )
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -65,21 +65,26 @@ def wanted_reads(
     *,
     prompt: Prompt,
     fingerprint: str,
+    targets: Mapping[str, Sequence[str]] | None = None,
 ) -> pl.DataFrame:
-    """The reads of ``lists``, one row each (``WANTED``).
+    """The reads of ``lists``, one row each (``WANTED``); or one for each target of the query, where these are scored.
 
     Args:
         lists: ``query_id`` and ``doc_ids`` in rank order, best first; an empty list is a read
             without passages.
         queries, corpus: the tables that the ids point into.
+        targets: by query id, the texts that are scored; None where the reader writes or chooses.
     """
     texts = dict(queries.select(QUERY_ID, QUERY).iter_rows())
     passages = {row[0]: row[1:] for row in corpus.select(DOC_ID, TITLE, TEXT).iter_rows()}
 
     def rows() -> Iterator[tuple[str, str, list[str], list[str]]]:
         for query_id, doc_ids in lists.select(QUERY_ID, DOC_IDS).iter_rows():
-            inputs = prompt.render(texts[query_id], [passages[doc_id] for doc_id in doc_ids])
-            yield read_key(fingerprint, inputs), query_id, doc_ids, inputs
+            rendered = prompt.render(texts[query_id], [passages[doc_id] for doc_id in doc_ids])
+            own = [()] if targets is None else [(text,) for text in targets[query_id]]
+            for target in own:
+                inputs = [*rendered, *target]
+                yield read_key(fingerprint, inputs), query_id, doc_ids, inputs
 
     return pl.DataFrame(list(rows()), schema=WANTED, orient="row")
 

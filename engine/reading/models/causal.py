@@ -22,20 +22,19 @@ from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.sharing import common_length
-from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
+from engine.reading.models.targets import PromptRead, PromptReader, scored, with_own
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
 
-class CausalReader:
+class CausalReader(PromptReader):
     """A decoder-only model that continues prompts greedily until a stop string or the end token."""
 
     def __init__(self, spec: ReaderSpec) -> None:
-        self._spec = spec
         self._rule = rule_of(spec)
         self._device = device.prepare(spec)
         # Said wherever something is loaded: unless told, transformers asks, and takes "y" from stdin.
         runs_code = bool(spec.code)
-        self._tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             spec.path, local_files_only=True, trust_remote_code=runs_code
         )
         config = AutoConfig.from_pretrained(
@@ -62,13 +61,13 @@ class CausalReader:
         ends = model.generation_config.eos_token_id
         writer = Writer(
             spec,
-            self._tokenizer,
+            tokenizer,
             frozenset({ends} if isinstance(ends, int) else set(ends or ())),
         )
         positions = int(getattr(config, "max_position_embeddings", 0) or 0)
-        self._longest = positions - max(1, writer.most) if positions else None
-        self._begin = self._encode([""])[0]
-        self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
+        self._positions = positions or batching.UNBOUNDED
+        longest = max(1, positions - max(1, writer.most)) if positions else 0
+        super().__init__(spec, tokenizer, spec.max_input_tokens or longest)
         self._model: PackedModel | PaddedModel = (
             PackedModel(model, writer, self.stats, head=self._head)
             if packs
@@ -88,26 +87,15 @@ class CausalReader:
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
         """Tokenize prompts. See ``engine.reading.protocol.StartingReader``."""
-        texts = ["".join(pieces) for pieces in inputs]
-        heads = self._heads(inputs)
-        prompts = [
-            self._fit(tokens, head, text)
-            for tokens, head, text in zip(self._encode(texts), heads, texts, strict=True)
-        ]
-        return partial(self._continued, prompts, heads)
+        return partial(self._continued, *self._reads(inputs))
 
-    def _continued(self, prompts: list[Fitted], heads: list[list[int]]) -> list[ReadOutput]:
-        outputs = [
-            ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=prompt.length, truncated=True)
-            if prompt.tokens is None
-            else None
-            for prompt in prompts
-        ]
+    def _continued(self, reads: list[PromptRead], heads: list[list[int]]) -> list[ReadOutput]:
+        outputs = [read.refused(self._positions) for read in reads]
         readable = [
             # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
-            (i, TokenizedPrompt(prompt.tokens, common_length(head, prompt.tokens)))
-            for i, (prompt, head) in enumerate(zip(prompts, heads, strict=True))
-            if prompt.tokens is not None
+            (i, TokenizedPrompt(tokens, common_length(head, tokens), read.tokens))
+            for i, (read, head) in enumerate(zip(reads, heads, strict=True))
+            if outputs[i] is None and (tokens := read.prompt.tokens) is not None
         ]
         before = self.stats.memory_halvings
         for places in self._model.batches(
@@ -123,7 +111,7 @@ class CausalReader:
             )
             for place, result in zip(places, results, strict=True):
                 i, _ = readable[place]
-                outputs[i] = _output(prompts[i], result, self._rule)
+                outputs[i] = _output(reads[i], result, self._rule)
         if self.stats.memory_halvings > before:
             # Reads of later calls start smaller: what failed once would fail again, for a while.
             self._allowance.ran_out()
@@ -136,36 +124,17 @@ class CausalReader:
         self.stats.memory_halvings += 1
         self._model.shrink()
 
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        return self._tokenizer(
-            texts, return_attention_mask=False, add_special_tokens=self._spec.special_tokens
-        )["input_ids"]
 
-    def _heads(self, inputs: Sequence[Sequence[str]]) -> list[list[int]]:
-        """The tokens that each prompt shares: of all pieces but the last, or of the template."""
-        texts = ["".join(pieces[:-1]) for pieces in inputs]
-        unique = [text for text in dict.fromkeys(texts) if text]
-        tokens = dict(zip(unique, self._encode(unique), strict=True)) if unique else {}
-        return [tokens.get(text, self._head) for text in texts]
-
-    def _fit(self, tokens: list[int], head: list[int], text: str) -> Fitted:
-        limit = self._spec.max_input_tokens or self._longest
-        return fit(
-            tokens,
-            text,
-            head=head or self._begin,
-            limit=len(tokens) if limit is None else limit,
-            tail_marker=self._spec.tail_marker,
-            encode=lambda tail: self._tokenizer.encode(tail, add_special_tokens=False),
-        )
-
-
-def _output(prompt: Fitted, result: Written | str, rule: Rule) -> ReadOutput:
+def _output(read: PromptRead, result: Written | str, rule: Rule) -> ReadOutput:
+    prompt = read.prompt
     if isinstance(result, str):
         return ReadOutput.failed(result, prompt_tokens=prompt.length)
+    if read.target is not None:
+        return scored(read.target, result.logs, prompt.length, truncated=prompt.truncated)
     tokens, truncated = len(result.tokens), prompt.truncated
     if result.confidence is None:
-        return rule.output(result.text, prompt.length, tokens, truncated=truncated)
+        output = rule.output(result.text, prompt.length, tokens, truncated=truncated)
+        return with_own(output, result.logs)
     return ReadOutput(
         result.text.strip(), prompt.length, tokens, truncated, confidence=result.confidence
     )

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from engine.messages.errors import InputError
 from engine.reading.answers import rule_of
 from engine.reading.models.stops import Stops
+from engine.reading.models.transfer import to_device
 from engine.reading.protocol import ReaderSpec
 
 
@@ -30,10 +32,12 @@ class TokenizedPrompt:
     Attributes:
         tokens: all of it.
         head: how many of its first tokens other prompts begin with, too.
+        target: the tokens behind it that are scored; empty where an answer is written.
     """
 
     tokens: list[int]
     head: int = 0
+    target: Sequence[int] = ()
 
 
 @dataclass
@@ -46,12 +50,16 @@ class Written:
             goes on may not have been looked at yet.
         begun: how many of the tokens were a thought's, once that has ended.
         confidence: see ``ReadOutput``.
+        target: as in ``TokenizedPrompt``; taken in place of the likeliest tokens.
+        logs: the log-probabilities of the tokens taken, the end token's included, where these are asked for.
     """
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     begun: int = 0
     confidence: float | None = None
+    target: Sequence[int] = ()
+    logs: list[float] = field(default_factory=list)
 
 
 def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> list[int]:
@@ -116,6 +124,26 @@ def next_tokens(logits: torch.Tensor) -> list[int]:
     return tokens
 
 
+def scored_tokens(
+    logits: torch.Tensor, forced: Sequence[int] | None
+) -> tuple[list[int], list[float]]:
+    """The next token of each row, and its natural log-probability among all tokens.
+
+    Args:
+        logits: (rows, vocabulary).
+        forced: the tokens; None for those of highest probability.
+
+    Raises:
+        ArithmeticError: some logits are not numbers.
+    """
+    tokens = next_tokens(logits) if forced is None else list(forced)
+    (places,) = to_device(logits.device, np.array(tokens, dtype=np.int64))
+    logs = logits.float().log_softmax(-1).gather(-1, places[:, None])[:, 0].tolist()
+    if any(map(math.isnan, logs)):
+        raise _not_numbers()
+    return tokens, logs
+
+
 def _not_numbers() -> ArithmeticError:
     return ArithmeticError("the model's logits are not numbers; use `dtype` float32 or bfloat16")
 
@@ -136,6 +164,7 @@ class Writer:
         self._most_of_answer = spec.max_new_tokens
         self._choices = spec.choices
         self._first = first_tokens(tokenizer, spec.choices, spec.name)
+        self._scores = spec.scores
         self.most = 0 if spec.choices else spec.most_new_tokens
         self.padding = min(ends, default=0)
 
@@ -152,14 +181,25 @@ class Writer:
                 if answer is not None:
                     answer.text, answer.confidence = text, confidence
             return []
+        if not self._scores:
+            tokens = next_tokens(logits)
+        else:
+            forced = [a.target[len(a.tokens)] if a and a.target else 0 for a in answers]
+            tokens, logs = scored_tokens(logits, forced if self._scores == "target" else None)
+            for answer, log in zip(answers, logs, strict=True):
+                if answer is not None:
+                    answer.logs.append(log)
         return [
             place
-            for place, (answer, token) in enumerate(zip(answers, next_tokens(logits), strict=True))
+            for place, (answer, token) in enumerate(zip(answers, tokens, strict=True))
             if answer is not None and self._take(answer, token)
         ]
 
     def _take(self, answer: Written, token: int) -> bool:
         """Whether an answer goes on with this token."""
+        if answer.target:
+            answer.tokens.append(token)
+            return len(answer.tokens) < len(answer.target)
         if token in self._ends:
             answer.text = self._text(answer)
             return False

@@ -23,10 +23,11 @@ from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.answers import rule_of
-from engine.reading.models.decoding import choose, first_tokens, next_tokens
+from engine.reading.models.decoding import choose, first_tokens, next_tokens, scored_tokens
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.models.stops import Stops
 from engine.reading.models.t5 import T5
+from engine.reading.models.targets import parted, scored, with_own
 from engine.reading.models.tokenizing import Input, longest_input, tokenize
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
@@ -35,8 +36,11 @@ from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 CPU_CHUNK_TOKENS = 2048
 
 
-# A read is its inputs.
-_Read = list[Input]
+class _Read(list[Input]):
+    """A read is its inputs; and where a text is scored, that with its tokens, the end token included."""
+
+    target: str = ""
+    tokens: Sequence[int] = ()
 
 
 class EncoderDecoderReader:
@@ -94,9 +98,14 @@ class EncoderDecoderReader:
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
         """Tokenize inputs, each once. See ``engine.reading.protocol.StartingReader``."""
+        inputs, targets = parted(inputs, self._spec)
         unique = list(dict.fromkeys(text for texts in inputs for text in texts))
         items = dict(zip(unique, self._tokenize(unique), strict=True))
-        return partial(self._generated, [[items[t] for t in texts] for texts in inputs])
+        reads = [_Read(items[text] for text in texts) for texts in inputs]
+        for read, target in zip(reads, targets, strict=True):
+            if target is not None:
+                read.target, read.tokens = target, self._tokenizer.encode(target)
+        return partial(self._generated, reads)
 
     def _generated(self, reads: list[_Read]) -> list[ReadOutput]:
         outputs: list[ReadOutput] = []
@@ -225,16 +234,24 @@ class EncoderDecoderReader:
         written: list[list[int]] = [[] for _ in reads]
         alive = list(range(len(reads)))
         latest = [self._start] * len(reads)
+        logs: list[list[float]] = [[] for _ in reads]
+        given = self._spec.scores == "target"
         while True:
-            tokens = next_tokens(decoding.step(latest))
+            logits = decoding.step(latest)
+            if self._spec.scores:
+                forced = [reads[row].tokens[len(logs[row])] for row in alive] if given else None
+                tokens, of_tokens = scored_tokens(logits, forced)
+                for row, log in zip(alive, of_tokens, strict=True):
+                    logs[row].append(log)
+            else:
+                tokens = next_tokens(logits)
             going: list[int] = []
             for place, (row, token) in enumerate(zip(alive, tokens, strict=True)):
-                if token in self._end_tokens:
+                if token in self._end_tokens and not given:
                     continue
                 written[row].append(token)
-                if len(written[row]) < self._spec.max_new_tokens and not self._stopped(
-                    written[row]
-                ):
+                most = len(reads[row].tokens) or self._spec.max_new_tokens
+                if len(written[row]) < most and (given or not self._stopped(written[row])):
                     going.append(place)
             if not going:
                 break
@@ -243,14 +260,20 @@ class EncoderDecoderReader:
                 alive = [alive[place] for place in going]
             latest = [written[row][-1] for row in alive]
         texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
-        return [
+        outputs = [
             self._rule.output(
                 text,
-                sum(len(item.tokens) for item in read),
+                _prompt_tokens(read),
                 sum(token not in self._special for token in tokens),
                 truncated=any(item.truncated for item in read),
             )
             for read, tokens, text in zip(reads, written, texts, strict=True)
+        ]
+        return [
+            scored(read.target, own, output.prompt_tokens, truncated=output.truncated)
+            if given
+            else with_own(output, own)
+            for read, output, own in zip(reads, outputs, logs, strict=True)
         ]
 
     def _stopped(self, tokens: list[int]) -> bool:
@@ -294,11 +317,13 @@ def _parts(read: _Read, slots: dict[Input, Slot]) -> list[Part]:
 
 
 def _chosen(read: _Read, output: str, confidence: float) -> ReadOutput:
-    tokens = sum(len(item.tokens) for item in read)
     truncated = any(item.truncated for item in read)
-    return ReadOutput(output, tokens, 0, truncated, confidence=confidence)
+    return ReadOutput(output, _prompt_tokens(read), 0, truncated, confidence=confidence)
 
 
 def _failed(read: _Read, reason: str) -> ReadOutput:
-    tokens = sum(len(item.tokens) for item in read)
-    return ReadOutput.failed(reason, prompt_tokens=tokens)
+    return ReadOutput.failed(reason, prompt_tokens=_prompt_tokens(read))
+
+
+def _prompt_tokens(read: _Read) -> int:
+    return sum(len(item.tokens) for item in read)

@@ -112,7 +112,7 @@ class PackedModel:
         taken = 0
         for place in order:
             tokens = asked[place].tokens
-            room = round_up(len(tokens) + self._writer.most)
+            room = round_up(len(tokens) + max(self._writer.most, len(asked[place].target)))
             shared = 0
             if group:  # what it shares with its neighbour may become a separate segment
                 length = sharing.common_length(tokens, asked[group[-1]].tokens)
@@ -130,7 +130,7 @@ class PackedModel:
     def answer(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
         """Continue each text."""
         tokens = [a.tokens for a in asked]
-        written = [Written() for _ in asked]
+        written = [Written(target=a.target) for a in asked]
         cache, offsets, alive = self._prefill(tokens, written, chunk=self._chunk)
         while alive:
             # The last token written is not in the cache yet.
@@ -159,7 +159,8 @@ class PackedModel:
         head = self._head_states()
         done = [min(sharing.common_length(self._head, s), len(s) - 1) for s in sequences]
         parts = sharing.segments(sequences, done)
-        rooms = [round_up(p.end + (self._writer.most if p.whole else 0)) for p in parts]
+        most = max([self._writer.most, *(len(answer.target) for answer in written or ())])
+        rooms = [round_up(p.end + (most if p.whole else 0)) for p in parts]
         *offsets, room = accumulate(rooms, initial=0)
         cache = Cache.empty(room, **self._shape)
         alive: list[int] = []

@@ -56,8 +56,10 @@ class PaddedModel:
         """Take the measured bytes of a probe: of any, and of each of its tokens."""
         self._batch_bytes, self._token_bytes = fixed, per_token
 
-    def cost(self, shared: int) -> batching.MemoryCost:
-        """Bytes of a batch, by what the layers hold; ``shared`` tokens stand before each text."""
+    def cost(self, shared: int, target: int = 0) -> batching.MemoryCost:
+        """Bytes of a batch, by what the layers hold; ``shared`` tokens stand before each text, and so many that are
+        scored behind it at most.
+        """
         config = self._model.config
         item = torch.empty((), dtype=self._model.dtype).element_size()
         heads = config.num_attention_heads
@@ -73,7 +75,7 @@ class PaddedModel:
         mask = item * (1 + heads // groups)
         return batching.MemoryCost(
             # A growing cache is copied once as it grows, hence twice the keys and values.
-            per_row=2 * keys_values * (shared + self._writer.most)
+            per_row=2 * keys_values * (shared + max(self._writer.most, target))
             + 4 * config.vocab_size
             + self._batch_bytes,
             per_token=2 * keys_values + activations + mask * shared,
@@ -93,7 +95,7 @@ class PaddedModel:
             together = list(places)
             for batch in batching.cut_batches(
                 [len(texts[place].tokens) - len(shared) for place in together],
-                cost=self.cost(len(shared)),
+                cost=self.cost(len(shared), max(len(texts[place].target) for place in together)),
                 memory=memory,
                 max_tokens=max_tokens,
             ):
@@ -135,7 +137,7 @@ class PaddedModel:
         self._stats.padded_tokens += rows * length
         self._stats.prompt_tokens += sum(map(len, rest))
 
-        written = [Written() for _ in asked]
+        written = [Written(target=a.target) for a in asked]
         alive = list(range(rows))
         while True:
             logits = self._logits(step, mask, positions, cache)

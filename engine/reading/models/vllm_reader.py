@@ -28,9 +28,9 @@ from engine.machine.batching import MORE_MEMORY
 from engine.messages.errors import InputError
 from engine.reading.answers import rule_of
 from engine.reading.models.decoding import first_tokens
+from engine.reading.models.targets import PromptRead, PromptReader, scored, with_own
 from engine.reading.models.vllm_requests import Asked, RequestsUnderWay
 from engine.reading.models.vllm_support import cache_memory
-from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
 # The share of each of several GPUs that vLLM takes where the user does not say; it looks itself whether that
@@ -52,7 +52,7 @@ class _Running:
 _IN_USE: WeakValueDictionary[tuple[object, ...], _Running] = WeakValueDictionary()
 
 
-class VllmReader:
+class VllmReader(PromptReader):
     """A decoder-only model that vLLM runs in this process.
 
     Readers of one model share vLLM with it. Of two models, one is in a process at a time: vLLM's process
@@ -60,23 +60,21 @@ class VllmReader:
     """
 
     def __init__(self, spec: ReaderSpec) -> None:
-        self._spec = spec
         config = AutoConfig.from_pretrained(
             spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
         )
-        self._tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
         )
         self._running = _running(spec)
         self._engine = self._running.requests.engine
         self._longest = int(self._engine.model_config.max_model_len)
         self.stats = ReaderStats()
-        self._head = self._encode([spec.shared_prefix])[0]  # of no text, the begin token
-        self._first = first_tokens(self._tokenizer, spec.choices, spec.name)
+        self._first = first_tokens(tokenizer, spec.choices, spec.name)
         self._new_tokens = spec.most_new_tokens
         self._rule = rule_of(spec)
         positions = int(getattr(config, "max_position_embeddings", 0) or self._longest)
-        self._limit = spec.max_input_tokens or positions - self._new_tokens
+        super().__init__(spec, tokenizer, spec.max_input_tokens or positions - self._new_tokens)
         self._sampling = SamplingParams(
             temperature=0.0,
             max_tokens=self._new_tokens,
@@ -86,7 +84,10 @@ class VllmReader:
             ignore_eos=True,
             stop_token_ids=_end_tokens(spec.path, config),
             logprob_token_ids=sorted(set(self._first)) or None,
+            logprobs=0 if spec.scores == "own" else None,
         )
+        if spec.scores == "target":  # of the prompt's tokens, of which the last are the target's
+            self._sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's one prompt. See ``engine.reading.protocol.Reader``."""
@@ -94,54 +95,42 @@ class VllmReader:
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
         """Hand prompts to vLLM. See ``engine.reading.protocol.StartingReader``."""
-        texts = ["".join(pieces) for pieces in inputs]
-        prompts = [
-            fit(
-                tokens,
-                text,
-                head=self._encode(["".join(pieces[:-1])])[0] if len(pieces) > 1 else self._head,
-                limit=self._limit,
-                tail_marker=self._spec.tail_marker,
-                encode=lambda tail: self._tokenizer.encode(tail, add_special_tokens=False),
-            )
-            for tokens, text, pieces in zip(self._encode(texts), texts, inputs, strict=True)
-        ]
+        reads, _ = self._reads(inputs)
         tokens = {
-            i: prompt.tokens
-            for i, prompt in enumerate(prompts)
-            if prompt.tokens is not None and self._refused(prompt) is None
+            i: [*read.prompt.tokens, *read.tokens]
+            for i, read in enumerate(reads)
+            if read.prompt.tokens is not None and self._refused(read) is None
         }
-        return partial(self._continued, prompts, self._running.requests.ask(tokens, self._sampling))
+        return partial(self._continued, reads, self._running.requests.ask(tokens, self._sampling))
 
-    def _continued(self, prompts: list[Fitted], asked: Asked) -> list[ReadOutput]:
-        outputs = [self._refused(prompt) for prompt in prompts]
+    def _continued(self, reads: list[PromptRead], asked: Asked) -> list[ReadOutput]:
+        outputs = [self._refused(read) for read in reads]
         for i, result in self._running.requests.results(asked):
             computed = len(asked.prompts[i]) - (result.num_cached_tokens or 0)
             self.stats.prompt_tokens += computed
             self.stats.padded_tokens += computed
-            outputs[i] = self._output(prompts[i], result)
+            outputs[i] = self._output(reads[i], result)
         self.stats.peak_memory = device.peak_memory(self._running.device)
         return [output for output in outputs if output is not None]
 
-    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._tokenizer(
-            list(texts),
-            return_attention_mask=False,
-            add_special_tokens=self._spec.special_tokens,
-        )["input_ids"]
-
-    def _refused(self, prompt: Fitted) -> ReadOutput | None:
+    def _refused(self, read: PromptRead) -> ReadOutput | None:
         """The failed read of a prompt that cannot be read; None where it can."""
-        if prompt.tokens is None:
-            return ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=prompt.length, truncated=True)
+        prompt = read.prompt
+        if (failed := read.refused(self._longest - 1)) is not None:
+            return failed
         if prompt.length + self._new_tokens > self._longest:
             # Cutting it would make outputs depend on the memory at hand.
             reason = f"{prompt.length} tokens, vLLM has room for {self._longest - self._new_tokens}"
             return ReadOutput.failed(f"{reason}; {MORE_MEMORY}", prompt_tokens=prompt.length)
         return None
 
-    def _output(self, prompt: Fitted, result: RequestOutput) -> ReadOutput:
+    def _output(self, read: PromptRead, result: RequestOutput) -> ReadOutput:
         (completion,) = result.outputs
+        prompt = read.prompt
+        if read.target is not None:
+            given = result.prompt_logprobs[-len(read.tokens) :]
+            logs = [of[token].logprob for token, of in zip(read.tokens, given, strict=True)]
+            return scored(read.target, logs, prompt.length, truncated=prompt.truncated)
         if self._first:
             scores = [completion.logprobs[0][token].logprob for token in self._first]
             shares = [math.exp(score - max(scores)) for score in scores]
@@ -157,7 +146,11 @@ class VllmReader:
         if isinstance(completion.stop_reason, int):  # an end token, which is not part of the output
             tokens = tokens[:-1]
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        return self._rule.output(text, prompt.length, len(tokens), truncated=prompt.truncated)
+        output = self._rule.output(text, prompt.length, len(tokens), truncated=prompt.truncated)
+        if self._spec.scores != "own":
+            return output
+        written = zip(completion.token_ids, completion.logprobs, strict=True)
+        return with_own(output, [of_token[token].logprob for token, of_token in written])
 
 
 def _running(spec: ReaderSpec) -> _Running:

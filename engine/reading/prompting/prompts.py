@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from engine.reading.prompting.template import (
     NUMBER,
     PASSAGES,
     QUERY,
+    QUESTION,
     TEXT,
     TITLE,
     Purpose,
@@ -106,6 +107,14 @@ class Prompt:
         spaces = {end[len(end.rstrip()) :] for end in ends}
         return (spaces.pop() if len(spaces) == 1 else "") + literal if literal else ""
 
+    def target(self, text: str) -> str:
+        """A text as the reader would write it behind the prompt: a decoder-only model that continues one begins with
+        a blank; behind a chat template's tail, and in a decoder of its own, nothing stands before it.
+        """
+        return " " * (self.shares_query and not self.template.chat) + self.controls.as_text(
+            text.strip()
+        )
+
     def render(self, query: str, passages: Sequence[tuple[str, str]]) -> list[str]:
         """The inputs of one read: the pieces of one prompt, or one prompt per passage (fused).
 
@@ -187,10 +196,14 @@ def make_prompt(
         InputError: the end of a long prompt could not be told from its passages.
     """
     causal = architecture == "causal"
+    if task == QUESTION:  # which is scored, and no part of the prompt
+        before, after = template.body.around(PASSAGES)
+        literals = (*before.literals, after.literals[0].rstrip())
+        template = replace(template, body=Text(literals, (*before.fields, PASSAGES)))
     most = template.max_new_tokens
     if most is None:
         # A choice is made without decoding; other prompts do as the task's own.
-        chooses = template.choices or task in (JUDGE, ABSTAIN)
+        chooses = template.choices or task in (JUDGE, ABSTAIN, QUESTION)
         usual = None if chooses else read_template(DEFAULT_STYLE[architecture], task)
         most = (usual and usual.max_new_tokens) or 1
     prompt = Prompt(

@@ -23,9 +23,11 @@ from engine.sources.io.yaml_text import read_settings
 
 Task = Literal["short-answer", "claims", "dialogue"]
 # What else a reader is asked: whether a passage is relevant, and whether it would decline to answer.
-Purpose = Task | Literal["judge", "abstain"]
+Purpose = Task | Literal["judge", "abstain", "question"]
 JUDGE: Literal["judge"] = "judge"
 ABSTAIN: Literal["abstain"] = "abstain"
+# What asks for the question that a passage answers; {query} stands last, and is what is scored.
+QUESTION: Literal["question"] = "question"
 Order = Literal["best-first", "best-last"]
 
 QUERY, PASSAGES, TITLE, TEXT, NUMBER = "query", "passages", "title", "text", "number"

@@ -1,0 +1,151 @@
+"""Labels from log-probabilities: of reference answers, of the query, and of what the reader writes itself.
+
+For a query q, a passage d and reference answers y, where p is the reader's probability of a text behind its
+prompt, teacher-forced:
+
+- ``likelihood``: max over y of p(y | q, d) ** (1 / |y|), the probability by token, in [0, 1] (REPLUG, Shi et al.,
+  NAACL 2024, and Atlas, Izacard et al., JMLR 2023, weigh passages by p(y | q, d));
+- ``dig``: max over y of p(y | q, d), less max over y of p(y | q), in [-1, 1] (document information gain, Wang et
+  al., EMNLP 2025, arXiv 2509.12765; without their smoothing of p over windows and their weights of the first tokens);
+- ``pmi``: log p(q | d) - log p(q), in nats (Liu et al., NAACL 2025, arXiv 2411.07773);
+- ``perplexity``: one over the perplexity of the reader's own answer a from d, p(a | q, d) ** (1 / |a|), in (0, 1].
+
+A read that failed counts as a probability of 0; with ``pmi`` its passage has label 0.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import polars as pl
+
+from engine import tables
+from engine.labels import erag
+from engine.labels.annotator import (
+    Annotator,
+    Ask,
+    EvaluationSettings,
+    Labelled,
+    Material,
+    Role,
+    Scale,
+    Scored,
+)
+from engine.labels.traces import trace_judge
+from engine.reading.prompting.template import QUESTION, styles
+from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, LABEL, OUTPUT_TOKENS, QUERY_ID, VALUE
+
+_ANSWERS = Role("score", "the reader that scores answers", "score", is_readers=True)
+_QUESTIONS = Role("question", "the reader that scores questions", "question", is_readers=True)
+_OWN = Role("own", "the reader that weighs its answers", "own_answers", is_readers=True)
+
+_BY_TOKEN = pl.col(CONFIDENCE).fill_null(0.0)
+_WHOLE = _BY_TOKEN.pow(pl.col(OUTPUT_TOKENS))
+# Finite, whatever underflowed.
+_LOG = pl.col(OUTPUT_TOKENS) * pl.col(CONFIDENCE).clip(lower_bound=1e-300).log()
+CLOSED = "closed"
+# What a passage adds to the value without any.
+GAINED = pl.col(VALUE) - pl.col(CLOSED)
+
+
+def best(reads: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
+    """Of each query and passage (or none) the read whose ``value`` is the largest, in the order of the reads."""
+    passage = pl.col(DOC_IDS).list.first().fill_null("")
+    named, pair = reads.with_columns(passage.alias(DOC_ID), value.alias(VALUE)), [QUERY_ID, DOC_ID]
+    most = pl.col(VALUE).max().over(pair)
+    of_most = named.filter((pl.col(VALUE) == most) | most.is_null())
+    return of_most.unique(pair, keep="first", maintain_order=True)
+
+
+def with_closed(reads: pl.DataFrame, closed: pl.DataFrame) -> pl.DataFrame:
+    """The same rows, with the query's ``value`` without a passage as ``closed``."""
+    known = closed.select(QUERY_ID, pl.col(VALUE).alias(CLOSED))
+    return reads.join(known, on=QUERY_ID, how="left", maintain_order="left")
+
+
+def labels_of(name: str, valued: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
+    """Labels table of an annotator, of rows with ``query_id`` and ``doc_id``; 0 where the value is null."""
+    annotator, label = pl.lit(name).alias(tables.ANNOTATOR), value.fill_null(0.0).alias(LABEL)
+    return valued.select(QUERY_ID, DOC_ID, annotator, label).select(list(tables.LABELS))
+
+
+def _label(name: str, value: pl.Expr, material: Material) -> Labelled:
+    valued, label = best(material.reads, value), pl.col(VALUE)
+    if not material.closed.is_empty():
+        valued, label = with_closed(valued, best(material.closed, value)), GAINED
+    labels = labels_of(name, valued, label)
+    return Labelled(labels, trace_judge(labels, valued))
+
+
+def _by_token(reads: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
+    return reads.select(_BY_TOKEN)[CONFIDENCE]
+
+
+def _asks(role: Role, scores: Scored, closed: bool, settings: EvaluationSettings) -> Ask:
+    reader, other = settings.reader, settings.options(erag.Options).erag_reader
+    if scores == "query":
+        prompt = reader.prompt if reader.prompt in styles(QUESTION) else None
+        how: dict[str, Any] = {"task": QUESTION, "prompt": prompt, "augmentation": "in-prompt"}
+    else:
+        augmentation = reader.augmentation if other is None else None
+        how = {"task": reader.task, "prompt": reader.prompt, "augmentation": augmentation}
+    model = other or reader.reader
+    return Ask(role=role, model=model, value=_by_token, scores=scores, closed=closed, **how)
+
+
+def _annotator(
+    name: str,
+    meaning: str,
+    value: pl.Expr,
+    scale: Scale,
+    role: Role,
+    scores: Scored,
+    closed: bool = False,
+) -> Annotator:
+    return Annotator(
+        name=name,
+        meaning=meaning,
+        label=partial(_label, name, value),
+        uses_options_of=(erag.NAME,),
+        needs_answers=scores == "answers",
+        role=role,
+        asks=partial(_asks, role, scores, closed),
+        scale=lambda settings: scale,
+    )
+
+
+LIKELIHOOD = _annotator(
+    "likelihood",
+    "the probability by token of the likeliest reference answer, given the passage",
+    _BY_TOKEN,
+    Scale(graded="likelihoods of answers"),
+    _ANSWERS,
+    "answers",
+)
+DIG = _annotator(
+    "dig",
+    "how much more likely a reference answer is with the passage than without",
+    _WHOLE,
+    Scale(graded="document information gains"),
+    _ANSWERS,
+    "answers",
+    closed=True,
+)
+PMI = _annotator(
+    "pmi",
+    "above 0 if the query is likelier given the passage than alone",
+    _LOG,
+    Scale(utilities=True),
+    _QUESTIONS,
+    "query",
+    closed=True,
+)
+PERPLEXITY = _annotator(
+    "perplexity",
+    "how sure the reader is of its own answer from the passage: one over its perplexity",
+    _BY_TOKEN,
+    Scale(graded="inverse perplexities"),
+    _OWN,
+    "own",
+)

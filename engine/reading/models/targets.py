@@ -1,0 +1,137 @@
+"""Score given texts: which tokens they are behind a prompt, and what a reader's read of one gives."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engine.reading.models.decoding import Tokenizer
+from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
+from engine.reading.protocol import ReaderSpec, ReadOutput
+
+_UNSCORED = "what is scored has no tokens, or does not fit behind the prompt"
+
+
+@dataclass(frozen=True)
+class PromptRead:
+    """A read of a decoder-only model.
+
+    Attributes:
+        prompt: its tokens.
+        target: the text that is scored; None where an answer is written.
+        tokens: those of the target.
+    """
+
+    prompt: Fitted
+    target: str | None = None
+    tokens: Sequence[int] = ()
+
+    def refused(self, most: int) -> ReadOutput | None:
+        """The failed read of what cannot be read, within ``most`` tokens with the target; None where it can."""
+        length = self.prompt.length
+        if self.prompt.tokens is None:
+            return ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=length, truncated=True)
+        if self.target is not None and not 0 < len(self.tokens) <= most - length:
+            return ReadOutput.failed(_UNSCORED, prompt_tokens=length)
+        return None
+
+
+class PromptReader:
+    """What readers of one prompt have in common: inputs become tokens, cut where they are too long.
+
+    Args:
+        limit: tokens of the longest prompt; 0 for none.
+    """
+
+    def __init__(self, spec: ReaderSpec, tokenizer: Any, limit: int) -> None:
+        self._spec = spec
+        self._tokenizer = tokenizer
+        self._limit = limit
+        self._begin = self._encode([""])[0]
+        self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
+
+    def _reads(self, inputs: Sequence[Sequence[str]]) -> tuple[list[PromptRead], list[list[int]]]:
+        """The reads of these inputs, and the tokens that the prompt of each begins with as others do."""
+        inputs, targets = parted(inputs, self._spec)
+        texts, heads = ["".join(pieces) for pieces in inputs], self._heads(inputs)
+        encoded = self._encoded(texts)  # several targets may follow one prompt
+        prompts = [
+            self._fit(encoded[text], head, text) for head, text in zip(heads, texts, strict=True)
+        ]
+        return [
+            PromptRead(
+                prompt,
+                target,
+                () if target is None else target_tokens(self._tokenizer, text, target),
+            )
+            for text, target, prompt in zip(texts, targets, prompts, strict=True)
+        ], heads
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        special = self._spec.special_tokens
+        encoded = self._tokenizer(texts, return_attention_mask=False, add_special_tokens=special)
+        tokens: list[list[int]] = encoded["input_ids"]
+        return tokens
+
+    def _encoded(self, texts: Sequence[str]) -> dict[str, list[int]]:
+        unique = list({"", *texts})
+        return dict(zip(unique, self._encode(unique), strict=True))
+
+    def _heads(self, inputs: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The tokens that each prompt shares: of all pieces but the last, or of the template."""
+        texts = ["".join(pieces[:-1]) for pieces in inputs]
+        tokens = self._encoded(texts)
+        return [tokens[text] if text else self._head for text in texts]
+
+    def _fit(self, tokens: list[int], head: list[int], text: str) -> Fitted:
+        return fit(
+            tokens,
+            text,
+            head=head or self._begin,
+            limit=self._limit or len(tokens),
+            tail_marker=self._spec.tail_marker,
+            encode=lambda tail: self._tokenizer.encode(tail, add_special_tokens=False),
+        )
+
+
+def parted(
+    inputs: Sequence[Sequence[str]], spec: ReaderSpec
+) -> tuple[list[Sequence[str]], list[str] | list[None]]:
+    """The prompts of reads, and their targets, which stand behind these; None where a reader writes."""
+    if spec.scores != "target":
+        return list(inputs), [None] * len(inputs)
+    return [pieces[:-1] for pieces in inputs], [pieces[-1] for pieces in inputs]
+
+
+def target_tokens(tokenizer: Tokenizer, prompt: str, target: str) -> list[int]:
+    """The tokens of a target as they follow a prompt: those behind the prompt's last word in the encoding of both.
+
+    Where a token reaches across the end of the prompt, which no reader that is given the prompt's tokens would
+    write, the target is encoded alone.
+    """
+    found = re.search(r"\S*\s*\Z", prompt)
+    word = found[0] if found else ""
+    before = tokenizer.encode(word, add_special_tokens=False)
+    both = tokenizer.encode(word + target, add_special_tokens=False)
+    if both[: len(before)] == before:
+        return both[len(before) :]
+    return tokenizer.encode(target, add_special_tokens=False)
+
+
+def scored(
+    target: str, logs: Sequence[float], prompt_tokens: int, *, truncated: bool
+) -> ReadOutput:
+    """The output of a read that scored a target, by the natural log-probability of each of its tokens."""
+    probability = math.exp(math.fsum(logs) / len(logs))
+    text = target.strip()
+    return ReadOutput(text, prompt_tokens, len(logs), truncated, confidence=probability)
+
+
+def with_own(output: ReadOutput, logs: Sequence[float]) -> ReadOutput:
+    """The output of a read in which a text was written; with its probability by token where that was asked for."""
+    if output.failure is not None or not logs:
+        return output
+    return replace(output, confidence=math.exp(math.fsum(logs) / len(logs)))
