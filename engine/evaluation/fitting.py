@@ -12,8 +12,19 @@ from engine.messages.notes import Note, count_note
 from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Listed
 from engine.sources.queries.read import QuerySet
+from engine.sources.runs.texts import ID, with_ids
 from engine.sources.strangers import count_strangers, refuse_strangers
-from engine.tables import ARTICLE_ID, DOC_ID, PROVENANCE, QUERY, QUERY_ID, SHOWN, TEXT, TITLE
+from engine.tables import (
+    ARTICLE_ID,
+    BY_TEXT,
+    DOC_ID,
+    PROVENANCE,
+    QUERY,
+    QUERY_ID,
+    SHOWN,
+    TEXT,
+    TITLE,
+)
 
 IDENTICAL = "identical_ids"
 
@@ -68,7 +79,11 @@ class Judgments:
         )
         known = some if self.corpus is not None else some.clear()  # of none, nothing is refused
         of_file = "" if self.queries_file is None else f" of {self.queries_file}"
-        for name, table in self.tables.items():
+        texts = self.query_set.table.select(
+            pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID)
+        )
+        for name, given in self.tables.items():
+            table = with_ids(given, texts, QUERY_ID) if BY_TEXT in given.columns else given
             path, asked = self.paths[name], self.queries[QUERY_ID]
             what = f"judges none of the {{}} [query|queries]{of_file}"
             remedy = "give the judgments of these queries"
@@ -94,7 +109,9 @@ class Judgments:
 
 
 def _documents(table: pl.DataFrame) -> pl.Series:
-    """The documents that a table of judgments is about."""
+    """The documents that a table of judgments is about; of judged texts nobody knows."""
+    if BY_TEXT in table.columns:
+        return table[DOC_ID].clear()
     return table[DOC_ID] if DOC_ID in table.columns else table[SHOWN].explode().drop_nulls()
 
 

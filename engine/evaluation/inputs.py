@@ -27,7 +27,18 @@ from engine.sources.passages.listed import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.edits import PerturbedRun
 from engine.sources.runs.texts import Together, read_runs_with_texts
-from engine.tables import ANSWERS, ARTICLE_ID, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
+from engine.tables import (
+    ANSWERS,
+    ARTICLE_ID,
+    BY_TEXT,
+    DOC_ID,
+    QUERY,
+    QUERY_ID,
+    RANK,
+    RUN,
+    TEXT,
+    TITLE,
+)
 
 WRITTEN_PASSAGES = "written_passage_lists"
 _EMPTY_PASSAGES = "empty_passages"
@@ -78,7 +89,7 @@ class InputFiles(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = {**self.tables, "edits": self.edits, "skip_bad": self.skip_bad or None}
+        given = {"edits": self.edits, "skip_bad": self.skip_bad or None}
         if self.corpora and (name := next((one for one in given if given[one]), None)):
             raise InputError(f"`{name}` with several corpora", "leave it out, or give one `corpus`")
 
@@ -187,7 +198,7 @@ def check_inputs(
     query_set, queries, lists, carried = listed_queries(
         files, k=k, parts_of=parts_of, on_rows=on_rows, given=given
     )
-    judged = {name: input_tables()[name].read(path) for name, path in files.tables.items()}
+    judged = _judged(files)
     judgments = Judgments(
         query_set=query_set,
         queries=queries,
@@ -253,6 +264,19 @@ class Given(NamedTuple):
     query_set: QuerySet
     runs: Together
     tables: Mapping[str, pl.DataFrame]
+
+
+def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
+    """The tables that annotators need; refused where they name documents of one corpus beside several."""
+    judged = {name: input_tables()[name].read(path) for name, path in files.tables.items()}
+    by_id = [name for name, table in judged.items() if BY_TEXT not in table.columns]
+    if files.corpora and by_id:
+        raise InputError(
+            f"`{by_id[0]}` names documents of one corpus, beside several",
+            "judge texts (docs/guide/chunking.md), or give one `corpus`",
+            path=files.tables[by_id[0]],
+        )
+    return judged
 
 
 class ListedQueries(NamedTuple):

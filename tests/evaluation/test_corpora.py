@@ -28,6 +28,7 @@ def folder(tmp_path, monkeypatch):
         Path(f"{name}.jsonl").write_text("\n".join(rows))
         lines = [f"q Q0 {one} {rank} {-rank} bm25\n" for rank, one in enumerate(RUNS[name], 1)]
         Path(f"{name}.trec").write_text("".join(lines))
+    Path("q.txt").write_text("q 0 a-0 1\n")
     return tmp_path
 
 
@@ -70,7 +71,7 @@ def test_shards_have_the_same(folder):
         (lambda: read_inputs(files("short.trec@short", "short.trec@short"), k=3), "called 'bm25@short', as is"),
         (lambda: files("short.trec@short", edits="e.jsonl"), "`edits` with several corpora"),
         (lambda: files("short.trec@short", skip_bad=1), "`skip_bad` with several corpora"),
-        (lambda: files("short.trec@short", tables={"qrels": "q.txt"}), "`qrels` with several corpora"),
+        (lambda: read_inputs(files("short.trec@short", tables={"qrels": "q.txt"}), k=3), "q.txt: `qrels` names documents of one"),
     ],
 )  # fmt: skip
 def test_what_belongs_to_no_corpus_for_certain_is_refused(folder, make, message):

@@ -16,13 +16,14 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set, records_of
-from engine.sources.fields import first_of
+from engine.sources.fields import QUERY_FIELDS, first_of, list_in
 from engine.sources.io.files import atomic_path, is_text, write_parquet
-from engine.sources.io.lines import read_lines
+from engine.sources.io.json_records import read_json_records
+from engine.sources.io.lines import read_json_document, read_lines, start_of
 from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import read_parquet
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
-from engine.tables import DOC_ID, LABEL, QUERY_ID
+from engine.tables import BY_TEXT, DOC_ID, LABEL, QUERY_ID
 
 _WHAT = (
     'qrels: TREC lines "query 0 document label", BEIR\'s "query-id corpus-id score", Parquet, or JSON '
@@ -31,6 +32,8 @@ _WHAT = (
 _QUERY_IDS = ("query_id", "query-id", "qid")
 _DOC_IDS = ("doc_id", "corpus-id", "docid")
 _LABELS = ("label", "relevance", "score")
+# What tells judged texts without ids: in records of ragas, and below ``queries`` in one document.
+_CONTEXTS, _RELEVANT = "reference_contexts", "relevant_docs"
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 
 
@@ -43,7 +46,9 @@ def read_qrels(path: Location) -> pl.DataFrame:
 
     A text file whose first line is ``query-id corpus-id score`` is BEIR's, split at tabs; a file
     that starts with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval,
-    ranx). Labels are numbers (whole numbers in TREC's collections); a label below 0 means that a
+    ranx). Texts without ids are ragas' ``reference_contexts``, with a label of 1, or the ``relevant_docs`` of ``{"queries":
+    [{"text": …, "relevant_docs": [{"doc": text, "relevance": number}]}]}``: they stand in ``doc_id``, the texts of queries in
+    ``query_id``, and the column ``by_text`` says so. Labels are numbers (whole numbers in TREC's collections); a label below 0 means that a
     passage was pooled but not judged.
 
     Raises:
@@ -56,6 +61,9 @@ def read_qrels(path: Location) -> pl.DataFrame:
     if suffix_of(path) == ".parquet":
         frame = tables.conform(read_parquet(path, tables.QRELS), tables.QRELS, path)
         return qrels_of(path, ((None, row) for row in frame.iter_rows(named=True)))
+    start = start_of(path, _WHAT)
+    if any(f'"{name}"'.encode() in start for name in (_CONTEXTS, _RELEVANT)):
+        return qrels_of(path, _in_texts(path)).with_columns(pl.lit(True).alias(BY_TEXT))
     return qrels_of(path, _in_dictionary(path) if is_dictionary(path, _WHAT) else _in_lines(path))
 
 
@@ -142,6 +150,21 @@ def qrels_of(
         raise InputError("holds no judgments", f"give {_WHAT}", path=path)
     found = [(*pair, label) for pair, (label, _) in rows.items()]
     return pl.DataFrame(found, schema=tables.QRELS, orient="row")
+
+
+def _in_texts(path: Location) -> Iterator[tuple[int | None, dict[str, Any]]]:
+    records: Iterable[tuple[int | None, Any]] = read_json_records(path, _WHAT)
+    with contextlib.suppress(InputError):  # several lines are no document
+        document = read_json_document(path, _WHAT)
+        if isinstance(document, dict) and (queries := list_in(document, ("queries",))):
+            records = [(None, query) for query in queries]
+    for line, record in records:
+        if not isinstance(record, dict):
+            raise InputError(f"{quoted(record)} is not a query", f"give {_WHAT}", path=path)
+        for judged in list_in(record, (_RELEVANT, _CONTEXTS)) or ():
+            one = judged if isinstance(judged, dict) else {"doc": judged}
+            about = {DOC_ID: one.get("doc"), LABEL: one.get("relevance", 1)}
+            yield line, {QUERY_ID: first_of(record, QUERY_FIELDS), **about}
 
 
 def _in_dictionary(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:

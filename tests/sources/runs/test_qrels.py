@@ -103,3 +103,40 @@ def test_qrels_that_trec_text_cannot_represent_are_not_written(tmp_path, row):
     with pytest.raises(InputError, match="write the judgments as .parquet"):
         write_qrels(table, tmp_path / "j.trec")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"user_input": "who", "reference_contexts": ["Ann is.", "Bo was."]}\n{"user_input": "why", "reference_contexts": []}\n',
+        '[{"user_input": "who", "reference_contexts": "[\'Ann is.\', \'Bo was.\']"}]',
+        '{"prompt": "say {query}", "queries": [{"id": 1, "text": "who",\n "relevant_docs": '
+        '[{"doc": "Ann is.", "relevance": 1}, {"doc": "Bo was.", "relevance": 1}]}]}',
+        '{"query": "who", "relevant_docs": ["Ann is.", "Bo was."]}',
+    ],
+)
+def test_judged_texts_stand_for_documents(tmp_path, text):
+    path = tmp_path / "judged.json"
+    path.write_text(text)
+    expected = [("who", "Ann is.", 1.0, True), ("who", "Bo was.", 1.0, True)]
+    assert read_qrels(path).rows() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"queries": ["relevant_docs"]}', "'relevant_docs' is not a query"),
+        ('{"query": "who", "relevant_docs": [{"doc": null}]}', ":1: the id None of a judgment"),
+        (
+            '{"query": "who", "relevant_docs": [{"doc": "a b", "relevance": "much"}]}',
+            "label 'much'",
+        ),
+        ('{"query": "who", "relevant_docs": []}', "holds no judgments"),
+        ('{"query": "who", "relevant_docs": [', ":1:.*JSON"),
+    ],
+)
+def test_judged_texts_that_cannot_be_used_are_refused(tmp_path, text, words):
+    path = tmp_path / "judged.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_qrels(path)
