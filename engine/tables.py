@@ -61,6 +61,8 @@ METHOD = "method"
 READER = "reader"
 AUGMENTATION = "augmentation"
 LABELS_BY = "labels_by"
+FIGURE = "figure"
+PLACE = "place"
 LABELS_BY_B = "labels_by_b"
 SOURCE = "source"
 CLUSTER = "cluster"
@@ -365,6 +367,18 @@ RUN_PAIRS: Schema = {
     END_TO_END_N: pl.Int64(),
     # Share of the resamples in which both differences name the same winner.
     AGREEMENT: pl.Float64(),
+}
+# Of a list that is read whole, in its order, the reader's own labels (eRAG's); null where none was made.
+LABEL_LISTS: Schema = {
+    RUN: pl.String(),
+    QUERY_ID: pl.String(),
+    LABEL: pl.List(pl.Float64()),
+}
+# What these labels cannot see of the lists' scores, and how the label at each place agrees with them.
+UNSEEN: Schema = {FIGURE if name == PROBABILITY else name: kind for name, kind in DUAL.items()}
+BY_PLACE: Schema = {
+    **{RUN: pl.String(), K: pl.Int64(), PLACE: pl.Int64(), N: pl.Int64(), LABEL: pl.Float64()},
+    **{name: CORRELATIONS[name] for name in (RHO, low_of(RHO), high_of(RHO), METHOD, NOTE)},
 }
 COVERAGE: Schema = {
     # Clusters of user and evaluation queries. Similarities are cosines.

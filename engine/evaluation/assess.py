@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -32,6 +32,7 @@ from engine.reading.repetition import RepeatabilityCheck
 from engine.statistics.choice import primary_measures
 from engine.statistics.comparison import RESAMPLING, STUDENTIZED
 from engine.statistics.sampled_lists import means as sampled_means
+from engine.statistics.single_labels import by_place, unseen
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
     ANNOTATOR,
@@ -152,6 +153,8 @@ def conclude(
         largest=largest,
         clusters=clusters,
     )
+    against = scored.label_lists, downstream, settings.bootstrap.of_fixed_n, clusters
+    statistics = replace(statistics, unseen=unseen(*against), by_place=by_place(*against))
     return Evaluation(
         settings=settings,
         shards=shards,

@@ -44,7 +44,7 @@ _NO_PASSAGES = {
     "traces": tables.empty(tables.TRACES),
     "reads": tables.empty(tables.READS),
 }
-_OF_QUERIES = ("query_scores", "reordered", "downstream", "undefined")
+_OF_QUERIES = ("query_scores", "reordered", "downstream", "undefined", "label_lists")
 # The fields of ``Scored`` that a manifest has as they are, and the key of each.
 _SMALL = {
     "labelled_queries": "judged",

@@ -57,7 +57,7 @@ class Scored:
         labels, traces, reads: tables of all listed passages; empty in what was merged.
         further: further tables, or the outcomes that they are concluded from, by the name of the table; in
             what was merged the latter alone.
-        query_scores, undefined, downstream: see ``engine.tables``.
+        query_scores, undefined, downstream, label_lists: see ``engine.tables``.
         reordered: scores with equal scores in another order (``ranking.ties.REORDERED``).
         labelled_queries: of how many queries each annotator labelled something.
         real_valued: annotators of whose labels some lie between whole numbers.
@@ -80,6 +80,7 @@ class Scored:
     reordered: pl.DataFrame
     undefined: pl.DataFrame
     downstream: pl.DataFrame
+    label_lists: pl.DataFrame
     labelled_queries: Mapping[str, int] = field(default_factory=dict)
     real_valued: tuple[str, ...] = ()
     largest: Mapping[str, float] = field(default_factory=dict)
@@ -129,6 +130,7 @@ def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored
         reordered=pl.concat([scored[name].reordered for name in names]),
         undefined=pl.concat([scored[name].undefined for name in names]),
         downstream=downstream,
+        label_lists=_label_lists(prepared, labelled, left_out),
         labelled_queries={name: scored[name].labelled_queries for name in names},
         real_valued=tuple(name for name in names if scored[name].real_valued),
         largest={name: scored[name].largest for name in names},
@@ -202,6 +204,7 @@ def merge(
         downstream=downstream.sort(
             pl.col(RUN).replace_strict(_places(list(runs)), default=0), maintain_order=True
         ),
+        label_lists=pl.concat(part.label_lists for part in parts),
         labelled_queries={
             name: sum(part.labelled_queries[name] for part in parts) for name in annotators
         },
@@ -312,6 +315,23 @@ def _downstream(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataF
     if settings.running.failed_reads == "skip":
         return scores.filter(scored[FAILURE].is_null())
     return scores
+
+
+def _label_lists(
+    prepared: Prepared, labelled: Mapping[str, Labelled], left_out: Mapping[str, list[str]]
+) -> pl.DataFrame:
+    """``tables.LABEL_LISTS``: no rows where no labels are the reader's own."""
+    lists = prepared.lists.explode(DOC_IDS)  # of an empty list: a row of null
+    for own in prepared.settings.resolved.annotators:
+        if own.is_the_readers:
+            labels = labelled[own.name].labels.rename({DOC_ID: DOC_IDS})
+            return (
+                lists.filter(~pl.col(QUERY_ID).is_in(left_out[own.name]))
+                .join(labels, on=[QUERY_ID, DOC_IDS], how="left", maintain_order="left")
+                .group_by(RUN, QUERY_ID, maintain_order=True)
+                .agg(pl.col(LABEL).filter(pl.col(DOC_IDS).is_not_null()))
+            )
+    return tables.empty(tables.LABEL_LISTS)
 
 
 def _notes(prepared: Prepared, labelled: Mapping[str, Labelled]) -> Iterator[Note]:

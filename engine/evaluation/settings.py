@@ -149,7 +149,7 @@ _PARTS = ("reader", "ranking", "bootstrap", "running", "api")
 # The tables that every evaluation leaves.
 _WRITTEN = (
     "labels", "query_scores", "downstream", "reads", "traces",
-    "correlations", "comparisons", "systems", "run_pairs",
+    "correlations", "comparisons", "systems", "run_pairs", "unseen", "by_place",
 )  # fmt: skip
 
 

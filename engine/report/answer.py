@@ -18,7 +18,7 @@ from engine.evaluation.inputs import WRITTEN_PASSAGES
 from engine.evaluation.rounds import STOPPED
 from engine.evaluation.score import UNREAD
 from engine.messages.wording import counted
-from engine.report import grids, header, layout, printed, verdict
+from engine.report import blind_spots, grids, header, layout, printed, verdict
 from engine.report.findings import Findings, costs_of, costs_together
 from engine.report.page.render import where_to_look
 from engine.sources.queries.read import WRITTEN_LISTS
@@ -45,6 +45,7 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
         agreement = grids.agreement(findings, _MOST_ANNOTATORS)
         below += ["", layout.terminal_table(agreement, short=True)]
         below += [*filter(None, [agreement.caption]), *_undefined(findings)]
+        below += blind_spots.advice(findings)
     below += ["", *_of_study(findings), *_costs(findings), *printed.asked_for(findings)]
     below += _notes(findings)
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")

@@ -36,11 +36,9 @@ from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N, high_of, 
 SUMMARY = "summary.json"
 # The tables of every evaluation, of every evaluation's statistics, and of every study.
 TABLES = ("labels", "query_scores", "downstream", "traces", "reads")
-STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
+STATISTICS = ("correlations", "comparisons", "systems", "run_pairs", "unseen", "by_place")
 STUDY = ("conditions", "readers", "reader_comparisons")
 Costs = TypeVar("Costs", KindCosts, ReadingCosts)
-# The least end-to-end score that a page calls a success: of scores between 0 and 1, one half.
-SUCCESS = 0.5
 _REMEDY = "name the folder that `erag evaluate` or `erag coverage` wrote"
 
 

@@ -16,7 +16,7 @@ from engine.evaluation.workload import WITHOUT_EFFECT
 from engine.messages.checked import fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, listed
-from engine.report.findings import SUCCESS, SUMMARY, Findings, read_findings
+from engine.report.findings import SUMMARY, Findings, read_findings
 from engine.report.study_report import short_names
 from engine.report.verdict import sentences_on
 from engine.statistics.cells import clusters_of
@@ -24,6 +24,7 @@ from engine.statistics.choice import choose
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.non_inferiority import NonInferiority, non_inferiority
 from engine.statistics.runs import RunScores, comparer, unit
+from engine.statistics.single_labels import SUCCESS
 from engine.tables import ANSWERS, EVALUATED_QUERIES, OUTPUT, QUERY, QUERY_ID, RUN, RUN_B, VALUE
 
 # What a gate wants to be the same.

@@ -14,7 +14,7 @@ from rich.table import Table
 from engine import tables
 from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import counted, number
-from engine.report import grids, header, layout, study_report, verdict
+from engine.report import blind_spots, grids, header, layout, study_report, verdict
 from engine.report.findings import Findings
 from engine.report.layout import Grid, terminal_table
 from engine.report.page.render import where_to_look
@@ -80,6 +80,8 @@ def full_tables(findings: Findings) -> list[Table]:
     shown = [
         _means_and_correlations(findings),
         _reach(findings),
+        blind_spots.unseen(findings),
+        blind_spots.by_place(findings),
         _differences(annotators, findings),
         _differences(of_first, findings, among_runs=True),
         _means_of_runs(findings),

@@ -92,6 +92,8 @@ def summarize(
             "comparisons": evaluation.statistics.comparisons.to_dicts(),
             "systems": evaluation.statistics.systems.to_dicts(),
             "run_pairs": evaluation.statistics.run_pairs.to_dicts(),
+            "unseen": evaluation.statistics.unseen.to_dicts(),
+            "by_place": evaluation.statistics.by_place.to_dicts(),
             "verdict": verdict.summarize_verdict(evaluation),
             **{
                 table.name: evaluation.further_table(table.name).to_dicts()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from operator import eq
 
 import polars as pl
@@ -23,6 +23,8 @@ from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, TAU, K
 class Statistics:
     """The tables ``correlations``, ``comparisons``, ``systems`` and ``run_pairs``, and the choice that follows.
 
+    An evaluation adds ``unseen`` and ``by_place`` (``statistics.single_labels``).
+
     Attributes:
         choice: which run to choose, and how certain that is; None where there is only one.
     """
@@ -32,6 +34,8 @@ class Statistics:
     systems: pl.DataFrame
     run_pairs: pl.DataFrame
     choice: Choice | None
+    unseen: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.UNSEEN))
+    by_place: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.BY_PLACE))
 
 
 def analyse(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from engine.messages.wording import cut
-from engine.report import grids, header, verdict
+from engine.report import blind_spots, grids, header, verdict
 from engine.report.findings import Findings, costs_together
 from engine.report.layout import Grid, calls_line
 from engine.report.page.content import Answer, sentence
@@ -45,6 +45,9 @@ def overview_grids(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[
         yield slices_grid(findings, made)
     if findings.wholes and findings.annotators:
         yield _agreement(findings)
+        yield from (
+            g for g in (blind_spots.unseen(findings), blind_spots.by_place(findings)) if g.rows
+        )
     if findings.summary.get("outputs"):
         yield _outputs(findings)
     costs = grids.costs(findings)

@@ -14,10 +14,11 @@ import polars as pl
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import cut
-from engine.report.findings import SUCCESS, Findings
+from engine.report.findings import Findings
 from engine.report.grids import labelling
 from engine.report.page.calls import Calls, prompts_of
 from engine.report.page.slices import Slices
+from engine.statistics.single_labels import SUCCESS
 from engine.tables import (
     ANNOTATOR,
     ANSWER,

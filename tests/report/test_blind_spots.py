@@ -1,0 +1,104 @@
+"""What the answer and the page say of what single labels cannot see, and of where passages stand."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from engine import tables
+from engine.report import blind_spots
+from engine.report.findings import Findings
+
+NAN = float("nan")
+IN_PROMPT = {"best_last": True, "fused": False}
+
+
+def found(right=(1, 0.0004, 0.08), wrong=(14, 0.12, 0.34), rhos=(), n=64, prompt=IN_PROMPT, taus=(0.4, 0.6)):  # fmt: skip
+    """Findings of a run: counts with their bounds, and rho with its bounds by place."""
+    counts = {"wrong_despite_label": wrong, "right_without_label": right}
+    unseen = [
+        ("bm25", 3, n, name, count / n, low, high, "")
+        for name, (count, low, high) in counts.items()
+    ]
+    for name, tau in zip(("tau_learned", "tau_ceiling"), taus, strict=True):
+        unseen.append(("bm25", 3, n, name, tau, NAN, NAN, "undefined: a reason" * (tau != tau)))
+    places = [
+        ("bm25", 3, place, n, 0.1, *rho, "percentile" if rho[0] == rho[0] else "", "" if rho[0] == rho[0] else "undefined: the label is 0 for every query")
+        for place, rho in enumerate(rhos, 1)
+    ]  # fmt: skip
+    held = {
+        "unseen": pl.DataFrame(unseen, tables.UNSEEN, orient="row"),
+        "by_place": pl.DataFrame(places, tables.BY_PLACE, orient="row"),
+    }
+    settings = {"resamples": 100, "confidence": 0.95, "seed": 0}
+    summary = {
+        "configuration": settings,
+        "means": [{"run": "bm25"}],
+        "end_to_end": [],
+        "verdict": None,
+        "reader": {"prompt_parts": prompt},
+    }
+    return Findings(summary, Path(), None, held)
+
+
+def test_the_answer_says_in_words_what_labels_miss_where_that_is_certainly_much():
+    assert blind_spots.advice(found()) == [
+        "14 of 64 lists are wrong though one of their passages alone gives a right answer: "
+        "the others distract the reader (0.22 [0.12, 0.34])"
+    ]
+    assert blind_spots.advice(found(wrong=(4, 0.02, 0.15))) == []
+    # Without intervals the shares themselves decide.
+    assert len(blind_spots.advice(found(right=(5, NAN, NAN), wrong=(1, NAN, NAN)))) == 1
+    assert "lists are right though no passage alone" in blind_spots.advice(
+        found(right=(9, 0.07, 0.25), wrong=(0, 0.0, 0.05))
+    )[0]  # fmt: skip
+
+
+LAST = ((0.91, 0.8, 0.96), (0.24, 0.0, 0.4), (0.13, -0.1, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("rhos", "prompt", "where"),
+    [
+        (LAST, IN_PROMPT, "passage 1, which stands last in the prompt, agrees best"),
+        (LAST, {"best_last": False, "fused": False}, "passage 1, which stands first in the prompt"),
+        (LAST[::-1], IN_PROMPT, "passage 3, which stands first in the prompt, agrees best"),
+        # In the middle, each by itself, with no reader, within the intervals, or with nothing beside it: no advice.
+        ((LAST[1], LAST[0], LAST[2]), IN_PROMPT, None),
+        (LAST, {"best_last": True, "fused": True}, None),
+        (LAST, {}, None),
+        ((LAST[0], (0.5, 0.3, 0.85)), IN_PROMPT, None),
+        ((LAST[0], (NAN, NAN, NAN)), IN_PROMPT, None),
+    ],
+)
+def test_an_end_of_the_prompt_that_decides_alone_is_told(rhos, prompt, where):
+    said = blind_spots.advice(found(wrong=(0, 0.0, 0.05), rhos=rhos, prompt=prompt))
+    assert len(said) == (where is not None)
+    assert where is None or (where in said[0] and "may read that end alone" in said[0])
+
+
+def test_the_tables_have_every_figure_and_a_reason_for_what_has_none():
+    grid = blind_spots.unseen(found())
+    assert grid.rows == [["bm25", "0.22 [0.12, 0.34]", "0.02 [0.00, 0.08]", "0.40 to 0.60", "64"]]
+    undefined = blind_spots.unseen(found(taus=(NAN, NAN)))
+    assert undefined.rows[0][3] == "undefined"
+    assert undefined.caption.endswith("bm25: undefined: a reason.")
+    assert blind_spots.unseen(found(taus=(NAN, 0.6))).rows[0][3] == "0.60"
+    places = blind_spots.by_place(found(rhos=(*LAST[:2], (NAN, NAN, NAN))))
+    assert places.rows == [
+        ["1", "0.100", "0.91 [0.80, 0.96] p", "64"],
+        ["2", "0.100", "0.24 [0.00, 0.40] p", "64"],
+        ["3", "0.100", "undefined: the label is 0 for every query", "64"],
+    ]
+    assert places.caption.startswith("The label of passage 1, which stands last in the prompt, ")
+    close = blind_spots.by_place(found(rhos=(LAST[0], (0.5, 0.3, 0.85))))
+    assert close.caption.startswith("No place's label agrees clearly better")
+
+
+def test_an_evaluation_without_these_tables_has_nothing_to_say():
+    """Results of earlier versions, and of annotators that are not the reader's own labels."""
+    empty = found()
+    for table in empty.held:
+        empty.held[table] = empty.held[table].clear()
+    assert blind_spots.advice(empty) == []
+    assert blind_spots.unseen(empty).rows == blind_spots.by_place(empty).rows == []
