@@ -14,8 +14,8 @@ IN: ``model`` (a directory) and ``prompts``; further ``dtype`` (bfloat16), ``thr
   an engine may be done with a few before the first of them is there.
 - ``resume``: when half of the rows are there the job ends, and is run again.
 
-OUT: ``outputs`` in the order of the prompts, null for a row that has none; ``seconds`` from the first row to the last, for
-as many rows as there are; ``rows`` that came; ``read`` by the engine, however often; ``failures``; ``error`` that ended the
+OUT: ``outputs`` in the order of the prompts, null for a row that has none; ``seconds`` from when the engine has the
+first row to the last; ``rows`` that came; ``read`` by the engine, however often; ``failures``; ``error`` that ended the
 job; ``prompt_tokens``; versions.
 """
 
@@ -51,10 +51,10 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
                         break
             except Exception as failed:
                 error = f"{type(failed).__name__}: {failed}"[-600:]
-        read = [float(line) for line in log.read_text().split()] if log.exists() else []
-    # Those of the first batch end at about the same time: when it was begun is not known.
-    first = sum(1 for at in read if at < read[0] + 0.1)
-    seconds = (read[-1] - read[0]) * len(read) / max(1, len(read) - first) if read else 0.0
+        lines = log.read_text().splitlines() if log.exists() else []
+    read = [tuple(map(float, line.split())) for line in lines]
+    # All rows may be in the engine before the first of them is there: the time begins when the engine has the first.
+    seconds = max(at for at, _ in read) - min(at - took for at, took in read) if read else 0.0
     import ray
     import vllm
 
@@ -123,7 +123,7 @@ def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[d
 
     def taken(row: dict[str, Any]) -> dict[str, Any]:
         with Path(place).open("a") as stream:
-            stream.write(f"{time.time():.6f}\n")
+            stream.write(f"{time.time():.6f} {row['time_taken_llm']}\n")
         if kill_at and Path(place).read_text().count("\n") == kill_at:
             _kill_engines()
         return {

@@ -9,7 +9,8 @@ imported.
 IN: ``model`` (a directory) and ``prompts``; further ``dtype`` (bfloat16), ``threads`` (2),
 ``max_tokens`` (16), ``stop`` (["\\n"]), ``rounds`` (2), ``cache_bytes`` (2 GiB, on a CPU), ``compile``
 (true), ``block_size`` (32 on a CPU).
-OUT: ``outputs`` of the last round; ``seconds`` of each round, the prefix cache emptied before it;
+OUT: ``outputs`` of the last round; ``seconds`` of each round, the prefix cache emptied before it; ``processor_seconds`` of
+each, of all processes together;
 ``load_seconds``, compiling and a warm-up of eight prompts included; ``prompt_tokens``,
 ``cached_tokens``, ``output_tokens`` of the last round; ``memory``, the bytes by which all processes together
 rise above what they have once the model is loaded, null where that cannot be measured; ``vllm`` and ``torch``
@@ -39,6 +40,8 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
         "VLLM_LOGGING_LEVEL": "ERROR",
         # else one of the CPUs is left to the scheduler, which needs little of it
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
+        # Threads that spin while they wait take the CPU from others, where the machine is shared.
+        "OMP_WAIT_POLICY": "PASSIVE",
     }
     import torch
     import vllm
@@ -68,17 +71,20 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     llm.generate(prompts[:_WARM_UP], sampling, use_tqdm=False)
     loaded = time.perf_counter() - start
     seconds: list[float] = []
+    processor: list[float] = []
     results: list[Any] = []
     for _ in range(int(settings.get("rounds", 2))):
         llm.reset_prefix_cache()
-        start = time.perf_counter()
+        start, used = time.perf_counter(), _processor_seconds()
         results = llm.generate(prompts, sampling, use_tqdm=False)
         seconds.append(time.perf_counter() - start)
+        processor.append(_processor_seconds() - used)
     rise = _rise(resident)
     return {
         "memory": None if torch.cuda.is_available() else rise,
         "outputs": [result.outputs[0].text.strip() for result in results],
         "seconds": seconds,
+        "processor_seconds": processor,
         "load_seconds": loaded,
         "prompt_tokens": sum(len(result.prompt_token_ids) for result in results),
         "cached_tokens": sum(result.num_cached_tokens or 0 for result in results),
@@ -105,6 +111,18 @@ def _with_children(process: int) -> list[int]:
     lists = Path(f"/proc/{process}/task").glob("*/children")
     children = [int(one) for listed in lists for one in listed.read_text("ascii").split()]
     return [process, *(one for child in children for one in _with_children(child))]
+
+
+def _processor_seconds() -> float:
+    """Processor time of this process and of all that it started, so far; 0 where that is not known."""
+    try:
+        stats = [
+            Path(f"/proc/{process}/stat").read_text() for process in _with_children(os.getpid())
+        ]
+    except OSError:
+        return 0.0
+    ticks = [sum(map(int, stat.rpartition(")")[2].split()[11:13])) for stat in stats]
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def _status_bytes(process: int, name: str) -> int:

@@ -1,7 +1,7 @@
 """Every read of an evaluation, by the engine as an evaluation reads and by vLLM: reads a second.
 
     python -m benchmarks.whole_evaluation [--data DIR] [--queries 454] [--k 10] [--vllm PYTHON]
-        [--ray-llm PYTHON] [--rounds 1] [--dtype float32] [--json FILE]
+        [--ray-llm PYTHON] [--without-own] [--unit 4096] [--rounds 1] [--dtype float32] [--json FILE]
 
 What ``benchmarks.throughput`` leaves out: several queries list the same passage, whole lists are read beside
 single passages. BM25 lists ``k`` passages for each of the first queries; the bundled reader reads each alone and
@@ -15,14 +15,20 @@ each list at once. The sides:
   rows as a unit of the engine has. What it does with a row that fails, an actor that is killed and a job that is begun
   again: ``python -m benchmarks._ray_llm_peer``.
 
-Starting and loading are not part of the time. The sides read in turn, as often as asked, each time in new processes.
+Units are those of an evaluation that is held; ``--unit`` names another size, in tokens: an evaluation in shards has
+units of 4,096 at least on CPUs.
+
+Starting and loading are not part of the time, nor of the processor time, which is that of the processes that read. The sides
+read in turn, as often as asked, each time in new processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -41,15 +47,24 @@ from engine.machine.pool import PoolSettings
 from engine.messages.extras import is_installed
 from engine.reading.executors import backend_for, input_sizes, unit_tokens
 from engine.reading.plan import INPUTS, SIZE, longest_first, missing_reads, wanted_reads
-from engine.reading.protocol import ReaderSpec
+from engine.reading.protocol import Reader, ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
+from engine.reading.stream import (
+    Host,
+    ReadUnit,
+    Ready,
+    ShardPlan,
+    UnitDone,
+    UnitRow,
+    UnitSizes,
+)
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.bundled import questions
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from engine.tables import DOC_ID, DOC_IDS, OUTPUT, QUERY_ID, READ_KEY
 
+PROCESSOR = "processor_milliseconds"
 ENGINE, ON_VLLM, VLLM, RAY_LLM = "engine", "engine on vLLM, one actor", "vLLM", "ray.data.llm"
 
 
@@ -88,25 +103,44 @@ def planned(what: Evaluation, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
     return longest_first(missing, sizes, lead=len(spec.shared_prefix))
 
 
+class Metered(Host):
+    """Says what processor time its process has used since its reader was loaded, in the statistics of each unit."""
+
+    def load(self, spec: ReaderSpec) -> Reader:
+        reader = super().load(spec)
+        self._loaded = time.process_time()
+        return reader
+
+    def done(self, row: UnitRow, read: ReadUnit) -> UnitDone:
+        done = super().done(row, read)
+        used = time.process_time() - self._loaded if done.reads else 0.0
+        return replace(done, stats={**done.stats, PROCESSOR: round(1000 * used)})
+
+
 class Reading(NamedTuple):
-    """Seconds of reading, outputs in the order of the plan, and tokens: of prompts, and computed of them."""
+    """Seconds of reading and processor seconds, outputs in the order of the plan, and tokens: of prompts, and
+    computed of them.
+    """
 
     seconds: float
+    processor: float
     outputs: list[str]
     prompt_tokens: int
     computed_tokens: int
 
 
-def read(plan: pl.DataFrame, spec: ReaderSpec, actors: int | None = None) -> Reading:
-    """Read a plan as an evaluation does: on the default pool, or so many actors, in its units."""
+def read(
+    plan: pl.DataFrame, spec: ReaderSpec, actors: int | None = None, *, unit: int = 0
+) -> Reading:
+    """Read a plan as an evaluation does: on the default pool, or so many actors, in its units or in those of a size."""
     backend = backend_for(PoolSettings(actors=actors), [spec], size=int(plan.estimated_size()))
     actors = min(backend.actors, plan.height)
-    size = unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=backend.gpu)
+    size = unit or unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=backend.gpu)
     ready = Ready(ShardPlan(plan, 0, UnitSizes(size, size, size), None, sharing=actors))
     results = []
 
     def kept() -> Any:
-        for result in backend.read([0], [ready], Host([spec], [None], held=True)):
+        for result in backend.read([0], [ready], Metered([spec], [None], held=True)):
             results.append(result)
             yield result
 
@@ -121,8 +155,11 @@ def read(plan: pl.DataFrame, spec: ReaderSpec, actors: int | None = None) -> Rea
         if result.outputs is not None
         for key, output in result.outputs.select(READ_KEY, OUTPUT).iter_rows()
     }
+    used = {result.worker: result.stats.get(PROCESSOR, 0) for result in results}
+    print(f"{len(results)} units of {plan.height / len(results):.0f} reads, {len(used)} actors")
     return Reading(
         seconds,
+        sum(used.values()) / 1000,
         [outputs.get(key, "") for key in plan[READ_KEY]],
         sum(result.prompt_tokens for result in results),
         sum(kind.computed_tokens for result in results for kind in result.kinds.values()),
@@ -134,14 +171,15 @@ def read_on_vllm(python: str, prompts: list[str], spec: ReaderSpec) -> Reading:
     spec = replace(spec, threads=spec.threads or len(os.sched_getaffinity(0)))
     peer = vllm(python, spec, prompts, 1, compile=False)
     computed = peer["prompt_tokens"] - peer["cached_tokens"]
-    return Reading(peer["seconds"][0], peer["outputs"], peer["prompt_tokens"], computed)
+    processor = peer["processor_seconds"][0]
+    return Reading(peer["seconds"][0], processor, peer["outputs"], peer["prompt_tokens"], computed)
 
 
 def read_by_ray(python: str, prompts: list[str], spec: ReaderSpec) -> Reading:
     """Read all prompts by ``ray.data.llm``, in an interpreter that has it."""
     spec = replace(spec, threads=spec.threads or len(os.sched_getaffinity(0)))
     peer = vllm(python, spec, prompts, 1, peer="_ray_llm_peer")
-    return Reading(peer["seconds"], peer["outputs"], peer["prompt_tokens"], 0)
+    return Reading(peer["seconds"], math.nan, peer["outputs"], peer["prompt_tokens"], 0)
 
 
 def main(options: Sequence[str] | None = None) -> None:
@@ -150,6 +188,8 @@ def main(options: Sequence[str] | None = None) -> None:
     parser.add_argument("--queries", type=int, default=454)
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"])
+    parser.add_argument("--unit", type=int, default=0, help="tokens of a unit")
+    parser.add_argument("--without-own", action="store_true", help="leave our own loops out")
     parser.add_argument("--vllm", help="an interpreter that has vLLM")
     parser.add_argument("--ray-llm", help="an interpreter that has ray[llm]")
     arguments = parser.parse_args(options)
@@ -167,21 +207,26 @@ def time_sides(
     plan: pl.DataFrame, spec: ReaderSpec, arguments: argparse.Namespace
 ) -> tuple[dict[str, Timing], dict[str, Reading]]:
     """Seconds of each side, and what it read in the last round."""
-    sides: dict[str, Callable[[], Reading]] = {ENGINE: partial(read, plan, spec)}
+    sides: dict[str, Callable[[], Reading]] = {}
+    if not arguments.without_own:
+        sides[ENGINE] = partial(read, plan, spec, unit=arguments.unit)
     prompts = ["".join(pieces) for pieces in plan[INPUTS].to_list()]
     if is_installed("vllm"):
-        sides[ON_VLLM] = partial(read, plan, replace(spec, engine="vllm"), 1)
+        sides[ON_VLLM] = partial(read, plan, replace(spec, engine="vllm"), 1, unit=arguments.unit)
     if arguments.vllm:
         sides[VLLM] = partial(read_on_vllm, arguments.vllm, prompts, spec)
     if arguments.ray_llm:
         sides[RAY_LLM] = partial(read_by_ray, arguments.ray_llm, prompts, spec)
-    timings = {name: Timing([], None) for name in sides}
+    # What each round returns is the processor time.
+    timings = {name: Timing([], []) for name in sides}
     readings: dict[str, Reading] = {}
     for _ in range(arguments.rounds):
         for name, side in sides.items():
             readings[name] = side()
             timings[name].seconds.append(readings[name].seconds)
-            print(f"{name}: {readings[name].seconds:.1f} s", flush=True)
+            timings[name].result.append(readings[name].processor)
+            took = f"{readings[name].seconds:.1f} s, {readings[name].processor:.1f} s of processors"
+            print(f"{name}: {took}", flush=True)
     return timings, readings
 
 
@@ -212,14 +257,18 @@ def show(
             ratio = timings[other].over(timings[side])
             page.append(Line(f"reads/s: {side} to {other}", str(ratio), goal))
             differ = apart(readings[side].outputs, readings[other].outputs)
-            print(f"{page[-1].what}: {page[-1].figure}; outputs that differ: {differ:.1%}")
-    page.append(Line(f"reads/s: {ENGINE}", f"{reads / timings[ENGINE].best:.2f}"))
+            used = [Timing(timings[name].result, None) for name in (other, side)]
+            ratios = f"{page[-1].figure}, of processor time {used[0].over(used[1])}"
+            print(f"{page[-1].what}: {ratios}; outputs that differ: {differ:.1%}")
+    if ENGINE in timings:
+        page.append(Line(f"reads/s: {ENGINE}", f"{reads / timings[ENGINE].best:.2f}"))
     figures = {
         "dtype": spec.dtype,
         "single": single,
         "lists": reads - single,
         "sides": {
-            name: reading._replace(outputs=[])._asdict() | {"seconds": timings[name].seconds}
+            name: reading._replace(outputs=[])._asdict()
+            | {"seconds": timings[name].seconds, "processor": timings[name].result}
             for name, reading in readings.items()
         },
     }

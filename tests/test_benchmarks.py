@@ -92,7 +92,8 @@ def ray_llm(monkeypatch):
         def read(row):
             asked = preprocess(row)
             if len(asked["prompt"]) <= 1000:
-                return postprocess({**asked, "generated_text": " yes\n", "num_input_tokens": 3})
+                answer = {"generated_text": " yes\n", "num_input_tokens": 3}
+                return postprocess({**asked, **answer, "time_taken_llm": 2.0})
             if config["should_continue_on_error"]:
                 return {"id": asked["id"], "__inference_error__": "ValueError: too long"}
             raise ValueError("too long")
@@ -122,6 +123,7 @@ def test_the_peer_of_ray_data_llm_counts_what_came_and_what_was_read(
     found = _ray_llm_peer.measure({"model": "m", "prompts": ["a" * 9] * 4, **asked})
     assert (found["rows"], found["read"]) == (rows, read)
     assert (found["failures"], found["error"]) == (failures, error)
+    assert found["seconds"] >= 2 * (read > 0)  # from when the engine had them
     outputs = ["yes"] * rows
     if failures:
         outputs[0] = None
