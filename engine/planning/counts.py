@@ -81,7 +81,7 @@ def count_reads(
     context: Context,
     *,
     sample: Sample | None = None,
-    reading: bool = True,
+    timed: bool = True,
 ) -> Iterator[Counted]:
     """Count the reads of an evaluation, or of a study, job by job; what is left has its prompts.
 
@@ -89,7 +89,7 @@ def count_reads(
         inputs: read at the largest cutoff of the conditions, or those of the sample.
         conditions: the settings of each.
         sample: what the inputs are a sample of, if they are one.
-        reading: whether anything may be read, as where an engine is chosen by a trial.
+        timed: whether engines may be, to choose one by a trial.
 
     Raises:
         InputError: as ``prepare.prepare``, of a sample only what concerns its reads; or a reader cannot be
@@ -102,14 +102,10 @@ def count_reads(
     ]
 
     def wanted_of(job: Job) -> pl.DataFrame:
-        reads = [one.reads for one in asked if one.job.identity == job.identity]
-        return job.wanted(
-            pl.concat(reads).unique(maintain_order=True), inputs.queries, inputs.corpus
-        )
+        reads = pl.concat([one.reads for one in asked if one.job.identity == job.identity])
+        return job.wanted(reads.unique(maintain_order=True), inputs.queries, inputs.corpus)
 
-    jobs = settled(
-        [one.job for one in asked], conditions[0], context, wanted_of if reading else None
-    )
+    jobs = settled([one.job for one in asked], conditions[0], context, wanted_of if timed else None)
     asked = [replace(one, job=job) for one, job in zip(asked, jobs, strict=True)]
     seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
     for job in {one.job.identity: one.job for one in asked}.values():

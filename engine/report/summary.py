@@ -203,7 +203,7 @@ def _reader(reading: Reading) -> dict[str, Any]:
 def _choice(chosen: Chosen) -> dict[str, Any]:
     """Why one of two engines ran a reader; with what both did in the trial behind it."""
     rates = {"transformers": chosen.own, "vllm": chosen.vllm}
-    timed = {"reads": chosen.reads, "reads_per_second": rates}
+    timed = {"reads": chosen.reads, "reads_per_processor_second": rates}
     return {"by": chosen.by, **(timed if chosen.reads else {})}
 
 

@@ -32,8 +32,8 @@ from tests.tables import inputs as few
 RATES = {"transformers": 4.0, "vllm": 8.0}  # reads a second
 SETTINGS = {"k": 8, "annotators": ("erag",), "resamples": 0, "dtype": "float32", "actors": 0}
 BY_TRIAL = (
-    "reader bundled runs on vLLM: 8.00 reads/s on vLLM and 4.00 on the engine's own loops "
-    "in a trial of 33 reads on one actor"
+    "reader bundled runs on vLLM: 8.00 reads on vLLM and 4.00 on the engine's own loops "
+    "a second of a processor, in a trial of 33 reads"
 )
 
 
@@ -101,7 +101,7 @@ def test_the_faster_of_a_trial_does_all_reads_and_the_reads_of_both_are_kept(pai
     assert described["engine_choice"] == {
         "by": "trial",
         "reads": 33,
-        "reads_per_second": {"transformers": 4.0, "vllm": 8.0},
+        "reads_per_processor_second": {"transformers": 4.0, "vllm": 8.0},
     }
 
 
