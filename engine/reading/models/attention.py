@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -32,12 +32,16 @@ _KEYS = 32
 # make reads slower.
 _ROWS = 64
 
-# What some models add to attention, and is not done here.
-_UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sink", "sliding_window")
-# Models whose attention is known to be the plain one, and whose every other part treats tokens one
-# by one.
+# What some models add to attention, and is not done here. Gemma 2's soft cap of scores is left out, as transformers
+# leaves it out by default (``sdpa``).
+_UNSUPPORTED = ("position_bias", "sink")
+# Models whose attention is known to be the plain one, with a window or sinks at most, and whose every other
+# part treats tokens one by one.
 FAMILIES = frozenset(
     [
+        "gemma2",
+        "gemma3_text",
+        "gpt_oss",
         "llama",
         "mistral",
         "mixtral",
@@ -107,12 +111,19 @@ class Packing:
     _hiding: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Keep keys and values in the cache, and attend, one sequence after the other.
 
-        Shapes: query (heads, tokens, width), key and value (groups, tokens, width); the result is
-        (tokens, heads, width). Heads that share a group's keys are further query rows of it.
+        Shapes: query (heads, tokens, width), key and value (groups, tokens, width), sinks (heads,), the score of
+        a further key without a value; the result is (tokens, heads, width). Heads that share a group's keys are
+        further query rows of it.
         """
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         keys.index_copy_(1, self._places, key)
@@ -124,10 +135,11 @@ class Packing:
             for first in range(0, span.tokens, _ROWS):
                 rows = min(_ROWS, span.tokens - first)
                 at, seen = span.at + first, span.have + first + rows
-                looked = seen if self.writing else round_up(seen)
+                fused = self.writing and sinks is None
+                looked = seen if fused else round_up(seen)
                 held = slice(span.offset, span.offset + looked)
                 folded = query[:, at : at + rows].reshape(groups, -1, width)
-                if self.writing:
+                if fused:
                     answer = scaled_dot_product_attention(
                         folded.unsqueeze(0),
                         keys[:, held].unsqueeze(0),
@@ -138,7 +150,11 @@ class Packing:
                     scores = torch.matmul(folded * scale, keys[:, held].transpose(1, 2))
                     own = scores.view(groups, -1, rows, looked)[..., seen - rows :]
                     own += self._hidden(rows, looked - seen, scores)
-                    answer = torch.matmul(torch.softmax(scores, -1), values[:, held])
+                    if sinks is not None:
+                        further = sinks.repeat_interleave(rows).view(groups, -1, 1)
+                        scores = torch.cat([scores, further], -1)
+                    weights = torch.softmax(scores, -1)[..., :looked]
+                    answer = torch.matmul(weights, values[:, held])
                 out[at : at + rows] = answer.reshape(heads, rows, width).transpose(0, 1)
         return out
 
@@ -205,23 +221,27 @@ def attend(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     packing: Packing | None = None,
-    **others: object,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention of packed sequences, each to its own tokens in the cache and before it.
 
-    Shapes: query (1, heads, tokens, width), key and value (1, groups, tokens, width); the result is
-    (1, tokens, heads, width).
+    Shapes: query (1, heads, tokens, width), key and value (1, groups, tokens, width), and s_aux (heads,),
+    where there are sinks; the result is (1, tokens, heads, width).
 
     Raises:
-        ValueError: the model asks for a kind of attention that this is not.
+        ValueError: the model asks for a kind of attention that this is not, or its window hides something.
     """
     if unknown := [name for name in _UNSUPPORTED if others.get(name) is not None]:
         raise ValueError(f"packed attention has no {', '.join(unknown)}")
     if packing is None or attention_mask is not None:
         raise ValueError("packed attention runs on packed tokens only")
+    window: int | None = others.get("sliding_window")
+    if window and any(s.have + s.tokens > window for s in packing.spans):
+        raise ValueError("packed attention runs on texts that fit the window only")
     layer: int = module.layer_idx
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return packing.attend(layer, query[0], key[0], value[0], scale).unsqueeze(0), None
+    sinks: torch.Tensor | None = others.get("s_aux")
+    return packing.attend(layer, query[0], key[0], value[0], scale, sinks).unsqueeze(0), None
 
 
 AttentionInterface.register(ATTENTION, attend)  # without a mask function: no mask is made

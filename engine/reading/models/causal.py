@@ -23,6 +23,7 @@ from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.sharing import common_length
 from engine.reading.models.targets import PromptRead, PromptReader, scored, with_own
+from engine.reading.models.windowed import WindowedModel
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
 
@@ -42,9 +43,9 @@ class CausalReader(PromptReader):
         )
         # Some models' position codes follow from the longest text of a batch: they read one at a time.
         self._alone = _positions_vary(config)
-        shares = not (_has_window(config) or self._alone)
-        plain = config.model_type in attention.FAMILIES and shares and not runs_code
-        packs = plain and self._device.type == "cpu"
+        window = _window(config)
+        known = config.model_type in attention.FAMILIES and not (self._alone or runs_code)
+        packs = known and window != 0 and self._device.type == "cpu"
         model, loading = shared_model(
             "causal",
             Path(spec.path),
@@ -53,7 +54,6 @@ class CausalReader(PromptReader):
             code=spec.code,
             digest=spec.weights,
             device=self._device,
-            attn_implementation=attention.ATTENTION if packs else None,
         )
         refuse_missing(loading, spec.name)
         model = model.eval()
@@ -68,12 +68,16 @@ class CausalReader(PromptReader):
         self._positions = positions or batching.UNBOUNDED
         longest = max(1, positions - max(1, writer.most)) if positions else 0
         super().__init__(spec, tokenizer, spec.max_input_tokens or longest)
-        self._model: PackedModel | PaddedModel = (
-            PackedModel(model, writer, self.stats, head=self._head)
-            if packs
-            else PaddedModel(model, writer, self.stats, shares=shares)
-        )
-        if measured := device.token_cost(self._device, self._model.probe, most=positions or None):
+        shares = window is None and not self._alone
+        of = (model, writer, self.stats)
+        padded = PaddedModel(*of, shares=shares)
+        self._model: PackedModel | PaddedModel = padded
+        if packs and window:
+            self._model = WindowedModel(*of, window=window, padded=padded, head=self._head)
+        elif packs:
+            self._model = PackedModel(*of, head=self._head)
+        most = min(filter(None, (positions, packs and window)), default=None)
+        if measured := device.token_cost(self._device, self._model.probe, most=most):
             self._model.learn(*measured)
             self.stats.token_bytes = int(measured[1])
         self.stats.prompt_tokens = self.stats.padded_tokens = 0  # without those of the probes
@@ -146,9 +150,10 @@ def _positions_vary(config: PretrainedConfig) -> bool:
     return kind in ("dynamic", "longrope")
 
 
-def _has_window(config: PretrainedConfig) -> bool:
-    """Whether some layer of the model looks back only so far."""
-    kinds = getattr(config, "layer_types", None) or []
-    return bool(getattr(config, "sliding_window", None)) or any(
-        kind != "full_attention" for kind in kinds
-    )
+def _window(config: PretrainedConfig) -> int | None:
+    """Tokens that every layer of the model sees, from the last one back; None for all, 0 where it is not known."""
+    limited = set(getattr(config, "layer_types", None) or []) - {"full_attention"}
+    window = getattr(config, "sliding_window", None)
+    if not (limited or window):
+        return None
+    return int(window or 0) if limited <= {"sliding_attention"} else 0

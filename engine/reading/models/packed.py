@@ -16,7 +16,7 @@ from itertools import accumulate
 import torch
 
 from engine.reading.models import sharing
-from engine.reading.models.attention import Cache, Pass, Span, pack, round_up
+from engine.reading.models.attention import ATTENTION, Cache, Pass, Span, pack, round_up
 from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.protocol import ReaderStats
 
@@ -39,7 +39,7 @@ class PackedModel:
     """A decoder-only model that answers many prompts together, of whatever lengths.
 
     Args:
-        model: loaded with the attention ``engine.reading.models.attention.ATTENTION``.
+        model: of a family in ``engine.reading.models.attention.FAMILIES``.
         writer: continues the answers.
         stats: counts the tokens.
         head: tokens that most prompts begin with; their keys and values are kept.
@@ -206,13 +206,18 @@ class PackedModel:
 
     def _forward(self, of: Pass) -> torch.Tensor:
         """The logits that are asked for: (asked, vocabulary)."""
-        out = self._model(
-            input_ids=of.ids.unsqueeze(0),
-            position_ids=of.positions.unsqueeze(0),
-            use_cache=False,
-            logits_to_keep=of.last,
-            packing=of.packing,
-        )
+        config = self._model.config
+        own, config._attn_implementation = config._attn_implementation, ATTENTION
+        try:
+            out = self._model(
+                input_ids=of.ids.unsqueeze(0),
+                position_ids=of.positions.unsqueeze(0),
+                use_cache=False,
+                logits_to_keep=of.last,
+                packing=of.packing,
+            )
+        finally:  # others that have the model may run it with its own
+            config._attn_implementation = own
         return out.logits[0, : of.asked]
 
 

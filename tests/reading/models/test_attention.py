@@ -88,7 +88,10 @@ def test_each_sequence_sees_itself_and_what_it_has(lengths, have, writing):
 def test_attention_that_is_not_plain_is_refused():
     tensor = torch.zeros(1, 2, 1, 4)
     packing = Packing(Cache([], []), [])
-    with pytest.raises(ValueError, match="softcap"):
-        attend(Layer(), tensor, tensor, tensor, None, packing=packing, softcap=50.0)
+    with pytest.raises(ValueError, match="position_bias"):
+        attend(Layer(), tensor, tensor, tensor, None, packing=packing, position_bias=tensor)
+    packing = Packing(Cache([], []), [Span(0, 1, 0, have=7)])
+    with pytest.raises(ValueError, match="fit the window"):
+        attend(Layer(), tensor, tensor, tensor, None, packing=packing, sliding_window=7)
     with pytest.raises(ValueError, match="packed tokens only"):
         attend(Layer(), tensor, tensor, tensor, None)

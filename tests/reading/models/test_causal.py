@@ -6,6 +6,7 @@ the same family and with the same tokenizer.
 
 import functools
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -269,8 +270,17 @@ def small_tokenizer(path):
 
 def tiny_models():
     """Small random models of several families: grouped or not, other position codes, soft caps."""
-    from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
+    from transformers import (
+        Gemma2Config,
+        Gemma3TextConfig,
+        GPT2Config,
+        GptOssConfig,
+        LlamaConfig,
+        MistralConfig,
+        Qwen2Config,
+    )
 
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
     shape = {
         "vocab_size": VOCABULARY,
         "hidden_size": 32,
@@ -286,13 +296,17 @@ def tiny_models():
         "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=2048),
         # soft caps and windows that matter at this length
         "gemma2": Gemma2Config(**shape, head_dim=8, sliding_window=64, attn_logit_softcapping=1.0),
+        "gemma3_text": Gemma3TextConfig(**shape, head_dim=8, sliding_window=64),
+        "gpt_oss": GptOssConfig(**shape, **experts, head_dim=8, sliding_window=64),
         "mistral": MistralConfig(**shape, sliding_window=40),
     }
 
 
-def save_random_model(family, bundled_spec, directory):
+def save_random_model(family, bundled_spec, directory, **options):
     """A random model and the bundled one's tokenizer, made smaller, as a directory."""
     config = tiny_models()[family]
+    for name, value in options.items():
+        setattr(config, name, value)
     config.eos_token_id = config.bos_token_id = config.pad_token_id = 2
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(config).eval()
@@ -316,6 +330,43 @@ def test_other_families_equal_generate(family, bundled_spec, prompts, tmp_path):
     spec = replace(bundled_spec, path=str(tmp_path), max_new_tokens=6, stop=())
     assert [r.output for r in CausalReader(spec).read(prompts)] == expected
     assert len(set(expected)) > 1
+
+
+def texts_of_lengths(tokenizer, lengths):
+    """Texts of so many tokens each, cut from one of random letters."""
+    letters = "".join(random.Random(4).choices("abcdefgh etaoin", k=400))
+    found = {}
+    for start in range(40):
+        for end in range(start, start + 150):
+            text = letters[start:end]
+            found.setdefault((len(tokenizer.encode(text)), start % 2), text)
+    return [found[length, i % 2] for i, length in enumerate(lengths)]
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "gpt_oss", "mistral"])
+def test_a_window_that_hides_nothing_of_a_text_leaves_it_packed(family, bundled_spec, tmp_path):
+    """24 texts equal generate. Of a window of 20 tokens, 17 are left for a prompt whose answer has four, since the
+    fourth looks back on 19."""
+    model = save_random_model(family, bundled_spec, tmp_path, sliding_window=20)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    texts = texts_of_lengths(tokenizer, [*range(11, 25), *[16, 17, 18] * 3, 40])
+    expected = []
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt")
+        out = model.generate(**ids, max_new_tokens=4, do_sample=False)
+        text = tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        expected.append(text.strip())
+    spec = replace(bundled_spec, path=str(tmp_path), max_new_tokens=4, stop=())
+    spec = replace(spec, shared_prefix="")
+    CausalReader(spec)  # leaves the model that both share as it was
+    reader = CausalReader(spec)
+    padded, lengths = reader._model._padded.answer, []
+    reader._model._padded.answer = lambda asked: (
+        lengths.extend(len(text.tokens) for text in asked) or padded(asked)
+    )
+    assert [r.output for r in reader.read([[text] for text in texts])] == expected
+    assert len(set(expected)) > 12
+    assert sorted(lengths) == sorted([*range(18, 25), *[18] * 3, 40])
 
 
 def test_position_codes_that_follow_from_the_batch_are_read_one_text_at_a_time(
