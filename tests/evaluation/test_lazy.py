@@ -113,6 +113,34 @@ def test_every_measure_asked_is_that_of_the_full_evaluation(tmp_path, seed):
     assert again.asked == []
 
 
+def test_passages_that_are_encoded_for_a_sampled_list_are_labelled_with_it(tmp_path):
+    inputs = made(random.Random(8), 2)
+    settings = Settings.of(k=8, measures="RR@8", lists=3, augmentation="fid", reader="bundled-fid")
+    rounds = []
+
+    class Watched(ScriptedReader):
+        def __call__(self, plan, units, spec):
+            rounds.append(set(zip(plan["query_id"], plan["doc_ids"].list.join(" "), strict=True)))
+            yield from super().__call__(plan, units, spec)
+
+    def read(place, reader, **options):
+        return run(inputs, settings.but(**options), tmp_path / place, reader)
+
+    answer = reader_of(8, ["no", "no", "no", "yes"]).answer
+    full = read("full", ScriptedReader(answer))
+    lazy = read("lazy", Watched(answer), lazy=True)
+    assert_frame_equal(lazy.query_scores, full.query_scores, check_exact=True)
+    assert_frame_equal(lazy.end_to_end, full.end_to_end, check_exact=True)
+    drawn = lazy.downstream["query_id"].unique()
+    labels = lazy.labels.with_columns(listed=pl.col("query_id").is_in(drawn.implode()))
+    assert labels.filter("listed")["label"].null_count() == 0
+    assert labels.filter(~pl.col("listed"))["label"].null_count() > 0
+    # All of these queries are read in the first round, beside the first ranks of the others.
+    first, *later = rounds
+    assert {query for query, _ in first} == set(inputs.runs["query_id"])
+    assert not {query for one in later for query, _ in one} & set(drawn)
+
+
 USUAL = {"k": 8, "measures": "RR@8 Success@3", "resamples": 0}
 
 
