@@ -111,8 +111,11 @@ def count_reads(
     for job in {one.job.identity: one.job for one in asked}.values():
         same = [one for one in asked if one.job.identity == job.identity]
         wanted = wanted_of(job)
-        # A list of one passage that is read alone too is the same read.
-        alone = (pl.col(DOC_IDS).list.len() == 1) & pl.lit(any(one.singles for one in same))
+        # A list of one passage that is read alone too is the same read, as is one of none.
+        asks = conditions[0].resolved.asks.values()
+        least = 1 - any(ask.closed for ask in asks if ask.role == job.ask.role)
+        alone = pl.col(DOC_IDS).list.len().is_between(least, 1)
+        alone &= pl.lit(any(one.singles for one in same))
         wanted = wanted.with_columns(
             (~alone).alias(WHOLE),
             is_drawn(wanted[QUERY_ID], conditions[0].bootstrap.seed, LISTS).alias(DRAWN),
@@ -124,13 +127,12 @@ def count_reads(
         found = distinct.join(missing, on=READ_KEY, how="anti")
         sizes = input_sizes(job.spec, missing[INPUTS].to_list())
         seen[job.spec.fingerprint].append(distinct[[READ_KEY]])
+        # Several texts may be scored behind a passage.
+        singles = max(sum(one.singles for one in same), wanted.filter(~pl.col(WHOLE)).height)
         yield Counted(
             job=job,
             left=longest_first(missing, sizes, lead=len(job.spec.shared_prefix)),
-            asked={
-                False: sum(one.singles for one in same),
-                True: sum(one.lists for one in same),
-            },
+            asked={False: singles, True: sum(one.lists for one in same)},
             stored={whole: found.filter(pl.col(WHOLE) == whole).height for whole in (False, True)},
         )
 

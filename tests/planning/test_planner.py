@@ -32,7 +32,7 @@ def read(plan, units, spec):
     for unit in units:
         texts = ["".join(one) for one in plan[INPUTS].slice(unit.offset, unit.length).to_list()]
         characters = sum(len(text) - len(spec.shared_prefix) for text in texts)
-        sure = 0.5 if spec.choices else None
+        sure = 0.5 if spec.choices or spec.scores else None
         outputs = [ReadOutput("Ann", len(text) // 4, 2, False, confidence=sure) for text in texts]
         stats = dict.fromkeys(("padded_tokens", "prompt_tokens", "memory_halvings"), 0)
         stats["peak_memory"] = 2**30
@@ -74,6 +74,28 @@ SETTINGS = Settings.of(
 
 def kinds(plan):
     return {kind.name: (kind.asked, kind.shared, kind.stored, kind.left) for kind in plan.kinds}
+
+
+def test_texts_that_are_scored_and_queries_without_passages_are_counted(tmp_path):
+    """Of two answers, each is scored behind each of 15 passages and behind none."""
+    made = wide(queries=3, k=5, runs=1)
+    two = made.queries.with_columns(answers=pl.lit(["Ann", "Bo"]))
+    asked = SETTINGS.but(annotators=("gain", "dig", "pmi"), k=5)
+    plan = plan_evaluation(
+        replace(made, queries=two),
+        [asked],
+        PlanSettings(probe_reads=0),
+        store=tmp_path,
+        executor=READER,
+    )
+    assert {name: (asked, left) for name, (asked, _, _, left) in kinds(plan).items()} == {
+        "single passages": (18, 18),
+        "whole lists": (3, 3),
+        "reader that scores answers": (36, 36),
+        "reader that scores questions": (18, 18),
+    }
+    done = evaluate(replace(made, queries=two), asked, store=tmp_path, executor=READER)
+    assert sum(reading.costs.done for reading in done.readings.values()) == 75
 
 
 def test_reads_are_counted_by_kind_as_the_evaluation_does_them(tmp_path):
