@@ -6,14 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import polars as pl
-
-from engine.labels.annotator import READER, Annotator, Ask, EvaluationSettings, Scale
+from engine.labels.annotator import Annotator, Ask, EvaluationSettings, Scale, ask_reader
 from engine.labels.registry import ANNOTATORS
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
-from engine.reading.reader_settings import ReaderSettings
-from engine.scoring.metrics import score_outputs
-from engine.tables import VALUE
 
 # The measures that are computed where none are named, the primary one first: on whole labels, on graded ones.
 _USUAL = ("nDCG", "P", "AP", "RR", "R", "Success")
@@ -107,7 +102,7 @@ def _roles(
     in_order = sorted(asks, key=lambda name: places.get(name, len(places)))
     entries = [RoleAsk(asks[name], True, False) for name in asks if name in of_reader]
     if settings.reader.end_to_end:
-        entries.append(RoleAsk(_of_whole_lists(settings.reader), False, True))
+        entries.append(RoleAsk(ask_reader(settings.reader), False, True))
     entries += [RoleAsk(asks[name], True, False) for name in in_order if name not in of_reader]
     closed = {ask.role.name for ask in asks.values() if ask.closed}
     roles: dict[str, RoleAsk] = {}
@@ -119,20 +114,6 @@ def _roles(
         singles, lists = known.singles or new.singles, known.lists or new.lists
         roles[name] = RoleAsk(known.ask, singles, lists, name in closed)
     return tuple(roles.values())
-
-
-def _of_whole_lists(reader: ReaderSettings) -> Ask:
-    def value(reads: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
-        return score_outputs(reads, queries, reader.metric)[VALUE]
-
-    return Ask(
-        role=READER,
-        model=reader.reader,
-        task=reader.task,
-        prompt=reader.prompt,
-        augmentation=reader.augmentation,
-        value=value,
-    )
 
 
 def needed_by(annotator: Annotator, settings: EvaluationSettings) -> tuple[Annotator, ...]:

@@ -20,9 +20,11 @@ from engine.ranking.scores import Relevant
 from engine.reading.prompting.template import Purpose
 from engine.reading.protocol import Augmentation
 from engine.reading.reader_settings import ReaderSettings
+from engine.scoring.metrics import score_outputs
 from engine.sources.io.locations import Location
 from engine.statistics.cells import Clusters
 from engine.statistics.correlation import Bootstrap
+from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
 
 Options = TypeVar("Options")
 # Whose log-probability is asked for: nobody's, each reference answer's, the query's, or that of what is written.
@@ -99,6 +101,33 @@ class Ask:
     def terms(self) -> tuple[object, ...]:
         """What asks in one role must have in common: one reader does them, with one prompt."""
         return self.model, self.task, self.prompt, self.augmentation, self.scores
+
+
+def ask_reader(reader: ReaderSettings) -> Ask:
+    """What the RAG system's own LLM is asked: whole lists, and passages alone."""
+
+    def value(reads: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
+        return score_outputs(reads, queries, reader.metric)[VALUE]
+
+    return Ask(
+        role=READER,
+        model=reader.reader,
+        task=reader.task,
+        prompt=reader.prompt,
+        augmentation=reader.augmentation,
+        value=value,
+    )
+
+
+def labels_of(name: str, rows: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
+    """Labels table of an annotator.
+
+    Args:
+        rows: ``query_id``, and ``doc_id`` or, of reads of one passage each, ``doc_ids``.
+        value: the label of a row.
+    """
+    passage = DOC_ID if DOC_ID in rows.columns else pl.col(DOC_IDS).list.first().alias(DOC_ID)
+    return rows.select(QUERY_ID, passage, pl.lit(name).alias(ANNOTATOR), value.alias(LABEL))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from engine.labels.annotator import (
     FurtherTable,
     Labelled,
     Material,
+    labels_of,
 )
 from engine.labels.traces import complete
 from engine.messages.checked import Checked
@@ -71,10 +72,7 @@ def _join(document: pl.DataFrame, word: pl.DataFrame) -> pl.DataFrame:
 
 def label_dual(both: pl.DataFrame) -> pl.DataFrame:
     """Labels table of the annotator ``dual``: 1.0 where both of a passage's labels hold, else 0.0."""
-    return both.with_columns(
-        pl.lit(NAME).alias(tables.ANNOTATOR),
-        (pl.col(DOCUMENT_LABEL) & pl.col(WORD_LABEL)).cast(pl.Float64).alias(LABEL),
-    ).select(list(tables.LABELS))
+    return labels_of(NAME, both, (pl.col(DOCUMENT_LABEL) & pl.col(WORD_LABEL)).cast(pl.Float64))
 
 
 def _rests_on(settings: EvaluationSettings) -> tuple[str, ...]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
-from engine import tables
 from engine.labels.annotator import (
-    READER,
     Annotator,
     Ask,
     EvaluationSettings,
@@ -16,11 +14,13 @@ from engine.labels.annotator import (
     Material,
     Role,
     Scale,
+    ask_reader,
+    labels_of,
 )
 from engine.labels.traces import trace_erag
 from engine.messages.checked import Checked
 from engine.scoring.metrics import get_metric, score_outputs
-from engine.tables import DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
+from engine.tables import VALUE
 
 NAME = "erag"
 _ANOTHER_READER = Role("erag", "the reader for eRAG", "erag_reader", is_readers=True)
@@ -44,30 +44,15 @@ def label_erag(scored_reads: pl.DataFrame) -> pl.DataFrame:
     Args:
         scored_reads: ``query_id``, ``doc_ids`` (lists of one), ``value`` in [0, 1].
     """
-    return scored_reads.select(
-        QUERY_ID,
-        pl.col(DOC_IDS).list.first().alias(DOC_ID),
-        pl.lit(NAME).alias(tables.ANNOTATOR),
-        pl.col(VALUE).alias(LABEL),
-    ).select(list(tables.LABELS))
+    return labels_of(NAME, scored_reads, pl.col(VALUE))
 
 
 def asks(settings: EvaluationSettings) -> Ask:
     """What eRAG asks: the reader, or another model in its place, about each passage."""
-    other = settings.options(Options).erag_reader
-    reader = settings.reader
-
-    def value(reads: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
-        return score_outputs(reads, queries, reader.metric)[VALUE]
-
-    return Ask(
-        role=READER if other is None else _ANOTHER_READER,
-        model=other or reader.reader,
-        task=reader.task,
-        prompt=reader.prompt,
-        augmentation=reader.augmentation if other is None else None,
-        value=value,
-    )
+    ask, other = ask_reader(settings.reader), settings.options(Options).erag_reader
+    if other is None:
+        return ask
+    return replace(ask, role=_ANOTHER_READER, model=other, augmentation=None)
 
 
 def _label(material: Material) -> Labelled:

@@ -23,8 +23,9 @@ from engine.labels.annotator import (
     FurtherTable,
     Labelled,
     Material,
+    labels_of,
 )
-from engine.labels.scored import CLOSED, GAINED, labels_of, with_closed
+from engine.labels.scored import CLOSED, GAINED, with_closed
 from engine.labels.traces import trace_erag
 from engine.labels.utility import HELPS
 from engine.scoring.metrics import score_outputs
@@ -52,7 +53,7 @@ def _label(material: Material) -> Labelled:
     scored = score_outputs(material.reads, queries, metric)
     alone = scored.with_columns(pl.col(DOC_IDS).list.first().alias(DOC_ID))
     both = with_closed(alone, score_outputs(material.closed, queries, metric))
-    labels = labels_of(NAME, both, GAINED)
+    labels = labels_of(NAME, both, GAINED.fill_null(0.0))
     traces = trace_erag(erag.label_erag(scored), material.reads, queries, metric)
     gains = traces.with_columns(pl.lit(NAME).alias(tables.ANNOTATOR), labels[LABEL])
     known = pl.col(CLOSED) >= HELPS

@@ -7,7 +7,6 @@ from typing import Literal
 
 import polars as pl
 
-from engine import tables
 from engine.labels.annotator import (
     Annotator,
     Ask,
@@ -16,11 +15,12 @@ from engine.labels.annotator import (
     Material,
     Role,
     Scale,
+    labels_of,
 )
 from engine.labels.traces import trace_judge
 from engine.messages.checked import Checked
 from engine.reading.prompting.template import JUDGE, read_template
-from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, LABEL, QUERY_ID
+from engine.tables import CONFIDENCE, LABEL
 
 NAME: Literal["judge"] = "judge"
 
@@ -63,12 +63,7 @@ def label_judge(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
     """
     probability = pl.col(CONFIDENCE).fill_null(0.0)
     value = probability if labels == "graded" else (probability > 0.5).cast(pl.Float64)
-    return reads.select(
-        QUERY_ID,
-        pl.col(DOC_IDS).list.first().alias(DOC_ID),
-        pl.lit(NAME).alias(tables.ANNOTATOR),
-        value.alias(LABEL),
-    ).select(list(tables.LABELS))
+    return labels_of(NAME, reads, value)
 
 
 def _asks(settings: EvaluationSettings) -> Ask:

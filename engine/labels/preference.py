@@ -16,6 +16,7 @@ from engine.labels.annotator import (
     Labelled,
     Material,
     Scale,
+    labels_of,
 )
 from engine.labels.traces import complete
 from engine.messages.checked import Checked
@@ -98,9 +99,7 @@ def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.D
 
 def label_preference(preference_labels: pl.DataFrame) -> pl.DataFrame:
     """Labels table of preference labels; sparse, as those of qrels are."""
-    return preference_labels.with_columns(pl.lit(NAME).alias(tables.ANNOTATOR)).select(
-        list(tables.LABELS)
-    )
+    return labels_of(NAME, preference_labels, pl.col(LABEL))
 
 
 def _fit(judgments: pl.DataFrame) -> dict[str, float]:

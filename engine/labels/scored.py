@@ -15,12 +15,11 @@ A read that failed counts as a probability of 0; with ``pmi`` its passage has la
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import polars as pl
 
-from engine import tables
 from engine.labels import erag
 from engine.labels.annotator import (
     Annotator,
@@ -31,10 +30,11 @@ from engine.labels.annotator import (
     Role,
     Scale,
     Scored,
+    labels_of,
 )
 from engine.labels.traces import trace_judge
 from engine.reading.prompting.template import QUESTION, styles
-from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, LABEL, OUTPUT_TOKENS, QUERY_ID, VALUE
+from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, OUTPUT_TOKENS, QUERY_ID, VALUE
 
 _ANSWERS = Role("score", "the reader that scores answers", "score", is_readers=True)
 _QUESTIONS = Role("question", "the reader that scores questions", "question", is_readers=True)
@@ -64,17 +64,11 @@ def with_closed(reads: pl.DataFrame, closed: pl.DataFrame) -> pl.DataFrame:
     return reads.join(known, on=QUERY_ID, how="left", maintain_order="left")
 
 
-def labels_of(name: str, valued: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
-    """Labels table of an annotator, of rows with ``query_id`` and ``doc_id``; 0 where the value is null."""
-    annotator, label = pl.lit(name).alias(tables.ANNOTATOR), value.fill_null(0.0).alias(LABEL)
-    return valued.select(QUERY_ID, DOC_ID, annotator, label).select(list(tables.LABELS))
-
-
 def _label(name: str, value: pl.Expr, material: Material) -> Labelled:
     valued, label = best(material.reads, value), pl.col(VALUE)
     if not material.closed.is_empty():
         valued, label = with_closed(valued, best(material.closed, value)), GAINED
-    labels = labels_of(name, valued, label)
+    labels = labels_of(name, valued, label.fill_null(0.0))
     return Labelled(labels, trace_judge(labels, valued))
 
 
@@ -83,15 +77,11 @@ def _by_token(reads: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
 
 
 def _asks(role: Role, scores: Scored, closed: bool, settings: EvaluationSettings) -> Ask:
-    reader, other = settings.reader, settings.options(erag.Options).erag_reader
-    if scores == "query":
-        prompt = reader.prompt if reader.prompt in styles(QUESTION) else None
-        how: dict[str, Any] = {"task": QUESTION, "prompt": prompt, "augmentation": "in-prompt"}
-    else:
-        augmentation = reader.augmentation if other is None else None
-        how = {"task": reader.task, "prompt": reader.prompt, "augmentation": augmentation}
-    model = other or reader.reader
-    return Ask(role=role, model=model, value=_by_token, scores=scores, closed=closed, **how)
+    ask = replace(erag.asks(settings), role=role, value=_by_token, scores=scores, closed=closed)
+    if scores != "query":
+        return ask
+    style = ask.prompt if ask.prompt in styles(QUESTION) else None
+    return replace(ask, task=QUESTION, prompt=style, augmentation="in-prompt")
 
 
 def _annotator(

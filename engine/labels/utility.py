@@ -10,12 +10,11 @@ code (github.com/GiovanniTRA/UDCG).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import polars as pl
 
-from engine import tables
 from engine.labels import erag
 from engine.labels.annotator import (
     Annotator,
@@ -25,6 +24,7 @@ from engine.labels.annotator import (
     Material,
     Role,
     Scale,
+    labels_of,
 )
 from engine.labels.traces import trace_utility
 from engine.messages.checked import Checked
@@ -85,26 +85,20 @@ def label_utility(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
         helpful: a labels table of the same pairs; what is labelled ``HELPS`` or more helps.
     """
     helps = helpful.select(QUERY_ID, DOC_ID, (pl.col(LABEL) >= HELPS).alias("_helps"))
-    return (
-        reads.select(QUERY_ID, pl.col(DOC_IDS).list.first().alias(DOC_ID), weigh(reads))
-        .join(helps, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left")
-        .select(
-            QUERY_ID,
-            DOC_ID,
-            pl.lit(NAME).alias(tables.ANNOTATOR),
-            (pl.when("_helps").then(1.0).otherwise(DISTRACTING) * pl.col(VALUE)).alias(LABEL),
-        )
-        .select(list(tables.LABELS))
+    passage = pl.col(DOC_IDS).list.first().alias(DOC_ID)
+    weighed = reads.select(QUERY_ID, passage, weigh(reads)).join(
+        helps, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
     )
+    sign = pl.when("_helps").then(1.0).otherwise(DISTRACTING)
+    return labels_of(NAME, weighed, sign * pl.col(VALUE))
 
 
 def _asks(settings: EvaluationSettings) -> Ask:
     options, reader = settings.options(Options), settings.reader
-    other = settings.options(erag.Options).erag_reader
     style = reader.prompt if reader.prompt in styles(ABSTAIN) else None
-    return Ask(
+    return replace(
+        erag.asks(settings),
         role=_ROLE,
-        model=other or reader.reader,
         task=ABSTAIN,
         prompt=options.abstain_prompt or style,
         augmentation="in-prompt",
