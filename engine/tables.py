@@ -184,8 +184,7 @@ TRACES: Schema = {
     METRIC: pl.String(),
     ANSWER: pl.String(),  # the answer that the output matched, or that the passage holds
     ARTICLE_ID: pl.String(),  # the gold article that the passage is of
-    # The probability that a judge gave to relevance; of utilities: that the reader declines; of labels from
-    # log-probabilities: by token, of the text that was scored.
+    # The probability that a judge gave to relevance, that a reader declines (utilities), or by token of a text.
     CONFIDENCE: pl.Float64(),
 }
 HARM_OUTCOMES: Schema = {

@@ -133,13 +133,12 @@ def label(
     labelled: Mapping[str, Labelled],
     *,
     reads: pl.DataFrame | None = None,
-    closed: pl.DataFrame | None = None,
 ) -> Labelled:
     """Have an annotator label the pairs, and check that its tables have the columns that they must have.
 
     Args:
         labelled: by name, what the annotators made that this one rests on; others are not looked at.
-        reads, closed: as in ``Material``; None for an annotator that asks for none.
+        reads: as in ``Material``; None for an annotator that asks for none.
 
     Raises:
         ValueError: labels or further tables with other columns, or labels in another name.
@@ -156,7 +155,6 @@ def label(
             relevant=settings.relevant(len(inputs.run_names)),
             rests_on={name: labelled[name] for name in annotator.rests_on(settings)},
             reads=_NO_READS if reads is None else reads,
-            closed=_NO_READS if closed is None else closed,
         )
     )
     declared = {table.name: table.made for table in annotator.further_tables}

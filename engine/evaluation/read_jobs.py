@@ -23,6 +23,7 @@ from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.models.weights import resolve
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import Prompt
+from engine.reading.prompting.template import QUESTION
 from engine.reading.protocol import Engine, ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.remote.api_settings import is_api
@@ -74,8 +75,7 @@ class Job:
         """Its reads (``plan.WANTED``), row by row as in ``lists`` (``Request.lists``)."""
         targets: dict[str, list[str]] | None = None
         if self.spec.scores == "target":
-            answers = self.ask.scores == "answers"
-            scored = pl.col(ANSWERS) if answers else pl.concat_list(QUERY)
+            scored = pl.concat_list(QUERY) if self.ask.task == QUESTION else pl.col(ANSWERS)
             rows = queries.select(QUERY_ID, scored.alias(ANSWERS)).iter_rows()
             targets = {query: list(map(self.prompt.target, texts)) for query, texts in rows}
         fingerprint = self.spec.fingerprint
@@ -227,6 +227,7 @@ def _specify(
             augmentation=ask.augmentation or "in-prompt",
             task=ask.task,
             prompt=ask.prompt,
+            scores=ask.scores,
             tried=asked,
         )
     # One passage is the same prompt to a decoder-only reader, however whole lists are read.
@@ -249,19 +250,15 @@ def _scoring(spec: ReaderSpec, ask: Ask) -> ReaderSpec:
     """The reader as it scores texts, where it is asked to; refused where it cannot."""
     if not ask.scores:
         return spec
-    without = "leave out annotators that score texts, or give them"
-    if spec.function or spec.api:
-        kind = "a function" if spec.function else "behind an API"
+    thinks = spec.room and ask.scores == "target"
+    if spec.function or thinks:
+        begins = "begins to think behind its prompt, where a text would be scored"
+        why = begins if thinks else "is a function and gives no log-probabilities of texts"
         raise InputError(
-            f"the reader {spec.name} is {kind} and gives no log-probabilities of texts",
-            f"{without} a model",
+            f"the reader {spec.name} {why}",
+            "leave out annotators that score texts, or give them another model",
         )
-    if spec.room and ask.scores != "own":
-        raise InputError(
-            f"{spec.name!r} begins to think behind its prompt, where a text would be scored",
-            f"{without} a prompt without a thought",
-        )
-    return replace(spec, scores="own" if ask.scores == "own" else "target", choices=())
+    return replace(spec, scores=ask.scores, choices=())
 
 
 def tell_engines(jobs: Iterable[Job], pool: PoolSettings, on_event: OnEvent) -> None:

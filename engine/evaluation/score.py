@@ -241,7 +241,7 @@ def _label(
     for annotator in settings.resolved.annotators:
         lost = [query for name in annotator.rests_on(settings) for query in left_out[name]]
         ask = settings.resolved.asks.get(annotator.name)
-        reads, closed, pairs = None, None, prepared.pairs
+        reads, pairs = None, prepared.pairs
         if ask is not None and ask.role.name in readings:
             reading, singles = readings[ask.role.name], alone(pairs)
             if settings.running.lazy:
@@ -249,16 +249,12 @@ def _label(
                     reading.wanted, on=IDENTITY, how="semi", maintain_order="left"
                 )
                 pairs = singles.select(QUERY_ID, pl.col(DOC_IDS).list.first().alias(DOC_ID))
-            reads = reading.of(singles)
+            reads = reading.of(pl.concat([singles, *[closed_book(pairs)] * ask.closed]))
             lost += failed_queries(reads)
-            if ask.closed:
-                closed = reading.of(closed_book(pairs))
-                lost += failed_queries(closed)
         skipped = settings.running.failed_reads == "skip"
         left_out[annotator.name] = list(dict.fromkeys(lost)) if skipped else []
         if annotator.name not in labelled:
-            inputs = prepared.inputs
-            made = label(annotator, inputs, settings, pairs, labelled, reads=reads, closed=closed)
+            made = label(annotator, prepared.inputs, settings, pairs, labelled, reads=reads)
             if settings.running.lazy:
                 made = _with_unread(made, annotator.name, prepared.pairs)
             labelled[annotator.name] = made

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import polars as pl
 
@@ -18,7 +18,7 @@ from engine.messages.notes import Note
 from engine.ranking.ranking_settings import RankingSettings
 from engine.ranking.scores import Relevant
 from engine.reading.prompting.template import Purpose
-from engine.reading.protocol import Augmentation
+from engine.reading.protocol import Augmentation, Scores
 from engine.reading.reader_settings import ReaderSettings
 from engine.scoring.metrics import score_outputs
 from engine.sources.io.locations import Location
@@ -27,8 +27,6 @@ from engine.statistics.correlation import Bootstrap
 from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
 
 Options = TypeVar("Options")
-# Whose log-probability is asked for: nobody's, each reference answer's, the query's, or that of what is written.
-Scored = Literal["", "answers", "query", "own"]
 
 
 class EvaluationSettings(Protocol):
@@ -83,7 +81,8 @@ class Ask:
             repetition changes (``engine.reading.repetition``). If several annotators share a role, the
             first one's function counts.
         description: what else ``summary.json`` says of this role.
-        scores: empty where the reader answers or chooses; else what is scored. Of reference answers each is a read.
+        scores: as in ``ReaderSpec``; the targets are the query's reference answers, each in a read of its own, or the
+            query where the task asks for that.
         closed: whether each query is read without passages, too (closed book).
     """
 
@@ -94,7 +93,7 @@ class Ask:
     augmentation: Augmentation | None
     value: Callable[[pl.DataFrame, pl.DataFrame], pl.Series]
     description: Mapping[str, Any] = field(default_factory=dict)
-    scores: Scored = ""
+    scores: Scores = ""
     closed: bool = False
 
     @property
@@ -120,12 +119,7 @@ def ask_reader(reader: ReaderSettings) -> Ask:
 
 
 def labels_of(name: str, rows: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
-    """Labels table of an annotator.
-
-    Args:
-        rows: ``query_id``, and ``doc_id`` or, of reads of one passage each, ``doc_ids``.
-        value: the label of a row.
-    """
+    """Labels table of an annotator, of rows with ``doc_id`` or, of reads of one passage each, ``doc_ids``."""
     passage = DOC_ID if DOC_ID in rows.columns else pl.col(DOC_IDS).list.first().alias(DOC_ID)
     return rows.select(QUERY_ID, passage, pl.lit(name).alias(ANNOTATOR), value.alias(LABEL))
 
@@ -264,9 +258,8 @@ class Material:
         relevant: what counts as relevant.
         rests_on: what the annotators that this one rests on made, by name.
         reads: the reads table with ``failure``, one read for each pair in their order, or one for each reference
-            answer where these are scored; empty for an annotator that asks for none. A failed read has an
-            empty output and null confidence.
-        closed: the reads of queries without passages, where they are asked for.
+            answer where these are scored, and then those of queries without passages, where they are asked
+            for; empty for an annotator that asks for none. A failed read has an empty output and null confidence.
     """
 
     queries: pl.DataFrame
@@ -279,7 +272,6 @@ class Material:
     relevant: Relevant = "list"
     rests_on: Mapping[str, Labelled] = field(default_factory=dict)
     reads: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.READS))
-    closed: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.READS))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,10 +51,9 @@ NAME = "gain"
 def _label(material: Material) -> Labelled:
     queries, metric = material.queries, material.settings.reader.metric
     scored = score_outputs(material.reads, queries, metric)
-    alone = scored.with_columns(pl.col(DOC_IDS).list.first().alias(DOC_ID))
-    both = with_closed(alone, score_outputs(material.closed, queries, metric))
+    both = with_closed(scored).with_columns(pl.col(DOC_IDS).list.first().alias(DOC_ID))
     labels = labels_of(NAME, both, GAINED.fill_null(0.0))
-    traces = trace_erag(erag.label_erag(scored), material.reads, queries, metric)
+    traces = trace_erag(erag.label_erag(both), both, queries, metric)
     gains = traces.with_columns(pl.lit(NAME).alias(tables.ANNOTATOR), labels[LABEL])
     known = pl.col(CLOSED) >= HELPS
     outcomes = both.group_by(QUERY_ID, maintain_order=True).agg(

@@ -29,7 +29,6 @@ from engine.labels.annotator import (
     Material,
     Role,
     Scale,
-    Scored,
     labels_of,
 )
 from engine.labels.traces import trace_judge
@@ -58,27 +57,30 @@ def best(reads: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
     return of_most.unique(pair, keep="first", maintain_order=True)
 
 
-def with_closed(reads: pl.DataFrame, closed: pl.DataFrame) -> pl.DataFrame:
-    """The same rows, with the query's ``value`` without a passage as ``closed``."""
-    known = closed.select(QUERY_ID, pl.col(VALUE).alias(CLOSED))
-    return reads.join(known, on=QUERY_ID, how="left", maintain_order="left")
+def with_closed(reads: pl.DataFrame) -> pl.DataFrame:
+    """Those of a passage, each with the query's ``value`` without one as ``closed``."""
+    none = pl.col(DOC_IDS).list.len() == 0
+    known = reads.filter(none).select(QUERY_ID, pl.col(VALUE).alias(CLOSED))
+    return reads.filter(~none).join(known, on=QUERY_ID, how="left", maintain_order="left")
 
 
-def _label(name: str, value: pl.Expr, material: Material) -> Labelled:
+def _label(name: str, value: pl.Expr, closed: bool, material: Material) -> Labelled:
     valued, label = best(material.reads, value), pl.col(VALUE)
-    if not material.closed.is_empty():
-        valued, label = with_closed(valued, best(material.closed, value)), GAINED
+    if closed:
+        valued, label = with_closed(valued), GAINED
     labels = labels_of(name, valued, label.fill_null(0.0))
     return Labelled(labels, trace_judge(labels, valued))
 
 
-def _by_token(reads: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
-    return reads.select(_BY_TOKEN)[CONFIDENCE]
-
-
-def _asks(role: Role, scores: Scored, closed: bool, settings: EvaluationSettings) -> Ask:
-    ask = replace(erag.asks(settings), role=role, value=_by_token, scores=scores, closed=closed)
-    if scores != "query":
+def _asks(role: Role, closed: bool, settings: EvaluationSettings) -> Ask:
+    ask = replace(
+        erag.asks(settings),
+        role=role,
+        value=lambda reads, queries: reads.select(_BY_TOKEN)[CONFIDENCE],
+        scores="own" if role == _OWN else "target",
+        closed=closed,
+    )
+    if role != _QUESTIONS:
         return ask
     style = ask.prompt if ask.prompt in styles(QUESTION) else None
     return replace(ask, task=QUESTION, prompt=style, augmentation="in-prompt")
@@ -90,17 +92,16 @@ def _annotator(
     value: pl.Expr,
     scale: Scale,
     role: Role,
-    scores: Scored,
     closed: bool = False,
 ) -> Annotator:
     return Annotator(
         name=name,
         meaning=meaning,
-        label=partial(_label, name, value),
+        label=partial(_label, name, value, closed),
         uses_options_of=(erag.NAME,),
-        needs_answers=scores == "answers",
+        needs_answers=role == _ANSWERS,
         role=role,
-        asks=partial(_asks, role, scores, closed),
+        asks=partial(_asks, role, closed),
         scale=lambda settings: scale,
     )
 
@@ -111,7 +112,6 @@ LIKELIHOOD = _annotator(
     _BY_TOKEN,
     Scale(graded="likelihoods of answers"),
     _ANSWERS,
-    "answers",
 )
 DIG = _annotator(
     "dig",
@@ -119,7 +119,6 @@ DIG = _annotator(
     _WHOLE,
     Scale(graded="document information gains"),
     _ANSWERS,
-    "answers",
     closed=True,
 )
 PMI = _annotator(
@@ -128,7 +127,6 @@ PMI = _annotator(
     _LOG,
     Scale(utilities=True),
     _QUESTIONS,
-    "query",
     closed=True,
 )
 PERPLEXITY = _annotator(
@@ -137,5 +135,4 @@ PERPLEXITY = _annotator(
     _BY_TOKEN,
     Scale(graded="inverse perplexities"),
     _OWN,
-    "own",
 )

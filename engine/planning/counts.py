@@ -114,8 +114,8 @@ def count_reads(
         # A list of one passage that is read alone too is the same read, as is one of none.
         asks = conditions[0].resolved.asks.values()
         least = 1 - any(ask.closed for ask in asks if ask.role == job.ask.role)
-        alone = pl.col(DOC_IDS).list.len().is_between(least, 1)
-        alone &= pl.lit(any(one.singles for one in same))
+        is_read = pl.lit(any(one.singles for one in same))
+        alone = pl.col(DOC_IDS).list.len().is_between(least, 1) & is_read
         wanted = wanted.with_columns(
             (~alone).alias(WHOLE),
             is_drawn(wanted[QUERY_ID], conditions[0].bootstrap.seed, LISTS).alias(DRAWN),

@@ -5,8 +5,9 @@ Models here, servers, and a user's functions and programs share this one rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from engine.reading.protocol import THINK, ReaderSpec, ReadOutput
@@ -102,3 +103,19 @@ def given(outputs: Iterable[ReadOutput], rule: Rule) -> list[ReadOutput]:
         else rule.output(one.output, one.prompt_tokens, one.output_tokens, truncated=one.truncated)
         for one in outputs
     ]
+
+
+def scored(
+    target: str, logs: Sequence[float], prompt_tokens: int, *, truncated: bool
+) -> ReadOutput:
+    """The output of a read that scored a target, by the natural log-probability of each of its tokens."""
+    probability = math.exp(math.fsum(logs) / len(logs))
+    text = target.strip()
+    return ReadOutput(text, prompt_tokens, len(logs), truncated, confidence=probability)
+
+
+def with_own(output: ReadOutput, logs: Sequence[float]) -> ReadOutput:
+    """The output of a read in which a text was written; with its probability by token where that was asked for."""
+    if output.failure is not None or not logs:
+        return output
+    return replace(output, confidence=math.exp(math.fsum(logs) / len(logs)))

@@ -16,13 +16,13 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
-from engine.reading.answers import Rule, rule_of
+from engine.reading.answers import Rule, rule_of, scored, with_own
 from engine.reading.models import attention
 from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.sharing import common_length
-from engine.reading.models.targets import PromptRead, PromptReader, scored, with_own
+from engine.reading.models.targets import PromptRead, PromptReader
 from engine.reading.models.windowed import WindowedModel
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 

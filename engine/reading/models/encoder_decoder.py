@@ -22,12 +22,12 @@ from transformers import AutoConfig, AutoTokenizer
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
-from engine.reading.answers import rule_of
+from engine.reading.answers import rule_of, scored, with_own
 from engine.reading.models.decoding import choose, first_tokens, next_tokens, scored_tokens
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.models.stops import Stops
 from engine.reading.models.t5 import T5
-from engine.reading.models.targets import parted, scored, with_own
+from engine.reading.models.targets import parted
 from engine.reading.models.tokenizing import Input, longest_input, tokenize
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 

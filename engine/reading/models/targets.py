@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from engine.reading.models.decoding import Tokenizer
@@ -73,8 +72,7 @@ class PromptReader:
     def _encode(self, texts: list[str]) -> list[list[int]]:
         special = self._spec.special_tokens
         encoded = self._tokenizer(texts, return_attention_mask=False, add_special_tokens=special)
-        tokens: list[list[int]] = encoded["input_ids"]
-        return tokens
+        return list(encoded["input_ids"])
 
     def _encoded(self, texts: Sequence[str]) -> dict[str, list[int]]:
         unique = list({"", *texts})
@@ -119,19 +117,3 @@ def target_tokens(tokenizer: Tokenizer, prompt: str, target: str) -> list[int]:
     if both[: len(before)] == before:
         return both[len(before) :]
     return tokenizer.encode(target, add_special_tokens=False)
-
-
-def scored(
-    target: str, logs: Sequence[float], prompt_tokens: int, *, truncated: bool
-) -> ReadOutput:
-    """The output of a read that scored a target, by the natural log-probability of each of its tokens."""
-    probability = math.exp(math.fsum(logs) / len(logs))
-    text = target.strip()
-    return ReadOutput(text, prompt_tokens, len(logs), truncated, confidence=probability)
-
-
-def with_own(output: ReadOutput, logs: Sequence[float]) -> ReadOutput:
-    """The output of a read in which a text was written; with its probability by token where that was asked for."""
-    if output.failure is not None or not logs:
-        return output
-    return replace(output, confidence=math.exp(math.fsum(logs) / len(logs)))

@@ -26,9 +26,9 @@ from vllm.usage.usage_lib import UsageContext
 from engine.machine import device
 from engine.machine.batching import MORE_MEMORY
 from engine.messages.errors import InputError
-from engine.reading.answers import rule_of
+from engine.reading.answers import rule_of, scored, with_own
 from engine.reading.models.decoding import first_tokens
-from engine.reading.models.targets import PromptRead, PromptReader, scored, with_own
+from engine.reading.models.targets import PromptRead, PromptReader
 from engine.reading.models.vllm_requests import Asked, RequestsUnderWay
 from engine.reading.models.vllm_support import cache_memory
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput

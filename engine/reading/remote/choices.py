@@ -39,6 +39,19 @@ def choose(choices: Sequence[str], likeliest: Mapping[str, float]) -> Chosen | N
     return Chosen(shares.index(max(shares)), shares[0] / sum(shares))
 
 
+def following(tokens: Sequence[tuple[str, float]], target: str) -> list[float] | None:
+    """Those of the tokens that a target is, the last or before one generated; None where no tokens are the target."""
+    for end in (len(tokens) - 1, len(tokens)):
+        text, at = "", end
+        while at > 0 and len(text) < len(target):
+            at -= 1
+            text = tokens[at][0] + text
+        logs = [log for _, log in tokens[at:end]]
+        if text == target and not any(map(math.isnan, logs)):
+            return logs
+    return None
+
+
 def _log_probability(place: int, choices: Sequence[str], likeliest: Mapping[str, float]) -> float:
     """Of the token that a choice begins with; as it is written, else whatever blanks stand before it."""
     for trimmed in (str, str.lstrip):

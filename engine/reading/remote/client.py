@@ -9,7 +9,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -82,6 +82,7 @@ class Answer:
         usage: tokens, as the server reports them; None where it does not.
         finish: why the answer ended, in the protocol's words; empty where the server does not say.
         likeliest: log-probabilities of the likeliest first tokens, by their text; None where it gives none.
+        tokens: of the answer, behind those of an echoed prompt, with log-probabilities or NaN; None for none.
         server: the fingerprint that the server gives of itself; empty for none.
         thought: what the model thought before, where the server tells it from the answer; else None.
     """
@@ -92,6 +93,7 @@ class Answer:
     likeliest: Mapping[str, float] | None
     server: str
     thought: str | None = None
+    tokens: Sequence[tuple[str, float]] | None = None
 
 
 class Client:
@@ -291,6 +293,7 @@ def answer_of(content: Any, *, chat: bool) -> Answer:
         likeliest=_likeliest(choice.get("logprobs")),
         server=as_unicode(str(content.get("system_fingerprint") or "")[:_LONGEST_NAME]),
         thought=thought if isinstance(thought, str) else None,
+        tokens=_tokens(choice.get("logprobs")),
     )
 
 
@@ -317,6 +320,16 @@ def _usage(content: Any) -> Usage | None:
         return None
     prompt, output, cached, thought = (int(n or 0) for n in reported)
     return Usage(prompt, output, min(cached, prompt), thought)
+
+
+def _tokens(content: Any) -> list[tuple[str, float]] | None:
+    """Tokens with log-probabilities: chats list them as records, and completions in two lists, or as chats do."""
+    if not isinstance(content, dict):
+        return None
+    pairs = [(one.get("token"), one.get("logprob")) for one in content.get("content") or ()]
+    pairs += zip(content.get("tokens") or (), content.get("token_logprobs") or (), strict=False)
+    logs = [math.nan if log is None or not float(log) <= _SURE else float(log) for _, log in pairs]
+    return [(str(text), log) for (text, _), log in zip(pairs, logs, strict=True)] or None
 
 
 def _likeliest(content: Any) -> dict[str, float] | None:

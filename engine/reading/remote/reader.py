@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
-from engine.reading.answers import rule_of
+from engine.reading.answers import rule_of, scored, with_own
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
-from engine.reading.remote.choices import choose
+from engine.reading.remote.choices import choose, following
 from engine.reading.remote.client import (
     NO_ANSWER,
     Answer,
@@ -68,35 +68,47 @@ class ApiReader:
         """
         text, most = "".join(inputs), self._spec.most_new_tokens
         if self._api.settings.is_batch:
-            return self._of_batch(text)
+            return self._of_batch(inputs)
         try:
             answer = self._client.ask(self._api, text, most, on_retry=self._retried)
         except RefusedError as error:
             return Done(ReadOutput.failed(str(error)))
         except UnansweredError as error:
             return Done(ReadOutput.failed(str(error)), answered=False)
-        return self._done(answer)
+        return self._done(answer, inputs)
 
-    def _of_batch(self, text: str) -> Done:
+    def _of_batch(self, inputs: Sequence[str]) -> Done:
         """A read whose answer is in a file; a failed one where it is not."""
-        found = self._limits.batch.answer(self._api, text)
+        found = self._limits.batch.answer(self._api, "".join(inputs))
         if isinstance(found, str):
             return Done(ReadOutput.failed(found))
         try:
-            return self._done(answer_of(found, chat=self._api.endpoint == "chat"))
+            return self._done(answer_of(found, chat=self._api.endpoint == "chat"), inputs)
         except NO_ANSWER:
             return Done(
                 ReadOutput.failed("its answer in the batch is none, as the protocol has it")
             )
 
-    def _done(self, answer: Answer) -> Done:
+    def _done(self, answer: Answer, inputs: Sequence[str]) -> Done:
         used = answer.usage or Usage()
         computed = used.prompt - used.cached
         with self._lock:
             self.stats.prompt_tokens += computed
             self.stats.padded_tokens += computed
             self.stats.changed_servers += answer.server != self._api.server
-        return Done(self._output(answer, used), computed)
+        if self._spec.scores == "target":
+            return Done(self._target(answer, used, inputs[-1]), computed)
+        output = self._output(answer, used)
+        if self._spec.scores:
+            output = with_own(output, [log for _, log in answer.tokens or ()])
+        return Done(output, computed)
+
+    def _target(self, answer: Answer, used: Usage, target: str) -> ReadOutput:
+        logs = following(answer.tokens or (), target)
+        if logs is None:
+            reason = "the server gives no log-probabilities of tokens that are the text to score"
+            return ReadOutput.failed(reason, prompt_tokens=used.prompt)
+        return scored(target, logs, max(0, used.prompt - len(logs)), truncated=False)
 
     def size(self, inputs: Sequence[str]) -> int:
         """The bytes of a read's prompt, with the system message."""

@@ -14,7 +14,7 @@ from engine.reading.answers import ROOM, Rule
 from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, Template, read_template
-from engine.reading.protocol import Augmentation, ReaderSpec
+from engine.reading.protocol import Augmentation, ReaderSpec, Scores
 from engine.reading.remote.api_settings import KEY_VARIABLE, ApiSettings, model_of
 from engine.reading.remote.limits import StoppedAskingError, Usage, limits_of
 from engine.reading.remote.spec import ApiSpec
@@ -40,6 +40,7 @@ def specify_api(
     augmentation: Augmentation,
     task: Purpose,
     prompt: str | None = None,
+    scores: Scores = "",
     tried: bool = True,
 ) -> tuple[ReaderSpec, Prompt]:
     """The specification of a reader behind an API and the prompt that it is given.
@@ -66,11 +67,13 @@ def specify_api(
         model=model,
         settings=settings,
         system=template.system,
-        parameters=_written(_parameters(template, settings, output)),
+        parameters=_written(_parameters(template, settings, output, scores)),
     )
+    if scores == "target" and settings.endpoint == "chat":
+        raise _no_log_probabilities(name, api)
     if tried:
-        api = _tried(name, api, template, output)
-        room = api.sent[_most(api)] - output
+        api = _tried(name, api, template, output, scores)
+        room = max(0, api.sent[_most(api)] - output)
     spec = ReaderSpec(
         weights="",
         architecture="causal",
@@ -126,9 +129,15 @@ def _refuse_template(template: Template, name: str, settings: ApiSettings) -> No
         )
 
 
-def _parameters(template: Template, settings: ApiSettings, output: int) -> dict[str, Any]:
+def _parameters(
+    template: Template, settings: ApiSettings, output: int, scores: Scores
+) -> dict[str, Any]:
     """What is sent beside model and prompt: greedy decoding, as far as a server has it."""
     sent: dict[str, Any] = {"max_tokens": output, "temperature": 0, "seed": 0}
+    if scores == "target":  # one token, since some take none for no bound
+        return sent | {"max_tokens": 1, "echo": True, "logprobs": 1}
+    if scores:
+        sent |= {"logprobs": 1 if settings.endpoint == "completions" else True}
     if template.choices:
         return sent | _log_probabilities(settings, _LIKELIEST[0])
     return sent | ({"stop": list(template.stop[:_STOPS])} if template.stop else {})
@@ -144,7 +153,7 @@ def _written(parameters: dict[str, Any]) -> str:
     return json.dumps(parameters, sort_keys=True, ensure_ascii=False)
 
 
-def _tried(name: str, api: ApiSpec, template: Template, output: int) -> ApiSpec:
+def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Scores) -> ApiSpec:
     """What a first request shows: what the server refuses is not sent, and its fingerprint is known.
 
     Asked once in an evaluation, whoever needs to know.
@@ -164,7 +173,9 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int) -> ApiSpec:
         raise ReadError(f"{error}; start the server, or check `base_url`") from None
     finally:
         client.close()
-    if template.choices and answer.likeliest is None:
+    tokens = "".join(text for text, _ in answer.tokens or ())
+    lacks = TRIAL not in tokens if scores == "target" else not tokens
+    if lacks if scores else template.choices and answer.likeliest is None:
         raise _no_log_probabilities(name, api)
     bounds = settings.max_tokens or settings.max_cost or settings.tokens_per_minute
     if bounds and answer.usage is None:
@@ -192,7 +203,8 @@ def _first_answer(
         except RefusedError as error:
             api = _without_refused(name, api, error)
     # A few tokens do not suffice for a thought, and may not show that there is one.
-    if not template.choices and (_thinks(answer, template) or answer.finish == "length"):
+    is_cut = answer.finish == "length" and "echo" not in api.sent
+    if not template.choices and (_thinks(answer, template) or is_cut):
         most = output + ROOM
         longer = replace(api, parameters=_written({**json.loads(api.parameters), _most(api): most}))
         begun = time.monotonic()
@@ -234,6 +246,8 @@ def _without_refused(name: str, api: ApiSpec, error: Exception) -> ApiSpec:
     if "max_tokens" in sent and names_parameter(error, "max_completion_tokens", anywhere=True):
         sent["max_completion_tokens"] = sent.pop("max_tokens")
         return replace(api, parameters=_written(sent))
+    if "echo" in sent and any(names_parameter(error, one) for one in ("echo", "logprobs")):
+        raise _no_log_probabilities(name, api)
     if any(names_parameter(error, one) and one in sent for one in ("logprobs", "top_logprobs")):
         fewer = _log_probabilities(api.settings, _LIKELIEST[1])
         if all(sent[key] == value for key, value in fewer.items()):
@@ -253,7 +267,8 @@ def _without_refused(name: str, api: ApiSpec, error: Exception) -> ApiSpec:
 def _no_log_probabilities(name: str, api: ApiSpec) -> InputError:
     kind: Literal["completions", "chat"] = "completions" if api.endpoint == "chat" else "chat"
     return InputError(
-        f"{api.settings.host} gives no log-probabilities of {name!r}, which choosing between answers needs",
-        "leave out annotators that judge passages or let the reader decline, or give them a model of this "
-        f"machine, or try `endpoint` {kind}",
+        f"{api.settings.host} gives no log-probabilities of {name!r}, which choosing between answers and "
+        "scoring texts need",
+        "leave out annotators that judge passages, let the reader decline or score texts, or give them a model "
+        f"of this machine, or try `endpoint` {kind}",
     )

@@ -23,12 +23,14 @@ class Said:
     Attributes:
         text: the answer.
         top: log-probabilities of the likeliest first tokens, the likeliest first.
+        tokens: all tokens with their log-probabilities, those of an echoed prompt first.
     """
 
     text: str
     top: Mapping[str, float] = field(default_factory=dict)
     prompt_tokens: int | None = None
     finish: str = "stop"
+    tokens: tuple[tuple[str, float | None], ...] = ()
 
 
 @dataclass
@@ -192,10 +194,16 @@ def answer(
             listed = [{"token": t, "logprob": p} for t, p in said.top.items()]
             first = {**listed[0], "top_logprobs": listed[: body.get("top_logprobs", 0)]}
             choice["logprobs"] = {"content": [first]}
+        if asked and said.tokens:
+            records = [{"token": text, "logprob": log} for text, log in said.tokens]
+            choice["logprobs"] = {"content": records}
     else:
         choice["text"] = said.text
         if asked and said.top:
             choice["logprobs"] = {"top_logprobs": [dict([*said.top.items()][:asked])]}
+        if asked and said.tokens:
+            texts, logs = zip(*said.tokens, strict=True)
+            choice["logprobs"] = {"tokens": texts, "token_logprobs": logs}
     content: dict[str, Any] = {"object": "x", "choices": [choice], "model": body["model"]}
     if fingerprint is not None:
         content["system_fingerprint"] = fingerprint
