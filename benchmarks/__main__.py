@@ -44,6 +44,7 @@ NAMES = (
     "lead_coverage",
     "difference_size",
     "fewer_reads",
+    "label_bench",
     "chunking",
     "page",
 )

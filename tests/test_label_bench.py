@@ -1,0 +1,132 @@
+"""The label bench on a made-up set: what a cell holds, what is said of it, and that cells are taken as they are."""
+
+import json
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.stats
+
+from benchmarks import label_bench
+from benchmarks.label_bench import CELLS, MOST_BYTES, Cell, Way, read_cell
+from engine.evaluation.inputs import EvaluationInputs
+from engine.statistics.correlation import Bootstrap
+from tests.conftest import ScriptedReader, make_run
+
+COUNT, K = 24, 3
+
+
+def reader(prompt):
+    """Answers from the passage that stands next to the question, if that says anything."""
+    return prompt.rsplit("says ", 1)[-1].split("\n")[0] if "says " in prompt else ""
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    queries, passages, ranks = [], [], []
+    for one in range(COUNT):
+        queries.append((f"q{one:02}", f"question {one}", ["yes"], [f"a{one}"]))
+        for place in range(1, K + 1):
+            says = "yes" if rng.random() < 0.5 else "no"
+            passages.append((f"d{one}-{place}", "", f"It says {says}", f"a{one}"))
+            ranks.append((f"q{one:02}", f"d{one}-{place}", place))
+    run = make_run(ranks, "bm25")
+    turned = make_run([(q, d, K + 1 - place) for q, d, place in ranks], "reversed")
+    from engine import tables
+
+    inputs = EvaluationInputs(
+        queries=pl.DataFrame(queries, tables.QUERIES, orient="row"),
+        corpus=pl.DataFrame(passages, tables.CORPUS, orient="row"),
+        runs=pl.concat([run, turned]), tables={}, cut_runs=(),
+    )  # fmt: skip
+    return label_bench.make_cell(
+        "made", inputs, Way("bundled", dtype="float32"), ("erag", "containment", "provenance", "none"),
+        store=tmp_path_factory.mktemp("reads"), k=K, executor=ScriptedReader(reader),
+    )  # fmt: skip
+
+
+def test_a_cell_has_every_label_and_the_scores_of_both_orders(cell):
+    assert cell.table.columns == ["query_id", "place", "bm25", "list", "list_reversed", "erag", "containment", "provenance"]  # fmt: skip
+    assert cell.labels == ["erag", "containment", "provenance", "bm25"]
+    # This reader reads what stands last in the prompt: the first of the list, the last of the reversed list.
+    _, labels, y = cell.values("erag")
+    assert labels.shape == (COUNT, K)
+    assert (labels[:, 0] == y).all()
+    _, turned, reversed_scores = cell.values("erag", turned=True)
+    assert (turned == labels[:, ::-1]).all()
+    assert (turned[:, 0] == reversed_scores).all()
+    assert cell.about["prices"]["erag"]["reads"] == K
+    assert cell.about["prices"]["containment"] == {"reads": 0, "tokens": 0}
+
+
+def test_figures_are_those_of_scipy_and_of_the_definitions(cell):
+    rows = {row["label"]: row for row in label_bench.figures_of(cell, Bootstrap(resamples=200))}
+    _, labels, y = cell.values("erag")
+    x = labels @ (1 / np.log2([2, 3, 4]))
+    erag = rows["erag"]
+    assert erag["tau"] == pytest.approx(scipy.stats.kendalltau(x, y).statistic)
+    assert erag["rho"] == pytest.approx(scipy.stats.spearmanr(x, y).statistic)
+    assert erag["max_tau"] == pytest.approx(scipy.stats.kendalltau(labels.max(axis=1), y).statistic)
+    assert erag["worth"] == pytest.approx(1 / (1 - erag["rho"] ** 2))
+    assert erag["worth_low"] <= erag["worth"] <= erag["worth_high"]
+    assert erag["share"] == pytest.approx(erag["tau"])  # the first label decides: the ceiling is 1
+    assert math.isnan(rows["provenance"]["tau"])
+    assert "every query" in rows["provenance"]["note"]
+    orders = label_bench.orders_of(cell, Bootstrap(resamples=200))
+    assert orders["ceiling"] == pytest.approx(1)
+    assert np.argmax(orders["by_place"]) == np.argmax(orders["by_place_reversed"]) == 0
+    (crossed,) = label_bench.matrix([cell], Bootstrap(resamples=0))
+    assert crossed["tau"] == pytest.approx(erag["tau"])
+
+
+def test_what_is_known_without_passages_is_no_label():
+    table = pl.DataFrame(
+        {"query_id": ["a", "b"], "place": [1, 1], "list": [1.0, 0.0], "list_reversed": [1.0, 0.0], "erag": [1.0, 1.0], "gain": [0.0, 1.0]}
+    )  # fmt: skip
+    known = Cell(table, {})
+    assert known.labels == ["erag", "gain", "erag-known"]
+    assert known.values("erag-known")[1].tolist() == [[0.0], [1.0]]
+
+
+def test_cells_are_taken_as_they_are_and_every_table_is_printed(cell, tmp_path, capsys):
+    cell.write(tmp_path / "made.parquet")
+    back = read_cell(tmp_path / "made.parquet")
+    assert back.table.equals(cell.table)
+    assert back.about == cell.about
+    assert label_bench.repeated(cell, back)[0] == 0
+    other = Cell(cell.table.with_columns((1 - pl.col("list")).alias("list")), cell.about)
+    assert label_bench.repeated(cell, other) == (COUNT * K, COUNT * K * 6)
+    report = tmp_path / "report.json"
+    assert (
+        label_bench.main(["--cells", str(tmp_path), "--resamples", "100", "--json", str(report)])
+        == 0
+    )
+    shown = capsys.readouterr().out
+    for text in (
+        "**made**",
+        "| bundled in-prompt | erag | ",
+        "**Both orders",
+        "**Labels by one",
+        "**Useful",
+    ):
+        assert text in shown
+    assert len(json.loads(report.read_text())["labels"]) == 4
+
+
+def test_ways_are_named_as_on_the_command_line():
+    assert Way.of("bundled-fid:fid:float32") == Way("bundled-fid", "fid", "float32")
+    assert Way.of("/models/llm.gguf:bfloat16") == Way("/models/llm.gguf", "in-prompt", "bfloat16")
+    assert Way.of("openai:gpt") == Way("openai:gpt")
+
+
+def test_committed_cells_are_small_and_hold_what_their_digests_say():
+    cells = sorted(CELLS.glob("*.parquet"))
+    assert cells
+    sizes = [path.stat().st_size for path in cells]
+    assert max(sizes) <= MOST_BYTES
+    assert sum(sizes) < 1_500_000
+    for path in cells:
+        one = read_cell(path)
+        assert one.about["table"] == label_bench._digest(one.table), path.name
