@@ -1,7 +1,7 @@
 """Three retrievers compared: which one serves the LLM best, and how certain is that?
 
 Run it with ``python docs/examples/three_retrievers.py``. Retrievers and LLM are stand-ins of a few lines: put
-your own ranked lists into ``runs``, and name an LLM (``reader="bundled"`` is one that needs no download).
+your own retrievers or ranked lists into ``runs``, and name an LLM (``reader="bundled"`` is one that needs no download).
 """
 
 import math
@@ -56,13 +56,15 @@ counts = {
 idf = {word: math.log(len(words) / count) for word, count in counts.items()}
 
 
-def retrieve(score, k=2):
-    """The k best passages of every query: {query: {doc_id: score}}."""
-    found = {}
-    for query in queries:
-        scores = {doc_id: score(query.lower().split(), text) for doc_id, text in words.items()}
-        found[query] = dict(sorted(scores.items(), key=lambda item: -item[1])[:k])
-    return found
+def retriever(score):
+    """A retriever: the k best passages for a question, as {doc_id: score}."""
+
+    def retrieve(question, k):
+        query = question.lower().split()
+        scores = {doc_id: score(query, text) for doc_id, text in words.items()}
+        return dict(sorted(scores.items(), key=lambda item: -item[1])[:k])
+
+    return retrieve
 
 
 def read(prompts):
@@ -73,11 +75,11 @@ def read(prompts):
 
 
 runs = {
-    "overlap": retrieve(lambda query, text: sum(word in text for word in query)),
-    "tf-idf": retrieve(
+    "overlap": retriever(lambda query, text: sum(word in text for word in query)),
+    "tf-idf": retriever(
         lambda query, text: sum(idf[word] for word in query if word in text) / len(text) ** 0.5
     ),
-    "short": retrieve(lambda query, text: (query[-1] in text) + 1 / len(text)),
+    "short": retriever(lambda query, text: (query[-1] in text) + 1 / len(text)),
 }
 result = erag_engine.evaluate(
     queries, passages, runs, reader=read, annotators=["erag", "containment"], k=2

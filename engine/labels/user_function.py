@@ -36,34 +36,18 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
         raise InputError("an annotator without a name", "give it one")
 
     def label(material: Material) -> Labelled:
-        labels = label_by_function(
-            name, function, material.pairs, material.queries, material.corpus
-        )
+        of_query = material.queries.select(QUERY_ID, QUERY, ANSWERS)
+        rows = material.pairs.join(of_query, on=QUERY_ID, how="left", maintain_order="left")
+        texts = material.corpus.select(DOC_ID, TITLE, TEXT)
+        rows = rows.join(texts, on=DOC_ID, how="left", maintain_order="left")
+        columns = (QUERY_ID, DOC_ID, QUERY, ANSWERS, TITLE, TEXT)
+        values = [_value(name, function, *row) for row in rows.select(columns).iter_rows()]
+        labels = rows.with_columns(
+            pl.lit(name).alias(tables.ANNOTATOR), pl.Series(LABEL, values, dtype=pl.Float64)
+        ).select(list(tables.LABELS))
         return Labelled(labels, complete(labels))
 
     return Annotator(name=name, label=label)
-
-
-def label_by_function(
-    name: str,
-    function: LabelFunction,
-    pairs: pl.DataFrame,
-    queries: pl.DataFrame,
-    corpus: pl.DataFrame,
-) -> pl.DataFrame:
-    """Labels table of a function's values for each (``query_id``, ``doc_id``) of ``pairs``.
-
-    Raises:
-        InputError: the function raises an error, or gives a value that is not a number in [0, 1].
-    """
-    rows = pairs.join(
-        queries.select(QUERY_ID, QUERY, ANSWERS), on=QUERY_ID, how="left", maintain_order="left"
-    ).join(corpus.select(DOC_ID, TITLE, TEXT), on=DOC_ID, how="left", maintain_order="left")
-    columns = (QUERY_ID, DOC_ID, QUERY, ANSWERS, TITLE, TEXT)
-    values = [_value(name, function, *row) for row in rows.select(columns).iter_rows()]
-    return rows.with_columns(
-        pl.lit(name).alias(tables.ANNOTATOR), pl.Series(LABEL, values, dtype=pl.Float64)
-    ).select(list(tables.LABELS))
 
 
 def _value(

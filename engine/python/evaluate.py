@@ -83,8 +83,8 @@ def evaluate(
             where the runs carry the texts; several files, of which run files name theirs (``"mine.trec@words-100"``).
         runs: one run or several: files; frames with ``query_id``, ``doc_id`` and ``rank`` or ``score`` (and
             ``run``, the name of the system); ``{query_id: {doc_id: score}}``; ``{query_id: [doc_id, …]}``,
-            the best first; without ``passages``, ``{query_id: [text, …]}`` or frames and lists with ``text``.
-            Several as a list or, with names, as ``{name: run}``. Queries may be named by id or by text.
+            the best first; without ``passages``, ``{query_id: [text, …]}`` or frames and lists with ``text``;
+            retrievers, called once for each query. Several as a list or ``{name: run}``. Queries go by id or text.
         reader: the LLM: a name as for ``erag evaluate``; a function from a list of prompts to a list of
             texts; or ``engine.Reader``, which gives a function a name and a version, under which its reads are
             stored. A function is called in this process unless the option ``actors`` is given.

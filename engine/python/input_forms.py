@@ -58,19 +58,24 @@ class Given(NamedTuple):
         ]
         if not runs or not all(map(is_path, given)):
             return None
-        runs, corpora = split_runs(runs, self.passages) if several else (tuple(runs), ())
+        runs, corpora = split_runs(runs, self.passages) if several else (runs, ())
+        more = {"answers": self.answers, "tables": dict(self.tables), "corpora": corpora}
+        return self.named(settings, self.queries, None if several else self.passages, runs, **more)
+
+    def named(
+        self, settings: Settings, queries: Any, corpus: Any, runs: Sequence[Any], **more: Any
+    ) -> InputFiles:
+        """What is called so in errors, and how much of it is used."""
         return InputFiles(
-            queries=self.queries,
-            corpus=None if several else self.passages,
-            corpora=corpora,
-            run=runs,
+            queries=queries,
+            corpus=corpus,
+            run=tuple(runs),
             limit=self.limit,
-            answers=self.answers,
             ignore_identical_ids=self.ignore_identical_ids,
             need_answers=settings.needs_answers(),
             need_provenance=settings.needs_provenance(),
             cluster=settings.bootstrap.cluster,
-            tables=dict(self.tables),
+            **more,
         )
 
 
@@ -86,16 +91,11 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     if (files := given.files(settings)) is not None:
         return Held.of_files(files, k=k).inputs
     query_set = _queries(given, need_answers=settings.needs_answers(), column=column_of(cluster))
-    runs = runs_of(given.runs, carried=given.passages is None)
-    named = InputFiles(
-        queries=given.queries if is_path(given.queries) else f"`{_QUERIES}`",
-        corpus=None if given.passages is None else f"`{_PASSAGES}`",
-        run=tuple(runs[0][RUN].unique(maintain_order=True)),
-        limit=given.limit,
-        ignore_identical_ids=given.ignore_identical_ids,
-        need_provenance=settings.needs_provenance(),
-        cluster=cluster,
-    )
+    asked = query_set.table.head(given.limit or query_set.table.height)
+    runs = runs_of(given.runs, carried=given.passages is None, queries=asked, k=k)
+    queries = given.queries if is_path(given.queries) else f"`{_QUERIES}`"
+    corpus = None if given.passages is None else f"`{_PASSAGES}`"
+    named = given.named(settings, queries, corpus, [*runs[0][RUN].unique(maintain_order=True)])
     judged = {name: _table(name, table) for name, table in given.tables.items()}
     passages = None if given.passages is None else _passages(given.passages)
     read = Read(query_set, runs, judged)

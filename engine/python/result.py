@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import re
 import tempfile
@@ -292,7 +291,7 @@ class Result:
         """
         path = Path(path)
         if path.suffix == ".md":
-            write_text(self._markdown(), path)
+            write_text(self._repr_markdown_(), path)
             return path
         if path.suffix in (".html", ".htm"):
             with tempfile.TemporaryDirectory() as folder:
@@ -301,9 +300,10 @@ class Result:
             return path
         return replace_page(path, partial(write_page, self.findings)).page
 
-    def _markdown(self) -> str:
+    def _repr_markdown_(self) -> str:
         answer = overview.answer(self.findings)
-        parts = [f"# {answer.headline}", *map(exports.escaped, answer.about), *answer.reasons]
+        lines = [answer.headline, *answer.about, *answer.reasons]
+        parts = [f"# {exports.escaped(lines[0])}", *map(exports.escaped, lines[1:])]
         parts += [exports.markdown(typeset_grid(grid)).strip() for grid in self._grids()]
         notes = overview.notes(self.findings)
         parts += ["\n".join(f"- {exports.escaped(note)}" for note in notes)] if notes else []
@@ -324,15 +324,6 @@ class Result:
             parts += ["", *notes]
         return "\n".join(parts)
 
-    def _repr_html_(self) -> str:
-        answer = overview.answer(self.findings)
-        parts = [f"<p>{html.escape(line)}</p>" for line in answer.about]
-        parts += [f"<h4>{html.escape(answer.headline)}</h4>"]
-        parts += [f"<p>{html.escape(reason)}</p>" for reason in answer.reasons]
-        parts += [_table(typeset_grid(grid)) for grid in self._grids()]
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in overview.notes(self.findings))
-        return "".join(parts) + (f"<ul>{notes}</ul>" if notes else "")
-
 
 def _lines(grid: Grid) -> list[str]:
     """A table as lines of text."""
@@ -345,16 +336,3 @@ def _lines(grid: Grid) -> list[str]:
         ).rstrip()
         for row in cells
     ]
-
-
-def _table(grid: Grid) -> str:
-    """A table as HTML."""
-
-    def row(cells: Any, tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    rows = "".join(row(cells, "td") for cells in grid.rows)
-    caption = html.escape(grid.caption)
-    return (
-        f"<table><thead>{row(grid.head, 'th')}</thead><tbody>{rows}</tbody></table><p>{caption}</p>"
-    )

@@ -12,6 +12,7 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.python.record_forms import is_path, is_table, plain, records
+from engine.python.retriever_forms import retrieved, retriever_of
 from engine.sources.fields import DOC_ID_FIELDS, QUERY_FIELDS, QUERY_ID_FIELDS, TEXT_FIELDS
 from engine.sources.io.files import is_text
 from engine.sources.runs.checks import RunChecks, in_order, require_new_name
@@ -23,17 +24,20 @@ from engine.tables import DOC_ID, QUERY_ID, RUN, SCORE
 
 _FORM = (
     "give {query_id: {doc_id: score}}, {query_id: [doc_id, …]}, {query_id: [text, …]} without "
-    "`passages`, a frame with query_id, doc_id and score or rank, a file, or several by name"
+    "`passages`, a frame with query_id, doc_id and score or rank, a file, a retriever, or several by name"
 )
 _WHAT = "runs"
 
 
-def runs_of(given: Any, *, carried: bool) -> Together:
+def runs_of(
+    given: Any, *, carried: bool, queries: pl.DataFrame | None = None, k: int = 0
+) -> Together:
     """All runs, in the order in which they were given, with their texts.
 
     Args:
         given: one run or several.
         carried: whether runs carry their passages; else these are given apart, so that what a run lists are ids.
+        queries, k: what retrievers are called with.
 
     Raises:
         InputError: something has another form, or is refused as in a file (``read_runs_with_texts``).
@@ -44,6 +48,8 @@ def runs_of(given: Any, *, carried: bool) -> Together:
     for name, one in _each(given):
         if not is_text(name):
             raise InputError(f"a run is called {quoted(name)}", "write valid Unicode", path=_WHAT)
+        if (retriever := retriever_of(one)) is not None and queries is not None:
+            one = retrieved(retriever, name or _WHAT, queries, k, carried=carried)
         for run in _tables(name, one, carried=carried):
             places.append(name or (str(one) if is_path(one) else _WHAT))
             require_new_name(places[-1], run.rows[RUN][0], sources)

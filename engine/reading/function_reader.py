@@ -77,13 +77,24 @@ def specify_function(
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this process's reader functions, in a thread of its own.
+    """The event loop of the user's functions in this process, in a thread of its own.
 
     A notebook's is at work already, and clients belong to the loop that they were first used in: all calls have one.
     """
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="async readers", daemon=True).start()
+    threading.Thread(target=loop.run_forever, name="async functions", daemon=True).start()
     return loop
+
+
+def awaited(value: Any) -> Any:
+    """What a user's function returned; of an ``async def``, what it comes to, in an event loop that all of them share."""
+    if not inspect.iscoroutine(value):
+        return value
+    answer = asyncio.run_coroutine_threadsafe(value, _loop())
+    try:
+        return answer.result()
+    finally:
+        answer.cancel()  # who is interrupted waits for nothing
 
 
 class FunctionReader:
@@ -109,12 +120,7 @@ class FunctionReader:
             outputs: Any = reader.function(prompts)
         except SystemExit as error:  # nothing of a reader's ends the evaluation
             raise RuntimeError(f"the function ends the program ({error})") from error
-        if inspect.iscoroutine(outputs):
-            answer = asyncio.run_coroutine_threadsafe(outputs, _loop())
-            try:
-                outputs = answer.result()
-            finally:
-                answer.cancel()  # who is interrupted waits for nothing
+        outputs = awaited(outputs)
         is_list = isinstance(outputs, Iterable) and not isinstance(outputs, str | Mapping)
         texts = list(outputs) if is_list else []
         if not is_list or len(texts) != len(inputs):

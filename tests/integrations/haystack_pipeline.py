@@ -14,3 +14,4 @@ pipeline.add_component("retriever", InMemoryBM25Retriever(store, top_k=2))
 names = {"questions": own_llm.QUESTIONS, "pipeline": pipeline}
 exec(own_llm.recipe(sys.argv[1], "Haystack"), names)
 own_llm.check("haystack.jsonl")
+own_llm.check(InMemoryBM25Retriever(store))  # as it is: called with top_k

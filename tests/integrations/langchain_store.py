@@ -25,3 +25,4 @@ store.add_documents([Document(text, metadata={"title": "t"}) for text in own_llm
 names = {"questions": own_llm.QUESTIONS, "retriever": store.as_retriever(search_kwargs={"k": 2})}
 exec(own_llm.recipe(sys.argv[1], "LangChain"), names)
 own_llm.check("langchain.jsonl")
+own_llm.check(names["retriever"])

@@ -27,3 +27,4 @@ class WithScores:
 names = {"questions": own_llm.QUESTIONS, "retriever": WithScores()}
 exec(own_llm.recipe(sys.argv[1], "LlamaIndex"), names)
 own_llm.check("llamaindex.jsonl")
+own_llm.check(index.as_retriever(retriever_mode="simple", num_chunks_per_query=2))

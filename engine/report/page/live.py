@@ -12,7 +12,6 @@ from pathlib import Path
 
 from engine.evaluation.context import Context, Known, Mean
 from engine.messages.extras import missing
-from engine.messages.wording import number
 from engine.report.findings import SUMMARY
 from engine.report.layout import Grid
 from engine.report.page.content import Answer, Part
@@ -22,6 +21,8 @@ from engine.sources.io.locations import Location
 
 # The least time between two pages.
 SECONDS = 30
+# Calls done and wanted, calls done a second, and seconds so far.
+_Far = tuple[int, int, float, float]
 _LONGEST_FIRST = (
     "Means of what was read so far. The longest prompts are read first, so that these figures are not of a random sample "
     "and have no intervals. Runs may be ahead on different queries: wait for the results before you choose."
@@ -54,54 +55,40 @@ def live_page(out: Location, settings: Mapping[str, object], context: Context) -
         first = done if first is None else first
         if done < total and now - last >= SECONDS:
             last = now
-            writer.submit(write, done, total, (done - first) / (now - begun), now - begun)
+            writer.submit(write, (done, total, (done - first) / (now - begun), now - begun))
 
-    def write(done: int, total: int, rate: float, seconds: float) -> None:
+    def write(far: _Far) -> None:
         known = asked[-1]() if asked else None
-        page = _page(done, total, rate, seconds, settings, known)
-        write_plain(page, folder, single_file=True)
+        write_plain(_page(far, settings, known), folder, single_file=True)
 
     # Its end waits for the thread: no page of this kind takes the place of the last one.
     with ThreadPoolExecutor(1) as writer:
         yield replace(context, on_progress=tell, on_known=asked.append)
 
 
-def _page(
-    done: int,
-    total: int,
-    rate: float,
-    seconds: float,
-    settings: Mapping[str, object],
-    known: Known | None,
-) -> Page:
-    now = datetime.now(UTC)
+def _page(far: _Far, asked: Mapping[str, object], known: Known | None) -> Page:
+    done, total, rate, seconds = far
     left = f"about {timedelta(seconds=round((total - done) / rate))}" if rate else "unknown"
-    facts = [
-        ("LLM calls", f"{done:,} of {total:,}, {rate:,.1f} a second"),
-        *([("failed", f"{known.failed:,}")] if known else []),
-        ("time", f"{timedelta(seconds=round(seconds))} so far; left: {left}"),
-        ("written", f"{now:%Y-%m-%d %H:%M:%S} UTC, at most every {SECONDS} seconds"),
-    ]
-    if known and known.queries is not None:
-        facts.insert(1, ("queries that are scored", f"{known.queries:,}"))
+    facts = [("LLM calls", f"{done:,} of {total:,}, {rate:,.1f} a second")]
+    parts = []
+    if known:
+        facts.append(("failed", f"{known.failed:,}"))
+        if known.queries is not None:
+            facts.append(("queries that are scored", f"{known.queries:,}"))
+        head = ["run", f"end to end ({known.metric}), lists", f"{known.annotator} label, passages"]
+        rows = [
+            [run, *(_mean(of, run) for of in (known.scores, known.labels))] for run in known.runs
+        ]
+        grid = Grid("known", _LONGEST_FIRST if known.queries is None else _IN_SHARDS, head, rows)
+        if known.scores or known.labels:
+            parts.append(Part("known", "So far", "What is known so far", grids=[grid]))
+    facts.append(("time", f"{timedelta(seconds=round(seconds))} so far; left: {left}"))
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, at most every {SECONDS} seconds"
     reason = "The results take the place of this page. If it is old, the evaluation was stopped: the same command goes on."
-    answer = Answer(
-        f"The evaluation runs: {done / total:.0%} of the LLM calls are done.", [reason], facts
-    )
-    parts = [_known(known)] if known and (known.scores or known.labels) else []
-    return Page("The evaluation runs: erag-engine", answer, parts, (), (), settings, SECONDS)
+    headline = f"The evaluation runs: {done / total:.0%} of the LLM calls are done."
+    answer = Answer(headline, [reason], [*facts, ("written", now)])
+    return Page("The evaluation runs: erag-engine", answer, parts, (), (), asked, SECONDS)
 
 
-def _known(known: Known) -> Part:
-    head = ["run", f"end to end ({known.metric})", "lists", f"mean {known.annotator} label", "passages"]  # fmt: skip
-    rows = [[run, *_cells(known.scores, run), *_cells(known.labels, run)] for run in known.runs]
-    caption = _LONGEST_FIRST if known.queries is None else _IN_SHARDS
-    return Part(
-        "known", "So far", "What is known so far", grids=[Grid("known", caption, head, rows)]
-    )
-
-
-def _cells(means: Mapping[str, Mean], run: str) -> list[str]:
-    """A run's mean, and of how many."""
-    value, n = means.get(run, (float("nan"), 0))
-    return [number(value) if n else "", f"{n:,}"]
+def _mean(of_runs: Mapping[str, Mean], run: str) -> str:
+    return "{:.3f} (n = {:,})".format(*of_runs[run]) if run in of_runs else ""
