@@ -62,7 +62,7 @@ class Row:
             None where nobody looked.
         kinds: the keys of the filters that let it through.
         part: the number of the script with its details; 0 for none.
-        answers, outputs: the gold answers, and the output of each run, as far as the table has room for them.
+        answers, outputs: the first gold answer and how many more, and the output of each run, as far as there is room.
         groups: the place of its group in each of ``slices``; None without one.
     """
 
@@ -131,7 +131,8 @@ def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
         contents.append(f"{json.dumps(query_id)}: {json.dumps(found, ensure_ascii=False)}")
         useful, holding, kinds = details.summary(query_id, row.scores)
         groups = [one.places.get(query_id) for one in made]
-        gold = cut(" \N{MIDDLE DOT} ".join(answers), _SHOWN)
+        more = f" +{len(answers) - 1} more" if len(answers) > 1 else ""
+        gold = cut(answers[0], _SHOWN) + more if answers else ""
         rows.append(
             replace(
                 row,

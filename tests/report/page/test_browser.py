@@ -117,6 +117,7 @@ def test_filters_and_groups_leave_queries_and_csv_has_them_whole(page, tmp_path)
     ]
     assert sorted(found["query_id"]) == ["q12", "q18"]
     assert set(found["good: output"]) == {"Bo"}
+    assert set(found["answers"]) == {"Ann · Anne-Marie"}
     assert set(found["type"]) == {"even"}
 
 
@@ -249,6 +250,12 @@ def test_other_pages_are_as_good(browser, tmp_path, write, opened):
             assert [(one["id"], one["nodes"][0]["html"][:120]) for one in found] == []
         assert said == []
         assert all(url.startswith(("file:", "data:")) for url in asked_for)
+        for place in page.locator(".scroll:visible").all():  # says that it scrolls where it does
+            said = place.evaluate(
+                "s => [s.scrollWidth > s.clientWidth + 1, !!s.previousElementSibling?.matches('.hint:not([hidden])')]"
+            )
+            assert said[0] == said[1]
         if not opened:  # the name of an evaluation leads to its page
+            assert "send or move them together" in page.locator("#about").inner_text()
             page.get_by_role("link", name="monday <b>").click()
             page.wait_for_url("**/out/monday%20%3Cb%3E/report.html")

@@ -40,7 +40,7 @@ def test_every_query_has_its_scores_labels_and_kinds(findings):
     assert rows["q04"].measures == [1.0, 0.0]
     assert (rows["q04"].useful, rows["q04"].holding) == (1, 1)
     assert rows["q04"].kinds == []
-    assert (rows["q04"].answers, rows["q04"].outputs) == ("Ann · Anne-Marie", ["Ann", "nothing"])
+    assert (rows["q04"].answers, rows["q04"].outputs) == ("Ann +1 more", ["Ann", "nothing"])
     # d6 says Bo; nothing is useful, and nothing contains the answer.
     assert (rows["q06"].scores, rows["q06"].kinds) == ([0.0, 0.0], [])
     # The reader answers Ann of every passage with A<i>3 in its title: of d3, whose text does not hold it.

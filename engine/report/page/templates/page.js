@@ -317,8 +317,9 @@ function save() {
 
 function csv() {
   const whole = (query, run) => { const part = loaded.get(query[PART]); return part && part[query[ID]] ? part[query[ID]].runs[run].output : query[OUTPUTS][run]; };
+  const gold = (query) => { const part = loaded.get(query[PART]); return part && part[query[ID]] ? part[query[ID]].answers.join(" \u00b7 ") : query[ANSWERS]; };
   const head = ["query_id", "query", "answers", ...data.runs.flatMap((run) => [`${run}: ${data.metric}`, `${run}: output`, `${run}: ${data.measure}`]), "useful passages", "with the answer", ...data.slices.map(([field]) => field)];
-  const rows = state.shown.map((query) => [query[ID], query[TEXT], query[ANSWERS],
+  const rows = state.shown.map((query) => [query[ID], query[TEXT], gold(query),
     ...data.runs.flatMap((_, run) => [query[SCORES][run], whole(query, run), query[MEASURES][run]]), query[USEFUL], query[HOLDING],
     ...data.slices.map(([, names], place) => query[GROUPS][place] === null ? "" : names[query[GROUPS][place]])]);
   const cell = (value) => {
@@ -349,20 +350,6 @@ function marked(text, answers) {
     last = match.index + match[0].length;
   }
   return [...found, text.slice(last)];
-}
-
-// Above a table that is wider than its place, that it scrolls.
-function hint() {
-  for (const place of document.querySelectorAll(".scroll")) {
-    const wider = place.scrollWidth > place.clientWidth + 1;
-    let said = place.previousElementSibling;
-    if (!said || !said.classList.contains("hint")) {
-      if (!wider) continue;
-      said = element("p", {className: "hint"}, "This table scrolls sideways \u2192");
-      place.before(said);
-    }
-    said.hidden = !wider;
-  }
 }
 
 function start() {
@@ -413,7 +400,6 @@ function start() {
   });
   select();
   hint();
-  window.addEventListener("resize", hint);
   const asked = location.hash.startsWith("#query=") && decodeURIComponent(location.hash.slice(7));
   if (asked) open(state.shown.findIndex((query) => query[ID] === asked));
 }
