@@ -65,11 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for line in table(*made):
         print(line)
     evaluation, _ = made
-    rows = {name: evaluation.means.to_dicts() for name in ("means",)}
     orders = evaluation.statistics.systems.to_dicts()
     best = next(row for row in orders if row[MEASURE] == f"Success@{options.tokens}tok")
     told = Line("order of 5 cuts, eRAG Success against end to end: tau", f"{best[TAU]:.2f}")
-    write_report(options, ("polars", "torch"), {**rows, "systems": orders}, [told])
+    write_report(
+        options,
+        ("polars", "torch"),
+        {"means": evaluation.means.to_dicts(), "systems": orders},
+        [told],
+    )
 
 
 def measure(
@@ -115,29 +119,34 @@ def measure(
 
 
 def table(evaluation: Evaluation, sizes: dict[str, tuple[int, float, float]]) -> Iterator[str]:
-    """The means of the cuts as Markdown, and below each measure how well it orders them."""
-    means, systems = evaluation.means, evaluation.statistics.systems
-    cells = means.select(ANNOTATOR, MEASURE).unique(maintain_order=True).rows()
+    """What cuts are like and what they score, as Markdown; behind each measure how well it orders them."""
+    systems, means = evaluation.statistics.systems, evaluation.means
     whole = dict(evaluation.end_to_end.select(RUN, VALUE).iter_rows())
-    heads = ["cut", "passages", "tokens", "held", "end to end", *(" ".join(cell) for cell in cells)]
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{' --- |' * len(heads)}"
-    values = {
-        (run, *cell): value
-        for run, *cell, value in means.select(RUN, ANNOTATOR, MEASURE, VALUE).iter_rows()
+    columns = (ANNOTATOR, MEASURE, TAU, SOFT_ACCURACY)
+    orders = {
+        (annotator, measure): (tau, soft)
+        for annotator, measure, tau, soft in systems.select(columns).iter_rows()
     }
-    for name, (count, tokens, held) in sizes.items():
-        run = f"bm25@{name}"
-        figures = [f"{values[run, *cell]:.3f}" for cell in cells]
-        row = [name, f"{count:,}", f"{tokens:.0f}", f"{held:.1f}", f"{whole[run]:.3f}", *figures]
-        yield f"| {' | '.join(row)} |"
-    for what, column in (("tau of the order", TAU), ("soft pairwise accuracy", SOFT_ACCURACY)):
-        found = {
-            tuple(cell): value
-            for *cell, value in systems.select(ANNOTATOR, MEASURE, column).iter_rows()
-        }
-        row = [what, "", "", "", "", *(f"{found[cell]:.2f}" for cell in cells)]
-        yield f"| {' | '.join(row)} |"
+    values = {
+        (run, annotator, measure): value
+        for run, annotator, measure, value in means.select(
+            RUN, ANNOTATOR, MEASURE, VALUE
+        ).iter_rows()
+    }
+    counts, lengths, held = zip(*sizes.values(), strict=True)
+    runs = [f"bm25@{name}" for name in sizes]
+    yield f"| | {' | '.join(sizes)} | tau | agreement |"
+    yield f"|{' --- |' * (len(sizes) + 3)}"
+    for what, figures in (
+        ("passages", [f"{count:,}" for count in counts]),
+        ("tokens of a listed passage", [f"{length:.0f}" for length in lengths]),
+        ("passages within the budget", [f"{most:.1f}" for most in held]),
+        ("end to end, exact match", [f"{whole[run]:.3f}" for run in runs]),
+    ):
+        yield f"| {what} | {' | '.join(figures)} | | |"
+    for (annotator, measure), (tau, soft) in orders.items():
+        figures = [f"{values[run, annotator, measure]:.3f}" for run in runs]
+        yield f"| {annotator} {measure} | {' | '.join(figures)} | {tau:.2f} | {soft:.2f} |"
 
 
 if __name__ == "__main__":
