@@ -47,6 +47,7 @@ def compare(folders: Texts, /, *, out: Path | None = None) -> None:
     if out:
         read = [findings.folder for findings in found.evaluations.values()]
         refuse_overlap(Inputs({"FOLDERS": read}, {}), Outputs([out]))
+        write_single(_page(found, out), out)
     if verbosity().as_json:
         names = ("verdict", "pairs", "flipped", "differing", "notes")
         say_json(jsonable({name: getattr(found, name) for name in names}))
@@ -57,8 +58,6 @@ def compare(folders: Texts, /, *, out: Path | None = None) -> None:
         console.print(terminal_table(grid))
     for note in found.notes:
         console.print_line(f"note: {note}")
-    if out:
-        write_single(_page(found, out), out)
 
 
 def _grids(

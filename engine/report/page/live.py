@@ -91,4 +91,4 @@ def _page(far: _Far, asked: Mapping[str, object], known: Known | None) -> Page:
 
 
 def _mean(of_runs: Mapping[str, Mean], run: str) -> str:
-    return "{:.3f} (n = {:,})".format(*of_runs[run]) if run in of_runs else ""
+    return "{:.3f} (n\xa0=\xa0{:,})".format(*of_runs[run]) if run in of_runs else ""

@@ -33,7 +33,7 @@ def test_a_page_says_what_is_known_after_a_while_and_not_more_often(tmp_path, cl
         "40 of 100, 1.0 a second",
         "0:00:30 so far; left: about 0:01:00",
         '<meta http-equiv="refresh" content="30">',
-        '&lt;a&gt;</th><td class="figure">0.250 (n = 8)</td>',
+        '&lt;a&gt;</th><td class="figure">0.250 (n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}8)</td>',
         "not of a random sample",
     ):
         assert words in page.replace("\n", "")

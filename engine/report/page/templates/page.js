@@ -190,7 +190,8 @@ function changed(found) {
     return `${missed.length} only in ${name}` + (missed.length ? ` (${helps} useful)` : "");
   };
   const both = first.list.length - only(first, second).length;
-  return element("p", {}, `Passages: ${both} in both runs, ${phrase(first, second, data.runs[0])}, ${phrase(second, first, data.runs[1])}.`);
+  const of = data.runs.length > 2 ? `Passages of ${data.runs[0]} and ${data.runs[1]}` : "Passages";
+  return element("p", {}, `${of}: ${both} in both, ${phrase(first, second, data.runs[0])}, ${phrase(second, first, data.runs[1])}.`);
 }
 
 // The passages that turned a right answer wrong: of the list as it was given, and of passages alone. Known only where the
@@ -272,7 +273,8 @@ function sent(call, query, docs, found) {
   if (!call) return [];
   const [role, prompt, written, isCut, thought] = call;
   const parts = role === null ? null : data.prompts[role];
-  const facts = [`prompt ${tokens(prompt)}${isCut ? ", cut to the reader's longest input" : ""}`, `output ${tokens(written)}`];
+  // A function does not say how many tokens it reads and writes.
+  const facts = prompt || written ? [`prompt ${tokens(prompt)}${isCut ? ", cut to the reader's longest input" : ""}`, `output ${tokens(written)}`] : ["tokens not known"];
   if (parts && written) facts.push(written >= parts.most_new_tokens ? `finish: length (the limit of ${tokens(parts.most_new_tokens)})` : `finish: stop (before the limit of ${tokens(parts.most_new_tokens)})`);
   const made = [element("p", {className: "id"}, facts.join(" \u00b7 "))];
   if (thought) made.push(fold("Thought before the answer", () => [thought]));
