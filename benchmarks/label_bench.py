@@ -17,7 +17,7 @@ them again; reads are taken from the store). So the bench goes on on another mac
 
 Of every label: DCG@k (labels over log2(rank + 1), summed, which any real label has) against the score of the list, with the
 intervals that the engine takes, and tau of the list's highest label; of DCG, AUC; the share of the ceiling, the most that any function of eRAG's labels reaches (fitted,
-see ``engine.statistics.single_labels``; a label that says more than eRAG's may exceed it); n; reads and tokens a question;
+see ``engine.statistics.single_labels``; a label that says more than eRAG's may exceed it; none with fewer than 10 right or wrong lists); n; reads and tokens a question;
 and the worth of a label, 1 / (1 - rho^2): how many lists must be read to know the mean as well as one list beside the
 labels of all questions does.
 """
@@ -80,6 +80,8 @@ LABELS = (
 ORDERED, TURNED = "bm25", "reversed"
 # Columns that are not labels.
 LIST, LIST_TURNED, PLACE = "list", "list_reversed", "place"
+# Right and wrong lists without which a share of the ceiling says nothing.
+LEAST = 10
 BASELINE, KNOWN = "bm25", "erag-known"
 _DIGITS = 5
 
@@ -321,7 +323,8 @@ def figures_of(cell: Cell, bootstrap: Bootstrap) -> list[dict[str, Any]]:
         price = cell.about["prices"].get(
             "gain" if label == KNOWN else label, {"reads": 0, "tokens": 0}
         )
-        share = found.tau / most["ceiling"] if most["ceiling"] else math.nan
+        few = min((y == 1).sum(), (y == 0).sum()) < LEAST
+        share = math.nan if few or not most["ceiling"] else found.tau / most["ceiling"]
         rows.append(
             {"set": cell.about["set"], "way": cell.about["way"], "label": label, **_described(found)}
             | {"auc": margins(x, y, found.tau).auc, "share": share, **price, "worth": worth(found.rho)}

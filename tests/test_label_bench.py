@@ -74,6 +74,8 @@ def test_figures_are_those_of_scipy_and_of_the_definitions(cell):
     assert erag["share"] == pytest.approx(erag["tau"])  # the first label decides: the ceiling is 1
     assert math.isnan(rows["provenance"]["tau"])
     assert "every query" in rows["provenance"]["note"]
+    few = Cell(cell.table.filter(pl.col("query_id") < "q08"), cell.about)
+    assert math.isnan(label_bench.figures_of(few, Bootstrap(resamples=0))[0]["share"])
     orders = label_bench.orders_of(cell, Bootstrap(resamples=200))
     assert orders["ceiling"] == pytest.approx(1)
     assert np.argmax(orders["by_place"]) == np.argmax(orders["by_place_reversed"]) == 0
