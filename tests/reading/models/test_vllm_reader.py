@@ -121,6 +121,23 @@ def test_long_prompts_are_cut_alike(load, bundled_spec, inputs):
     assert all("even without passages" in o.failure and o.output == "" for o in nothing)
 
 
+def test_log_probabilities_equal_those_of_transformers(load, bundled_spec, inputs):
+    """Not run where this was written, for want of vLLM."""
+    import math
+
+    targets = [
+        [*pieces, f" {word}"] for pieces in inputs[:4] for word in ("Paris", "the year 1968")
+    ]
+    for scores, asked in (("target", targets), ("own", inputs[:4])):
+        got = load(scores=scores).read(asked)
+        expected = CausalReader(replace(bundled_spec, scores=scores)).read(asked)
+        assert [replace(one, confidence=None) for one in got] == [
+            replace(one, confidence=None) for one in expected
+        ]
+        for one, other in zip(got, expected, strict=True):
+            assert math.log(one.confidence) == pytest.approx(math.log(other.confidence), abs=1e-4)
+
+
 def test_readers_of_one_model_share_an_engine(reader, load):
     others = [load(stop=("e",)), load(choices=(" yes", " no")), load(choices=(" The",))]
     assert {id(other._engine) for other in others} == {id(reader._engine)}
