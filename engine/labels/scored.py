@@ -7,7 +7,7 @@ prompt, teacher-forced:
   NAACL 2024, and Atlas, Izacard et al., JMLR 2023, weigh passages by p(y | q, d));
 - ``dig``: max over y of p(y | q, d), less max over y of p(y | q), in [-1, 1] (document information gain, Wang et
   al., EMNLP 2025, arXiv 2509.12765; without their smoothing of p over windows and their weights of the first tokens);
-- ``pmi``: log p(q | d) - log p(q), in nats (Liu et al., NAACL 2025, arXiv 2411.07773);
+- ``pmi``: (log p(q | d) - log p(q)) / |q|, in nats by token (Liu et al., NAACL 2025, arXiv 2411.07773);
 - ``perplexity``: one over the perplexity of the reader's own answer a from d, p(a | q, d) ** (1 / |a|), in (0, 1].
 
 A read that failed counts as a probability of 0; with ``pmi`` its passage has label 0.
@@ -42,7 +42,7 @@ _OWN = Role("own", "the reader that weighs its answers", "own_answers", is_reade
 _BY_TOKEN = pl.col(CONFIDENCE).fill_null(0.0)
 _WHOLE = _BY_TOKEN.pow(pl.col(OUTPUT_TOKENS))
 # Finite, whatever underflowed.
-_LOG = pl.col(OUTPUT_TOKENS) * pl.col(CONFIDENCE).clip(lower_bound=1e-300).log()
+_LOG = pl.col(CONFIDENCE).clip(lower_bound=1e-300).log()
 CLOSED = "closed"
 # What a passage adds to the value without any.
 GAINED = pl.col(VALUE) - pl.col(CLOSED)
