@@ -226,7 +226,7 @@ def test_the_folder_that_an_uninstalled_package_leaves_is_no_package(tmp_path, m
         ("qrels", {"q": 5}, "qrels: query 'q' has 5 for its labels; give {query_id: {doc_id: label}}"),
         ("qrels", {"q": {"d1": "good"}}, "qrels:1: label 'good' is not a finite number"),
         ("qrels", {"q": {"d1": None}}, "qrels:1: label None is not a finite number"),
-        ("qrels", pd.DataFrame([("q", "d1", 1), ("q", "d1", 0)], columns=["query_id", "doc_id", "label"]), "judges 'd1' twice"),
+        ("qrels", pd.DataFrame([("q", "d1", 1), ("q", "d1", 0)], columns=["query_id", "doc_id", "label"]), "judges document 'd1' twice"),
         ("qrels", pd.DataFrame([("q", None, 1)], columns=["query_id", "doc_id", "label"]), "qrels:1: the id None of a judgment"),
         ("qrels", pl.DataFrame({"query_id": ["q"], "doc_id": ["d1"]}), "qrels:1: label None"),
         ("qrels", {}, "qrels: holds no judgments"),
