@@ -200,6 +200,7 @@ def place(tmp_path_factory):
     """A folder with every file that the documentation names, small."""
     from engine.sources.queries.read import read_query_set
     from engine.sources.runs.read import read_runs
+    from tests.retrieval.tiny_encoder import save_tiny_qwen3
 
     folder = tmp_path_factory.mktemp("shown")
     questions = _queries(QUESTIONS)
@@ -256,6 +257,7 @@ def place(tmp_path_factory):
         "def contains(output, references):\n    return float(any(r in output for r in references))\n\n"
         "def is_short(query, answers, title, text):\n    return float(len(text) < 40)\n"
     )
+    save_tiny_qwen3(folder / "Qwen/Qwen3-Embedding-0.6B", size=512)
     for name in ("small", "large", "my-llm"):
         save_tiny_t5(folder / name, "Yes", "No", "NO-RESPONSE", name)
     return folder

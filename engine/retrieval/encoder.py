@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as functional
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 from engine.machine import device, model_code, model_files, model_loading
@@ -22,7 +23,7 @@ from engine.machine.batching import (
     run_halving,
 )
 from engine.messages.errors import EncodeError, InputError
-from engine.retrieval.encoders import EncoderSpec, locate
+from engine.retrieval.encoders import EncoderSpec, Pooling, layer_files, layer_of, locate
 
 Vectors = npt.NDArray[np.float32]
 
@@ -47,6 +48,7 @@ class Encoder:
         self._device = device.prepare(spec)
         self._tokenizer, self._model = _load(spec, self._device)
         self._model.eval()
+        self._layers = _layers(spec, self._model.config.hidden_size, self._device)
         self._padding = self._tokenizer.pad_token_id or 0
         self._cost, self._memory = _memory(spec, self._model.config, self._device)
         self._tokens = spec.batch_tokens or (
@@ -55,12 +57,16 @@ class Encoder:
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """The vectors of queries, with the prefix added; (texts, dimensions)."""
-        return self.encode([self.spec.text.query_prefix + text for text in texts])
+        prefix = self.spec.text.query_prefix
+        return self.encode([prefix + text for text in texts], prefix)
 
-    def encode(self, texts: Sequence[str]) -> Vectors:
+    def encode(self, texts: Sequence[str], prefix: str | None = None) -> Vectors:
         """The vectors of texts that already have their prefix; (texts, dimensions), in their order.
 
         Texts longer than the model reads are truncated.
+
+        Args:
+            prefix: with what each begins; None for that of passages.
 
         Raises:
             EncodeError: a single text does not fit into memory, or a vector is not finite.
@@ -69,6 +75,7 @@ class Encoder:
         if not texts:
             return vectors
         token_ids = self._token_ids(texts)
+        left_out = self._tokens_of(self.spec.text.passage_prefix if prefix is None else prefix)
         with torch.inference_mode():
             for batch in cut_batches(
                 [len(ids) for ids in token_ids],
@@ -78,7 +85,7 @@ class Encoder:
             ):
                 vectors[batch] = run_halving(
                     batch,
-                    lambda part: list(self._forward([token_ids[i] for i in part])),
+                    lambda part: list(self._forward([token_ids[i] for i in part], left_out)),
                     _refuse,
                     lambda: None,
                 )
@@ -102,8 +109,15 @@ class Encoder:
             verbose=False,
         )["input_ids"]
 
-    def _forward(self, token_ids: Sequence[Sequence[int]]) -> Vectors:
-        """The vectors of one batch: (texts, dimensions) in fp32."""
+    def _tokens_of(self, prefix: str) -> int:
+        """How many tokens of each text are a prefix that does not count, without one that ends a text."""
+        if self.spec.text.include_prompt or not prefix:
+            return 0
+        ids = self._token_ids([prefix])[0]
+        return len(ids) - (ids[-1] in self._tokenizer.all_special_ids)
+
+    def _forward(self, token_ids: Sequence[Sequence[int]], left_out: int) -> Vectors:
+        """The vectors of one batch, whose first tokens may be left out of pooling: (texts, dimensions) in fp32."""
         length = max(1, max(map(len, token_ids)))
         # Tokens, and which of them are not padding: to the device in one copy.
         host = np.zeros((2, len(token_ids), length), dtype=np.int64)
@@ -118,14 +132,62 @@ class Encoder:
             input_ids=tokens,
             attention_mask=None if unpadded else attention,
         ).last_hidden_state.float()
-        if self.spec.text.pooling == "cls":
-            pooled = states[:, 0]
-        else:
-            weight = attention.unsqueeze(-1).float()
-            pooled = (states * weight).sum(1) / weight.sum(1).clamp(min=1e-9)
+        pooled = pool(states, attention, self.spec.text.pooling, left_out)
+        pooled = self._layers(pooled)[:, : self.spec.dimensions]
         if self.spec.text.normalize:
             pooled = functional.normalize(pooled, dim=1)
         return pooled.cpu().numpy()
+
+
+def pool(
+    states: torch.Tensor, attention: torch.Tensor, pooling: Pooling, left_out: int = 0
+) -> torch.Tensor:
+    """The vectors of texts from those of their tokens: (texts, length, size) to (texts, size).
+
+    Args:
+        states: of the tokens, in fp32.
+        attention: 1 where there is a token, 0 after the last; (texts, length).
+        pooling: see ``Preset``.
+        left_out: tokens at the beginning of each text that do not count.
+    """
+    counted = attention.clone() if left_out else attention
+    counted[:, :left_out] = 0
+    if pooling in ("cls", "lasttoken"):
+        place = counted.argmax(1) if pooling == "cls" else (attention.sum(1) - 1).clamp(min=0)
+        return states[torch.arange(len(states), device=states.device), place]
+    weight = counted.unsqueeze(-1).float()
+    if pooling == "max":
+        return states.masked_fill(weight == 0, -torch.inf).amax(1)
+    if pooling == "weightedmean":
+        weight = weight * torch.arange(1, states.shape[1] + 1, device=states.device).view(1, -1, 1)
+    total = weight.sum(1).clamp(min=1e-9)
+    return (states * weight).sum(1) / (total.sqrt() if pooling.startswith("mean_sqrt") else total)
+
+
+def _layers(spec: EncoderSpec, width: int, where: torch.device) -> torch.nn.Sequential:
+    """The ``Dense`` modules of an encoder: matrix products with activations, in fp32.
+
+    Raises:
+        InputError: one has no such weights.
+    """
+    layers = torch.nn.Sequential()
+    for name in spec.text.layers:
+        config = layer_of(folder := Path(spec.path) / name, width)
+        linear = torch.nn.Linear(width, config["out_features"], bias=config.get("bias", True))
+        try:
+            activation = getattr(torch.nn, config["activation_function"].rsplit(".", 1)[-1])()
+            (file,) = layer_files(folder)
+            pickled = file.suffix == ".bin"
+            weights = torch.load(file, weights_only=True) if pickled else load_file(file)
+            linear.load_state_dict({key.removeprefix("linear."): weights[key] for key in weights})
+            layers.extend([linear, activation])
+        except Exception as error:  # a damaged file can make the libraries raise anything
+            reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+            raise InputError(
+                f"holds no dense layer ({reason})", "fetch the model again", path=folder
+            ) from None
+        width = config["out_features"]
+    return layers.to(where)
 
 
 def _load(spec: EncoderSpec, where: torch.device) -> tuple[Any, Any]:
@@ -136,6 +198,7 @@ def _load(spec: EncoderSpec, where: torch.device) -> tuple[Any, Any]:
         runs_code = bool(spec.code)
         tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=runs_code)
         config = AutoConfig.from_pretrained(spec.path, trust_remote_code=runs_code)
+        config.use_cache = False  # decoder-only models keep keys and values otherwise
         model, loading = model_loading.load_model(
             "encoder",
             Path(spec.path),
@@ -164,10 +227,11 @@ def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[Memory
     of the hidden size, two of the inner size, and a mask of every pair; pooling holds two in fp32.
     """
     size = device.weight_bytes(1, spec.dtype)
-    inner = getattr(config, "intermediate_size", None) or 4 * spec.dimensions
+    hidden = config.hidden_size
+    inner = getattr(config, "intermediate_size", None) or 4 * hidden
     cost = MemoryCost(
         per_row=0.0,
-        per_token=float(size * (10 * spec.dimensions + 2 * inner) + 8 * spec.dimensions),
+        per_token=float(size * (10 * hidden + 2 * inner) + 8 * hidden),
         per_pair=float(size),
     )
     if spec.memory:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from engine.machine import device, model_code, model_files, model_loading
 from engine.machine.device import Dtype
@@ -16,10 +18,13 @@ from engine.messages.extras import require
 from engine.sources import bundled
 from engine.sources.io.json_text import parse_json
 
-Pooling = Literal["mean", "cls"]
+# As sentence-transformers' files name them.
+Pooling = Literal["mean", "cls", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "max"]
 BUNDLED = "bundled"
 # Raise this when the arithmetic of ``encoder`` changes: existing vectors are then computed again.
 _VERSION = 1
+# MODEL@256.
+_KEEPS = re.compile(r"(.+)@([1-9]\d{0,6})")
 # Files whose content decides a vector; model cards, ONNX exports and the like do not.
 _DECISIVE = ("*.safetensors", "*.json", "*.txt", "*.model", "*/config.json")
 
@@ -29,13 +34,18 @@ class Preset:
     """How a family of encoders is meant to be used, as its authors chose.
 
     Attributes:
-        pooling: the mean of the last layer's vectors over all tokens, special tokens included, or
-            the vector of the first token.
+        pooling: which of the last layer's vectors of all tokens, special tokens included, make the text's:
+            their mean, also weighted by position from 1 on or times the root of their number, the vector
+            of the first or of the last token, or the largest of each number.
         normalize: whether vectors are scaled to length 1 (the inner product is then the cosine).
         query_prefix, passage_prefix: text put before queries and before passages.
         separator: text between a passage's title and its text; left out if the title is empty.
         max_tokens: longer texts are truncated; special tokens count.
         lower_case: whether texts are lower-cased first.
+        include_prompt: whether the tokens of a prefix count where vectors are pooled.
+        layers: folders of sentence-transformers' ``Dense`` modules, applied after pooling in this order.
+        dimensions: how many numbers of each vector are kept, from its beginning, before it is scaled to
+            length 1 (Matryoshka embeddings); None for all.
     """
 
     pooling: Pooling
@@ -45,6 +55,12 @@ class Preset:
     separator: str = " "
     max_tokens: int = 512
     lower_case: bool = False
+    include_prompt: bool = True
+    layers: tuple[str, ...] = ()
+    dimensions: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))  # a list where it comes from JSON
 
 
 PRESETS: dict[str, Preset] = {
@@ -71,10 +87,12 @@ class EncoderOptions(Checked):
     """Which encoder is used, and how it encodes queries.
 
     Attributes:
-        encoder: A Hugging Face id in the local cache, a directory, or "bundled" (all-MiniLM-L6-v2).
+        encoder: A Hugging Face id in the local cache, a directory, or "bundled" (all-MiniLM-L6-v2);
+            MODEL@256 keeps the first 256 dimensions.
         preset: How the encoder is used: contriever, e5, bge, minilm; mean or cls for any other. By
             default, what the model's sentence-transformers files specify.
-        pooling: mean or cls, instead of the preset's.
+        pooling: How vectors of tokens become one, instead of the preset's; lasttoken for most
+            decoder-only encoders.
         query_prefix: Text put before queries, instead of the preset's.
         dtype: Precision of the encoder; by default the fastest on this machine.
         trust_remote_code: Run Python code that comes with the encoder, where it cannot be loaded
@@ -163,6 +181,7 @@ class EncoderSpec:
     def fingerprint(self) -> str:
         """Hash of what decides the vectors: equal fingerprints and texts give equal vectors."""
         text = self.text
+        later = [text.include_prompt, text.layers, text.dimensions]
         decisive = [
             _VERSION,
             self.digest,
@@ -175,6 +194,8 @@ class EncoderSpec:
             text.max_tokens,
             text.lower_case,
             *([{"code": self.code}] if self.code else []),
+            # Older fingerprints, which had none of them, stay.
+            *([later] if later != [True, (), None] else []),
         ]
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
@@ -195,7 +216,7 @@ def specify(
             plain tensors, it is not an encoder, nothing specifies how its vectors are pooled, or preset and files contradict each other.
     """
     name = options.encoder
-    path, source = _locate(name)
+    path, source, kept = _locate(name)
     config = model_files.read_config(path, name)
     code = model_code.agreed_code(path, name, trusted=options.trust_remote_code)
     if not any(path.glob("*.safetensors")) and not model_files.pickled_files(path):
@@ -211,14 +232,23 @@ def specify(
             path=name,
         )
     text = options.adapt(_preset(path, options))
+    width = config["hidden_size"]
+    for folder in text.layers:
+        width = layer_of(path / folder, width)["out_features"]
+    if kept and kept > width:
+        raise InputError(
+            f"gives {width} dimensions, of which {kept} cannot be kept", "name fewer", path=name
+        )
+    kept = kept or text.dimensions
+    text = replace(text, dimensions=kept if kept and kept < width else None)
     spec = EncoderSpec(
         name=name,
         source=source,
         path=str(path),
-        digest=digest(path),
+        digest=digest(path, text.layers),
         text=replace(text, max_tokens=min(text.max_tokens, _positions(config))),
         dtype=options.dtype or device.best_dtype(),
-        dimensions=config["hidden_size"],
+        dimensions=text.dimensions or width,
         code=code,
         memory=memory,
         threads=threads,
@@ -255,7 +285,9 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
             "give another `preset`, or `pooling`",
             path=options.encoder,
         )
-    return chosen
+    # What no preset says.
+    added = ("include_prompt", "layers", "dimensions")
+    return replace(chosen, **{name: getattr(in_files or chosen, name) for name in added})
 
 
 def locate(spec: EncoderSpec) -> EncoderSpec:
@@ -265,42 +297,49 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
         InputError: the model is not on this machine, or its files differ from those specified.
     """
     here = bool(spec.path) and Path(spec.path).is_dir()
-    path, _ = _locate(spec.path if here else spec.source)
-    if digest(path) != spec.digest:
-        raise InputError(
-            f"is not the encoder {spec.name!r} that made the vectors: its files differ",
-            "give the same `encoder`, or build the index again",
-            path=path,
-        )
-    if spec.code and model_code.code_digest(path) != spec.code:
-        raise InputError(
-            f"is not the encoder {spec.name!r} that made the vectors: its code differs",
-            "give the same `encoder`, or build the index again",
-            path=path,
-        )
+    path, _, kept = _locate(spec.path if here else spec.source)
+    for differ, made_so in (
+        ("files differ", digest(path, spec.text.layers) == spec.digest),
+        ("dimensions differ", kept in (None, spec.dimensions)),
+        ("code differs", not spec.code or model_code.code_digest(path) == spec.code),
+    ):
+        if not made_so:
+            raise InputError(
+                f"is not the encoder {spec.name!r} that made the vectors: its {differ}",
+                "give the same `encoder`, or build the index again",
+                path=path,
+            )
     return replace(spec, path=str(path))
 
 
-def digest(path: Path) -> str:
+def digest(path: Path, layers: Sequence[str] = ()) -> str:
     """SHA-256 over the names and contents of those files of a model that decide its vectors."""
     decisive = {file for pattern in _DECISIVE for file in path.glob(pattern)}
-    files = sorted(decisive | set(model_files.pickled_files(path)))
+    files = sorted(
+        decisive.union(
+            model_files.pickled_files(path), *(layer_files(path / folder) for folder in layers)
+        )
+    )
     listing = "".join(
         f"{file.relative_to(path).as_posix()} {model_files.file_digest(file)}\n" for file in files
     )
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
-def _locate(name: str) -> tuple[Path, str]:
+def _locate(name: str) -> tuple[Path, str, int | None]:
+    """The directory of a model, what finds it elsewhere, and the dimensions that its name says to keep."""
     require(f"encoder {name!r}", "local")
+    kept = None
+    if (found := _KEEPS.fullmatch(name)) and not Path(name).is_dir():
+        name, kept = found[1], int(found[2])
     if name == BUNDLED:
-        return bundled.encoder_directory(), name
+        return bundled.encoder_directory(), name, kept
     if not name.strip() or "\0" in name:
         raise InputError("`encoder` is empty", "give bundled, a directory, or an id")
     if Path(name).is_dir():
         path = Path(name).resolve()
-        return path, str(path)
-    return model_files.from_hub_cache(name, "encoder"), name
+        return path, str(path), kept
+    return model_files.from_hub_cache(name, "encoder"), name, kept
 
 
 def _positions(config: dict[str, Any]) -> int:
@@ -319,54 +358,88 @@ def _from_model_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset 
         return None
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
         raise InputError("is not a list of modules", "fetch it again", path=path / "modules.json")
-    kinds = {str(m.get("type", "")).rsplit(".", 1)[-1]: m for m in modules}
-    if unknown := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
+    # The class of a module of sentence-transformers; of another package the whole name, which fits nothing.
+    kinds = [re.sub(r"^sentence_transformers\..*\.", "", str(m.get("type"))) for m in modules]
+    if not re.fullmatch("Transformer( Pooling)?( Dense)*( Normalize)?", " ".join(kinds)):
         raise InputError(
-            f"has a module {sorted(unknown)[0]}, which is not supported",
-            "give an encoder made of a transformer, a pooling and at most a normalization",
+            f"has the modules {', '.join(kinds)}, which are not supported together",
+            "give an encoder made of Transformer, Pooling, Dense and Normalize in this order",
             path=path / "modules.json",
         )
+    folders = [str(module.get("path", "")) for module in modules]
     pooling: Pooling = "mean"
-    if "Pooling" in kinds and not ignore_pooling:
-        pooling = _pooling(path / str(kinds["Pooling"].get("path", "")) / "config.json")
+    file = path / folders[kinds.index("Pooling")] / "config.json" if "Pooling" in kinds else None
+    if file and not ignore_pooling:
+        pooling = _pooling(file)
     transformer = _object(path / "sentence_bert_config.json")
     prompts = _object(path / "config_sentence_transformers.json")
     prefixes = prompts.get("prompts") or {}
-    default = prefixes.get(prompts.get("default_prompt_name") or "") or ""
+    default = prefixes.get(prompts.get("default_prompt_name")) or ""
+    named = [prefixes[name] for name in ("document", "passage", "corpus") if name in prefixes]
+    kept = prompts.get("truncate_dim")
     length = transformer.get("max_seq_length") or _object(path / "tokenizer_config.json").get(
         "model_max_length"
     )
     return Preset(
         pooling,
         normalize="Normalize" in kinds,
-        query_prefix=prefixes.get("query") or default,
-        passage_prefix=prefixes.get("document") or prefixes.get("passage") or default,
+        query_prefix=prefixes.get("query", default) or "",
+        passage_prefix=next(iter(named), default) or "",
         max_tokens=int(min(length, 2**31)) if isinstance(length, (int, float)) else 2**31,
         lower_case=bool(transformer.get("do_lower_case")),
+        include_prompt=file is None or _object(file).get("include_prompt") is not False,
+        layers=tuple(folders[i] for i, kind in enumerate(kinds) if kind == "Dense"),
+        dimensions=kept if isinstance(kept, int) and kept > 0 else None,
     )
+
+
+def layer_files(folder: Path) -> list[Path]:
+    """The weights of a ``Dense`` module: safetensors, else ``pytorch_model.bin``."""
+    return sorted(folder.glob("*.safetensors")) or model_files.pickled_files(folder)
+
+
+def layer_of(folder: Path, width: int) -> dict[str, Any]:
+    """The configuration of a ``Dense`` module that is given ``width`` numbers: out_features, activation_function.
+
+    Raises:
+        InputError: it is none, or does what is not supported.
+    """
+    config = _object(file := folder / "config.json")
+    config.setdefault("activation_function", "torch.nn.modules.activation.Tanh")
+    if (
+        config.get("in_features") != width
+        or not isinstance(config.get("out_features"), int)
+        or not str(config["activation_function"]).startswith("torch.nn.")
+        or config.get("use_residual")
+        or {config.get("module_input_name"), config.get("module_output_name")}
+        - {None, "sentence_embedding"}
+    ):
+        raise InputError(
+            f"is not a dense layer of a text's {width} numbers with an activation of torch.nn",
+            "give another encoder",
+            path=file,
+        )
+    return config
 
 
 def _pooling(file: Path) -> Pooling:
     config = _object(file)
     named = config.get("pooling_mode")  # of newer versions; older ones write one flag per mode
-    modes = (
-        {named}
-        if isinstance(named, str)
-        else {*named}
-        if isinstance(named, (list, tuple))
-        else set()
-    ) or {
-        key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+    flags = [
+        key.removeprefix("pooling_mode_")
         for key, value in config.items()
         if key.startswith("pooling_mode_") and value is True
-    }
-    if modes == {"mean"}:
-        return "mean"
-    if modes == {"cls"}:
-        return "cls"
+    ]
+    known = get_args(Pooling)
+    modes: list[Any] = [
+        mode if mode in known else str(mode).removesuffix("_tokens").removesuffix("_token")
+        for mode in (named if isinstance(named, list) else [named] if named else flags)
+    ]
+    if len(modes) == 1 and modes[0] in known:
+        return modes[0]
     raise InputError(
-        f"pools by {', '.join(sorted(map(str, modes))) or 'an unknown method'}",
-        "give an encoder that pools by the mean or by the first token (cls)",
+        f"pools by {' and '.join(modes) or 'an unknown method'}",
+        f"give an encoder that pools by one of {', '.join(known)}",
         path=file,
     )
 

@@ -143,20 +143,6 @@ def test_the_bundled_encoder_gives_sentence_transformers_vectors(tmp_path):
     assert np.abs(ours - theirs).max() < 1e-6
 
 
-def test_cls_pooling_prefixes_and_missing_normalization(tmp_path, corpus):
-    from sentence_transformers import SentenceTransformer
-
-    from engine.retrieval.encoder import Encoder
-
-    path = save_tiny_encoder(tmp_path / "cls", pooling="cls", normalize=False)
-    spec = specify(EncoderOptions(str(path), dtype="float32", query_prefix="w1 w2 "))
-    ours = Encoder(spec).queries(corpus["text"].head(20).to_list())
-    model = SentenceTransformer(str(path), device="cpu")
-    theirs = model.encode([f"w1 w2 {text}" for text in corpus["text"].head(20)])
-    assert np.abs(ours - theirs).max() < 1e-5
-    assert np.abs(np.linalg.norm(ours, axis=1) - 1).max() > 0.1
-
-
 def test_lists_are_the_same_for_any_size_of_blocks(index, corpus, queries):
     """Bit for bit, ids and scores, although BLAS adds in another order for every shape."""
     whole = dense.search(index, queries, k=K)

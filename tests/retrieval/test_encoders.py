@@ -37,6 +37,14 @@ def test_prompts_and_lengths_come_from_the_models_files(tiny):
         json.dumps({"prompts": {"all": "x: "}, "default_prompt_name": "all"})
     )
     assert specified(tiny).text.passage_prefix == "x: "
+    # As decoder-only encoders say that passages have none.
+    (tiny / "config_sentence_transformers.json").write_text(
+        json.dumps(
+            {"prompts": {"query": "", "document": "", "a": "x: "}, "default_prompt_name": "a"}
+        )
+    )
+    text = specified(tiny).text
+    assert (text.query_prefix, text.passage_prefix) == ("", "")
 
 
 def test_a_model_never_reads_more_tokens_than_it_has_positions(tiny):
@@ -51,6 +59,7 @@ def test_the_newer_format_of_the_pooling_file_is_read(tiny):
 def test_the_fingerprint_covers_every_file_and_setting_that_decides_a_vector(tiny):
     spec = specified(tiny, dtype="float32")
     changed = [
+        specified(f"{tiny}@16", dtype="float32"),
         specified(tiny, dtype="bfloat16"),
         specified(tiny, dtype="float32", query_prefix="w1 "),
         specified(tiny, dtype="float32", pooling="cls"),
@@ -59,7 +68,7 @@ def test_the_fingerprint_covers_every_file_and_setting_that_decides_a_vector(tin
     assert specified(tiny, dtype="float32").fingerprint == spec.fingerprint
     (tiny / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": ["mean"]}))
     changed.append(specified(tiny, dtype="float32"))
-    assert len({spec.fingerprint, *(other.fingerprint for other in changed)}) == 5
+    assert len({spec.fingerprint, *(other.fingerprint for other in changed)}) == 6
 
 
 def refused(path, words, **options):
@@ -70,12 +79,21 @@ def refused(path, words, **options):
 def test_models_that_are_not_supported_encoders_are_refused(tiny, tiny_t5, tmp_path):
     refused(tmp_path / "nothing", "unknown encoder")
     refused(tiny_t5, "which is not an encoder")
-    (tiny / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
-    refused(tiny, "pools by max")
+    refused(f"{tiny}@33", "gives 32 dimensions, of which 33 cannot be kept")
+    both = {"pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}
+    (tiny / "1_Pooling" / "config.json").write_text(json.dumps(both))
+    refused(tiny, "pools by max and cls; give an encoder that pools by one of mean, cls, lasttoken")
     modules = json.loads((tiny / "modules.json").read_text())
-    modules.append({"type": "sentence_transformers.models.Dense", "path": "3_Dense"})
-    (tiny / "modules.json").write_text(json.dumps(modules))
-    refused(tiny, "module Dense, which is not supported")
+    for kind in (
+        "sentence_transformers.models.Dense",
+        "sentence_transformers.models.CNN",
+        "own.Normalize",
+    ):
+        more = [*modules, {"type": kind, "path": "3"}]
+        (tiny / "modules.json").write_text(json.dumps(more))
+        refused(
+            tiny, f"Normalize, {kind.removeprefix('sentence_transformers.models.')}, which are not"
+        )
     (tiny / "modules.json").write_text("{")
     refused(tiny, "modules.json: cannot be read")
     (tiny / "modules.json").unlink()

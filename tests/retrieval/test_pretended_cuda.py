@@ -23,7 +23,9 @@ def test_batches_of_mixed_lengths_stay_in_their_memory(monkeypatch):
         encoder = Encoder(spec)
         forward = encoder._forward
         monkeypatch.setattr(
-            encoder, "_forward", lambda ids: batches.append(len(ids)) or forward(ids)
+            encoder,
+            "_forward",
+            lambda ids, left_out: batches.append(len(ids)) or forward(ids, left_out),
         )
         gpu.reset()
         vectors = encoder.encode(texts)
@@ -40,7 +42,9 @@ def test_vectors_are_those_of_the_cpu_with_one_copy_and_one_wait_a_batch(monkeyp
     with pretended_cuda() as gpu:
         encoder = Encoder(spec)
         forward, batches = encoder._forward, []
-        monkeypatch.setattr(encoder, "_forward", lambda ids: batches.append(1) or forward(ids))
+        monkeypatch.setattr(
+            encoder, "_forward", lambda *given: batches.append(1) or forward(*given)
+        )
         gpu.reset()
         vectors = encoder.encode(TEXTS)
     np.testing.assert_allclose(vectors, expected, atol=1e-6)

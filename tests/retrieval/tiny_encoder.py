@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     BertConfig,
     BertModel,
     PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3Model,
     XLMRobertaConfig,
     XLMRobertaModel,
 )
@@ -82,6 +85,62 @@ def save_tiny_bge_m3(directory, words, *, seed=7, pooling="cls"):
     return directory
 
 
+def save_tiny_qwen3(directory, *, padding_side="left", size=32, seed=7):
+    """As Qwen3-Embedding is published: decoder-only, the last token's vector, a text to end each text, prompts."""
+    directory = Path(directory)
+    words = ["<|endoftext|>", "[UNK]", *(f"w{i}" for i in range(WORDS))]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<|endoftext|>", eos_token="<|endoftext|>",
+        unk_token="[UNK]", model_max_length=64, padding_side=padding_side,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=len(words), hidden_size=size, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, intermediate_size=64, max_position_embeddings=64,
+        initializer_range=0.5,
+    )  # fmt: skip
+    Qwen3Model(config).save_pretrained(directory)
+    fast.save_pretrained(directory)
+    _save_modules(directory, pooling="lasttoken", normalize=True)
+    (directory / "config_sentence_transformers.json").write_text(
+        json.dumps({"prompts": {"query": "w1 w2 Query: ", "document": ""}})
+    )
+    return directory
+
+
+def add_dense(directory, width, *, activation, bias, pickled=False, seed=7):
+    """Another ``Dense`` module after those that a model has; a normalization stays the last."""
+    torch.manual_seed(seed)
+    modules = json.loads((directory / "modules.json").read_text())
+    (last,) = [m for m in modules if m["type"].endswith("Normalize")] or [None]
+    modules = [m for m in modules if m is not last]
+    folder = directory / (name := f"{len(modules)}_Dense")
+    folder.mkdir()
+    given = 32
+    for module in modules[2:]:
+        given = json.loads((directory / module["path"] / "config.json").read_text())["out_features"]
+    config = {
+        "in_features": given, "out_features": width, "bias": bias,
+        "activation_function": f"torch.nn.modules.{activation}",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = torch.nn.Linear(given, width, bias=bias).state_dict()
+    weights = {f"linear.{key}": tensor for key, tensor in weights.items()}
+    if pickled:
+        torch.save(weights, folder / "pytorch_model.bin")
+    else:
+        save_file(weights, folder / "model.safetensors")
+    modules.append({"path": name, "type": "sentence_transformers.models.Dense"})
+    modules = [*modules, *([last] if last else [])]
+    listed = [module | {"idx": i, "name": str(i)} for i, module in enumerate(modules)]
+    (directory / "modules.json").write_text(json.dumps(listed))
+
+
 def _save_modules(directory, *, pooling, normalize):
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     modules += [("2_Normalize", "Normalize")] * normalize
@@ -101,6 +160,10 @@ def _save_modules(directory, *, pooling, normalize):
                 "word_embedding_dimension": 32,
                 "pooling_mode_cls_token": pooling == "cls",
                 "pooling_mode_mean_tokens": pooling == "mean",
+                "pooling_mode_max_tokens": pooling == "max",
+                "pooling_mode_mean_sqrt_len_tokens": pooling == "mean_sqrt_len_tokens",
+                "pooling_mode_weightedmean_tokens": pooling == "weightedmean",
+                "pooling_mode_lasttoken": pooling == "lasttoken",
             }
         )
     )

@@ -1,0 +1,129 @@
+"""Vectors of encoders of every kind, against sentence-transformers with the same files."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from engine.messages.errors import EncodeError, InputError
+from engine.retrieval.encoder import Encoder
+from engine.retrieval.encoders import PassageEncoderOptions, locate, specify
+from tests.retrieval.tiny_encoder import add_dense, save_tiny_encoder, save_tiny_qwen3
+
+# Texts of many lengths, so that batches are padded; the last is truncated.
+TEXTS = [" ".join(f"w{(i * j) % 190}" for j in range(1, 2 + i)) for i in range(30)] + ["w5 " * 99]
+
+
+def specified(path, **options):
+    return specify(PassageEncoderOptions(str(path), dtype="float32", **options))
+
+
+def bert(pooling, **options):
+    return lambda folder: save_tiny_encoder(folder, pooling=pooling, **options)
+
+
+def dense(folder):
+    """Two layers, as EmbeddingGemma and distiluse have them."""
+    save_tiny_encoder(folder)
+    add_dense(folder, 48, activation="linear.Identity", bias=False)
+    add_dense(folder, 16, activation="activation.Tanh", bias=True, pickled=True)
+    return folder
+
+
+def prompted(pooling, make=save_tiny_encoder, **options):
+    """A model whose prompts do not count where vectors are pooled, as INSTRUCTOR's."""
+
+    def save(folder):
+        make(folder, **options)
+        (folder / "1_Pooling" / "config.json").write_text(
+            json.dumps(
+                {"embedding_dimension": 32, "pooling_mode": pooling, "include_prompt": False}
+            )
+        )
+        (folder / "config_sentence_transformers.json").write_text(
+            json.dumps({"prompts": {"query": "w1 w2 w3 ", "document": "w7 "}})
+        )
+        return folder
+
+    return save
+
+
+MODELS = {
+    "first token": bert("cls", normalize=False),
+    "mean": bert("mean", normalize=False),
+    "largest": bert("max"),
+    "mean over root": bert("mean_sqrt_len_tokens", normalize=False),
+    "weighted mean": bert("weightedmean", normalize=False),
+    "last token": bert("lasttoken"),
+    "dense layers": dense,
+    "decoder padded left": save_tiny_qwen3,
+    "decoder padded right": lambda folder: save_tiny_qwen3(folder, padding_side="right"),
+    "without prompts, mean": prompted("mean"),
+    "without prompts, first token": prompted("cls", normalize=False),
+    "without prompts, weighted mean": prompted("weightedmean", normalize=False),
+    "without prompts, decoder": prompted("mean", save_tiny_qwen3),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_vectors_are_those_of_sentence_transformers(kind, tmp_path):
+    path = MODELS[kind](tmp_path / "model")
+    spec = specified(path)
+    encoder, theirs = Encoder(spec), SentenceTransformer(str(path), device="cpu")
+    prefixes = theirs.prompts["query"], theirs.prompts["document"]
+    assert (spec.text.query_prefix, spec.text.passage_prefix) == prefixes
+    queries, passages = encoder.queries(TEXTS), encoder.encode([prefixes[1] + t for t in TEXTS])
+    np.testing.assert_allclose(queries, theirs.encode_query(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(passages, theirs.encode_document(TEXTS), atol=1e-5)
+    assert (
+        np.abs(np.diff(queries, axis=0)).max(axis=1).min() > 1e-3
+    )  # texts differ, and so do vectors
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["in the name", "in the files"])
+@pytest.mark.parametrize("make", [save_tiny_qwen3, bert("mean", normalize=False)])
+def test_of_each_vector_the_first_dimensions_are_kept(named, make, tmp_path):
+    path = make(tmp_path / "model")
+    if not named:
+        (path / "config_sentence_transformers.json").write_text(json.dumps({"truncate_dim": 8}))
+    spec = specified(f"{path}@8" if named else path)
+    assert (spec.dimensions, spec.text.dimensions, spec.source) == (8, 8, str(path))
+    theirs = SentenceTransformer(str(path), device="cpu", truncate_dim=8)
+    expected = theirs.encode(TEXTS, normalize_embeddings=spec.text.normalize)
+    np.testing.assert_allclose(Encoder(spec).encode(TEXTS), expected, atol=1e-5)
+    elsewhere = replace(spec, path="")
+    assert locate(replace(elsewhere, source=f"{path}@8")).path == spec.path
+    with pytest.raises(InputError, match="its dimensions differ"):
+        locate(replace(elsewhere, source=f"{path}@16"))
+
+
+def test_dense_layers_are_part_of_what_an_encoder_is(tmp_path):
+    path = dense(tmp_path / "model")
+    before = specified(path)
+    assert (before.dimensions, before.text.layers) == (16, ("2_Dense", "3_Dense"))
+    assert specified(path, preset="minilm").text.layers == before.text.layers
+    for name in ("2_Dense/model.safetensors", "3_Dense/pytorch_model.bin"):
+        (path / name).write_bytes(b"anything")
+        spec = specified(path)
+        assert spec.digest != before.digest
+        with pytest.raises(InputError, match="_Dense: holds no dense layer"):
+            Encoder(spec)
+        before = spec
+    (path / "2_Dense" / "config.json").write_text(
+        json.dumps({"in_features": 31, "out_features": 48})
+    )
+    with pytest.raises(InputError, match="is not a dense layer of a text's 32 numbers"):
+        specified(path)
+
+
+def test_a_text_without_tokens_is_a_vector_of_its_own_or_an_error(tmp_path):
+    path = save_tiny_qwen3(tmp_path / "model")
+    tokenizer = json.loads((path / "tokenizer.json").read_text())
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
+    alone, beside = (Encoder(specified(path)).encode(texts)[0] for texts in ([""], ["", "w1 w2"]))
+    assert np.isfinite(alone).all()
+    assert alone.shape == beside.shape == (32,)
+    with pytest.raises(EncodeError, match="not finite"):
+        Encoder(specified(path, pooling="max")).encode([""])
