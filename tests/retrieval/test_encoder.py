@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
+from transformers import Gemma3TextConfig, Gemma3TextModel
 
 from engine.messages.errors import EncodeError, InputError
 from engine.retrieval.encoder import Encoder
@@ -25,10 +27,27 @@ def bert(pooling, **options):
 
 
 def dense(folder):
-    """Two layers, as EmbeddingGemma and distiluse have them."""
+    """Two layers that make a vector longer and shorter, with weights in both kinds of file."""
     save_tiny_encoder(folder)
     add_dense(folder, 48, activation="linear.Identity", bias=False)
     add_dense(folder, 16, activation="activation.Tanh", bias=True, pickled=True)
+    return folder
+
+
+def embedding_gemma(folder):
+    """A decoder that attends both ways, with the mean of its tokens and two layers."""
+    save_tiny_qwen3(folder)
+    config = Gemma3TextConfig(
+        vocab_size=210, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, intermediate_size=64, max_position_embeddings=64,
+        initializer_range=0.5, sliding_window=8, use_bidirectional_attention=True, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(7)
+    Gemma3TextModel(config).save_pretrained(folder)
+    pooling = {"embedding_dimension": 32, "pooling_mode": "mean", "include_prompt": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    add_dense(folder, 96, activation="linear.Identity", bias=False)
+    add_dense(folder, 32, activation="linear.Identity", bias=False)
     return folder
 
 
@@ -58,6 +77,7 @@ MODELS = {
     "weighted mean": bert("weightedmean", normalize=False),
     "last token": bert("lasttoken"),
     "dense layers": dense,
+    "decoder both ways, dense layers": embedding_gemma,
     "decoder padded left": save_tiny_qwen3,
     "decoder padded right": lambda folder: save_tiny_qwen3(folder, padding_side="right"),
     "without prompts, mean": prompted("mean"),
