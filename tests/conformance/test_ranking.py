@@ -231,7 +231,7 @@ def test_a_reference_that_is_not_installed_is_listed(check, no_ranx, monkeypatch
         ([("q", "a", 1.0)], [("q", "a", -1)], "P@1", "qrels: all labels are below 0"),
         ([("p", "a", 1.0)], [("q", "a", 1)], "P@1", "run: no query of the run is in"),
         ([("q", "a", "x")], [("q", "a", 1)], "P@1", "run:1: score \"'x'\" is not a number"),
-        ([("q", "a", 1.0)], [("q", "a", "x")], "P@1", "qrels:1: label 'x' is not a number"),
+        ([("q", "a", 1.0)], [("q", "a", "x")], "P@1", "qrels:1: label 'x' is not a finite number"),
         ([("q", "a", 1.0)], [("q", "a", 1)], "F1@5", "no installed reference computes F1@5"),
     ],
 )

@@ -243,8 +243,8 @@ TABLE = [
     ("a directory without a corpus", CORPUS, "d", {"x.txt": ""}, "a directory without *.parquet"),
     # judgments, preferences, edits
     ("qrels of three columns", QRELS, "q.txt", "1 a 1\n", ":1: 3 columns, TREC qrels have 4"),
-    ("a label in words", QRELS, "q.txt", "1 0 a good\n", ":1: label 'good' is not a number"),
-    ("an infinite label", QRELS, "q.txt", "1 0 a inf\n", ":1: label 'inf' is not a number"),
+    ("a label in words", QRELS, "q.txt", "1 0 a good\n", ":1: label 'good' is not a finite number"),
+    ("an infinite label", QRELS, "q.txt", "1 0 a inf\n", ":1: label inf is not a finite number"),
     ("a judgment twice", QRELS, "q.txt", "1 0 a 1\n1 0 a 0\n", ":2: query '1' judges document 'a' twice"),
     ("no judgments", QRELS, "q.txt", "", "holds no judgments"),
     ("judgments of other queries", QRELS, "q.txt", "9 0 a 1\n", "judges none of the 2 queries"),
