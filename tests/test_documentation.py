@@ -219,9 +219,12 @@ def place(tmp_path_factory):
         corpus.write_parquet(folder / f"{name}.parquet")
     rows = "".join(f"{one}\t{text}\t{title}\n" for one, title, text in PASSAGES)
     (folder / "psgs_w100.tsv").write_text(f"id\ttext\ttitle\n{rows}")
-    for name, docs in (("mine", "abc"), ("other", "cba"), ("bm25", "acb"), ("nq-bm25", "abc")):
+    listed = {"mine": "abc", "other": "cba", "bm25": "acb", "nq-bm25": "abc", "dense": "bca"}
+    listed |= {"main/bm25": "abc", "branch/bm25": "acb", "branch": "acb"}
+    for name, docs in listed.items():
         # Of the questions of all folders: a run may list more than an evaluation has.
-        (folder / f"{name}.trec").write_text(_run([*QUESTIONS, *EDITED], name, docs))
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{name}.trec").write_text(_run([*QUESTIONS, *EDITED], Path(name).name, docs))
     read_runs([folder / "mine.trec"]).with_columns(run=pl.lit("dense")).write_parquet(
         folder / "dense.parquet"
     )

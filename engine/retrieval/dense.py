@@ -156,7 +156,7 @@ def _manifest(
                 "digest": spec.digest,
                 "dtype": spec.dtype,
                 "dimensions": spec.dimensions,
-                "text": asdict(spec.text),
+                "text": asdict(spec.text) | {"layers": list(spec.text.layers)},
                 # Absent where no code runs, as before there was a choice.
                 **({"code": spec.code} if spec.code else {}),
             },
