@@ -32,8 +32,14 @@ class SoFar:
 
     def __init__(self, work: Workload, passes: Sequence[Pass]) -> None:
         self._work, self._passes, self._settings = work, passes, work.conditions[0]
-        resolved = self._settings.resolved
-        self._asking = next((a.name for a in resolved.listed if a.name in resolved.asks), "")
+        # A single output is not yet the label of every annotator that asks: it may be of one of several references.
+        asking = (
+            one.name
+            for one in self._settings.resolved.listed
+            if one.name in self._settings.resolved.asks
+            and (one.is_the_readers or not work.prepared)
+        )
+        self._asking = next(asking, "")
         self._seen: Counter[str] = Counter()
         self._sums, self._queries = _SUMS, 0
 

@@ -25,10 +25,18 @@ class Reader(ScriptedReader):
             yield result
 
 
-@pytest.mark.parametrize("in_shards", [False, True])
-def test_means_so_far_become_those_of_the_results(tmp_path, in_shards):
+@pytest.mark.parametrize(
+    ("in_shards", "annotators"), [(False, "erag"), (True, "erag"), (False, "gain,erag")]
+)
+def test_means_so_far_become_those_of_the_results(tmp_path, in_shards, annotators):
+    """Of eRAG's labels where all is held: a label of gain is made of two outputs."""
     files = write_inputs(tmp_path)
-    more = {"measures": "P@2", "resamples": 0, "annotators": ("erag",), "failed_reads": "skip"}
+    more = {
+        "measures": "P@2",
+        "resamples": 0,
+        "annotators": tuple(annotators.split(",")),
+        "failed_reads": "skip",
+    }
     settings = Settings.of(k=2, end_to_end_k=1, **more)
     asks, heard = [], []
     context = Context(
@@ -50,6 +58,7 @@ def test_means_so_far_become_those_of_the_results(tmp_path, in_shards):
     # B7 is the first of a list of the poor run. The shard that has it is not finished: it is read again next time.
     known = heard[-1]
     queries = 33 if in_shards else 40
+    assert known.annotator == "erag"
     assert (known.failed, known.queries) == (1, 33 if in_shards else None)
     for run, n in (("good", queries), ("poor <&>", 33 if in_shards else 39)):
         mean, lists = known.scores[run]

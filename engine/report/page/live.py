@@ -75,10 +75,11 @@ def _page(far: _Far, asked: Mapping[str, object], known: Known | None) -> Page:
         facts.append(("failed", f"{known.failed:,}"))
         if known.queries is not None:
             facts.append(("queries that are scored", f"{known.queries:,}"))
-        head = ["run", f"end to end ({known.metric}), lists", f"{known.annotator} label, passages"]
-        rows = [
-            [run, *(_mean(of, run) for of in (known.scores, known.labels))] for run in known.runs
-        ]
+        columns = {f"end to end ({known.metric}), lists": known.scores}
+        if known.annotator:
+            columns[f"{known.annotator} label, passages"] = known.labels
+        head = ["run", *columns]
+        rows = [[run, *(_mean(of, run) for of in columns.values())] for run in known.runs]
         grid = Grid("known", _LONGEST_FIRST if known.queries is None else _IN_SHARDS, head, rows)
         if known.scores or known.labels:
             parts.append(Part("known", "So far", "What is known so far", grids=[grid]))
