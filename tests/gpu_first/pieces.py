@@ -109,7 +109,11 @@ def join(folder: Path, into: Path, *, install: bool = True) -> None:
     into.mkdir(parents=True, exist_ok=True)
     parts = sorted(folder.glob("part-[0-9]*"))
     with tarfile.open(fileobj=io.BufferedReader(_Joined(iter(parts))), mode="r|gz") as tar:
-        tar.extractall(into, filter="data")
+        # Python has filters from 3.11.4 on, and the archive is our own.
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(into, filter="data")
+        else:
+            tar.extractall(into)
     wheels = sorted((into / "wheels").glob("*.whl"))
     if install and wheels:
         options = ["--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade"]
