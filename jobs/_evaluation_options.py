@@ -18,11 +18,11 @@ from engine.evaluation.study import Sweep
 from engine.labels.label_settings import LabelSettings, option_classes
 from engine.labels.registry import ANNOTATORS
 from engine.machine.pool import PoolSettings
+from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError
 from engine.ranking.ranking_settings import RankingSettings
 from engine.reading.protocol import Augmentation
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
-from engine.reading.remote.api_settings import ApiSettings
 from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
 from jobs._command import ConfigFile

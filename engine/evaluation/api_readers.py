@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from engine.evaluation.settings import Settings
+from engine.machine.remote.api_settings import is_api
+from engine.machine.remote.limits import forget
 from engine.messages.errors import InputError
-from engine.reading.remote.api_settings import is_api
-from engine.reading.remote.limits import forget
 
 
 def begin(conditions: Collection[Settings]) -> None:

@@ -20,6 +20,7 @@ from engine.evaluation.score import score_queries
 from engine.evaluation.settings import Settings
 from engine.evaluation.shard_plans import planned_reading, planner_for
 from engine.evaluation.workload import Workload
+from engine.machine.remote.limits import limits_of
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.errors import WriteError
 from engine.reading import store
@@ -34,7 +35,6 @@ from engine.reading.costs import (
 from engine.reading.executors import Backend, backend_for, by_model, unit_tokens
 from engine.reading.plan import INPUTS, SIZE, WANTED
 from engine.reading.protocol import ReaderSpec
-from engine.reading.remote.limits import limits_of
 from engine.reading.stream import (
     USER_ERRORS,
     Failure,

@@ -12,6 +12,7 @@ from engine.evaluation.settings import Settings
 from engine.labels.annotator import Ask
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings, require_gpus_used
+from engine.machine.remote.api_settings import is_api
 from engine.machine.survey import reading_dtype, reading_on_vllm, reads_on_gpus
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError, ReadError
@@ -26,7 +27,6 @@ from engine.reading.prompting.prompts import Prompt
 from engine.reading.prompting.template import QUESTION
 from engine.reading.protocol import Engine, ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.remote.api_settings import is_api
 from engine.reading.remote.specify import specify_api
 from engine.tables import ANSWERS, CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY, QUERY_ID, READ_KEY
 

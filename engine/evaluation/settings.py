@@ -11,6 +11,7 @@ from engine.evaluation.resolved import Resolved, resolve
 from engine.labels.annotator import Annotator, Scale
 from engine.labels.label_settings import LabelSettings, changed_options, option_classes
 from engine.labels.registry import ANNOTATORS
+from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.checked import Checked
 from engine.messages.errors import InputError
 from engine.messages.wording import meant
@@ -18,7 +19,6 @@ from engine.ranking.measures import UTILITY_KIND
 from engine.ranking.ranking_settings import ALL_JUDGMENTS, RankingSettings
 from engine.ranking.scores import Relevant
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
-from engine.reading.remote.api_settings import ApiSettings
 from engine.statistics.correlation import Bootstrap
 
 Options = TypeVar("Options")

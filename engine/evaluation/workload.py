@@ -19,7 +19,7 @@ from engine.evaluation.read_jobs import NO_LISTS, Job, requests_for
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
 from engine.evaluation.shards import InputShards
 from engine.machine.functions import by_value
-from engine.reading.remote.api_settings import ApiSettings
+from engine.machine.remote.api_settings import ApiSettings
 from engine.sources.io.folders import Folder
 from engine.version import __version__
 

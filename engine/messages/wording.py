@@ -120,3 +120,13 @@ def reason_of(error: BaseException) -> str:
     frames = ((f.f_code.co_filename, line) for f, line in traceback.walk_tb(error.__traceback__))
     own = [(name, line) for name, line in frames if not name.startswith(_NOT_THE_USERS)]
     return "{} ({}:{})".format(text, *own[-1]) if own else text
+
+
+def as_unicode(text: str) -> str:
+    """A text as UTF-8 can hold it, composed (NFC): halves of surrogate pairs become U+FFFD, or a whole pair.
+
+    >>> as_unicode("a\\ud83d"), as_unicode("Cafe\\u0301")
+    ('a\ufffd', 'Café')
+    """
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return unicodedata.normalize("NFC", whole)

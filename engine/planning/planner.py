@@ -18,6 +18,7 @@ from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.machine.batching import GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
+from engine.machine.remote.api_settings import is_api
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.planning import probe
@@ -41,7 +42,6 @@ from engine.planning.probe import WHOLE, Stratum, Timed
 from engine.planning.prober import Group, Prober
 from engine.reading.executors import Executor, Progress, by_model, unit_tokens
 from engine.reading.plan import GROUP, SIZE
-from engine.reading.remote.api_settings import is_api
 from engine.reading.stream import UNIT_SECONDS
 from engine.sources.io.locations import Location
 from engine.tables import OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY

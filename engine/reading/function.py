@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.machine.functions import ByValue
+from engine.machine.remote.api_settings import is_api
 from engine.messages.errors import InputError
 from engine.messages.wording import name_of
-from engine.reading.remote.api_settings import is_api
 
 # What a chat is made of: a role (system or user) and a content.
 Message = dict[str, str]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from engine.machine.remote.api_settings import is_api
 from engine.reading.models.weights import resolve
 from engine.reading.prompting.chat import count_tokens
 from engine.reading.reader_settings import ReaderSettings
-from engine.reading.remote.api_settings import is_api
 
 # Characters of a token, where the reader's tokenizer is elsewhere; as plans take them (``executors.input_sizes``).
 _CHARACTERS = 4

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Literal, NamedTuple, Protocol, get_args, get_type_hints, runtime_checkable
 
 from engine.machine.device import Dtype, weight_bytes
+from engine.machine.remote.spec import ApiSpec
+from engine.messages.wording import as_unicode
 from engine.reading.function import FunctionSpec
-from engine.reading.remote.spec import ApiSpec
 
 Augmentation = Literal["in-prompt", "fid"]
 # What does a reader's work: openai stands for a server that is asked, function for a function of the user's.
@@ -269,16 +269,6 @@ class ReaderStats:
     token_bytes: int = 0
     retried: int = 0
     changed_servers: int = 0
-
-
-def as_unicode(text: str) -> str:
-    """A text as UTF-8 can hold it, composed (NFC): halves of surrogate pairs become U+FFFD, or a whole pair.
-
-    >>> as_unicode("a\\ud83d"), as_unicode("Cafe\\u0301")
-    ('a\ufffd', 'Café')
-    """
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return unicodedata.normalize("NFC", whole)
 
 
 def field_types(record: type) -> dict[str, type]:

@@ -16,13 +16,13 @@ from engine.evaluation.read_jobs import Reading
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
+from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import masked
 from engine.messages.extras import version_of
 from engine.messages.notes import Note
 from engine.ranking.scores import Relevant
 from engine.reading.costs import ReadingCosts
 from engine.reading.protocol import Chosen
-from engine.reading.remote.spec import ApiSpec
 from engine.report import audit, verdict
 from engine.report.audit import Origin
 from engine.version import __version__

@@ -20,7 +20,7 @@ def say(body):
 def behaviour(monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr("engine.reading.remote.client.FIRST_WAIT", 0.003)
+    monkeypatch.setattr("engine.machine.remote.client.FIRST_WAIT", 0.003)
     return Behaviour(say, key=KEY)
 
 

@@ -6,6 +6,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.client import answer_of
+from engine.machine.remote.spec import ApiSpec
 from engine.reading.answers import Rule, rule_of
 from engine.reading.execute import UnitResult
 from engine.reading.executors import NamedExecutor, backend_for
@@ -14,10 +17,7 @@ from engine.reading.function_reader import FunctionReader, specify_function
 from engine.reading.models.decoding import Writer, Written
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReadOutput
-from engine.reading.remote.api_settings import ApiSettings
-from engine.reading.remote.client import answer_of
 from engine.reading.remote.reader import ApiReader
-from engine.reading.remote.spec import ApiSpec
 from tests.conftest import SPEC
 from tests.reading.models.test_decoding import Letters, logits_for, spec
 

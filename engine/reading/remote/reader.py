@@ -8,10 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
 
-from engine.reading.answers import rule_of, scored, with_own
-from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
-from engine.reading.remote.choices import choose, following
-from engine.reading.remote.client import (
+from engine.machine.remote.client import (
     NO_ANSWER,
     Answer,
     Client,
@@ -19,7 +16,10 @@ from engine.reading.remote.client import (
     UnansweredError,
     answer_of,
 )
-from engine.reading.remote.limits import Limits, Usage, limits_of
+from engine.machine.remote.limits import Limits, Usage, limits_of
+from engine.reading.answers import rule_of, scored, with_own
+from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.remote.choices import choose, following
 
 
 class Done(NamedTuple):

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import polars as pl
 
+from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.client import Client
+from engine.machine.remote.limits import Limits, StoppedAskingError, limits_of
 from engine.messages.errors import InputError, ReadError
 from engine.reading.execute import UnitResult, refuse_alike
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
-from engine.reading.remote.api_settings import ApiSettings
-from engine.reading.remote.client import Client
-from engine.reading.remote.limits import Limits, StoppedAskingError, limits_of
 from engine.reading.remote.reader import ApiReader, Done
 
 # Reads that are handed on together. As many more may be lost where a process is killed.

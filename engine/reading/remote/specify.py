@@ -8,6 +8,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from engine.machine.remote.api_settings import KEY_VARIABLE, ApiSettings, model_of
+from engine.machine.remote.limits import StoppedAskingError, Usage, limits_of
+from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import InputError, ReadError
 from engine.messages.extras import require
 from engine.reading.answers import ROOM, Rule
@@ -15,12 +18,9 @@ from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, Template, read_template
 from engine.reading.protocol import Augmentation, ReaderSpec, Scores
-from engine.reading.remote.api_settings import KEY_VARIABLE, ApiSettings, model_of
-from engine.reading.remote.limits import StoppedAskingError, Usage, limits_of
-from engine.reading.remote.spec import ApiSpec
 
 if TYPE_CHECKING:  # the client of openai may be missing
-    from engine.reading.remote.client import Answer, Client
+    from engine.machine.remote.client import Answer, Client
 
 # What a server is asked first, to see what it takes and what it gives.
 TRIAL = "Reply with OK."
@@ -158,7 +158,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
 
     Asked once in an evaluation, whoever needs to know.
     """
-    from engine.reading.remote.client import Client, UnansweredError
+    from engine.machine.remote.client import Client, UnansweredError
 
     settings = api.settings
     limits = limits_of(settings)
@@ -194,7 +194,7 @@ def _first_answer(
     name: str, client: Client, api: ApiSpec, template: Template, output: int
 ) -> tuple[ApiSpec, Answer]:
     """What the server takes, with room for a thought where the model thinks, and what it answered to it."""
-    from engine.reading.remote.client import RefusedError, UnansweredError
+    from engine.machine.remote.client import RefusedError, UnansweredError
 
     while True:
         try:
@@ -239,7 +239,7 @@ def _without_refused(name: str, api: ApiSpec, error: Exception) -> ApiSpec:
     Raises:
         InputError: the reader cannot do without it, or the refusal is about something else.
     """
-    from engine.reading.remote.client import RefusedError, names_parameter
+    from engine.machine.remote.client import RefusedError, names_parameter
 
     assert isinstance(error, RefusedError)
     sent = json.loads(api.parameters)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.reading.remote import client, limits
+from engine.machine.remote import client, limits
 
 
 @pytest.fixture(autouse=True)

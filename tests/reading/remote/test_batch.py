@@ -7,8 +7,8 @@ import pytest
 
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
+from engine.machine.remote import batch
 from engine.messages.errors import InputError, LaterError, ReadError
-from engine.reading.remote import batch
 from tests.reading.remote.server import Behaviour, Said, answer, prompt_of, serving
 from tests.tables import inputs, say_last
 

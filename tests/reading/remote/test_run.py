@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks._reads import Wanted, get_all_reads, get_reads
 from engine.machine.pool import PoolSettings
+from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError, ReadError
 from engine.reading import store
 from engine.reading.executors import backend_for
 from engine.reading.plan import WANTED, Unit, read_key
-from engine.reading.remote.api_settings import ApiSettings
 from engine.reading.remote.specify import specify_api
 from engine.sources.io.folders import folder_at
 from tests.reading.remote.server import FAULTS, Behaviour, Said, prompt_of, serving

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError
-from engine.reading.remote.api_settings import ApiSettings
 from engine.reading.remote.choices import following
 from engine.reading.remote.reader import ApiReader
 from engine.reading.remote.specify import specify_api

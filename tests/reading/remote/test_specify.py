@@ -5,10 +5,10 @@ import re
 
 import pytest
 
+from engine.machine.remote import limits
+from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError, ReadError
 from engine.reading.plan import read_key
-from engine.reading.remote import limits
-from engine.reading.remote.api_settings import ApiSettings
 from engine.reading.remote.specify import TRIAL, specify_api
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 

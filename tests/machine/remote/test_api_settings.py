@@ -2,8 +2,8 @@
 
 import pytest
 
+from engine.machine.remote.api_settings import ApiSettings, is_api, model_of
 from engine.messages.errors import InputError
-from engine.reading.remote.api_settings import ApiSettings, is_api, model_of
 
 
 def test_names_say_which_model_a_server_is_asked_for():

@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from engine.reading.remote import client as clients
-from engine.reading.remote.api_settings import ApiSettings
-from engine.reading.remote.client import (
+from engine.machine.remote import client as clients
+from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.client import (
     Answer,
     Client,
     RefusedError,
@@ -22,8 +22,8 @@ from engine.reading.remote.client import (
     answer_of,
     asked_wait,
 )
-from engine.reading.remote.limits import Limits, StoppedAskingError, Usage
-from engine.reading.remote.spec import ApiSpec
+from engine.machine.remote.limits import Limits, StoppedAskingError, Usage
+from engine.machine.remote.spec import ApiSpec
 from tests.reading.remote.server import FAULTS, Behaviour, Said, serving
 
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from engine.reading.remote.api_settings import ApiSettings, Endpoint
+from engine.machine.remote.api_settings import ApiSettings, Endpoint
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.reading.remote.api_settings import ApiSettings
-from engine.reading.remote.batch import Batch
-from engine.reading.remote.spec import ApiSpec
+from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.batch import Batch
+from engine.machine.remote.spec import ApiSpec
 
 _MINUTE = 60.0
 # Tokens of a byte of text before any server has said: of English about 4.5 bytes are a token.

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from engine.reading.remote.api_settings import ApiSettings
-from engine.reading.remote.limits import Limits, StoppedAskingError, Usage, forget, limits_of
+from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.limits import Limits, StoppedAskingError, Usage, forget, limits_of
 
 
 class Clock:

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import InputError, LaterError
 from engine.messages.wording import counted, listed, quoted
-from engine.reading.remote.api_settings import ApiSettings
-from engine.reading.remote.spec import ApiSpec
 from engine.sources.io.files import write_text
 from engine.sources.io.json_records import read_json_records
 from engine.sources.io.locations import locate

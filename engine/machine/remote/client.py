@@ -16,12 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 import openai
 
+from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.limits import Limits, StoppedAskingError, Usage
+from engine.machine.remote.spec import ApiSpec
+from engine.machine.remote.transport import UntakenError, bounded_client
 from engine.messages.errors import MASK, masked
-from engine.reading.protocol import as_unicode
-from engine.reading.remote.api_settings import ApiSettings
-from engine.reading.remote.limits import Limits, StoppedAskingError, Usage
-from engine.reading.remote.spec import ApiSpec
-from engine.reading.remote.transport import UntakenError, bounded_client
+from engine.messages.wording import as_unicode
 
 # How often a request is made before it counts as failed; with one request in five that fails, one in
 # 400,000 does.
