@@ -153,8 +153,10 @@ def conclude(
         largest=largest,
         clusters=clusters,
     )
+    closed_book = (t for t in scored.further.values() if dict(t.schema) == tables.HARM_OUTCOMES)
     against = scored.label_lists, downstream, settings.bootstrap.of_fixed_n, clusters
-    statistics = replace(statistics, unseen=unseen(*against), by_place=by_place(*against))
+    missed = unseen(*against, next(closed_book, None))
+    statistics = replace(statistics, unseen=missed, by_place=by_place(*against))
     return Evaluation(
         settings=settings,
         shards=shards,

@@ -10,7 +10,13 @@ from engine.messages.wording import number, with_interval
 from engine.report import layout
 from engine.report.findings import Findings
 from engine.report.layout import Grid
-from engine.statistics.single_labels import CEILING, LEARNED, RIGHT_UNSEEN, WRONG_DESPITE
+from engine.statistics.single_labels import (
+    CEILING,
+    LEARNED,
+    RIGHT_CLOSED,
+    RIGHT_UNSEEN,
+    WRONG_DESPITE,
+)
 from engine.tables import FIGURE, HIGH, LABEL, LOW, METHOD, NOTE, PLACE, RHO, RUN, VALUE, N
 
 # A share of the queries that is certainly larger than this is worth a line of advice.
@@ -19,6 +25,12 @@ _EVENTS = {
     WRONG_DESPITE: "lists are wrong though one of their passages alone gives a right answer: the others distract the reader",
     RIGHT_UNSEEN: "lists are right though no passage alone gives a right answer: labels of single passages miss what the "
     "reader puts together or knows",
+    RIGHT_CLOSED: "questions are answered right without any passage: labels above 0 there may show what the reader knows",
+}
+_HEADS = {
+    WRONG_DESPITE: "wrong though a label is right",
+    RIGHT_UNSEEN: "right though no label is",
+    RIGHT_CLOSED: "right without a passage",
 }
 _BEST_TAU = (
     "Shares of the lists, against the reader's labels of their passages one by one. Best tau: of any function of these labels; "
@@ -42,18 +54,22 @@ def advice(findings: Findings) -> list[str]:
 
 def unseen(findings: Findings) -> Grid:
     """Of every run: how many lists single labels miss, and the most that any function of the labels could say."""
+    of_runs = {run: of for run in findings.runs if (of := _of_run(findings, run))}
+    shown = {
+        name: head for name, head in _HEADS.items() if any(name in one for one in of_runs.values())
+    }
     rows, notes = [], [_BEST_TAU]
-    for run in findings.runs:
-        if of_run := _of_run(findings, run):
-            taus = [of_run[figure][VALUE] for figure in (LEARNED, CEILING)]
-            known = [number(tau, 2) for tau in taus if not math.isnan(tau)]
-            notes += [] if known else [f"{run}: {of_run[CEILING][NOTE]}."]
-            shares = [_share(of_run[figure]) for figure in _EVENTS]
-            best, n = " to ".join(known) or "undefined", of_run[CEILING][N]
-            rows.append([run, *shares, best, str(n)])
+    for run, of_run in of_runs.items():
+        taus = [of_run[name] for name in (LEARNED, CEILING) if name in of_run]
+        known = [number(row[VALUE], 2) for row in taus if not math.isnan(row[VALUE])]
+        why = taus[-1][NOTE] if taus else "undefined without labels of erag"
+        notes += [] if known else [f"{run}: {why}."]
+        shares = [_share(of_run[name]) if name in of_run else "" for name in shown]
+        best, n = " to ".join(known) or "undefined", next(iter(of_run.values()))[N]
+        rows.append([run, *shares, best, str(n)])
     level = layout.level(findings.bootstrap.of_fixed_n)
-    head = ["run", f"wrong though a label is right{level}", f"right though no label is{level}"]
-    head += [f"best {layout.KENDALL}", "n"]
+    heads = [f"{head}{level}" for head in shown.values()]
+    head = ["run", *heads, f"best {layout.KENDALL}", "n"]
     return Grid("unseen", " ".join(notes), head, rows, title="What single labels cannot see")
 
 

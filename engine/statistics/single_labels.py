@@ -21,41 +21,70 @@ from engine.statistics.bounded import mean_interval
 from engine.statistics.cells import Cell, Clusters, numbered
 from engine.statistics.comparison import correlate_cells
 from engine.statistics.correlation import DECIMALS, Bootstrap
-from engine.tables import LABEL, METHOD, NOTE, PLACE, QUERY_ID, RHO, RUN, VALUE, K, high_of, low_of
+from engine.tables import (
+    KNOWN,
+    LABEL,
+    METHOD,
+    NOTE,
+    PLACE,
+    QUERY_ID,
+    RHO,
+    RUN,
+    VALUE,
+    K,
+    high_of,
+    low_of,
+)
 
 # The least score that is right, of scores and labels between 0 and 1.
 SUCCESS = 0.5
 # The figures: shares of the queries, and tau of the best function of the labels and of one that was learned.
 RIGHT_UNSEEN, WRONG_DESPITE = "right_without_label", "wrong_despite_label"
+RIGHT_CLOSED = "right_without_passage"
 CEILING, LEARNED = "tau_ceiling", "tau_learned"
 _FOLDS, _REPEATS = 5, 20
 
 
 def unseen(
-    label_lists: pl.DataFrame, downstream: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters
+    label_lists: pl.DataFrame,
+    downstream: pl.DataFrame,
+    bootstrap: Bootstrap,
+    clusters: Clusters,
+    known: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """The table ``unseen``: of each run, lists that are right though no label is, or wrong though one is; the ceiling.
+
+    Where the reader was also asked without any passage: the lists of queries that it answers right so.
 
     Args:
         label_lists: ``tables.LABEL_LISTS``. Where labels were not made, those that were decide, or the list is left out.
         downstream: the scores of the lists.
         bootstrap: shares have exact intervals (``bounded.mean_interval``) where it has resamples.
         clusters: of queries by id; None where these are independent.
+        known: ``tables.HARM_OUTCOMES``; None where nothing was read without a passage.
     """
-    rows = []
+    rows: list[tuple[object, ...]] = []
+
+    def add_share(of: tuple[object, ...], lists: pl.DataFrame, name: str) -> None:
+        event, low, high = lists[name].cast(pl.Float64).to_numpy(), math.nan, math.nan
+        if bootstrap.resamples:
+            codes = numbered(lists[QUERY_ID], clusters)
+            low, high = mean_interval(event, bootstrap.confidence, codes)
+        rows.append((*of, lists.height, name, event.mean(), low, high, ""))
+
     some = pl.col(LABEL).list.eval(pl.element() >= SUCCESS).list.any().fill_null(False)
     right, made = pl.col(VALUE) >= SUCCESS, ~pl.col(LABEL).list.contains(None)
     scored = label_lists.join(downstream, on=[RUN, QUERY_ID]).filter(some | made)
     scored = scored.with_columns((right & ~some).alias(RIGHT_UNSEEN), (~right & some).alias(WRONG_DESPITE), made=made)  # fmt: skip
-    for (run, k), lists in scored.sort(QUERY_ID).group_by([RUN, K], maintain_order=True):
-        codes = numbered(lists[QUERY_ID], clusters)
+    for of, lists in scored.sort(QUERY_ID).group_by([RUN, K], maintain_order=True):
         for name in (RIGHT_UNSEEN, WRONG_DESPITE):
-            event, low, high = lists[name].cast(pl.Float64).to_numpy(), math.nan, math.nan
-            if bootstrap.resamples:
-                low, high = mean_interval(event, bootstrap.confidence, codes)
-            rows.append((run, k, lists.height, name, event.mean(), low, high, ""))
-        for name, tau, note in _at_best(lists, bootstrap.seed, codes):
-            rows.append((run, k, lists.height, name, tau, math.nan, math.nan, note))
+            add_share(of, lists, name)
+        for name, tau, note in _at_best(lists, bootstrap.seed, numbered(lists[QUERY_ID], clusters)):
+            rows.append((*of, lists.height, name, tau, math.nan, math.nan, note))
+    if known is not None:
+        answered = downstream.join(known.rename({KNOWN: RIGHT_CLOSED}), on=QUERY_ID).sort(QUERY_ID)
+        for of, lists in answered.group_by([RUN, K], maintain_order=True):
+            add_share(of, lists, RIGHT_CLOSED)
     return pl.DataFrame(rows, schema=tables.UNSEEN, orient="row")
 
 

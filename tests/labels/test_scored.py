@@ -115,11 +115,16 @@ def test_labels_are_those_of_the_formulas(tmp_path):
 
 def test_the_harm_rate_is_the_share_of_passages_that_spoil_a_right_answer(tmp_path):
     result, _ = label(tmp_path, ("gain",), resamples=200)
-    (harm,) = summarize(result, {})["harm"]
+    summary = summarize(result, {})
+    (harm,), (known,) = summary["harm"], summary["unseen"]
     # q2 alone is answered without a passage; of its two, d3 turns the answer wrong
     counts = {name: harm[name] for name in ("n", "known", "passages", "harmed", "value")}
     assert counts == {"n": 3, "known": 1, "passages": 2, "harmed": 1, "value": 0.5}
     assert harm["low"] < 0.5 < harm["high"]
+    # Without eRAG's labels beside it, what is known anyway is the one thing to say of the lists.
+    assert (known["figure"], known["n"]) == ("right_without_passage", 3)
+    assert known["value"] == pytest.approx(1 / 3)
+    assert known["low"] < known["value"] < known["high"]
     shown = gain.display(pl.DataFrame([harm]), " [95%]")
     ((_, (passages, spoilt, rate)),) = shown.rows
     assert (shown.rows[0][0], passages, spoilt) == (["1 of 3"], "2", "1")

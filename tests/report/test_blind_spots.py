@@ -13,9 +13,10 @@ NAN = float("nan")
 IN_PROMPT = {"best_last": True, "fused": False}
 
 
-def found(right=(1, 0.0004, 0.08), wrong=(14, 0.12, 0.34), rhos=(), n=64, prompt=IN_PROMPT, taus=(0.4, 0.6)):  # fmt: skip
+def found(right=(1, 0.0004, 0.08), wrong=(14, 0.12, 0.34), rhos=(), n=64, prompt=IN_PROMPT, taus=(0.4, 0.6), known=None):  # fmt: skip
     """Findings of a run: counts with their bounds, and rho with its bounds by place."""
     counts = {"wrong_despite_label": wrong, "right_without_label": right}
+    counts |= {"right_without_passage": known} if known else {}
     unseen = [
         ("bm25", 3, n, name, count / n, low, high, "")
         for name, (count, low, high) in counts.items()
@@ -47,6 +48,11 @@ def test_the_answer_says_in_words_what_labels_miss_where_that_is_certainly_much(
         "the others distract the reader (0.22 [0.12, 0.34])"
     ]
     assert blind_spots.advice(found(wrong=(4, 0.02, 0.15))) == []
+    known = blind_spots.advice(found(wrong=(0, 0.0, 0.05), known=(20, 0.2, 0.44)))
+    assert known == [
+        "20 of 64 questions are answered right without any passage: labels above 0 there may show "
+        "what the reader knows (0.31 [0.20, 0.44])"
+    ]
     # Without intervals the shares themselves decide.
     assert len(blind_spots.advice(found(right=(5, NAN, NAN), wrong=(1, NAN, NAN)))) == 1
     assert "lists are right though no passage alone" in blind_spots.advice(
@@ -80,6 +86,8 @@ def test_an_end_of_the_prompt_that_decides_alone_is_told(rhos, prompt, where):
 def test_the_tables_have_every_figure_and_a_reason_for_what_has_none():
     grid = blind_spots.unseen(found())
     assert grid.rows == [["bm25", "0.22 [0.12, 0.34]", "0.02 [0.00, 0.08]", "0.40 to 0.60", "64"]]
+    known = blind_spots.unseen(found(known=(20, 0.2, 0.44)))
+    assert (known.head[3], known.rows[0][3]) == ("right without a passage [95%]", "0.31 [0.20, 0.44]")  # fmt: skip
     undefined = blind_spots.unseen(found(taus=(NAN, NAN)))
     assert undefined.rows[0][3] == "undefined"
     assert undefined.caption.endswith("bm25: undefined: a reason.")

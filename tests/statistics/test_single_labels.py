@@ -29,8 +29,8 @@ def frames(rows, run="bm25"):
     )
 
 
-def figures(rows, bootstrap=BOOTSTRAP, clusters=None):
-    found = unseen(*frames(rows), bootstrap, clusters)
+def figures(rows, bootstrap=BOOTSTRAP, clusters=None, known=None):
+    found = unseen(*frames(rows), bootstrap, clusters, known)
     return {row["figure"]: row for row in found.to_dicts()}
 
 
@@ -108,8 +108,11 @@ def test_the_counts_are_those_of_a_plain_loop():
         (list((rng.random(rng.integers(0, 4)) < 0.4).astype(float)), float(rng.random() < 0.5))
         for _ in range(50)
     ]
-    found = figures(rows)
+    known = rng.random(50) < 0.3
+    outcomes = [(f"q{place:03}", answered, 1, 0) for place, answered in enumerate(known)]
+    found = figures(rows, known=pl.DataFrame(outcomes, tables.HARM_OUTCOMES, orient="row"))
     for name, counts in (
+        ("right_without_passage", known),
         ("right_without_label", [y == 1 and sum(labels) == 0 for labels, y in rows]),
         ("wrong_despite_label", [y == 0 and sum(labels) > 0 for labels, y in rows]),
     ):
@@ -119,6 +122,7 @@ def test_the_counts_are_those_of_a_plain_loop():
         exact = scipy.stats.binomtest(sum(counts), 50).proportion_ci(0.95)
         assert (row["low"], row["high"]) == pytest.approx((exact.low, exact.high), abs=1e-9)
     assert found["tau_ceiling"]["value"] >= found["tau_learned"]["value"]
+    assert "right_without_passage" not in figures(rows)
 
 
 def test_clusters_widen_the_counts():
