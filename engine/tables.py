@@ -60,6 +60,7 @@ ORDER = "order"
 METHOD = "method"
 READER = "reader"
 AUGMENTATION = "augmentation"
+DATA_SET = "data_set"
 LABELS_BY = "labels_by"
 FIGURE = "figure"
 PLACE = "place"
@@ -311,6 +312,12 @@ COMPARISONS: Schema = {
 }
 # Of a study: the correlations under each condition.
 CONDITIONS: Schema = {READER: pl.String(), AUGMENTATION: pl.String(), **CORRELATIONS}
+# Of several data sets, each under its conditions; differences of the first annotator to its rivals by the primary
+# measure, corrected over all of them.
+DATA_SETS: Schema = {DATA_SET: pl.String(), **CONDITIONS}
+DATA_SET_COMPARISONS: Schema = (
+    dict.fromkeys((DATA_SET, READER, AUGMENTATION), pl.String()) | COMPARISONS
+)
 # eRAG's labels by one reader, correlated with the end-to-end score of ``reader``.
 READERS: Schema = {
     READER: pl.String(),

@@ -45,6 +45,10 @@ _CERTIFIED = 64
 MODEL_FIELDS = ("reader", "erag_reader", "judge", "prompt", "judge_prompt", "abstain_prompt")
 # Options that name folders to write into.
 _WRITTEN = ("out", "store", "batch_out")
+_DATA = (
+    "Data sets of a study, in the place of `queries` and `run`: a YAML file of each, with what is its own of these "
+    "options (docs/guide/studies.md). Each is evaluated into a folder of its own in `out`, and one table shows all."
+)
 _NAMES = ("Inputs", "Reader", "Behind an API", "Labels", "Measures", "Statistics", "Running")
 INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
     Group(name, sort_key=place) for place, name in enumerate(_NAMES)
@@ -57,12 +61,13 @@ def parameters() -> list[inspect.Parameter]:
         *options_of(
             InputFiles,
             INPUTS,
-            types={"queries": Path, "run": Paths, "corpus": Paths}
-            | dict.fromkeys(("edits", "answers"), Path | None),
-            defaults={"corpus": ()},
+            types={"run": Paths, "corpus": Paths}
+            | dict.fromkeys(("queries", "edits", "answers"), Path | None),
+            defaults={"queries": None, "run": (), "corpus": ()},
             leave_out=["tables", "corpora", "need_answers", "need_provenance", "cluster"],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
+        option("data", Paths, INPUTS, _DATA, ()),
         *_of_reader(),
         *options_of(
             LabelSettings,
@@ -199,6 +204,8 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
 
 def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     """The input files; a file that no annotator needs, or an annotator without its file, is refused."""
+    if lacking := next((name for name in ("queries", "run") if not options[name]), None):
+        raise InputError(f"`{lacking}` is missing", "give it (--help shows examples)")
     given = {name: options[name] for name in input_tables() if options[name] is not None}
     refuse_lacking_tables(settings, given)
     in_use = {a.needs_input.name for a in settings.resolved.annotators if a.needs_input}

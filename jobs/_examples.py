@@ -47,6 +47,7 @@ erag evaluate --queries questions.jsonl --corpus corpus.parquet \
     --run bm25.trec dense.trec --reader /models/my-llm --k 10 --out results
 erag evaluate --queries questions.jsonl --corpus corpus.parquet \
     --run bm25.trec --out labels --annotators containment --no-end-to-end
+erag evaluate --data nq.yaml claims.yaml --reader /models/my-llm --out table
 ERAG_READER=/models/my-llm erag evaluate --config options.yaml --dry-run
 """,
     "train": r"""

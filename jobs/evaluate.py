@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from engine.evaluation.assess import Evaluation
 from engine.evaluation.context import Context
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.inputs import InputFiles, cut_inputs
@@ -15,11 +14,11 @@ from engine.evaluation.passes import check_readers
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
 from engine.evaluation.startup import partition_beside_ray, shard_pairs
-from engine.evaluation.study import Condition, study_shards, vary
+from engine.evaluation.study import Condition, study_shards
 from engine.evaluation.workload import digest_of_shards
-from engine.machine.model_files import cache_directory
 from engine.planning.forecast import PlanSettings
 from engine.report.audit import Origin, input_files, name_files
+from engine.report.findings import Findings
 from engine.report.identity import refuse_another
 from engine.report.page.live import live_page
 from engine.report.summary import SHARDS
@@ -27,14 +26,12 @@ from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
 from jobs._command import command_line, run_command, with_verbosity
+from jobs._data_sets import Asked, data_sets, refuse_other_kind, report
 from jobs._evaluation_options import (
     DRY_RUN,
     MODEL_FIELDS,
-    files_of,
     given_files,
     parameters,
-    settings_of,
-    sweep_of,
 )
 from jobs._options import with_signature
 from jobs._planning import plan_and_print
@@ -42,7 +39,6 @@ from jobs._progress import event, shown_progress
 from jobs._results import outputs, print_results, write_results
 from jobs._signals import keeps
 from jobs._steps import step
-from jobs._terminal import warn_of_code
 
 _INPUTS = "inputs"
 _KEPT = "finished LLM calls are cached in {}; run the same command again to go on from there"
@@ -58,42 +54,44 @@ def evaluate_command() -> Callable[..., None]:
         by query, with the score of the same reader given the whole list. Every LLM call is cached, so later
         runs, measures and metrics reuse it.
         """
-        sweep = sweep_of(options)
-        settings = settings_of(options, sweep)
-        warn_of_code(settings.reader.trust_remote_code)
-        conditions = vary(settings, sweep)
-        files = files_of(options, settings)
-        out, store = options["out"], options["store"] or cache_directory() / "reads"
         if options[DRY_RUN]:
-            plan_and_print(
-                files,
-                conditions,
-                PlanSettings(probe_reads=0),
-                store=store,
-                known=options.keys(),
-            )
+            plan_and_print(options, PlanSettings(probe_reads=0))
             return
-        for place in (out, store):
-            require_folder(place)
-        models = {name: options[name] for name in MODEL_FIELDS}
-        given = given_files(options | {"run": list(files.run)})
-        refuse_overlap(Inputs(given, models), outputs(out, settings))
-        with sole_writer(out):
-            if not options["overwrite"]:  # before inputs are read, which may take minutes
-                refuse_another(out, conditions)
-            evaluate_and_report(
-                files,
-                conditions,
-                out=out,
-                store=store,
-                full=options["full"],
-                overwrite=options["overwrite"],
-            )
+        asked = data_sets(options)
+        for one in asked.values():  # each before the first is read, which may take hours
+            _check(one)
+        refuse_other_kind(options)
+        found = {}
+        for name, one in asked.items():
+            with sole_writer(one.options["out"]):
+                found[name] = evaluate_and_report(
+                    one.files,
+                    one.conditions,
+                    out=one.options["out"],
+                    store=one.store,
+                    full=options["full"],
+                    overwrite=options["overwrite"],
+                    printed=not name,
+                )
+        if options["data"]:
+            report(found, options)
 
     return with_verbosity(with_signature(evaluate, parameters()), as_json=True)
 
 
 evaluate = evaluate_command()
+
+
+def _check(asked: Asked) -> None:
+    """Refuse, before anything is read, what cannot be written or would be written over."""
+    options, out = asked.options, asked.options["out"]
+    for place in (out, asked.store):
+        require_folder(place)
+    models = {name: options[name] for name in MODEL_FIELDS}
+    given = given_files({**options, "run": list(asked.files.run)})
+    refuse_overlap(Inputs(given, models), outputs(out, next(iter(asked.conditions.values()))))
+    if not options["overwrite"]:  # before inputs are read, which may take minutes
+        refuse_another(out, asked.conditions)
 
 
 def evaluate_and_report(
@@ -104,8 +102,9 @@ def evaluate_and_report(
     store: Location,
     full: bool = False,
     overwrite: bool = False,
-) -> Evaluation:
-    """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary.
+    printed: bool = True,
+) -> Findings:
+    """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary where it is to be ``printed``.
 
     Inputs that are too large to be held are cut into shards, in the folder of the results.
 
@@ -144,8 +143,9 @@ def evaluate_and_report(
     study = done if len(conditions) > 1 else None
     step("writing tables and the page")
     found = write_results(result, name_files(files), out, study, origin)
-    print_results(found, folder_at(out).shown(), full=full)
-    return result
+    if printed:
+        print_results(found, folder_at(out).shown(), full=full)
+    return found
 
 
 def _cut(files: InputFiles, settings: Sequence[Settings], folder: Folder, pairs: int) -> Partition:

@@ -8,14 +8,11 @@ from typing import Any
 
 from cyclopts import Group
 
-from engine.evaluation.study import vary
-from engine.machine.model_files import cache_directory
 from engine.planning.forecast import PlanSettings
 from jobs._command import run_command, with_verbosity
-from jobs._evaluation_options import DRY_RUN, RUNNING, files_of, parameters, settings_of, sweep_of
+from jobs._evaluation_options import DRY_RUN, RUNNING, parameters
 from jobs._options import option, options_of, take, with_signature
 from jobs._planning import plan_and_print
-from jobs._terminal import warn_of_code
 
 _PLAN = Group("Plan", sort_key=-1)
 
@@ -41,17 +38,7 @@ def plan_command() -> Callable[..., None]:
         others are made, as a probe, to predict the rest, and are cached for the evaluation. Nothing else is
         written.
         """
-        asked = take(PlanSettings, options)
-        sweep = sweep_of(options)
-        settings = settings_of(options, sweep)
-        warn_of_code(settings.reader.trust_remote_code)
-        plan_and_print(
-            files_of(options, settings),
-            vary(settings, sweep),
-            asked,
-            store=options["store"] or cache_directory() / "reads",
-            known=options.keys(),
-        )
+        plan_and_print(options, take(PlanSettings, options))
 
     return with_verbosity(with_signature(plan, plan_parameters()), as_json=True)
 

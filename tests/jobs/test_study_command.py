@@ -9,7 +9,7 @@ from engine import tables
 from engine.reading import readers
 from engine.reading.protocol import ReaderStats, ReadOutput
 from jobs._options import with_options
-from tests.commands import evaluate
+from tests.commands import erag, evaluate
 
 
 class Declining:
@@ -62,6 +62,76 @@ def test_a_sweep_of_k_is_written_and_printed(files, tiny_t5, tmp_path, capsys, m
         f"LLM calls of the study, reader {tiny_t5.name} (in-prompt): 6 requested, 0 cached, 6 new"
         in printed
     )
+
+
+def data_file(tmp_path, name, files, *more):
+    lines = [f"{option}: {files[option]}" for option in ("queries", "corpus", "run")]
+    path = tmp_path / f"{name}.yaml"
+    path.write_text("\n".join([*lines, *more, ""]))
+    return path
+
+
+def test_several_data_sets_make_one_table(files, tiny_t5, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(readers, "load", Declining)
+    claims = tmp_path / "claims.jsonl"
+    claims.write_text(
+        files["queries"].read_text().replace("Oranjestad", "SUPPORTS").replace("George Orwell", "REFUTES")
+    )  # fmt: skip
+    nq = data_file(tmp_path, "nq", files)
+    of_claims = files | {"queries": claims}
+    fever = data_file(tmp_path, "fever", of_claims, "task: claims", "metric: accuracy")
+    common = ["--reader", tiny_t5, "--actors", 0, "--dtype", "float32", "--store", tmp_path / "s"]
+    common += ["--annotators", "erag,containment", "--k", 2, "--resamples", 0]
+    asked = ["evaluate", "--data", nq, fever, *common, "--out", files["out"]]
+    assert erag(*asked) == 0
+    out = files["out"]
+    printed = capsys.readouterr().out
+    assert "note: fever, containment: no meaning for claims: " in printed
+    content = json.loads((out / "data_sets.json").read_text())
+    assert content["queries"] == {"nq": 2, "fever": 2}
+    found = pl.read_parquet(out / "data_sets.parquet")
+    assert dict(found.schema) == tables.DATA_SETS
+    assert found.group_by("data_set").agg(pl.col("annotator").unique().sort()).sort("data_set").rows() == [
+        ("fever", ["erag"]), ("nq", ["containment", "erag"])
+    ]  # fmt: skip
+    own = json.loads((out / "fever" / "summary.json").read_text())
+    assert own["configuration"]["metric"] == "accuracy"
+    assert own["configuration"]["annotators"] == ["erag"]
+    head = (out / "report" / "tables" / "tau.csv").read_text().splitlines()[0]
+    assert head == "run,annotator,measure,nq (n = 2),fever (n = 2)"
+    # The same command again, as JSON; then a folder of the other kind.
+    assert erag(*asked, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == content
+    assert evaluate(files, *common) == 2
+    assert "holds a study of several data sets; give another folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["out: elsewhere"], "x.yaml: has 'out', of the study as a whole"),
+        (["k: two"], "k"),
+        (["annotators: containment", "task: claims"], "containment has no meaning for the task claims"),
+        (["no-such-option: 1"], "no-such-option"),
+    ],
+)  # fmt: skip
+def test_a_file_of_a_data_set_that_cannot_work_is_one_line(files, tmp_path, capsys, lines, words):
+    given = data_file(tmp_path, "x", files, *lines)
+    assert erag("evaluate", "--data", given, "--out", files["out"]) == 2
+    *_, said = capsys.readouterr().err.splitlines()
+    assert words in said
+    assert not files["out"].exists()
+
+
+def test_data_sets_have_names_of_their_own_and_need_queries(files, tmp_path, capsys):
+    one = data_file(tmp_path, "x", files)
+    assert erag("evaluate", "--data", one, one, "--out", files["out"]) == 2
+    assert "names a data set that another file names" in capsys.readouterr().err
+    one.write_text(f"run: {files['run']}\n")
+    assert erag("evaluate", "--data", one, "--out", files["out"]) == 2
+    assert "--queries is missing; give it" in capsys.readouterr().err
+    assert erag("plan", "--data", data_file(tmp_path, "y", files), "--reader", "none/such") == 2
+    assert "none/such" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,280 @@
+"""Several data sets in one table, as Table 1 of the eRAG paper has them: annotators and measures by data set."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from engine import tables
+from engine.labels.registry import ANNOTATORS
+from engine.messages.extras import missing
+from engine.messages.wording import counted, cut, listed, number
+from engine.report import layout
+from engine.report.findings import Findings
+from engine.report.layout import Grid
+from engine.report.page.content import Answer, Fold, Part, typeset_grid
+from engine.report.page.plain import Page, write_plain
+from engine.report.page.render import page_files
+from engine.report.summary import jsonable
+from engine.sources.io.files import write_parquet, write_text
+from engine.sources.io.folders import folder_at
+from engine.sources.io.locations import Location
+from engine.sources.io.replacing import replaced_together
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.intervals import holm
+from engine.tables import ANNOTATOR, DATA_SET, MEASURE, RHO, RUN, TAU, N
+
+# The file by which a folder of several data sets is known.
+CONTENT = "data_sets.json"
+_FILES = {"correlations": "data_sets.parquet", "comparisons": "data_set_comparisons.parquet"}
+# What makes rows where it varies within a data set.
+_CONDITION = (tables.READER, tables.AUGMENTATION, tables.K)
+
+
+class Cell(NamedTuple):
+    """One data set under one condition.
+
+    Attributes:
+        data_set: its name.
+        reader, augmentation: the condition, whose cutoff the tables have.
+        task: what the reader is asked to do.
+        queries: how many were evaluated.
+        primary: the annotators, the first one first, with the measure that each is compared by.
+        correlations, comparisons: ``tables.CORRELATIONS`` and ``tables.COMPARISONS``.
+    """
+
+    data_set: str
+    reader: str
+    augmentation: str
+    task: str
+    queries: int
+    primary: Mapping[str, str]
+    correlations: pl.DataFrame
+    comparisons: pl.DataFrame
+
+    def named(self, frame: pl.DataFrame, schema: tables.Schema) -> pl.DataFrame:
+        """A table of the cell with its data set and condition."""
+        names = (DATA_SET, tables.READER, tables.AUGMENTATION)
+        return frame.with_columns(pl.lit(getattr(self, n)).alias(n) for n in names).select(
+            list(schema)
+        )
+
+    def primary_only(self) -> Cell:
+        """The cell with each annotator's primary measure alone, and the first annotator's comparisons by it."""
+        measure = pl.col(ANNOTATOR).replace_strict(self.primary, default="", return_dtype=pl.String)
+        first = pl.col(ANNOTATOR) == next(iter(self.primary))
+        rivals = self.comparisons.filter(first, pl.col(RUN) == pl.col(tables.RUN_B))
+        kept = [frame.filter(pl.col(MEASURE) == measure) for frame in (self.correlations, rivals)]
+        return self._replace(correlations=kept[0], comparisons=kept[1])
+
+
+@dataclass(frozen=True)
+class Together:
+    """Several data sets side by side.
+
+    Attributes:
+        cells: every data set under each of its conditions.
+        correlations: ``tables.DATA_SETS``.
+        comparisons: ``tables.DATA_SET_COMPARISONS``; Holm's correction is over all of them, NaN left out.
+        bootstrap: how intervals and p-values were made.
+    """
+
+    cells: Sequence[Cell]
+    correlations: pl.DataFrame
+    comparisons: pl.DataFrame
+    bootstrap: Bootstrap
+
+    def primary_only(self) -> Together:
+        """The same by primary measures."""
+        return together([cell.primary_only() for cell in self.cells], self.bootstrap)
+
+    @property
+    def tests(self) -> int:
+        """How many comparisons have a p-value."""
+        return int(self.comparisons[tables.p_of(TAU)].is_not_nan().sum())
+
+    @property
+    def queries(self) -> dict[str, int]:
+        """How many were evaluated, by data set."""
+        return {cell.data_set: cell.queries for cell in self.cells}
+
+    @property
+    def varied(self) -> list[str]:
+        """What varies within some data set; what differs between data sets alone makes no rows."""
+        each = self.correlations.group_by(DATA_SET).agg(pl.col(_CONDITION).n_unique())
+        return [name for name in _CONDITION if (each[name] > 1).any()]
+
+    def content(self) -> dict[str, Any]:
+        """All of it, as JSON can hold it."""
+        rows = {name: getattr(self, name).to_dicts() for name in _FILES}
+        return dict(jsonable({"queries": self.queries, **rows, "missing": missing_cells(self)}))
+
+
+def cells_of(data_set: str, findings: Findings) -> Iterator[Cell]:
+    """The cells of a data set: one, or of a study one for every condition."""
+    for one in findings.conditions or (findings,):
+        reader, augmentation = one.configuration["reader"], one.configuration["augmentation"]
+        primary = {name: one.primary_measures.get(name, "") for name in one.annotators}
+        found = one.correlations, one.table("comparisons")
+        task, n = one.configuration["task"], one.queries
+        yield Cell(data_set, reader, augmentation, task, n, primary, *found)
+
+
+def together(cells: Sequence[Cell], bootstrap: Bootstrap) -> Together:
+    """Data sets side by side, with one family of comparisons: the first annotator's with its rivals in all cells."""
+    comparisons = pl.concat(
+        cell.named(cell.primary_only().comparisons, tables.DATA_SET_COMPARISONS) for cell in cells
+    )
+    corrected = [
+        pl.Series(tables.p_holm_of(n), holm(comparisons[tables.p_of(n)].to_list()), pl.Float64())
+        for n in (TAU, RHO)
+    ]
+    correlations = pl.concat(cell.named(cell.correlations, tables.DATA_SETS) for cell in cells)
+    return Together(cells, correlations, comparisons.with_columns(corrected), bootstrap)
+
+
+def grid(found: Together, name: str = TAU, *, primary: bool = False) -> Grid:
+    """The table in the paper's layout: runs, annotators and measures in rows, data sets in columns.
+
+    Args:
+        name: of the correlation, ``tau`` or ``rho``.
+        primary: whether of each annotator the primary measure is shown alone.
+    """
+    found = found.primary_only() if primary else found
+
+    def text(row: Mapping[str, Any]) -> str:
+        over = "" if row[N] == found.queries[row[DATA_SET]] else f" (n = {row[N]})"
+        return layout.interval(row, name) + over if row[N] else ""
+
+    names = [*found.varied, RUN, ANNOTATOR, MEASURE]
+    texts = pl.Series("text", [text(row) for row in found.correlations.iter_rows(named=True)])
+    wide = found.correlations.with_columns(texts).pivot(DATA_SET, index=names, values="text")
+    rows = [[str(cell or "") for cell in row] for row in wide.iter_rows()]
+    # A data set of which nothing is defined has no rows, and no column.
+    heads = [f"{one} (n = {found.queries[one]})" for one in wide.columns[len(names) :]]
+    shown = [row for row in rows if any(row[len(names) :])]
+    kind = layout.KENDALL if name == TAU else layout.SPEARMAN
+    title = f"{kind} with the end-to-end score, by data set{layout.level(found.bootstrap)}"
+    caption = layout.methods_line(found.correlations[tables.METHOD])
+    return Grid(name, caption, [*names, *heads], shown, len(names), title)
+
+
+def differences(found: Together) -> Grid:
+    """The first annotator's tau less that of each rival, by data set and run, corrected in one family."""
+    names, rows = [DATA_SET, *found.varied, RUN, tables.ANNOTATOR_B, MEASURE, N], []
+    for row in found.comparisons.iter_rows(named=True):
+        difference = layout.interval(row, TAU, tables.difference_of(TAU), plus="+")
+        p = layout.p_value(row[tables.p_holm_of(TAU)])
+        rows.append([*(str(row[name]) for name in names), difference, p])
+    head = ["data set", *names[1:-3], ANNOTATOR, MEASURE, N]
+    head += [f"difference{layout.level(found.bootstrap)}"]
+    head += [f"p (Holm, {counted(found.tests, 'test[|s]')})"]
+    title = f"{layout.KENDALL} of {next(iter(found.cells[0].primary))}, less that of:"
+    caption = layout.methods_line(found.comparisons[tables.METHOD])
+    return Grid("differences", caption, head, rows, len(names) - 1, title)
+
+
+def missing_cells(found: Together) -> list[str]:
+    """Why cells are empty or undefined, a sentence for each data set, annotator and reason."""
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    keys = found.correlations.select(RUN, ANNOTATOR, MEASURE).unique(maintain_order=True)
+    for cell in found.cells:
+        there = keys.join(cell.correlations, keys.columns, how="left", maintain_order="left")
+        for row in there.iter_rows(named=True):
+            known = row[N] is not None
+            if known and row[N] and not math.isnan(row[TAU]):
+                continue
+            why = (row[ANNOTATOR], row[tables.NOTE]) if known else _why(cell, row)
+            about = [f"{row[MEASURE]} on {row[RUN]}"] if known else []
+            reasons.setdefault((cell.data_set, *why), []).extend(about)
+    return [
+        f"{', '.join(filter(None, [*names, cut('; '.join(about), 80)]))}: {reason}"
+        for (*names, reason), about in reasons.items()
+    ]
+
+
+def _why(cell: Cell, key: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a cell has no row, and of whom that is said; of nobody where it holds for all annotators."""
+    if cell.correlations.is_empty():
+        return "", "no list was read whole"
+    if key[RUN] not in cell.correlations[RUN]:
+        return "", f"no run {key[RUN]}"
+    if (name := key[ANNOTATOR]) in cell.primary:
+        return name, "further measures of other data sets were not computed"
+    known = ANNOTATORS.get(name)
+    reason = known.unfit_tasks.get(cell.task) if known else None
+    return name, f"no meaning for {cell.task}: {reason}" if reason else "not asked for there"
+
+
+def answer(found: Together) -> Answer:
+    """In how many data sets and runs the first annotator agrees best, and whether by more than chance."""
+    orders, ahead, sure, alpha = [], 0, 0, 1 - found.bootstrap.confidence
+    keys = [DATA_SET, *_CONDITION, RUN]
+    certain = found.comparisons.filter(
+        pl.col(tables.difference_of(TAU)) > 0, pl.col(tables.p_holm_of(TAU)).fill_nan(1) < alpha
+    )
+    first = next(iter(found.cells[0].primary))
+    defined = found.primary_only().correlations.filter(pl.col(TAU).is_not_nan())
+    for names, rows in defined.sort(TAU, descending=True).group_by(keys, maintain_order=True):
+        taus = dict(rows.select(ANNOTATOR, TAU).iter_rows())
+        if len(taus) < 2 or first not in taus:
+            continue
+        row = dict(zip(keys, names, strict=True))
+        values = " > ".join(f"{name} {number(tau, 2)}" for name, tau in taus.items())
+        place = " ".join(str(row[name]) for name in (DATA_SET, *found.varied, RUN))
+        orders.append(f"{place}: {values}.")
+        ahead += next(iter(taus)) == first
+        sure += certain.filter(**row).height == len(taus) - 1
+    headline = (
+        f"{first} agrees best with the end-to-end score in {ahead} of {counted(len(orders), 'column[|s]')} (data set "
+        f"and run), in {sure} of them above every rival at the {alpha:.0%} level (Holm, "
+        f"{counted(found.tests, 'test[|s]')})."
+    )
+    return Answer(headline, sorted(orders), (), [f"Data sets: {listed(list(found.queries))}"])
+
+
+def notes(found: Together) -> list[str]:
+    """That resamples are too few for any difference to be significant, where they are."""
+    least = found.tests * 2 / (found.bootstrap.resamples + 1)
+    if least <= (alpha := 1 - found.bootstrap.confidence):
+        return []
+    have = f"with {found.bootstrap.resamples} resamples, no p-value of {counted(found.tests, 'test[|s]')}"
+    return [
+        f"{have} can fall below {min(1.0, least):.2f} after correction; give `resamples` "
+        f"{math.ceil(2 * found.tests / alpha)} or more"
+    ]
+
+
+def write_together(found: Together, out: Location, settings: Mapping[str, object]) -> None:
+    """Write the tables, ``data_sets.json`` and the page, whose tables are CSV and LaTeX in ``report/tables/``.
+
+    Raises:
+        WriteError: the disk is full, or the place cannot be written.
+    """
+
+    def earlier() -> Iterator[str]:
+        yield from page_files(folder_at(out))
+        yield from (*_FILES.values(), CONTENT)
+
+    with replaced_together(out, earlier, last=CONTENT) as directory:
+        for name, file in _FILES.items():
+            write_parquet(getattr(found, name), directory / file)
+        text = json.dumps(found.content(), indent=2, ensure_ascii=False)
+        write_text(f"{text}\n", directory / CONTENT)
+        if not missing("page"):
+            grids = [typeset_grid(one) for one in all_grids(found)]
+            parts = [Part(one.name, one.name, one.title, grids=[one]) for one in grids]
+            lists = [Fold("Empty and undefined cells", missing_cells(found))]
+            parts.append(Part("empty", "empty cells", "Empty and undefined cells", folds=lists))
+            page = Page("erag evaluate", answer(found), parts, [], notes(found), settings)
+            write_plain(page, directory)
+
+
+def all_grids(found: Together) -> list[Grid]:
+    """Every table, with all measures."""
+    return [grid(found), grid(found, RHO), differences(found)]

@@ -1,0 +1,128 @@
+"""Several data sets in one study: each has a file of options of its own, and all share those of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cyclopts import App
+
+from engine.evaluation.inputs import InputFiles
+from engine.evaluation.resolved import needed_by
+from engine.evaluation.settings import Settings
+from engine.evaluation.study import Condition, vary
+from engine.labels.annotator import Annotator
+from engine.labels.registry import ANNOTATORS
+from engine.machine.model_files import cache_directory
+from engine.messages.errors import InputError
+from engine.messages.wording import listed, quoted
+from engine.report import across_data_sets as across
+from engine.report.findings import SUMMARY, Findings
+from engine.report.layout import terminal_table
+from engine.report.page.render import BESIDE, where_to_look
+from engine.sources.io.folders import folder_at
+from engine.sources.io.locations import Location
+from jobs._config import check_numbers, options_from
+from jobs._evaluation_options import DRY_RUN, files_of, parameters, settings_of, sweep_of
+from jobs._options import items_of, with_options, with_signature
+from jobs._terminal import say_json, standard_output, verbosity, warn_of_code
+
+# Of the study as a whole.
+_OF_ALL = ("data", "out", "store", "overwrite", "full", "config", DRY_RUN)
+
+
+class Asked(NamedTuple):
+    """An evaluation, or a study, of one data set: its options, and what they come to."""
+
+    options: Mapping[str, Any]
+    files: InputFiles
+    conditions: Mapping[Condition, Settings]
+    store: Location
+
+
+def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
+    """What is asked of each data set, by its name; without `data`, of the one that has no name.
+
+    What a file says holds for its data set, whatever is said for all. An annotator that is asked for all data sets
+    is left out where its labels have no meaning for the task.
+
+    Raises:
+        InputError: two files of one name, an option of the whole study in one, or a file that cannot be read.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    for path in options["data"]:
+        own = _options_in(path)
+        if wrong := [quoted(name) for name in _OF_ALL if name in own]:
+            problem = f"has {listed(wrong)}, of the study as a whole"
+            raise InputError(problem, "give it on the command line", path=path)
+        if path.stem in (*found, BESIDE):
+            problem = "names a data set that another file names, or the folder of the page"
+            raise InputError(problem, "give each file a name of its own", path=path)
+        asked = {**options, **own, "data": ()}
+        if "annotators" not in own:
+            asked["annotators"] = _fit(items_of(options["annotators"]), asked["task"])
+        found[path.stem] = asked | {"out": folder_at(options["out"] or "").place(path.stem)}
+    return {name: _asked(own) for name, own in (found or {"": options}).items()}
+
+
+def _asked(options: Mapping[str, Any]) -> Asked:
+    sweep = sweep_of(options)
+    settings = settings_of(options, sweep)
+    warn_of_code(settings.reader.trust_remote_code)
+    store = options["store"] or cache_directory() / "reads"
+    return Asked(options, files_of(options, settings), vary(settings, sweep), store)
+
+
+def _options_in(path: Path) -> dict[str, Any]:
+    """The options that a file gives, as the command line would convert them."""
+    optional = [one.replace(default=None) for one in parameters()]
+    app = App(config=[*options_from(path), check_numbers])
+    app.default(with_signature(lambda **_: None, optional))
+    _, bound, _ = app.parse_args([], exit_on_error=False, print_error=False)
+    return dict(bound.arguments)
+
+
+def _fit(names: tuple[str, ...], task: str) -> tuple[str, ...]:
+    """Annotators whose labels have a meaning for a task, as far as the engine knows them."""
+
+    def needed(name: str) -> tuple[Annotator, ...]:
+        return needed_by(ANNOTATORS[name], Settings()) if name in ANNOTATORS else ()
+
+    return tuple(n for n in names if not any(task in one.unfit_tasks for one in needed(n)))
+
+
+def refuse_other_kind(options: Mapping[str, Any]) -> None:
+    """Refuse a folder of one evaluation for several data sets, and the reverse: neither would clear the other away.
+
+    Raises:
+        InputError: it is one.
+    """
+    folder = folder_at(options["out"])
+    if (SUMMARY if options["data"] else across.CONTENT) in folder.names():
+        what = "one evaluation" if options["data"] else "a study of several data sets"
+        raise InputError(f"holds {what}", "give another folder", path=folder.shown())
+
+
+def report(found: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
+    """Write the table of several data sets into the folder of all, and print it."""
+    out = options["out"]
+    cells = [cell for name, one in found.items() for cell in across.cells_of(name, one)]
+    both = across.together(cells, next(iter(found.values())).bootstrap)
+    across.write_together(both, out, {"data": ", ".join(map(str, options["data"]))})
+    if verbosity().as_json:
+        say_json(both.content())
+        return
+    console = standard_output()
+    console.print_line(across.answer(both).headline)
+    full = options["full"]
+    for each in across.all_grids(both) if full else [across.grid(both, primary=True)]:
+        console.print(terminal_table(each))
+    for line in across.missing_cells(both):
+        console.print_line(f"note: {line}")
+    for note in across.notes(both):
+        console.print_line(with_options(f"note: {note}"))
+    where = folder_at(out).shown()
+    console.print_line(
+        f"results -> {where}, of each data set in {where}/NAME; {where_to_look(where)}"
+    )
