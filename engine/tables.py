@@ -34,6 +34,7 @@ OUTPUT_TOKENS = "output_tokens"
 TRUNCATED = "truncated"
 CONFIDENCE = "confidence"
 THOUGHT = "thought"
+SECONDS = "seconds"
 FAILURE = "failure"
 ANNOTATOR = "annotator"
 LABEL = "label"
@@ -165,6 +166,7 @@ READS: Schema = {
     # ``output_tokens * log(confidence)`` is the sum of its log-probabilities; else null.
     CONFIDENCE: pl.Float64(),
     THOUGHT: pl.String(),  # what the reader wrote before its answer, where it thinks; else null
+    SECONDS: pl.Float64(),  # of the call, where it was a request of its own; else null
 }
 LABELS: Schema = {
     QUERY_ID: pl.String(),
@@ -415,13 +417,19 @@ ASSIGNMENTS: Schema = {
 
 
 # Earlier results and stores have none.
-_ADDED = frozenset({THOUGHT})
-_NULLABLE = frozenset({CONFIDENCE, THOUGHT, BEST})
+_ADDED = frozenset({THOUGHT, SECONDS})
+_NULLABLE = frozenset({CONFIDENCE, THOUGHT, SECONDS, BEST})
 
 
 def empty(schema: Schema) -> pl.DataFrame:
     """A table with the columns of ``schema`` and no rows."""
     return pl.DataFrame(schema=schema)
+
+
+def with_added(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
+    """A table of an earlier version with the columns of ``schema`` that came since, null."""
+    added = [name for name in _ADDED & schema.keys() if name not in frame.columns]
+    return frame.with_columns(pl.lit(None, schema[name]).alias(name) for name in added)
 
 
 def conform(
@@ -438,8 +446,7 @@ def conform(
     Raises:
         InputError: a column is missing, has another type, or holds nulls.
     """
-    added = [name for name in _ADDED & schema.keys() if name not in frame.columns]
-    frame = frame.with_columns(pl.lit(None).alias(name) for name in added)
+    frame = with_added(frame, schema)
     missing = [name for name in schema if name not in frame.columns]
     if missing:
         raise InputError(

@@ -100,7 +100,10 @@ def given(outputs: Iterable[ReadOutput], rule: Rule) -> list[ReadOutput]:
     return [
         one
         if one.failure is not None or one.confidence is not None or one.thought is not None
-        else rule.output(one.output, one.prompt_tokens, one.output_tokens, truncated=one.truncated)
+        else replace(
+            rule.output(one.output, one.prompt_tokens, one.output_tokens, truncated=one.truncated),
+            seconds=one.seconds,
+        )
         for one in outputs
     ]
 

@@ -225,6 +225,7 @@ class ReadOutput:
             choices (of a single one, over those of all tokens). Where it scores, the probability by token of
             the target, or of what it wrote: exp of the mean log-probability. Else None.
         thought: what the reader wrote before its answer, where it thinks; else None.
+        seconds: what this call took, where it was a request of its own; None where calls were read together.
     """
 
     output: str
@@ -234,6 +235,7 @@ class ReadOutput:
     failure: str | None = None
     confidence: float | None = None
     thought: str | None = None
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         # Here every text of a reader enters, whoever wrote it.

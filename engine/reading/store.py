@@ -15,6 +15,7 @@ Small files are merged (``compact``, ``tidy``). Nothing is lost where several jo
   wherever they stop, the last heir of every file is there.
 - A deleted file may be written again under its name, by a job that does the same reads once more. It
   is the same file then, byte for byte: a second deletion loses nothing that its heir does not have.
+  Calls that were timed have other seconds, and their file another name.
 - Who finds a listed file gone lists the folder again, where its heir is.
 - A job that is killed between writing and deleting leaves reads twice; they count once.
 - A listing that is made while files are merged may miss a file and its heir, since it is not made in

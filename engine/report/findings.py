@@ -372,7 +372,7 @@ def read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
     Raises:
         InputError: it cannot be read, or lacks a column.
     """
-    frame = read_parquet(path)
+    frame = tables.with_added(read_parquet(path), schema)
     if missing := [column for column in schema if column not in frame.columns]:
         problem = f"lacks {', '.join(missing)}: an earlier version wrote it"
         raise InputError(problem, "evaluate again; LLM calls are cached", path=path)

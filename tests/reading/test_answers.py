@@ -87,12 +87,13 @@ def given(text):
     """By a program of a user's that stands in for a reader."""
 
     def program(plan, units, spec):
-        outputs = [ReadOutput(text, 1, 1, False)]
+        outputs = [ReadOutput(text, 1, 1, False, seconds=2.5)]
         yield UnitResult(units[0], outputs, "w", 1.0, {})
 
     asked = replace(SPEC, executor="mine")
     backend = backend_for(None, [asked], NamedExecutor("mine", program))
     (result,) = backend.run(pl.DataFrame(), [Unit(0, 0, 1)], [asked])
+    assert result.outputs[0].seconds == 2.5
     return told(result.outputs[0])
 
 

@@ -36,7 +36,7 @@ def keys(*texts):
 
 
 def reads(*texts):
-    rows = [(key(t), f"q-{t}", ["d"], t.upper(), 1, 1, False, None, None) for t in texts]
+    rows = [(key(t), f"q-{t}", ["d"], t.upper(), 1, 1, False, None, None, 0.5) for t in texts]
     return pl.DataFrame(rows, schema=tables.READS, orient="row")
 
 
@@ -391,6 +391,8 @@ def test_stores_of_earlier_versions_are_found_loaded_and_merged(place):
         (place / READER).write(path.name, path.read_bytes())
     stored = store.load(place, READER)
     assert outputs(stored) == ["A", "B", "C", "D", "E"]
+    assert stored.reads["seconds"].null_count() == 5
+    store.add(place, READER, reads("new"))
     written = pl.concat(pl.read_parquet(path, columns=["read_key"]) for path in EARLIER.iterdir())
     wanted = written[tables.READ_KEY]
     assert len(wanted) == 6
@@ -399,7 +401,23 @@ def test_stores_of_earlier_versions_are_found_loaded_and_merged(place):
     assert outputs(store.find(listed, wanted, (0, 1))) == ["A", "B", "C", "D", "E"]
     store.compact(place, READER, listed.names, None)
     assert len(store.listing(place, READER).names) == 1
-    assert store.load(place, READER).reads.sort("output").equals(stored.reads.sort("output"))
+    merged = store.load(place, READER).reads.sort("output")
+    assert merged.filter(pl.col("output") != "NEW").equals(stored.reads.sort("output"))
+    assert merged.filter(output="NEW")["seconds"].to_list() == [0.5]
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_reads_of_a_later_version_with_another_column_are_found(place, monkeypatch, merges):
+    # As versions before the column seconds see files that have it.
+    with monkeypatch.context() as later:
+        later.setitem(tables.READS, "later", pl.Float64())
+        for text in "ab":
+            store.add(place, READER, reads(text).with_columns(later=1.5))
+    store.add(place, READER, reads("c"))
+    if merges:
+        store.compact(place, READER, store.listing(place, READER).names, None)
+    assert found(place, *"abc") == ["A", "B", "C"]
+    assert store.load(place, READER).reads.columns == list(tables.READS)
 
 
 def test_a_file_that_a_user_put_there_under_another_name_is_read(place):

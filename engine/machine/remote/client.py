@@ -10,7 +10,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -85,6 +85,7 @@ class Answer:
         tokens: of the answer, behind those of an echoed prompt, with log-probabilities or NaN; None for none.
         server: the fingerprint that the server gives of itself; empty for none.
         thought: what the model thought before, where the server tells it from the answer; else None.
+        seconds: from when the request was made for the last time until the answer was there; None in a batch.
     """
 
     text: str | None
@@ -94,6 +95,7 @@ class Answer:
     server: str
     thought: str | None = None
     tokens: Sequence[tuple[str, float]] | None = None
+    seconds: float | None = None
 
 
 class Client:
@@ -155,7 +157,9 @@ class Client:
             ticket = self._limits.take(size, output)
             answer: Answer | None = None
             try:
+                begun = time.perf_counter()
                 answer = self._once(spec, body)
+                answer = replace(answer, seconds=time.perf_counter() - begun)
             except _PassingError as error:
                 failed = error
             finally:

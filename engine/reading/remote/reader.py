@@ -97,11 +97,12 @@ class ApiReader:
             self.stats.padded_tokens += computed
             self.stats.changed_servers += answer.server != self._api.server
         if self._spec.scores == "target":
-            return Done(self._target(answer, used, inputs[-1]), computed)
-        output = self._output(answer, used)
-        if self._spec.scores:
-            output = with_own(output, [log for _, log in answer.tokens or ()])
-        return Done(output, computed)
+            output = self._target(answer, used, inputs[-1])
+        else:
+            output = self._output(answer, used)
+            if self._spec.scores:
+                output = with_own(output, [log for _, log in answer.tokens or ()])
+        return Done(replace(output, seconds=answer.seconds), computed)
 
     def _target(self, answer: Answer, used: Usage, target: str) -> ReadOutput:
         logs = following(answer.tokens or (), target)

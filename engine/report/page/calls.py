@@ -17,6 +17,7 @@ from engine.tables import (
     PROMPT_TOKENS,
     QUERY_ID,
     READ_KEY,
+    SECONDS,
     THOUGHT,
     TRUNCATED,
 )
@@ -35,20 +36,24 @@ class Calls:
 
     def __init__(self, findings: Findings) -> None:
         self._prompts = [(key, Prompt.of(parts)) for key, parts in prompts_of(findings)]
-        columns = (PROMPT_TOKENS, OUTPUT_TOKENS, TRUNCATED, THOUGHT)
+        columns = (PROMPT_TOKENS, OUTPUT_TOKENS, TRUNCATED, THOUGHT, SECONDS)
         self._calls: dict[str, list[Any]] = {}
         self._keys: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
         self._outputs: dict[str, str] = {}
         identity = (READ_KEY, QUERY_ID, DOC_IDS, OUTPUT)
         rows = findings.table("reads").select(*identity, *columns).iter_rows()
-        for key, query_id, doc_ids, self._outputs[key], prompt, output, truncated, thought in rows:
-            tokens = [prompt, output, int(truncated or 0)]
-            self._calls[key] = [*tokens, thought] if thought else tokens
+        for key, query_id, doc_ids, self._outputs[
+            key
+        ], *tokens, truncated, thought, seconds in rows:
+            timed = None if seconds is None else round(seconds, 4)
+            call = self._calls[key] = [*tokens, int(truncated or 0), thought or None, timed]
+            while call[-1] is None:
+                call.pop()
             self._keys[query_id, tuple(doc_ids)].append(key)
 
     def of_key(self, key: str, query: str, passages: Sequence[tuple[str, str]]) -> list[Any] | None:
         """A call: the place of its prompt (None where its text is not known), the tokens of prompt and output, whether
-        the prompt was cut, and the thought, if there is one.
+        the prompt was cut, the thought, and the seconds; what is None at its end is left out.
         """
         if key not in self._calls:
             return None

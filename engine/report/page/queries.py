@@ -334,7 +334,7 @@ def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()
         "filters": usable,
         "slices": [[one.field, one.names] for one in made],
         "prompts": [parts for _, parts in prompts_of(findings)] if findings.sources else [],
-        "kinds": findings.summary["reading"].get("kinds") or {},
+        "seconds": _mean_seconds(findings),
         "queries": [
             [
                 row.query_id,
@@ -351,6 +351,18 @@ def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()
             ]
             for row in kept
         ],
+    }
+
+
+def _mean_seconds(findings: Findings) -> dict[str, float]:
+    """By kind, the mean seconds of calls that were read in a batch; those of a server have their own."""
+    if (findings.summary.get(READER.key) or {}).get("api"):
+        return {}
+    kinds = (findings.summary["reading"].get("kinds") or {}).items()
+    return {
+        kind: round(costs["reader_seconds"] / costs["done"], 4)
+        for kind, costs in kinds
+        if costs["done"] and costs["reader_seconds"]
     }
 
 

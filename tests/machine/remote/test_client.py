@@ -9,6 +9,8 @@ import json
 import math
 import re
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,7 +60,7 @@ def ask(behaviour, text="hello there", **settings):
 def test_a_chat_is_messages_and_a_completion_is_text():
     chat = Behaviour(lambda body: Said("Hi you"))
     answer, retries, limits = ask(chat)
-    assert answer == Answer("Hi you", Usage(3, 2), "stop", None, "fp-1")
+    assert replace(answer, seconds=None) == Answer("Hi you", Usage(3, 2), "stop", None, "fp-1")
     assert (retries, limits.spent) == (0, Usage(3, 2))
     messages = [
         {"role": "system", "content": "Be brief."},
@@ -91,6 +93,17 @@ def test_a_server_is_not_asked_before_the_time_that_it_names():
     ask(behaviour)
     first, second = behaviour.times
     assert second - first >= 0.4
+
+
+def test_the_seconds_of_an_answer_are_those_of_its_last_attempt(monkeypatch):
+    # The attempt that fails begins at 0; the one that is answered begins at 50 and ends at 53.
+    clock = iter([0.0, 50.0, 53.0])
+    made = SimpleNamespace(perf_counter=lambda: next(clock), time=time.time)
+    monkeypatch.setattr(clients, "time", made)
+    monkeypatch.setattr(clients, "FIRST_WAIT", 0.01)
+    behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: "500" if n == 0 else None)
+    answer, retries, _ = ask(behaviour)
+    assert (answer.seconds, retries) == (3.0, 1)
 
 
 def test_a_server_that_asks_for_too_long_a_wait_is_not_waited_for(monkeypatch):

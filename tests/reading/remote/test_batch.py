@@ -62,6 +62,9 @@ def test_a_batch_gives_what_requests_give(tmp_path):
         # The rest may be asked for.
         result = evaluate(inputs(), asked(url), store=tmp_path / "store")
     assert len(behaviour.prompts) == live + 1
+    # A file tells nothing of the time that its answers took: of all reads, only the last one was asked for by itself.
+    assert whole.reads["seconds"].null_count() == 0
+    assert result.reads.unique("read_key")["seconds"].count() == 1
     assert result.labels.equals(whole.labels)
     assert result.end_to_end.equals(whole.end_to_end)
     # The published schema: https://platform.openai.com/docs/guides/batch

@@ -70,6 +70,8 @@ def test_a_server_that_fails_one_request_in_five_loses_no_read_and_doubles_none(
     assert kept(spec, tmp_path)["read_key"].n_unique() == kept(spec, tmp_path).height == 120
     assert (reused.done, reused.reused) == (0, 120)
     assert again["output"].to_list() == found["output"].to_list()
+    assert found["seconds"].min() > 0
+    assert again["seconds"].to_list() == found["seconds"].to_list()
 
 
 def test_as_many_requests_are_under_way_as_was_asked_for():

@@ -85,6 +85,20 @@ def test_a_call_shows_its_tokens_and_the_very_prompt_that_was_sent(page, folder)
     page.reload()
     found = page.locator("#dialog .passage", has_text="A<i>0").first
     assert "output 1 token · finish: stop (before the limit of 16 tokens)" in found.inner_text()
+    assert "· seconds not known" in found.inner_text()  # the program that reads here names none
+    shown = page.evaluate(
+        """() => {
+          data.seconds = {single: 0.25, whole: 123.4};
+          return [took(0.4124, 0, "single"), took(undefined, 0, "single"), took(undefined, 0, "whole"), took(undefined, 1, "single")];
+        }"""
+    )
+    means = "read in a batch (mean of {}: {} s)"
+    assert shown == [
+        "0.41 s",
+        means.format("single passages", "0.25"),
+        means.format("whole lists", "123"),
+        "seconds not known",
+    ]
     found.locator("summary", has_text="Prompt as sent").click()
     shown = found.locator("pre").text_content()
     assert shown == "".join(prompt.render("question 0 <b>", [passage[1:3]]))

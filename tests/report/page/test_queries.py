@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from engine.evaluation.inputs import InputFiles, read_inputs
@@ -85,6 +86,35 @@ def test_every_call_has_its_tokens_and_the_prompt_whose_text_was_sent(findings):
     other["reader"]["prompt_parts"]["tail"] = "!"
     (part,) = parts(replace(findings, summary=other))
     assert [run["call"][0] for run in of(part.script)["q04"]["runs"]] == [None, None]
+
+
+@pytest.mark.parametrize("seconds", [0.41237, None, "no column"])
+def test_a_call_has_its_own_seconds_where_they_are_known(findings, tmp_path, seconds):
+    reads = findings.table("reads")
+    own = (pl.col("query_id") == "q04") & (pl.col("doc_ids").list.join(" ") == "d4")
+    timed = pl.when(own).then(seconds if seconds != "no column" else None).otherwise(None)
+    reads = reads.with_columns(timed.cast(pl.Float64).alias("seconds"))
+    if seconds == "no column":  # results of an earlier version
+        reads = reads.drop("seconds")
+    for path in findings.folder.glob("*.*"):
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "reads.parquet").unlink()
+    reads.write_parquet(tmp_path / "reads.parquet")
+    (part,) = parts(replace(findings, folder=tmp_path))
+    (call,) = of(part.script)["q04"]["passages"]["d4"][3]
+    assert call[3:] == ([0, None, 0.4124] if seconds == 0.41237 else [0])
+
+
+def test_seconds_of_a_kind_are_those_of_readers_that_read_in_batches(findings):
+    costs = {
+        "single": {"done": 8, "reader_seconds": 2.0},
+        "whole": {"done": 0, "reader_seconds": 0.0},
+    }
+    reader, reading = dict(findings.summary["reader"]), {"kinds": costs}
+    known = replace(findings, summary={**findings.summary, "reading": reading})
+    assert as_json([], known)["seconds"] == {"single": 0.25}
+    served = replace(known, summary={**known.summary, "reader": reader | {"api": {"host": "h"}}})
+    assert as_json([], served)["seconds"] == {}
 
 
 def test_the_table_begins_with_queries_in_which_runs_differ(findings):

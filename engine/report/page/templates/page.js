@@ -164,18 +164,18 @@ function body(query, found) {
   const lists = found.runs.map((run, place) => listOf(run, place, query, found));
   byId("dialog-body").replaceChildren(
     element("p", {className: "quiet"}, query[ID], ...kindsOf(query), groups.length ? ` \u00b7 ${groups.join(" \u00b7 ")}` : ""), answers, changed(found),
-    element("div", {className: "lists"}, ...lists), pace());
+    element("div", {className: "lists"}, ...lists));
   byId("dialog-body").scrollTop = 0;
 }
 
 const kindsOf = (query) => FILTERS.filter(({test}) => test(query)).map(({name, meaning}) => element("span", {className: "chip", title: meaning, style: "margin-inline-start: .5rem"}, name));
 
-// How long calls took: calls run together, so that the time of a single one is not known.
-function pace() {
-  const names = {single: "on one passage", whole: "on a whole list"};
-  const known = Object.entries(data.kinds).filter(([kind, costs]) => names[kind] && costs.done && costs.reader_seconds)
-    .map(([kind, costs]) => `${(costs.reader_seconds / costs.done).toPrecision(2)} s ${names[kind]}`);
-  return known.length ? element("p", {className: "quiet"}, `An LLM call of this evaluation took ${known.join(" and ")} on average. Calls run together, so that the time of a single call is not known.`) : "";
+// How long a call took; of one that was read together with others, what calls of its kind took on average.
+function took(seconds, role, kind) {
+  const shown = (value) => `${value < 10 ? value.toPrecision(2) : value.toFixed()} s`;
+  if (seconds !== undefined) return shown(seconds);
+  const mean = role === 0 && data.seconds[kind];
+  return mean ? `read in a batch (mean of ${kind === "whole" ? "whole lists" : "single passages"}: ${shown(mean)})` : "seconds not known";
 }
 
 // What changed from the best run to the second, in words.
@@ -268,14 +268,15 @@ const output = (text, answers) => element("p", {}, "The reader answers ", inline
 
 const tokens = (count) => `${count.toLocaleString("en")} token${count === 1 ? "" : "s"}`;
 
-// What a call was: its tokens, where its output ended, the thought before it, and the prompt as it was sent.
+// What a call was: its tokens, where its output ended, its seconds, the thought before it, and the prompt as it was sent.
 function sent(call, query, docs, found) {
   if (!call) return [];
-  const [role, prompt, written, isCut, thought] = call;
+  const [role, prompt, written, isCut, thought, seconds] = call;
   const parts = role === null ? null : data.prompts[role];
   // A function does not say how many tokens it reads and writes.
   const facts = prompt || written ? [`prompt ${tokens(prompt)}${isCut ? ", cut to the reader's longest input" : ""}`, `output ${tokens(written)}`] : ["tokens not known"];
   if (parts && written) facts.push(written >= parts.most_new_tokens ? `finish: length (the limit of ${tokens(parts.most_new_tokens)})` : `finish: stop (before the limit of ${tokens(parts.most_new_tokens)})`);
+  facts.push(took(seconds, role, docs.length > 1 ? "whole" : "single"));
   const made = [element("p", {className: "id"}, facts.join(" \u00b7 "))];
   if (thought) made.push(fold("Thought before the answer", () => [thought]));
   made.push(parts ? fold(isCut ? "Prompt before it was cut" : "Prompt as sent", () => promptOf(parts, query[TEXT], docs.map((doc) => found.passages[doc])))
