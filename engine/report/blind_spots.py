@@ -83,7 +83,8 @@ def by_place(findings: Findings) -> Grid:
     if where:
         reads = f"Whether the reader reads one end alone, {_ORDER}."
         where = f"{where[0].upper()}{where[1:]}. {_APART if _prompt(findings)['fused'] else reads}"
-    caption = f"{where} {layout.methods_line(row[METHOD] for row in places).capitalize()}".strip()
+    methods = layout.methods_line(row[METHOD] for row in places).capitalize()
+    caption = f"{where} {methods}{'.' * bool(methods)}".strip()
     level = layout.level(findings.bootstrap.of_fixed_n)
     head = ["place", "mean label", f"{layout.SPEARMAN}{level}", "n"]
     title = f"Labels by their place against the list's score, run {findings.best_run}"

@@ -49,7 +49,8 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         else:
             names.append(f"queries-{part.number:04d}.js")
             write_text(part.script, folder / BESIDE / names[-1])
-    data = json.dumps(queries.as_json(rows, findings, made), ensure_ascii=False)
+    content = queries.as_json(rows, findings, made)
+    data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     page = rendered(
         "page.html.j2",
         drawn,

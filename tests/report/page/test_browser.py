@@ -73,7 +73,7 @@ def test_a_query_opens_with_what_each_run_lists(page):
     assert dialog.locator("h2").inner_text() == "question 4 <b>"
     assert dialog.locator(".list > h3").all_text_contents() == ["good", "poor <&>"]
     assert dialog.locator("mark", has_text="Ann").count() > 0
-    assert "1 only in" not in dialog.inner_text()
+    assert "Passages: 2 in both, 0 only in good, 0 only in poor <&>." in dialog.inner_text()
     assert page.evaluate("location.hash") == "#query=q04"
 
 
@@ -149,6 +149,19 @@ def test_what_turned_a_right_answer_wrong_is_said_where_it_is_known(page):
       ];
     }""")
     assert spoiled == [["b"], [], [], ["b"]]
+
+
+def test_what_three_runs_share_is_said_of_all_of_them(page):
+    said = page.evaluate("""() => {
+      data.runs = ["x", "y", "z"]; data.annotators = ["erag"];
+      const lists = [["a", "b", "c"], ["a", "b", "d", "e"], ["f", "a"]];
+      const passages = Object.fromEntries([..."abcdef"].map((doc) => [doc, ["", "", doc === "f" ? {} : {erag: [doc === "d" ? 1 : 0]}]]));
+      return changed({passages, runs: lists.map((list) => ({list}))}).textContent;
+    }""")
+    assert said == (
+        "Passages: 1 in all 3 runs, 1 in some of them, 1 only in x (0 useful), 2 only in y (1 useful), "
+        "1 only in z (0 useful)."
+    )
 
 
 def test_texts_of_users_are_shown_and_never_run(page):

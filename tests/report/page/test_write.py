@@ -1,9 +1,11 @@
 """The files of a page: what is written, what is replaced, what is refused."""
 
 import json
+import re
 import shutil
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from engine.messages.errors import InputError
@@ -34,6 +36,26 @@ def test_every_file_beside_the_page_is_listed_and_is_what_it_says(folder):
         "report.html",
         *(f"report/{name}" for name in there),
     }
+
+
+def test_pictures_within_the_page_are_those_beside_it_in_fewer_letters(folder):
+    def drawn(svg):
+        """The texts of a picture, and where its marks are."""
+        made = ElementTree.fromstring(svg)
+        of = "{http://www.w3.org/2000/svg}"
+        marks = [(float(one.get("x")), float(one.get("y"))) for one in made.iter(f"{of}use")]
+        return tuple(one.text for one in made.iter(f"{of}text")), marks
+
+    beside = [path.read_text() for path in (folder / "report" / "figures").glob("*.svg")]
+    whole = {drawn(svg)[0]: svg for svg in beside}
+    shown = re.findall(r"<svg.*?</svg>", (folder / "report.html").read_text(), re.DOTALL)
+    assert len(shown) == len(whole) >= 5
+    for svg in shown:
+        texts, marks = drawn(svg)
+        assert len(svg) < 0.75 * len(whole[texts])
+        assert np.abs(np.subtract(marks, drawn(whole[texts])[1])).max() <= 0.01
+        assert set(re.findall(r"#(\w+)[\")]", svg)) <= set(re.findall(r' id="(\w+)"', svg))
+        assert svg.count("font-family") == 1
 
 
 def test_the_page_needs_no_network_and_holds_no_markup_of_users(folder):

@@ -68,7 +68,7 @@ function columns() {
   if (has(USEFUL)) found.push({name: "useful passages", ...count(USEFUL)});
   if (has(HOLDING)) found.push({name: "with the answer", ...count(HOLDING)});
   if (data.measure && !data.metric) data.runs.forEach((run, place) => found.push({name: several ? `${run}: ${data.measure}` : data.measure, value: (query) => query[MEASURES][place]}));
-  if (data.metric && data.measure) found.push({name: "disagreement", value: disagreement});
+  if (data.metric && data.measure) found.push({name: "disagree\u00adment", value: disagreement});
   return found;
 }
 
@@ -178,20 +178,19 @@ function took(seconds, role, kind) {
   return mean ? `read in a batch (mean of ${kind === "whole" ? "whole lists" : "single passages"}: ${shown(mean)})` : "seconds not known";
 }
 
-// What changed from the best run to the second, in words.
+// Which passages runs share, and which one lists alone, in words.
 function changed(found) {
   if (!several) return "";
-  const [first, second] = found.runs;
-  const useful = (doc) => Object.entries(found.passages[doc][2]).some(([name, trace]) => name === data.annotators[0] && trace[LABEL] >= RIGHT);
-  const only = (a, b) => a.list.filter((doc) => !b.list.includes(doc));
-  const phrase = (a, b, name) => {
-    const missed = only(a, b);
-    const helps = missed.filter(useful).length;
-    return `${missed.length} only in ${name}` + (missed.length ? ` (${helps} useful)` : "");
-  };
-  const both = first.list.length - only(first, second).length;
-  const of = data.runs.length > 2 ? `Passages of ${data.runs[0]} and ${data.runs[1]}` : "Passages";
-  return element("p", {}, `${of}: ${both} in both, ${phrase(first, second, data.runs[0])}, ${phrase(second, first, data.runs[1])}.`);
+  const useful = (doc) => found.passages[doc][2][data.annotators[0]]?.[LABEL] >= RIGHT;
+  const listing = (doc) => found.runs.filter((run) => run.list.includes(doc)).length;
+  const shared = Object.keys(found.passages).map(listing).filter((count) => count > 1);
+  const all = shared.filter((count) => count === data.runs.length).length;
+  const own = found.runs.map((run, place) => {
+    const alone = run.list.filter((doc) => listing(doc) === 1);
+    return `${alone.length} only in ${data.runs[place]}` + (alone.length ? ` (${alone.filter(useful).length} useful)` : "");
+  });
+  const common = data.runs.length === 2 ? [`${all} in both`] : [`${all} in all ${data.runs.length} runs`, `${shared.length - all} in some of them`];
+  return element("p", {}, `Passages: ${[...common, ...own].join(", ")}.`);
 }
 
 // The passages that turned a right answer wrong: of the list as it was given, and of passages alone. Known only where the
