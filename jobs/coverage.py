@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +23,6 @@ from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions, specify
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import folder_at, require_folder
-from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.replacing import replaced_together
 from engine.sources.queries.read import read_query_set
@@ -75,7 +74,8 @@ def coverage(
     if out is not None:
         require_folder(out)
         given = {"queries": queries, "user_queries": user_queries, "config": config}
-        refuse_overlap(Inputs(given, {"encoder": encoder.encoder}), Outputs(_files(out)))
+        written = Outputs([folder_at(out).place(name) for name in _NAMES])
+        refuse_overlap(Inputs(given, {"encoder": encoder.encoder}), written)
     warn_of_code(encoder.trust_remote_code)
     spec = specify(encoder, threads=threads or 0)
     evaluation = read_query_set(queries, need_answers=False)
@@ -110,16 +110,9 @@ def _print(result: Coverage, *, left_out: int, out: str | None) -> None:
         console.print_line(f"results -> {where}; {where_to_look(where)}")
 
 
-def _files(out: str) -> list[Location]:
-    return [folder_at(out).place(name) for name in _NAMES]
-
-
 def _write(result: Coverage, summary: dict[str, Any], out: str) -> None:
-    def earlier() -> Iterator[str]:
-        yield from page_files(folder_at(out))
-        yield from _NAMES
-
     unforeseen: list[Exception] = []
+    earlier = partial(chain, _NAMES, page_files(folder_at(out)))
     with replaced_together(out, earlier, last=SUMMARY) as directory:
         write_parquet(result.clusters, directory / CLUSTERS)
         write_parquet(result.assignments, directory / ASSIGNMENTS)

@@ -11,7 +11,7 @@ import polars as pl
 from cyclopts import App, Parameter
 
 from engine.machine.survey import reading_dtype, reads_on_gpus
-from engine.messages.checked import Natural, Positive, fitted
+from engine.messages.checked import Checked, Natural, Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.retrieval import bm25 as lexical
@@ -34,12 +34,27 @@ app = App(name="index", help="Build an index of a corpus.", help_epilogue=epilog
 
 
 @dataclass(frozen=True, kw_only=True)
+class Source(Checked):
+    """What is indexed.
+
+    Attributes:
+        corpus: The passages: Parquet (a file or a directory of shards), JSONL, BEIR's or DPR's layout.
+        skip_bad: Bad records to tolerate.
+    """
+
+    corpus: str
+    skip_bad: Natural = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Splitting:
     """How BM25 splits texts into words.
 
     Attributes:
-        language: Selects the analyzer of BM25, as in erag index bm25.
-        tokenizer: Splits texts for BM25 instead of the analyzer, as in erag index bm25.
+        language: Selects the analyzer with which BM25 splits texts into words: ar bn da de en es fa fi fr hi hu id it
+            ja ko nl no pl pt ru sv te th tr uk zh.
+        tokenizer: Splits texts for BM25 instead of the analyzer; kiwi splits Korean into morphemes (needs the extra
+            korean).
     """
 
     language: str = "en"
@@ -50,90 +65,74 @@ class Splitting:
 @with_verbosity
 def bm25(
     *,
-    corpus: str,
+    source: Annotated[Source, Parameter(name="*")],
     out: Path,
-    language: str = "en",
-    tokenizer: Tokenizer | None = None,
+    splitting: Annotated[Splitting, Parameter(name="*")] = Splitting(),
     threads: int | None = None,
-    skip_bad: int = 0,
     config: ConfigFile = None,
 ) -> None:
     """Index a corpus for BM25 with Lucene.
 
     Parameters
     ----------
-    corpus
-        The passages: Parquet (a file or a directory of shards), JSONL, BEIR's or DPR's layout.
     out
         Directory of the index; an existing index is replaced.
-    language
-        Selects the analyzer that splits texts into words: ar bn da de en es fa fi fr hi hu id it ja
-        ko nl no pl pt ru sv te th tr uk zh.
-    tokenizer
-        Splits texts instead of the analyzer; kiwi splits Korean into morphemes (needs the extra
-        korean).
     threads
         Indexing threads; all CPUs by default.
-    skip_bad
-        Bad records to tolerate.
     """
     require_output(out, directory=True)
     fitted("threads", threads, Positive | None)
-    fitted("skip_bad", skip_bad, Natural)
-    refuse_overlap(Inputs({"corpus": corpus, "config": config}, {}), Outputs(folders=[out]))
-    skipped = SkipBad(skip_bad)
+    refuse_overlap(Inputs({"corpus": source.corpus, "config": config}, {}), Outputs(folders=[out]))
+    skipped = SkipBad(source.skip_bad)
     index = lexical.build_index(
-        scan_corpus(corpus, skip_bad=skipped, distinct=True),
+        scan_corpus(source.corpus, skip_bad=skipped, distinct=True),
         out,
-        language=language,
-        tokenizer=tokenizer,
+        language=splitting.language,
+        tokenizer=splitting.tokenizer,
         threads=threads,
     )
     say(f"{counted(index.passages, 'passage[|s]')} indexed -> {out}")
-    _print_skipped(skipped)
+    if skipped.count:
+        say(skipped.described())
 
 
 @app.command(help_epilogue=epilogue("index dense"))
 @with_verbosity
 def dense(
     *,
-    corpus: str,
+    source: Annotated[Source, Parameter(name="*")],
     out: Path,
     encoder: Annotated[PassageEncoderOptions, Parameter(name="*")] = PassageEncoderOptions(),  # noqa: B008 - it is frozen
     options: Annotated[IndexOptions, Parameter(name="*")] = IndexOptions(),  # noqa: B008 - it is frozen
     memory: Size = 0,
-    skip_bad: int = 0,
     config: ConfigFile = None,
 ) -> None:
     """Encode a corpus into vectors and index them with FAISS; an interrupted build can be resumed.
 
     Parameters
     ----------
-    corpus
-        The passages: Parquet (a file or a directory of shards), JSONL, BEIR's or DPR's layout.
     out
         Directory of the index; usable vectors of an existing one are kept.
     memory
         Memory limit of one actor (1.5GiB).
-    skip_bad
-        Bad records to tolerate.
     """
     require_output(out, directory=True)
-    fitted("skip_bad", skip_bad, Natural)
     refuse_overlap(
-        Inputs({"corpus": corpus, "config": config}, {"encoder": encoder.encoder}),
+        Inputs({"corpus": source.corpus, "config": config}, {"encoder": encoder.encoder}),
         Outputs(folders=[out]),
     )
     warn_of_code(encoder.trust_remote_code)
     if encoder.dtype is None:
         encoder = replace(encoder, dtype=reading_dtype(options.pool(), event))
     spec = specify(encoder, memory=memory, gpu=bool(memory) and reads_on_gpus(options.pool()))
-    skipped = SkipBad(skip_bad)
+    skipped = SkipBad(source.skip_bad)
 
     def scan() -> Iterator[pl.DataFrame]:
         nonlocal skipped
-        skipped = SkipBad(skip_bad)  # bad records are counted anew each time the corpus is read
-        return scan_corpus(corpus, skip_bad=skipped, distinct=True)
+        skipped = SkipBad(
+            source.skip_bad
+        )  # bad records are counted anew each time the corpus is read
+        return scan_corpus(source.corpus, skip_bad=skipped, distinct=True)
 
     keeps(f"encoded shards are kept in {out}; run the same command again to go on from there")
     with shown_progress("encoding", "shards") as on_progress:
@@ -142,28 +141,26 @@ def dense(
         )
     indexed = counted(index.passages, "passage[|s]")
     say(f"{indexed} indexed ({spec.dimensions} dimensions, {options.storage}) -> {out}")
-    _print_skipped(skipped)
+    if skipped.count:
+        say(skipped.described())
 
 
 @app.command(help_epilogue=epilogue("index several"))
 @with_verbosity
 def several(
     *,
-    corpus: str,
+    source: Annotated[Source, Parameter(name="*")],
     out: Path,
     encoder: Models = (BUNDLED,),
     splitting: Annotated[Splitting, Parameter(name="*")] = Splitting(),
     options: Annotated[IndexOptions, Parameter(name="*")] = IndexOptions(),  # noqa: B008 - it is frozen
     memory: Size = 0,
-    skip_bad: int = 0,
     config: ConfigFile = None,
 ) -> None:
     """Build an index for BM25 and one for each of several encoders, as the other commands build them.
 
     Parameters
     ----------
-    corpus
-        The passages: Parquet (a file or a directory of shards), JSONL, BEIR's or DPR's layout.
     out
         Directory of the indexes: bm25, and one named after each encoder.
     encoder
@@ -171,33 +168,19 @@ def several(
         intfloat/multilingual-e5-large=e5.
     memory
         Memory limit of one actor (1.5GiB).
-    skip_bad
-        Bad records to tolerate.
     """
     require_output(out, directory=True)
     refuse_overlap(
-        Inputs({"corpus": corpus, "config": config}, {"encoder": encoder}), Outputs(folders=[out])
+        Inputs({"corpus": source.corpus, "config": config}, {"encoder": encoder}),
+        Outputs(folders=[out]),
     )
     encoders = _encoders(encoder)
     # What cannot be used is refused before the first index is built.
     for known in encoders.values():
         specify(known, memory=memory, gpu=bool(memory) and reads_on_gpus(options.pool()))
-    bm25(
-        corpus=corpus,
-        out=out / "bm25",
-        language=splitting.language,
-        tokenizer=splitting.tokenizer,
-        skip_bad=skip_bad,
-    )
+    bm25(source=source, out=out / "bm25", splitting=splitting)
     for name, known in encoders.items():
-        dense(
-            corpus=corpus,
-            out=out / name,
-            encoder=known,
-            options=options,
-            memory=memory,
-            skip_bad=skip_bad,
-        )
+        dense(source=source, out=out / name, encoder=known, options=options, memory=memory)
 
 
 def _encoders(given: Sequence[str]) -> dict[str, PassageEncoderOptions]:
@@ -213,11 +196,6 @@ def _encoders(given: Sequence[str]) -> dict[str, PassageEncoderOptions]:
             )
         encoders[name] = PassageEncoderOptions(encoder=model, preset=preset or None)
     return encoders
-
-
-def _print_skipped(skipped: SkipBad) -> None:
-    if skipped.count:
-        say(skipped.described())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -176,7 +176,8 @@ def train_command() -> Callable[..., None]:
             say_json(summary)
         for line in report.lines(summary):
             say(line)
-        say(f"model -> {out.shown(MODEL)}; its curve: {SUMMARY}" + _page_said())
+        page = "" if missing("page") else f", {PAGE}"
+        say(f"model -> {out.shown(MODEL)}; its curve: {SUMMARY}{page}")
 
     return with_verbosity(with_signature(train, parameters()), as_json=True)
 
@@ -191,10 +192,6 @@ def _trained(plan: Plan, folder: Folder, workers: Workers) -> Progress:
         from engine.training.on_ray import train_on_ray
 
         return train_on_ray(plan, folder, workers, on_progress=on_progress)
-
-
-def _page_said() -> str:
-    return "" if missing("page") else f", {PAGE}"
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,11 +252,7 @@ def _print_plan(inputs: TrainingInputs, start: Start, recipe: Recipe) -> None:
 def _write(trained: Trained, folder: Folder, out: Folder) -> dict[str, Any]:
     """Write the model, its curve and its page, all together; the content of ``training.json``."""
     unforeseen: list[Exception] = []
-
-    def earlier() -> Iterator[str]:
-        yield from (PAGE, SUMMARY)
-
-    with replaced_together(out.at, earlier, last=SUMMARY) as directory:
+    with replaced_together(out.at, lambda: (PAGE, SUMMARY), last=SUMMARY) as directory:
         fetch_model(folder, directory / MODEL)
         summary = report.content(trained, model_files.parameters(directory / MODEL))
         text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
