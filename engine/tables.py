@@ -50,6 +50,10 @@ BY_TEXT = "by_text"
 CARRIED = "carried"
 SHOWN = "shown"
 BEST = "best"
+CRITERION = "criterion"
+STRATUM = "stratum"
+DRAWN = "drawn"
+OF = "of"
 TIMES_SHOWN = "times_shown"
 TIMES_CHOSEN = "times_chosen"
 MEASURE = "measure"
@@ -230,10 +234,28 @@ DUAL: Schema = {
     NOTE: pl.String(),
 }
 PREFERENCES: Schema = {
-    # Passages shown side by side, and the one that a person found best.
+    # Passages shown side by side, and those that a person found best: several that are equally good, or none. Where the
+    # runs behind passages or answers are known, a row for each pair of these and criterion; all but one show nothing.
     QUERY_ID: pl.String(),
     SHOWN: pl.List(pl.String()),
-    BEST: pl.String(),  # null for none of them
+    BEST: pl.List(pl.String()),
+    CRITERION: pl.String(),
+    RUN: pl.String(),
+    RUN_B: pl.String(),
+    VALUE: pl.Float64(),  # 1 where run is preferred, -1 where run_b is, 0 for neither
+    STRATUM: pl.String(),
+    DRAWN: pl.String(),  # all strata and their sizes, as JSON
+}
+PREFERRED: Schema = {
+    CRITERION: pl.String(),
+    RUN: pl.String(),
+    RUN_B: pl.String(),
+    N: pl.Int64(),  # queries judged
+    OF: pl.Int64(),  # queries that the figure is of
+    DIFFERENCE: pl.Float64(),  # the share that prefers run, less that which prefers run_b
+    LOW: pl.Float64(),
+    HIGH: pl.Float64(),
+    PAIRS: pl.Int64(),
 }
 PREFERENCE_LABELS: Schema = {
     QUERY_ID: pl.String(),

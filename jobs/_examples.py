@@ -66,6 +66,10 @@ erag compare results/monday results/tuesday --out compare.html
     "gate": r"""
 erag gate --baseline main --candidate branch --margin 0.02
 """,
+    "ask": r"""
+erag ask --queries questions.jsonl --corpus corpus.parquet \
+    --run bm25.trec dense.trec --results results --out tasks.html
+""",
     "coverage": r"""
 erag coverage --queries questions.jsonl --user-queries asked.txt \
     --out coverage

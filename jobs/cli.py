@@ -31,6 +31,7 @@ for name, path, summary in (
     ),
     ("report", "jobs.report:report", "Make the page of an evaluation again."),
     ("compare", "jobs.compare:compare", "Compare the results of several evaluations."),
+    ("ask", "jobs.ask:ask", "Make a page on which people say which run is better."),
     ("gate", "jobs.gate:gate", "Fail where a candidate is worse than a baseline, for CI."),
     (
         "coverage",

@@ -25,7 +25,7 @@ _FENCED = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
 _INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.M)
 # A row or a line of what is printed may begin with the name of an annotator.
 _OF_ERAG = (
-    "demo|passages|index|retrieve|fuse|plan|evaluate|train|report|coverage|conformance|doctor"
+    "demo|passages|index|retrieve|fuse|plan|evaluate|train|report|coverage|conformance|doctor|ask"
 )
 _COMMAND = re.compile(
     rf"(?:(?:ERAG_\w+=\S+ )*erag (?:{_OF_ERAG})\b|python -m |make [a-z]|pip install |ray |kubectl )"
@@ -152,6 +152,7 @@ def test_the_retriever_of_the_first_steps_writes_a_run(tmp_path, monkeypatch):
 
 # Commands that other tests run, on what their pages show beside them; make demo is run by whoever builds.
 ELSEWHERE = {
+    "docs/guide/asking.md": "tests/report/page/test_asking.py",
     "docs/guide/recipes.md": "tests/guide/test_recipes.py",
     "docs/guide/korean.md": "tests/guide/test_korean.py",
     "docs/guide/training.md": "tests/guide/test_training.py",

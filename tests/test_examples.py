@@ -3,9 +3,12 @@
 import json
 import re
 import runpy
+import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.commands import erag
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "docs" / "examples"
@@ -32,6 +35,20 @@ def test_which_chunking(run):
     # A sentence with a capital names no country; four sentences mention another capital every other time.
     whole = {row["run"]: row["value"] for row in result.summary["end_to_end"]}
     assert whole == {"one@one": 0, "two@two": 1, "four@four": 0.5}
+
+
+def test_asking(run, capsys, monkeypatch):
+    real = subprocess.run
+
+    def here(words, **more):  # another process would import all of it again
+        return erag(*words[1:]) if words[0] == "erag" else real(words, **more)
+
+    monkeypatch.setattr(subprocess, "run", here)
+    found = run("asking")["found"]
+    # Five of six differ, and the person prefers the capital in each.
+    assert (found["run"], found["n"], found["of"]) == ("capitals", 5, 6)
+    assert found["difference"] == pytest.approx(5 / 6)
+    assert "people prefer capitals to names by 0.83 [" in capsys.readouterr().out
 
 
 def test_own_llm_and_metric(run):

@@ -96,6 +96,7 @@ class _FileLabels:
         """Take note of a shard; such labels need no passages."""
         labelled = label(self.annotator, inputs, settings, pairs_to_label(inputs), {})
         self.labelled_queries += inputs.queries.height - len(labelled.unjudged)
+        self.labelled_queries += sum(of.height for of in labelled.tables.values())
         counted = labelled.labels.filter(pl.col(LABEL) >= 0)
         self._exceeding |= largest_label(counted[LABEL]) > 1
         if not self._real_valued and is_real_valued(counted[LABEL].to_numpy()):

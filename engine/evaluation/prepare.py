@@ -71,7 +71,7 @@ class AnnotatorScores:
     Attributes:
         reordered: scores with equal scores in another order (``ranking.ties.REORDERED``).
         undefined: ``tables.UNDEFINED``.
-        labelled_queries: how many queries have scores, those of failed reads included.
+        labelled_queries: how many queries have scores, those of failed reads included; or rows of further tables.
         real_valued: whether some label lies between whole numbers.
         largest: the largest label, 0 or more.
     """
@@ -210,7 +210,7 @@ def score_annotator(
         by(inputs.runs, query_ids),
         score_reordered(inputs.runs, query_ids, by),
         undefined,
-        labelled_queries=len(query_ids),
+        labelled_queries=len(query_ids) or sum(of.height for of in labelled.tables.values()),
         real_valued=real_valued,
         largest=largest,
     )

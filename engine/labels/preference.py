@@ -1,16 +1,23 @@
-"""Labels from what people preferred: passages shown side by side, and which of them was best."""
+"""What people preferred of passages or answers side by side: labels of passages, and which run is preferred."""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import polars as pl
+from scipy.special import expit, stdtrit
 
 from engine import tables
 from engine.labels.annotator import (
     Annotator,
+    Conclusion,
+    Display,
+    EvaluationSettings,
     FurtherTable,
     InputTable,
     Labelled,
@@ -21,7 +28,9 @@ from engine.labels.annotator import (
 from engine.labels.traces import complete
 from engine.messages.checked import Checked
 from engine.messages.notes import count_note
+from engine.messages.wording import with_interval
 from engine.sources.runs.preferences import preferences_of, read_preferences
+from engine.statistics.cells import Clusters
 from engine.tables import (
     BEST,
     DOC_ID,
@@ -30,6 +39,7 @@ from engine.tables import (
     SHOWN,
     TIMES_CHOSEN,
     TIMES_SHOWN,
+    VALUE,
 )
 
 NAME = "preference"
@@ -40,7 +50,7 @@ INPUT = InputTable(
     name="preferences",
     read=read_preferences,
     columns=tuple(tables.PREFERENCES),
-    help="Which of two or three passages people found best, in JSONL; for the annotator preference.",
+    help="Which of two or three passages or answers people found best, in JSONL; for the annotator preference.",
     of_records=preferences_of,
 )
 
@@ -64,22 +74,24 @@ PRIOR = 0.1
 def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.DataFrame:
     """Preference labels table: a label in [0, 1] and the judgments behind it, for each passage shown.
 
-    ``share``: times chosen / times shown. ``bradley-terry``: the strengths of Bradley & Terry (1952),
-    for choices among several as Luce (1959) extends them, within each query, with "none of them" as
+    ``share``: times chosen, alone or as equally good, / times shown. ``bradley-terry``: the strengths of
+    Bradley & Terry (1952), for choices among several as Luce (1959) extends them, within each query, with "none of them" as
     one more that is always shown; the label is the probability that the passage is chosen where it is
     shown alone, strength / (strength + strength of none). Under it a passage gains more from having
-    beaten strong ones, which matters where each is shown a few times only. Fitted by ``choix.opt_top1`` with
+    beaten strong ones, which matters where each is shown a few times only. Of several that are equally
+    good, each is chosen over those that are not. Fitted by ``choix.opt_top1`` with
     a prior of ``PRIOR``, so that few judgments give labels that stay off 0 and 1.
 
     Args:
         judgments: the preferences table.
     """
+    judgments = judgments.filter(pl.col(SHOWN).list.len() > 0)
     counts = (
         judgments.explode(SHOWN)
         .group_by(QUERY_ID, pl.col(SHOWN).alias(DOC_ID), maintain_order=True)
         .agg(
             pl.len().cast(pl.Int64).alias(TIMES_SHOWN),
-            (pl.col(BEST) == pl.col(SHOWN)).sum().cast(pl.Int64).alias(TIMES_CHOSEN),
+            pl.col(BEST).list.contains(pl.col(SHOWN)).sum().cast(pl.Int64).alias(TIMES_CHOSEN),
         )
     )
     if method == "share":
@@ -97,39 +109,36 @@ def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.D
     )
 
 
-def label_preference(preference_labels: pl.DataFrame) -> pl.DataFrame:
-    """Labels table of preference labels; sparse, as those of qrels are."""
-    return labels_of(NAME, preference_labels, pl.col(LABEL))
-
-
 def _fit(judgments: pl.DataFrame) -> dict[str, float]:
     import choix  # takes a while, and few ask for it
-    from scipy.special import expit
 
     passages = judgments[SHOWN].explode().unique(maintain_order=True).to_list()
     places = {doc_id: place for place, doc_id in enumerate(passages)}
     nobody = len(passages)
     choices = []
     for shown, best in judgments.select(SHOWN, BEST).iter_rows():
-        offered = [*(places[doc_id] for doc_id in shown), nobody]
-        winner = nobody if best is None else places[best]
-        choices.append((winner, tuple(place for place in offered if place != winner)))
+        winners = [places[doc_id] for doc_id in best] or [nobody]
+        others = {*(places[doc_id] for doc_id in shown), nobody}.difference(winners)
+        choices += [(winner, tuple(sorted(others))) for winner in winners]
     strengths = np.asarray(choix.opt_top1(nobody + 1, choices, alpha=PRIOR, tol=1e-9))
     labels = expit(strengths[:nobody] - strengths[nobody])
     return dict(zip(passages, labels.tolist(), strict=True))
 
 
 def _label(material: Material) -> Labelled:
-    options = material.settings.options(Options)
-    counted_labels = label_preferences(material.tables[INPUT.name], options.preference_labels)
-    labels = label_preference(counted_labels)
+    options, judgments = material.settings.options(Options), material.tables[INPUT.name]
+    counted_labels = label_preferences(judgments, options.preference_labels)
+    labels = labels_of(NAME, counted_labels, pl.col(LABEL))  # sparse, as those of qrels are
     beyond = labels.join(material.runs, on=[QUERY_ID, DOC_ID], how="anti")
     judged = set(labels[QUERY_ID])
     unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)
+    compared = judgments.filter(pl.col(tables.RUN) != "")
+    is_known = pl.all_horizontal(pl.col(tables.RUN, tables.RUN_B).is_in(material.run_names))
+    known = compared.filter(is_known)
     return Labelled(
         labels,
         complete(labels),
-        {_COUNTED.name: counted_labels},
+        {_COUNTED.name: counted_labels, _PREFERRED.name: known},
         (
             count_note(
                 "queries_without_preferences",
@@ -141,11 +150,79 @@ def _label(material: Material) -> Labelled:
                 beyond.height,
                 "[passage|passages] of the preferences [is|are] in no list",
             ),
+            count_note(
+                "preferences_for_other_runs",
+                compared.height - known.height,
+                "[comparison|comparisons] of runs in the preferences [is|are] of other runs than these",
+            ),
         ),
         unjudged,
     )
 
 
+def preferred(
+    judged: pl.DataFrame, *, strata: Mapping[str, int], queries: int, level: float
+) -> tuple[float, float, float]:
+    """The mean outcome over all queries, from judgments of some, with its interval.
+
+    It weighs the mean of each stratum by its share of the queries (Neyman 1934). The interval is for other queries like
+    these: a t interval with Satterthwaite's degrees of freedom (1946). To the spread of a stratum half a judgment for
+    either run is added, since judgments that all agree hide what is rare; without any its mean is 0.
+
+    Args:
+        judged: ``stratum``, and ``value`` in [-1, 1], of each query that was judged.
+        strata: how many queries each has, of which some were drawn at random; those of none have the outcome 0.
+        queries: how many there are in all.
+        level: 1 less the confidence.
+    """
+    values = [judged.filter(stratum=name)[VALUE].to_numpy() for name in strata]
+    sums, squares = np.array([(of.sum(), (of**2).sum()) for of in values]).T
+    counts = np.array([max(1, len(of)) for of in values])
+    means = sums / counts
+    shares = np.array([*strata.values()]) / queries
+    value = float(shares @ means)
+    within = shares**2 * (squares - means * sums + 1) / counts**2
+    between = (float(shares @ (means - value) ** 2) + (1 - shares.sum()) * value**2) / queries
+    variance = float(within.sum()) + between
+    freedom = variance**2 / (float((within**2 / counts).sum()) + between**2 / queries)
+    half = -float(stdtrit(freedom, level / 2)) * math.sqrt(variance)
+    return value, max(-1.0, value - half), min(1.0, value + half)
+
+
+def _conclude(
+    outcomes: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
+) -> pl.DataFrame:
+    # Several who judged a query are one opinion: their mean.
+    keys = [tables.CRITERION, tables.RUN, tables.RUN_B, tables.DRAWN]
+    means = outcomes.group_by(*keys, tables.STRATUM, QUERY_ID).agg(pl.col(VALUE).mean())
+    pairs = max(1, means.select(keys[1:3]).n_unique())
+    rows, level = [], (1 - settings.bootstrap.confidence) / pairs
+    for (*names, drawn), judged in means.sort(pl.all()).group_by(keys, maintain_order=True):
+        design = json.loads(str(drawn))
+        mean, *bounds = preferred(judged, **design, level=level)
+        if clusters is not None:  # of which the strata know nothing
+            bounds = [math.nan, math.nan]
+        rows.append((*names, judged.height, design["queries"], mean, *bounds, pairs))
+    return pl.DataFrame(rows, schema=tables.PREFERRED, orient="row")
+
+
+def _display(table: pl.DataFrame, level: str) -> Display:
+    """Which run is preferred, as it is printed; ``level`` as in ``dual.display``."""
+    rows = [
+        (row[:3], [f"{row[3]} of {row[4]}", with_interval(*row[5:8], plus="+")])
+        for row in table.iter_rows()
+    ]
+    title = "What people prefer: the share of queries for run, less that for run_b"
+    return Display(title, table.columns[:3], ["judged", f"difference{level}"], rows)
+
+
+_PREFERRED = FurtherTable(
+    name="preferred",
+    schema=tables.PREFERRED,
+    in_summary=True,
+    conclusion=Conclusion(tables.PREFERENCES, _conclude),
+    display=_display,
+)
 _COUNTED = FurtherTable(name="preference_labels", schema=tables.PREFERENCE_LABELS)
 
 ANNOTATOR = Annotator(
@@ -155,5 +232,5 @@ ANNOTATOR = Annotator(
     options=Options,
     needs_input=INPUT,
     scale=lambda settings: Scale(graded="the shares and probabilities that preferences give"),
-    further_tables=(_COUNTED,),
+    further_tables=(_PREFERRED, _COUNTED),
 )

@@ -20,6 +20,7 @@ from engine.report.printed import full_lines, full_tables
 from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet
 from engine.sources.passages.cut import passages
+from engine.sources.runs.preferences import preferences_of
 from engine.sources.runs.read import write_run
 from tests.commands import evaluate as evaluate_files
 from tests.conftest import ScriptedReader, make_run
@@ -77,11 +78,9 @@ def test_dual_labels_and_probabilities_of_an_evaluation(tmp_path):
 
 
 def test_preferences_of_an_evaluation(tmp_path):
-    preferences = pl.DataFrame(
-        [("q1", ["d1", "d2"], "d1"), ("q1", ["d1", "d9"], None), ("q2", ["d2", "d3"], "d2")],
-        schema=tables.PREFERENCES,
-        orient="row",
-    )
+    judged = [("q1", ["d1", "d2"], "d1"), ("q1", ["d1", "d9"], None), ("q2", ["d2", "d3"], "d2")]
+    lines = [{"query_id": query, "shown": shown, "best": best} for query, shown, best in judged]
+    preferences = preferences_of("p.jsonl", enumerate(lines, 1))
     given = EvaluationInputs(
         queries=QUERIES, corpus=CORPUS, runs=RUN, tables={"preferences": preferences}
     )

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import pickle
 import random
 import shutil
@@ -65,6 +66,12 @@ def scripted(monkeypatch):
     monkeypatch.setattr(readers, "load", Scripted)
 
 
+ASKED = {
+    "runs": [["one"], ["three"]],
+    "drawn": {"stratum": "all", "design": {"strata": {"all": 30}, "queries": 40}},
+}
+
+
 def made(tmp_path, queries=40, runs=("one", "two", "three"), seed=1, cluster=None):
     """Files with equal queries, queries without results, judgments of some, and shared passages."""
     chance = random.Random(seed)
@@ -105,6 +112,10 @@ def made(tmp_path, queries=40, runs=("one", "two", "three"), seed=1, cluster=Non
     preferences.write_text(
         '{"query_id": "q1", "shown": ["d1", "d2"], "best": "d1"}\n'
         '{"query_id": "q5", "shown": ["d1", "d3"], "best": null}\n'
+        + "".join(
+            json.dumps({"query_id": f"q{n}", "answers": ["a", "b"], "best": best, **ASKED}) + "\n"
+            for n, best in enumerate(["a", None, "b", "a", ["a", "b"]])
+        )
     )
     return InputFiles(
         queries=write("queries", asked, tables.QUERIES),

@@ -1,9 +1,11 @@
-"""Pairwise human judgments: which of two or three passages shown was best, or that none was."""
+"""Human judgments: which of two or three passages or answers shown was best, that several were, or that none was."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import polars as pl
@@ -16,15 +18,15 @@ from engine.sources.io.lines import read_json_lines
 from engine.sources.io.locations import Location
 
 _WHAT = 'preferences in JSONL: {"query_id": …, "shown": [two or three document ids], "best": one of them or null}'
+_AS_IT_WAS = 'keep what `erag ask` wrote beside "best", or leave it out where passages were shown'
 
 
 def read_preferences(path: Location) -> pl.DataFrame:
-    """Read judgments as the preferences table, one per line, in the order of the file.
+    """Read judgments as the preferences table, in the order of the file.
 
     Raises:
-        InputError: the file is unreadable or empty; a line has no query id, fewer than two or more
-            than three passages, a passage twice, or a best passage that is missing or was not
-            shown.
+        InputError: the file is unreadable or empty; a line has no query id, fewer than two or more than three passages
+            or answers, one twice, a best one that is missing or was not shown, or runs without how it was drawn.
     """
     return preferences_of(path, read_json_lines(path, _WHAT))
 
@@ -33,40 +35,62 @@ def preferences_of(
     path: Location, records: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> pl.DataFrame:
     """The judgments of numbered records, as ``read_preferences`` refuses and gives them."""
-    rows = [_row(path, line, record) for line, record in records]
+    rows = [row for line, record in records for row in _rows(path, line, record)]
     if not rows:
         raise InputError("holds no judgments", f"give {_WHAT}", path=path)
     return pl.DataFrame(rows, schema=tables.PREFERENCES, orient="row")
 
 
-def _row(path: Location, line: int, record: Mapping[str, Any]) -> tuple[str, list[str], str | None]:
+def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Rows of the preferences table: for each criterion, of each pair of runs, or one where runs are not named."""
     fault = partial(InputError, path=path, line=line)
     query_id = _identifier(record.get("query_id"))
     if query_id is None:
         raise fault("a judgment without a query id", 'add "query_id", as valid text')
-    shown = record.get("shown")
-    ids = [_identifier(value) for value in shown] if isinstance(shown, list) else []
-    passages = [doc_id for doc_id in ids if doc_id is not None]
-    if not 2 <= len(ids) <= 3 or len(passages) < len(ids):
+    of_answers = "answers" in record and "shown" not in record
+    key, what = ("answers", "answer") if of_answers else ("shown", "passage")
+    shown = record.get(key)
+    known = [_identifier(value, of_answers) for value in shown] if isinstance(shown, list) else []
+    if not 2 <= len(known) <= 3 or None in known:
         raise fault(
-            f"{quoted(shown)} cannot be the passages shown for query {quoted(query_id)}",
-            'write "shown" as a list of two or three document ids',
+            f"{quoted(shown)} cannot be the {what}s shown for query {quoted(query_id)}",
+            f'write "{key}" as a list of two or three {"texts" if of_answers else "document ids"}',
         )
-    if len(set(passages)) < len(passages):
-        raise fault(f"shows a passage twice ({quoted(shown)})", "list it once")
+    if len({*known}) < len(known):
+        raise fault(f"shows one {what} twice ({quoted(shown)})", "list it once")
     if "best" not in record:
-        raise fault('a judgment without "best"', "write the best passage's id, or null for none")
-    best = _identifier(record["best"])
-    if record["best"] is not None and best not in passages:
-        raise fault(
-            f"the best passage {quoted(record['best'])} was not shown",
-            f"write one of {', '.join(passages)}, or null for none of them",
-        )
-    return query_id, passages, best
+        raise fault('a judgment without "best"', f"write which {what} was best, or null for none")
+    runs, drawn = record.get("runs", []), ("", "")
+    criteria = {"": record["best"]}
+    try:
+        criteria |= record.get("criteria", {})
+        if runs or of_answers:
+            stratum, design = (record["drawn"][name] for name in ("stratum", "design"))
+            drawn = stratum, json.dumps(design)
+            sizes = design["strata"][stratum], sum(design["strata"].values()), design["queries"]
+            if not 0 < sizes[0] <= sizes[1] <= sizes[2] or len(runs) != len(known):
+                raise ValueError
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise fault('"runs", "drawn" or "criteria" is not as it was', _AS_IT_WAS) from None
+    documents: Any = None if of_answers else known
+    for criterion, value in criteria.items():
+        given = value if isinstance(value, list) and value else [] if value is None else [value]
+        best = [_identifier(one, of_answers) for one in given]
+        if not {*best} <= {*known}:
+            raise fault(
+                f"the best {what} {quoted(value)} was not shown",
+                f"write one of {quoted(shown)}, a list of equally good ones, or null for none",
+            )
+        wins = {str(run): one in best for one, of in zip(known, runs, strict=False) for run in of}
+        for run, run_b in combinations(sorted(wins), 2) if wins else [("", "")]:
+            labelled = (documents, best) if documents else ([], [])
+            outcome = float(wins.get(run, 0)) - wins.get(run_b, 0)
+            yield query_id, *labelled, f"{what}s {criterion}".strip(), run, run_b, outcome, *drawn
+            documents = None  # whose labels count once
 
 
-def _identifier(value: object) -> str | None:
-    """An id as text; None if the value cannot be an id."""
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+def _identifier(value: object, is_answer: bool = False) -> str | None:
+    """An id or an answer as text; None if the value cannot be one."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
         return None
-    return str(value) if is_text(str(value)) else None
+    return str(value) if is_text(str(value)) and (value != "" or is_answer) else None

@@ -1,0 +1,76 @@
+"""``erag ask``: a page on which people say which run is better; it saves what ``--preferences`` reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.messages.checked import Natural, Positive, fitted
+from engine.messages.errors import InputError
+from engine.ranking.ranking_settings import RankingSettings
+from engine.report.findings import read_findings
+from engine.report.page.asking import write_ask_page
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
+from jobs._command import run_command, with_verbosity
+from jobs._options import Paths
+from jobs._terminal import say
+
+
+@with_verbosity
+def ask(
+    *,
+    run: Paths,
+    queries: Path,
+    corpus: Path,
+    out: Path,
+    results: Path | None = None,
+    tasks: Annotated[int, Parameter(name=["--tasks", "-n"])] = 50,
+    k: int | None = None,
+    seed: int = 0,
+) -> None:
+    """Make a page on which a person says, query by query, which of two or three runs is better.
+
+    The page is one file and needs no server. It saves the file that --preferences of erag evaluate reads.
+
+    Parameters
+    ----------
+    run
+        Two or three runs.
+    queries
+        Questions in any layout (docs/formats.md); answers are not needed.
+    corpus
+        The passages that the runs list.
+    out
+        Page to write, such as tasks.html.
+    results
+        What --out of erag evaluate named for these runs: its labels decide which queries are asked, and answers from
+        whole lists are compared, if it has any; else passages are.
+    tasks
+        Queries to ask at most.
+    k
+        Passages of a list that count; by default as in the results, else 10.
+    seed
+        Seed of the queries that are drawn, and of the order of what is shown.
+    """
+    fitted("tasks", tasks, Positive)
+    fitted("seed", seed, Natural)
+    read = {"run": run, "queries": [queries], "corpus": [corpus]}
+    refuse_overlap(Inputs(read, {"results": results}), Outputs([out]))
+    findings = None if results is None else read_findings(results, None)
+    depth = RankingSettings.k
+    if findings is not None:
+        lists = [int(row["k"]) for row in findings.wholes.values()]
+        depth = max(lists, default=int(findings.configuration["k"]))
+    files = InputFiles(queries=queries, corpus=corpus, run=tuple(run), need_answers=False)
+    inputs = read_inputs(files, k=fitted("k", depth if k is None else k, Positive))
+    if not 2 <= len(inputs.run_names) <= 3:
+        raise InputError(f"`run` names {len(inputs.run_names)}", "give two or three runs")
+    made = write_ask_page(inputs, findings, out, tasks=tasks, seed=seed)
+    say(f"{made} -> {out}")
+
+
+if __name__ == "__main__":
+    run_command(ask)

@@ -1,0 +1,349 @@
+"""The page of ``erag ask``, in a real browser, from the files to the evaluation of what it saved (docs/guide/asking.md)."""
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+
+import erag_engine
+from engine import tables
+from engine.evaluation.inputs import EvaluationInputs
+from engine.messages.errors import InputError
+from engine.report.findings import read_findings
+from engine.report.page.asking import write_ask_page
+from tests.commands import erag
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+SCRIPT = "<script>document.title = 'ran'</script><img src=x onerror=\"document.title='ran'\">"
+QUERIES = {f"q{i:02}": f"question {i} {SCRIPT}" for i in range(24)}
+# Both runs find the answer where i is a multiple of 4; else one of them: dense where i is odd.
+FOUND = {one: ("bm25", "dense") if i % 4 == 0 else (("bm25", "dense")[i % 2],) for i, one in enumerate(QUERIES)}  # fmt: skip
+NAMES = ("bm25", "dense")
+
+
+def answered(prompts):
+    """The LLM: it finds the one answer where a passage has it."""
+    return ["Oslo" if "Oslo" in prompt else "I do not know" for prompt in prompts]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Queries, a corpus and two runs of two passages each, and the results of both kinds of evaluation."""
+    folder = tmp_path_factory.mktemp("asked")
+    rows = [{"query_id": one, "query": text, "answers": ["Oslo"]} for one, text in QUERIES.items()]
+    (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    passages, runs = {}, {name: {} for name in NAMES}
+    for one, by in FOUND.items():
+        for name in NAMES:
+            # The common passage comes first; where both find the answer, that is all they list.
+            ids = [f"{one}-common"] if len(by) == 2 else [f"{one}-common", f"{one}-{name}"]
+            runs[name][one] = ids
+            for id_ in ids:
+                text = "Oslo lies there." if id_.endswith(by) or len(by) == 2 else "Nothing."
+                passages[id_] = {"id": id_, "title": f"T {SCRIPT}", "text": f"{text} {SCRIPT}"}
+    lines = "".join(json.dumps(row) + "\n" for row in passages.values())
+    (folder / "c.jsonl").write_text(lines)
+    for name, lists in runs.items():
+        rows = [
+            f"{one} Q0 {id_} {rank} {-rank} {name}\n"
+            for one, ids in lists.items()
+            for rank, id_ in enumerate(ids)
+        ]
+        (folder / f"{name}.trec").write_text("".join(rows))
+    given = [folder / "q.jsonl", folder / "c.jsonl", [folder / f"{name}.trec" for name in NAMES]]
+    more = {"annotators": ("containment", "erag"), "metric": "match", "k": 2, "resamples": 0}
+    erag_engine.evaluate(*given, reader=answered, **more).save(folder / "answers")
+    labels = {"annotators": ("containment",), "end_to_end": False, "k": 2, "resamples": 0}
+    erag_engine.evaluate(*given, **labels).save(folder / "labels")
+    return folder
+
+
+def ask(files, out, *more):
+    runs = [part for name in NAMES for part in ("--run", files / f"{name}.trec")]
+    return erag("ask", *runs, "--queries", files / "q.jsonl", "--corpus", files / "c.jsonl", "--out", out, *more)  # fmt: skip
+
+
+def content(path):
+    """What the page was given."""
+    text = path.read_text().partition('type="application/json"')[2]
+    return json.loads(text.partition(">")[2].partition("</script>")[0])
+
+
+def test_tasks_are_of_queries_that_tell_runs_apart(files, tmp_path, capsys):
+    assert ask(files, tmp_path / "t.html", "-n", 9) == 0
+    assert capsys.readouterr().out == (
+        f"18 of 24 queries tell the runs apart; tasks: 9 -> {tmp_path / 't.html'}\n"
+    )
+    data = content(tmp_path / "t.html")
+    assert data["design"] == {"strata": {"all": 18}, "queries": 24}
+    assert sum(task["random"] for task in data["tasks"]) == 3
+    assert all(len(FOUND[task["query_id"]]) == 1 for task in data["tasks"])
+    # Of each run the first passage that the other lacks, and no other text.
+    shown = {(one["query_id"], one["run"], one["output"]) for one in data["sides"]}
+    assert shown == {(t["query_id"], n, f"{t['query_id']}-{n}") for t in data["tasks"] for n in NAMES}  # fmt: skip
+    assert {one["doc_id"] for one in data["passages"]} == {one for _, _, one in shown}
+    first = [one["run"] for one in data["sides"]]
+    ask(files, tmp_path / "same.html", "-n", 9)
+    ask(files, tmp_path / "other.html", "-n", 9, "--seed", 1)
+    assert content(tmp_path / "same.html") == data
+    assert [one["run"] for one in content(tmp_path / "other.html")["sides"]] != first
+
+
+def test_strata_are_by_the_run_that_labels_prefer(files, tmp_path):
+    for results, of_answers in (("labels", False), ("answers", True)):
+        assert ask(files, tmp_path / "t.html", "--results", files / results) == 0
+        data = content(tmp_path / "t.html")
+        assert data["of_answers"] is of_answers
+        # 6 of 24 are even without being multiples of 4, 12 are odd.
+        assert data["design"] == {"strata": {"bm25": 6, "dense": 12}, "queries": 24}
+        assert len(data["tasks"]) == 18
+    assert {one["output"] for one in data["sides"]} == {"Oslo", "I do not know"}
+    # An answer comes with all passages that it was made from.
+    assert {len(one["doc_id"]) for one in data["sides"]} == {2}
+
+
+def test_where_labels_disagree_is_asked_more_often_and_of_a_stratum_all_alike(tmp_path):
+    n, draws = 300, 40
+    queries = pl.DataFrame({"query_id": [f"{i}" for i in range(n)], "query": "?", "answers": [["a"]] * n, "provenance": [[]] * n}, schema=tables.QUERIES)  # fmt: skip
+    rows = [(f"{i}", f"{i}-{run}", 1, 1.0, run) for i in range(n) for run in NAMES]
+    inputs = EvaluationInputs(
+        queries=queries,
+        corpus=tables.empty(tables.CORPUS),
+        runs=pl.DataFrame(rows, schema=tables.RUNS, orient="row"),
+        k=1,
+    )
+    # Of every three queries one where both prefer dense, one where they disagree, one that has no difference.
+    value = {"x": lambda i, run: i % 3 != 2 and run == "dense", "y": lambda i, run: i % 3 == 0 and run == "dense"}  # fmt: skip
+    labels = [
+        (f"{i}", f"{i}-{run}", name, float(of(i, run)))
+        for name, of in value.items()
+        for i in range(n)
+        for run in NAMES
+    ]
+
+    class Labels:
+        wholes = ()
+
+        def table(self, name):
+            if name == "labels":
+                return pl.DataFrame(labels, schema=tables.LABELS, orient="row")
+            return queries.select("query_id", "query")
+
+    counts, of_query = {}, {}
+    for seed in range(draws):
+        write_ask_page(inputs, Labels(), tmp_path / "t.html", tasks=60, seed=seed)
+        for task in content(tmp_path / "t.html")["tasks"]:
+            counts[task["stratum"]] = counts.get(task["stratum"], 0) + 1
+            of_query[int(task["query_id"]) // 150] = of_query.get(int(task["query_id"]) // 150, 0) + 1  # fmt: skip
+    assert counts.keys() == {"dense", "dense, disputed", "bm25 and dense"}
+    # A third of 60 tasks is drawn alike; the others about as 1 : 1.5 : 0.8.
+    for name, odds in (("dense", 1), ("dense, disputed", 1.5), ("bm25 and dense", 0.8)):
+        assert counts[name] / draws == pytest.approx(60 / 9 + 40 * odds / 3.3, abs=2)
+    assert of_query[0] / (60 * draws) == pytest.approx(0.5, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["-n", "0"], "--tasks is 0; use 1 or more"),
+        (["--k", "0"], "--k is 0"),
+        (["--k", "1"], "no query has other passages by bm25 and dense; give runs that differ"),
+        (["--run", "{0}/dense2.trec", "--run", "{0}/dense3.trec"], "--run names 4; give two or three"),
+        (["--results", "{0}/nowhere"], "summary.json"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(files, tmp_path, capsys, change, words):
+    for name in ("dense2", "dense3"):
+        text = (files / "dense.trec").read_text().replace(" dense\n", f" {name}\n")
+        (files / f"{name}.trec").write_text(text)
+    more = [one.format(files) for one in change]
+    assert ask(files, tmp_path / "t.html", *more) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert not (tmp_path / "t.html").exists()
+    assert ask(files, files / "q.jsonl") == 2  # nothing that is read is written over
+    assert "q.jsonl will be written" in capsys.readouterr().err
+
+
+def test_results_of_other_runs_are_refused(files, tmp_path):
+    from engine.evaluation.inputs import InputFiles, read_inputs
+
+    asked = InputFiles(queries=files / "q.jsonl", corpus=files / "c.jsonl", run=(files / "dense.trec",))  # fmt: skip
+    inputs = read_inputs(asked, k=2)
+    runs = inputs.runs
+    other = EvaluationInputs(
+        queries=inputs.queries,
+        corpus=inputs.corpus,
+        runs=pl.concat([runs, runs.with_columns(run=pl.lit("third"))]),
+        k=2,
+    )
+    with pytest.raises(InputError, match="no query has other answers by dense and third; .* res"):
+        write_ask_page(other, read_findings(files / "answers", None), tmp_path / "t", tasks=9, seed=0)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """A page that said nothing and asked for nothing but itself."""
+    with browser.new_context(viewport={"width": 1100, "height": 900}) as context:
+        page, said, asked = context.new_page(), [], []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        yield page
+        assert said == []
+        assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def counted(page):
+    return page.locator("#count").inner_text()
+
+
+def saved(page, path, click):
+    with page.expect_download() as download:
+        click()
+    assert download.value.suggested_filename == "preferences.jsonl"
+    download.value.save_as(path)
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def best_side(page, word):
+    """The number of the side that has a word."""
+    texts = page.locator(".side").all_inner_texts()
+    return 1 + next(place for place, text in enumerate(texts) if word in text)
+
+
+def test_passages_from_the_page_to_the_evaluation(files, tmp_path, opened, capsys):
+    assert ask(files, tmp_path / "t.html", "--results", files / "labels", "-n", 12) == 0
+    page = opened
+    page.goto((tmp_path / "t.html").as_uri())
+    assert counted(page) == "Question 1 of 12, 0 judged"
+    assert page.locator("#save").is_disabled()
+    assert SCRIPT in page.locator("#query").inner_text()
+    assert "bm25" not in page.locator("main").inner_text()
+    # The keyboard: the passage with the answer, a mistake that is undone, none, equally good.
+    page.keyboard.press("3")  # there is no third
+    assert counted(page) == "Question 1 of 12, 0 judged"
+    for _ in range(4):
+        page.keyboard.press(str(best_side(page, "Oslo")))
+    page.keyboard.press("1")
+    page.keyboard.press("u")
+    assert counted(page) == "Question 5 of 12, 4 judged"
+    page.keyboard.press("0")
+    page.keyboard.press("=")
+    page.reload()  # half way
+    assert counted(page) == "Question 7 of 12, 6 judged"
+    # The mouse.
+    for _ in range(3):
+        page.locator(".side button").nth(best_side(page, "Oslo") - 1).click()
+    page.locator("#none").click()
+    page.locator("#back").click()
+    assert page.locator("#none").get_attribute("aria-pressed") == "true"
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert counted(page) == "Question 12 of 12, 10 judged"
+    page.keyboard.press("ArrowLeft")
+    for _ in range(2):
+        page.keyboard.press(str(best_side(page, "Oslo")))
+    assert "save the file" in page.locator("#done").inner_text()
+    lines = saved(page, tmp_path / "p.jsonl", lambda: page.keyboard.press("s"))
+    assert page.title() == "Which is better? erag-engine"
+    data = content(tmp_path / "t.html")
+    assert [line["query_id"] for line in lines] == [task["query_id"] for task in data["tasks"]]
+    assert [line["random"] for line in lines] == [task["random"] for task in data["tasks"]]
+    assert sum(line["best"] is None for line in lines) == 2
+    assert sum(isinstance(line["best"], list) for line in lines) == 1
+    winners = {line["query_id"]: line["best"] for line in lines if isinstance(line["best"], str)}
+    assert winners == {one: f"{one}-{FOUND[one][0]}" for one in winners}
+    # What the page saved is what an evaluation reads.
+    given = ("--run", files / "bm25.trec", "--run", files / "dense.trec", "--queries", files / "q.jsonl", "--corpus", files / "c.jsonl")  # fmt: skip
+    more = ("--annotators", "preference", "--preferences", tmp_path / "p.jsonl", "--no-end-to-end")
+    capsys.readouterr()
+    assert erag("evaluate", *given, *more, "--k", "2", "--out", tmp_path / "out", "--full") == 0
+    assert "What people prefer" in capsys.readouterr().out
+    labels = pl.read_parquet(tmp_path / "out" / "labels.parquet")
+    assert labels.filter(pl.col("label") > 0).height == 9 + 2
+    (row,) = pl.read_parquet(tmp_path / "out" / "preferred.parquet").to_dicts()
+    # By stratum, the mean of 1 for bm25, -1 for dense and 0, weighed by 6 and 12 of 24 queries.
+    by_hand = 0
+    for stratum, size in (("bm25", 6), ("dense", 12)):
+        of = [line for line in lines if line["drawn"]["stratum"] == stratum]
+        sign = 1 if stratum == "bm25" else -1
+        by_hand += size / 24 * sign * sum(isinstance(x["best"], str) for x in of) / len(of)
+    assert (row["criterion"], row["run"], row["run_b"]) == ("passages", "bm25", "dense")
+    assert (row["n"], row["of"]) == (12, 24)
+    assert row["difference"] == pytest.approx(by_hand)
+    assert row["low"] < by_hand < row["high"]
+
+
+def test_answers_with_criteria_where_the_browser_keeps_nothing(files, tmp_path, opened):
+    assert ask(files, tmp_path / "t.html", "--results", files / "answers", "-n", 6) == 0
+    page = opened
+    page.add_init_script("Object.defineProperty(window, 'localStorage', {get() { throw new Error('blocked'); }})")  # fmt: skip
+    page.goto((tmp_path / "t.html").as_uri())
+    page.get_by_text("This browser does not let the page keep your judgments").wait_for()
+    for place in range(6):
+        right = best_side(page, "Oslo")
+        page.get_by_role("group", name="Most correct").get_by_label(f"Answer {right}").check()
+        if place == 0:
+            page.get_by_role("group", name="Most concise").get_by_label("equally").check()
+            page.get_by_role("group", name="Most complete").get_by_label("none").check()
+            page.locator("summary").first.click()
+            assert "T <script>" in page.locator("details[open]").inner_text()
+        page.keyboard.press(str(3 - right) if place == 0 else str(right))
+    lines = saved(page, tmp_path / "p.jsonl", page.locator("#save").click)
+    assert len(lines) == 6
+    assert {tuple(sorted(line["answers"])) for line in lines} == {("I do not know", "Oslo")}
+    assert lines[0]["criteria"] == {"correct": "Oslo", "concise": lines[0]["answers"], "complete": None}  # fmt: skip
+    assert lines[0]["best"] == "I do not know"
+    result = erag_engine.evaluate(
+        files / "q.jsonl",
+        files / "c.jsonl",
+        [files / f"{name}.trec" for name in NAMES],
+        annotators=("containment", "preference"),
+        preferences=tmp_path / "p.jsonl",
+        end_to_end=False,
+        k=2,
+    )
+    found = {row["criterion"]: row for row in result.summary["preferred"]}
+    assert {name: row["n"] for name, row in found.items()} == {
+        "answers": 6,
+        "answers complete": 1,
+        "answers concise": 1,
+        "answers correct": 6,
+    }
+    assert found["answers concise"]["difference"] == 0
+    # Dense answers right twice as often where runs differ: strata of 6 and 12 of 24 queries.
+    strata = {line["drawn"]["stratum"] for line in lines}
+    assert strata == {"bm25", "dense"}
+    assert found["answers correct"]["difference"] == pytest.approx(6 / 24 - 12 / 24)
+
+
+@pytest.mark.parametrize("results", [None, "answers"])
+def test_axe_finds_no_fault_and_nothing_is_wider_than_the_window(files, tmp_path, opened, results):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    more = ["--results", files / results] if results else []
+    assert ask(files, tmp_path / "t.html", *more) == 0
+    page = opened
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.goto((tmp_path / "t.html").as_uri())
+    page.keyboard.press("1")
+    page.keyboard.press("ArrowLeft")
+    for detail in page.locator("summary").all():
+        detail.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found = axe.run(page).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"][:120]) for one in found] == []
