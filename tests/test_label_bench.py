@@ -9,7 +9,19 @@ import pytest
 import scipy.stats
 
 from benchmarks import label_bench
-from benchmarks.label_bench import CELLS, MOST_BYTES, Cell, Way, read_cell
+from benchmarks._label_cells import (
+    CELLS,
+    MOST_BYTES,
+    Cell,
+    Way,
+    digest,
+    joined,
+    lacking,
+    make_cell,
+    part_of,
+    read_cell,
+)
+from engine import tables
 from engine.evaluation.inputs import EvaluationInputs
 from engine.statistics.correlation import Bootstrap
 from tests.conftest import ScriptedReader, make_run
@@ -23,7 +35,7 @@ def reader(prompt):
 
 
 @pytest.fixture(scope="module")
-def cell(tmp_path_factory):
+def inputs():
     rng = np.random.default_rng(0)
     queries, passages, ranks = [], [], []
     for one in range(COUNT):
@@ -34,17 +46,24 @@ def cell(tmp_path_factory):
             ranks.append((f"q{one:02}", f"d{one}-{place}", place))
     run = make_run(ranks, "bm25")
     turned = make_run([(q, d, K + 1 - place) for q, d, place in ranks], "reversed")
-    from engine import tables
-
-    inputs = EvaluationInputs(
+    return EvaluationInputs(
         queries=pl.DataFrame(queries, tables.QUERIES, orient="row"),
         corpus=pl.DataFrame(passages, tables.CORPUS, orient="row"),
         runs=pl.concat([run, turned]), tables={}, cut_runs=(),
     )  # fmt: skip
-    return label_bench.make_cell(
-        "made", inputs, Way("bundled", dtype="float32"), ("erag", "containment", "provenance", "none"),
-        store=tmp_path_factory.mktemp("reads"), k=K, executor=ScriptedReader(reader),
+
+
+def make(inputs, labels, folder):
+    return make_cell(
+        "made", inputs, Way("bundled", dtype="float32"), labels, store=folder, k=K,
+        executor=ScriptedReader(reader),
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cell(inputs, tmp_path_factory):
+    labels = ("erag", "containment", "provenance", "none")
+    return make(inputs, labels, tmp_path_factory.mktemp("reads"))
 
 
 def test_a_cell_has_every_label_and_the_scores_of_both_orders(cell):
@@ -83,11 +102,38 @@ def test_figures_are_those_of_scipy_and_of_the_definitions(cell):
     assert crossed["tau"] == pytest.approx(erag["tau"])
 
 
+def test_a_cell_gets_the_questions_and_labels_that_it_lacks(cell, inputs, tmp_path):
+    first = part_of(inputs, inputs.queries.head(10))
+    some = make(first, ("erag", "containment"), tmp_path)
+    queries, labels, lists = lacking(some, inputs, ("erag", "containment"))
+    assert (queries["query_id"][0], queries.height, labels) == ("q10", 14, ["erag", "containment"])
+    assert lists
+    rest = make(part_of(inputs, queries), labels, tmp_path)
+    longer = joined(some, rest, inputs)
+    assert longer.table.equals(cell.table.drop("provenance"))
+    queries, labels, lists = lacking(longer, inputs, ("erag", "provenance"))
+    assert (queries.height, labels, lists) == (COUNT, ["provenance"], False)
+    added = make(part_of(inputs, queries, "bm25"), labels, tmp_path)
+    whole = joined(longer, added, inputs)
+    assert whole.table.equals(cell.table)
+    assert whole.about == cell.about
+    assert lacking(whole, inputs, ("erag", "provenance"))[0].is_empty()
+
+
+@pytest.mark.parametrize(("known", "problem"), [("inputs", "other questions"), ("fingerprint", "another reader")])  # fmt: skip
+def test_a_cell_of_other_inputs_or_another_reader_is_not_added_to(cell, inputs, known, problem):
+    with pytest.raises(SystemExit, match=f"made, bundled in-prompt: the cell is of {problem}"):
+        joined(Cell(cell.table, cell.about | {known: "0"}), cell, inputs)
+
+
 def test_what_is_known_without_passages_is_no_label():
     table = pl.DataFrame(
         {"query_id": ["a", "b"], "place": [1, 1], "list": [1.0, 0.0], "list_reversed": [1.0, 0.0], "erag": [1.0, 1.0], "gain": [0.0, 1.0]}
     )  # fmt: skip
-    known = Cell(table, {})
+    known = Cell(table, {"set": "made", "way": "bundled in-prompt"})
+    orders = label_bench.orders_of(known, Bootstrap(resamples=0))
+    assert (orders["closed"], orders["n_closed"], orders["known"]) == (0.5, 2, 1)
+    assert orders["closed_low"] < 0.5 < orders["closed_high"]
     assert known.labels == ["erag", "gain", "erag-known"]
     assert known.values("erag-known")[1].tolist() == [[0.0], [1.0]]
 
@@ -131,4 +177,4 @@ def test_committed_cells_are_small_and_hold_what_their_digests_say():
     assert sum(sizes) < 1_500_000
     for path in cells:
         one = read_cell(path)
-        assert one.about["table"] == label_bench._digest(one.table), path.name
+        assert one.about["table"] == digest(one.table), path.name
