@@ -45,11 +45,12 @@ NAMES = (
     "difference_size",
     "fewer_reads",
     "label_bench",
+    "table_one",
     "chunking",
     "page",
 )
-# Looks at the results of somebody's evaluation, so that the page cannot run it by itself.
-OF_RESULTS = ("closed_book",)
+# Looks at the results of somebody's evaluation, or makes questions for one, so that the page cannot run it by itself.
+OF_RESULTS = ("closed_book", "tasks")
 # Seconds that a quick one may take; the whole is to end within ten minutes.
 _QUICK_LIMIT = 240
 

@@ -1,0 +1,260 @@
+"""Table 1 of the eRAG paper on five tasks: how well each label agrees with the end-to-end score, by four retrievers.
+
+    python -m benchmarks.table_one [--data DIR] [--tasks nq,trivia,two-hop,claims,dialogue]
+        [--readers bundled-fid,bundled] [--questions 100] [--work DIR] [--cells DIR] [--shown-only] [--json FILE]
+
+A cell is a task with a reader. What it found is kept in ``benchmarks/cells`` (``--cells``): the labels of every listed passage, the
+scores of every query, and how they were made. A cell that is there with as many questions is not read again, on
+whatever machine; LLM calls are cached in the folder of ``--work`` besides, so that an interrupted cell goes on, too.
+``--shown-only`` reads nothing. The table is made of the cells alone.
+
+``nq`` are questions of people, the first of ``queries.jsonl`` in ``--data``, over its ``corpus.jsonl``; the other four
+tasks are made of the bundled articles by rules (``benchmarks.tasks``). Retrievers: BM25, dense vectors of the bundled
+encoder, both fused by reciprocal ranks, and passages drawn at random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from benchmarks._harness import Line, make_parser, write_report
+from benchmarks.tasks.make import MAKERS
+from benchmarks.tasks.retrieve import retrieve
+from engine import tables
+from engine.evaluation.assess import Evaluation
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.settings import Settings
+from engine.messages.errors import InputError
+from engine.report import across_data_sets as across
+from engine.report.page.exports import markdown
+from engine.sources.articles.read import read_source
+from engine.sources.bundled import wikipedia_dump
+from engine.sources.io.files import write_parquet
+from engine.sources.passages.cut import passages
+from engine.sources.passages.read import read_corpus
+from engine.sources.queries.read import read_queries
+from engine.sources.runs.read import write_run
+from engine.statistics.choice import primary_measures
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.table import analyse
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, OUTPUT, QUERY_ID, RANK, RUN, VALUE, K
+
+CELLS = Path(__file__).parent / "cells"
+DEPTH, MOST, SEED = 5, 300, 0
+RUNS = ("bm25", "dense", "rrf", "random")
+# In the place of the annotator, in the table of scores.
+END_TO_END = "end to end"
+_SHORT = Settings.of(
+    k=DEPTH, annotators=("erag", "containment", "provenance"), actors=0, resamples=0
+)
+_LONG = _SHORT.but(annotators=("erag", "provenance"))
+TASKS: Mapping[str, Settings] = {
+    "nq": _SHORT,
+    "trivia": _SHORT,
+    "two-hop": _SHORT,
+    "claims": _LONG.but(task="claims", metric="accuracy"),
+    "dialogue": _LONG.but(task="dialogue", metric="f1", measures=f"nDCG@{DEPTH} P@{DEPTH} Success@{DEPTH}"),
+}  # fmt: skip
+READERS: Mapping[str, Mapping[str, Any]] = {
+    "bundled-fid": {"reader": "bundled-fid", "augmentation": "fid"},
+    "bundled": {"reader": "bundled", "augmentation": "in-prompt"},
+}
+# The paper's order: eRAG first. It has no order of the others that holds for all tasks.
+FIRST = "erag"
+BOOTSTRAP = Bootstrap(resamples=4000)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How a cell was made, for its file beside the tables.
+
+    Attributes:
+        task, reader, augmentation, metric, k: what was evaluated, and how.
+        queries: how many, the first ones of the task.
+        undefined: annotators and measures without a meaning, with the reason.
+        fingerprint: of the reader.
+    """
+
+    task: str
+    reader: str
+    augmentation: str
+    metric: str
+    k: int
+    queries: int
+    undefined: Sequence[Sequence[str]]
+    fingerprint: str
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, quick={"shown_only": True})
+    parser.add_argument("--data", type=Path, help="folder of nq: queries.jsonl and corpus.jsonl")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--readers", default="bundled-fid")
+    parser.add_argument("--questions", type=int, default=100, help=f"of each task, at most {MOST}")
+    parser.add_argument("--work", type=Path, default=Path("build/table-one"))
+    parser.add_argument("--cells", type=Path, default=CELLS, help="folder of the cells")
+    parser.add_argument("--shown-only", action="store_true", help="read nothing")
+    options = parser.parse_args(arguments)
+    for task in options.tasks.split(","):
+        for reader in [] if options.shown_only else options.readers.split(","):
+            make_cell(task, reader, options)
+    found = across.together(list(cells(options.cells)), BOOTSTRAP)
+    for line in page(found, means(options.cells)):
+        print(line)
+    figures = [Line(name, value) for name, value in summary(found).items()]
+    write_report(options, ("polars", "scipy"), found.content(), figures)
+
+
+def make_cell(task: str, reader: str, options: argparse.Namespace) -> None:
+    """Evaluate a task with a reader, and keep what was found, unless that is there with as many questions.
+
+    Args:
+        options: ``questions``, ``cells``, ``work`` and ``data``, as in the command.
+    """
+    name, questions = f"{task}-{reader}", options.questions
+    there = options.cells / f"{name}.json"
+    if there.exists() and json.loads(there.read_text())["queries"] >= questions:
+        print(f"{name}: kept from before")
+        return
+    settings = TASKS[task].but(**READERS[reader])
+    files = inputs_of(task, options.work, options.data)
+    inputs = read_inputs(
+        InputFiles(
+            **files,
+            limit=questions,
+            need_answers=settings.needs_answers(),
+            need_provenance=settings.needs_provenance(),
+        ),
+        k=DEPTH,
+    )
+    done = evaluate(inputs, settings, store=options.work / "store")
+    keep(task, done, options.cells)
+    print(f"{name}: {done.queries} questions, {done.seconds:.0f} s", flush=True)
+
+
+def inputs_of(task: str, work: Path, data: Path | None) -> dict[str, Any]:
+    """The files of a task: questions, passages and runs, made where they are not there."""
+    folder = work / ("nq" if task == "nq" else "made")
+    corpus, queries = folder / "corpus.parquet", folder / f"{task}.jsonl"
+    runs = tuple(folder / f"{task}-{name}.parquet" for name in RUNS)
+    files = {"queries": queries, "corpus": corpus, "run": runs}
+    if all(path.exists() for path in (corpus, queries, *runs)):
+        return files
+    folder.mkdir(parents=True, exist_ok=True)
+    if task == "nq":
+        if data is None:
+            raise InputError("the task nq without --data", "name the folder of its two files")
+        lines = (data / "queries.jsonl").read_text(encoding="utf-8").splitlines()[:MOST]
+        found = read_corpus(data / "corpus.jsonl")
+    else:
+        articles = list(read_source(wikipedia_dump()))
+        made = MAKERS[task](articles, MOST, SEED)
+        lines = [json.dumps(one.record(f"{task}-{i:04}")) for i, one in enumerate(made, 1)]
+        found = passages(articles)
+    queries.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    write_parquet(found, corpus)
+    listed = retrieve(found, read_queries(queries), k=DEPTH, indexes=folder)
+    for name, path in zip(RUNS, runs, strict=True):
+        write_run(listed.filter(pl.col(RUN) == name), path)
+    return files
+
+
+def keep(task: str, done: Evaluation, folder: Path) -> None:
+    """Write the tables of a cell, and how it was made."""
+    settings, spec = done.settings, done.readings["reader"].spec
+    made = Kept(
+        task,
+        settings.reader.reader,
+        settings.reader.augmentation,
+        settings.reader.metric_name,
+        settings.ranking.k,
+        done.queries,
+        [list(row) for row in done.undefined.iter_rows()],
+        spec.fingerprint,
+    )
+    wide = done.labels.pivot(ANNOTATOR, index=[QUERY_ID, DOC_ID], values=LABEL)
+    listed = done.inputs.runs.select(RUN, QUERY_ID, RANK, DOC_ID)
+    labels = listed.join(wide, on=[QUERY_ID, DOC_ID], how="left").sort(RUN, QUERY_ID, RANK)
+    whole = done.downstream.select(RUN, QUERY_ID, VALUE).with_columns(
+        pl.lit(END_TO_END).alias(ANNOTATOR), pl.lit(settings.reader.metric_name).alias(MEASURE)
+    )
+    scores = pl.concat([done.query_scores, whole.select(list(tables.QUERY_SCORES))])
+    folder.mkdir(exist_ok=True)
+    name = f"{task}-{settings.reader.reader}"
+    for part, table in (("labels", labels), ("scores", scores)):
+        table.write_parquet(
+            folder / f"{name}-{part}.parquet", compression="zstd", compression_level=19
+        )
+    (folder / f"{name}.json").write_text(json.dumps(asdict(made), indent=1) + "\n")
+
+
+def cells(folder: Path) -> Iterator[across.Cell]:
+    """The cells that are kept in a folder, tasks in the order of the table, with their statistics."""
+    made = [Kept(**json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+    places = {(task, reader): i for i, (task, reader) in enumerate((t, r) for r in READERS for t in TASKS)}  # fmt: skip
+    for one in sorted(made, key=lambda one: places[one.task, one.reader]):
+        scores = pl.read_parquet(folder / f"{one.task}-{one.reader}-scores.parquet")
+        is_whole = pl.col(ANNOTATOR) == END_TO_END
+        whole = scores.filter(is_whole).with_columns(
+            pl.lit(one.k, pl.Int64).alias(K), pl.lit("").alias(OUTPUT)
+        )
+        undefined = pl.DataFrame(one.undefined, schema=tables.UNDEFINED, orient="row")
+        ranked = scores.filter(~is_whole)
+        statistics = analyse(
+            ranked, whole.select(list(tables.DOWNSTREAM)), BOOTSTRAP, undefined=undefined
+        )
+        yield across.Cell(
+            one.task,
+            one.reader,
+            one.augmentation,
+            TASKS[one.task].reader.task,
+            one.queries,
+            primary_measures(ranked.select(ANNOTATOR, MEASURE).iter_rows()),
+            statistics.correlations,
+            statistics.comparisons,
+        )
+
+
+def summary(found: across.Together) -> dict[str, str]:
+    """The first figures: the answer, and the order of annotators in each column."""
+    answer = across.answer(found)
+    return {"answer": answer.headline} | dict(
+        line.rstrip(".").split(": ", 1) for line in answer.reasons
+    )
+
+
+def means(folder: Path) -> pl.DataFrame:
+    """The mean end-to-end score of every run by task and reader."""
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        one = Kept(**json.loads(path.read_text()))
+        scores = pl.read_parquet(path.with_name(f"{path.stem}-scores.parquet"))
+        whole = scores.filter(pl.col(ANNOTATOR) == END_TO_END)
+        values = whole.group_by(RUN, maintain_order=True).agg(pl.col(VALUE).mean().round(3))
+        rows.append({"task": one.task, "reader": one.reader, "metric": one.metric, "n": str(one.queries)} | dict(values.iter_rows()))  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+def page(found: across.Together, ends: pl.DataFrame) -> Iterator[str]:
+    """The table as Markdown, and what explains it."""
+    yield across.answer(found).headline
+    yield ""
+    yield from ("| " + " | ".join(map(str, row)) + " |" for row in [ends.columns, *ends.iter_rows()])  # fmt: skip
+    yield ""
+    for one in across.all_grids(found):
+        yield f"{one.title}\n\n{markdown(one)}"
+    yield from (f"- {line}" for line in (*across.answer(found).reasons, *across.notes(found)))
+    yield ""
+    yield from (f"- {line}" for line in across.missing_cells(found))
+
+
+if __name__ == "__main__":
+    main()

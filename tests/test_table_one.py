@@ -1,0 +1,131 @@
+"""The made tasks of Table 1, and the table made of kept cells."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+
+from benchmarks import table_one
+from benchmarks.tasks import make
+from benchmarks.tasks.retrieve import drawn
+from benchmarks.tasks.sentences import facts, is_alone
+from engine import tables
+from engine.evaluation.settings import Settings
+from engine.report import across_data_sets as across
+from engine.sources.articles.article import Article
+
+PLACES = ("Aruba", "Angola", "Albania", "Algeria", "Andorra", "Alaska")
+PEOPLE = ("Vera Lund", "Omar Diaz", "Nils Holm", "Rosa Prat", "Ivan Petrov", "Lena Voss")
+SURNAMES = ("Arden", "Barlow", "Corvin", "Delmar", "Everett", "Farrow")
+
+
+@pytest.fixture(scope="module")
+def articles():
+    """Six articles of eighteen sentences; every person stands in each, and each has six names of its own."""
+    made = []
+    for i, place in enumerate(PLACES):
+        lines = []
+        for j, (person, surname) in enumerate(zip(PEOPLE, SURNAMES, strict=True)):
+            year = 1800 + 20 * i + 3 * j
+            lines += [
+                f"{person} visited the harbour of {place} in the summer of {year}.",
+                f"{place} received {100 + 40 * j + i} ships from the company of {person} each winter.",
+                f"The mayor of the town gave the old lighthouse to Clara {surname}{place.lower()} in {year + 1}.",
+            ]
+        made.append(Article(str(i), place, "\n".join(lines)))
+    return made
+
+
+@pytest.mark.parametrize("name", make.MAKERS)
+def test_made_questions_follow_their_seed_and_have_answers_in_their_articles(articles, name):
+    maker, texts = make.MAKERS[name], {one.title: one.text for one in articles}
+    made = maker(articles, 10, 0)
+    assert made == maker(articles, 10, 0)
+    assert made != maker(articles, 10, 1)
+    assert len({one.text for one in made}) == 10
+    for one in made:
+        where = " ".join(texts[title] for title in one.articles)
+        assert all(sentence in where for sentence in one.sentences)
+        assert name == "claims" or one.answers[0] in where
+        assert name in ("claims", "dialogue") or one.answers[0] not in one.text
+        record = one.record("x-1")
+        assert record["output"][0] == {"answer": one.answers[0]}
+
+
+def test_claims_are_balanced_and_a_refuted_one_differs_from_its_sentence_by_a_value(articles):
+    made = make.claims(articles, 20, 0)
+    by_label = {label: [one for one in made if one.answers == (label,)] for label in ("SUPPORTS", "REFUTES")}  # fmt: skip
+    assert [len(some) for some in by_label.values()] == [10, 10]
+    assert all(one.text == one.sentences[0] for one in by_label["SUPPORTS"])
+    for one in by_label["REFUTES"]:
+        new, old = one.text.split(), one.sentences[0].split()
+        assert sum(a != b for a, b in zip(new, old, strict=True)) == 1
+    assert len({one.sentences for one in made}) == 20
+
+
+def test_two_hop_questions_hide_one_name_in_sentences_of_two_articles(articles):
+    for one in make.two_hop(articles, 20, 0):
+        first, second = re.findall("“([^”]*)”", one.text)
+        assert len(set(one.articles)) == 2
+        assert "X" in first
+        assert "X" in second
+        assert second.count("___") == 1
+
+
+def test_too_few_sentences_are_an_error(articles):
+    with pytest.raises(ValueError, match="questions can be made"):
+        make.dialogue(articles[:1], 50, 0)
+
+
+def test_sentences_that_lean_on_others_are_left_out():
+    assert is_alone("Huntsville served as the capital of Alabama from 1819 to 1820.")
+    assert not is_alone("He served as the governor of Alabama from 1819 to 1820.")
+    assert not is_alone("The Anarchist Reader, Fontana Press, London and New York, 1977.")
+    text = "Its capital was moved to Cahaba by the state in 1820.\nThe state chose its capital Cahaba in the year 1820."
+    assert facts([Article("1", "Alabama", text)]) == []
+
+
+def test_the_bad_run_is_drawn_by_the_query():
+    one = drawn(["a", "b", "c", "d"], ["q1", "q2"], k=3)
+    assert one.equals(pl.concat([drawn(["a", "b", "c", "d"], [q], k=3) for q in ("q1", "q2")]))
+    assert one.group_by("query_id").agg(pl.col("doc_id").n_unique())["doc_id"].to_list() == [3, 3]
+
+
+def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
+    ids = [f"q{i}" for i in range(12)]
+    runs = pl.DataFrame({"run": "bm25", "query_id": ids, "rank": 1, "doc_id": "d"})
+    labels = pl.concat(
+        pl.DataFrame({"query_id": ids, "doc_id": "d", "annotator": name, "label": [float(i % step == 0) for i in range(12)]})
+        for name, step in (("erag", 2), ("containment", 3))
+    )  # fmt: skip
+    scores = labels.select(
+        pl.lit("bm25").alias("run"), "annotator", pl.lit("P@5").alias("measure"), "query_id", pl.col("label").alias("value")
+    )  # fmt: skip
+    whole = scores.filter(annotator="erag").select("run", "query_id", "value")
+    done = SimpleNamespace(
+        settings=Settings.of(reader="bundled-fid", augmentation="fid", k=5),
+        readings={"reader": SimpleNamespace(spec=SimpleNamespace(fingerprint="f"))},
+        queries=12,
+        undefined=tables.empty(tables.UNDEFINED),
+        labels=labels,
+        inputs=SimpleNamespace(runs=runs),
+        downstream=whole,
+        query_scores=scores,
+    )
+    table_one.keep("nq", done, tmp_path)
+    kept = pl.read_parquet(tmp_path / "nq-bundled-fid-labels.parquet")
+    assert kept.columns == ["run", "query_id", "rank", "doc_id", "erag", "containment"]
+    # Without data it could not be read.
+    options = SimpleNamespace(questions=12, cells=tmp_path, work=tmp_path, data=None)
+    table_one.make_cell("nq", "bundled-fid", options)
+    assert "kept from before" in capsys.readouterr().out
+    found = across.together(list(table_one.cells(tmp_path)), table_one.BOOTSTRAP)
+    assert across.grid(found).rows[0][:3] == ["bm25", "erag", "P@5"]
+    # eRAG's scores are the end-to-end scores here, and containment's are others.
+    assert dict(found.correlations.select("annotator", "tau").iter_rows())["erag"] == pytest.approx(
+        1
+    )
+    assert json.loads((tmp_path / "nq-bundled-fid.json").read_text())["queries"] == 12
+    assert "erag agrees best" in "\n".join(table_one.page(found, table_one.means(tmp_path)))
