@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
-from scipy.special import expit, stdtrit
+import scipy as sp
 
 from engine import tables
 from engine.labels.annotator import (
@@ -121,7 +121,7 @@ def _fit(judgments: pl.DataFrame) -> dict[str, float]:
         others = {*(places[doc_id] for doc_id in shown), nobody}.difference(winners)
         choices += [(winner, tuple(sorted(others))) for winner in winners]
     strengths = np.asarray(choix.opt_top1(nobody + 1, choices, alpha=PRIOR, tol=1e-9))
-    labels = expit(strengths[:nobody] - strengths[nobody])
+    labels = sp.special.expit(strengths[:nobody] - strengths[nobody])
     return dict(zip(passages, labels.tolist(), strict=True))
 
 
@@ -185,7 +185,7 @@ def preferred(
     between = (float(shares @ (means - value) ** 2) + (1 - shares.sum()) * value**2) / queries
     variance = float(within.sum()) + between
     freedom = variance**2 / (float((within**2 / counts).sum()) + between**2 / queries)
-    half = -float(stdtrit(freedom, level / 2)) * math.sqrt(variance)
+    half = -float(sp.special.stdtrit(freedom, level / 2)) * math.sqrt(variance)
     return value, max(-1.0, value - half), min(1.0, value + half)
 
 

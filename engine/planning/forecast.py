@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri, stdtrit
+import scipy as sp
 
 from engine.messages.checked import Amount, Checked, Natural, Within
 from engine.messages.errors import InputError
@@ -196,7 +196,8 @@ def total_seconds(work: Sequence[tuple[Left, Pace]], *, confidence: float) -> Sp
         variance += relative * (float(at @ pace.covariance @ at) + pace.unit * left.size)
     tail = (1 + confidence) / 2
     reach = math.hypot(
-        float(stdtrit(freedom, tail)) * math.sqrt(variance), float(ndtri(tail)) * _UNSEEN * value
+        float(sp.special.stdtrit(freedom, tail)) * math.sqrt(variance),
+        float(sp.special.ndtri(tail)) * _UNSEEN * value,
     )
     return Span(value, max(0.0, value - reach), value + reach)
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
+import scipy as sp
 
 from engine.statistics.arrays import Floats
 
@@ -173,7 +173,7 @@ def _along(turned: Floats, powers: Floats, bend: float) -> float | None:
 def lower_bound(rows: Weighed, tail: float) -> float:
     """The c at which ``lower_tail`` is ``tail``, in (0, 1)."""
     means, weights = rows.sums / rows.sizes, rows.sizes * rows.amounts
-    least, most, wanted = float(means.min()), float(means.max()), float(ndtri(tail))
+    least, most, wanted = float(means.min()), float(means.max()), float(sp.special.ndtri(tail))
     if most <= least:
         return least
     mean = float(means @ weights / weights.sum())
@@ -182,7 +182,7 @@ def lower_bound(rows: Weighed, tail: float) -> float:
 
     def excess(c: float) -> float:
         found = lower_tail(rows, c)
-        return float(ndtri(min(max(found, _LEAST_TAIL), 1 - _LEAST_UPPER_TAIL))) - wanted
+        return float(sp.special.ndtri(min(max(found, _LEAST_TAIL), 1 - _LEAST_UPPER_TAIL))) - wanted
 
     # From where a normal distribution has it, outwards to both sides.
     guess, step = mean + wanted * deviation, 0.25 * deviation

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy as sp
 
 from engine.statistics.arrays import Floats, Ints, Mask
 from engine.statistics.difference_tests import DifferenceTest
@@ -83,7 +83,7 @@ def independent_queries(x: Floats, y: Floats, clusters: Ints, *, confidence: flo
     beyond = float((sizes.astype(np.float64) ** 2).sum()) / n - 1
     effect = 1 + beyond * intraclass(_ranks(x), clusters) * intraclass(_ranks(y), clusters)
     level = (1 + confidence) / 2
-    known = float(stdtrit(n - 1, level) / stdtrit(len(sizes) - 1, level)) ** 2
+    known = float(sp.special.stdtrit(n - 1, level) / sp.special.stdtrit(len(sizes) - 1, level)) ** 2
     return max(2, round(known * n / effect))
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtr, stdtrit
+import scipy as sp
 
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.resampling import for_each_block_of_orders
@@ -259,8 +259,8 @@ def difference_test(
     least = 0.0
     if floor is not None:
         distance = abs(float(quotients(np.array(difference), np.array(floor[0]))))
-        p = max(p, 2 * float(stdtr(floor[1], -distance)))
-        least = floor[0] * float(stdtrit(floor[1], (1 + confidence) / 2))
+        p = max(p, 2 * float(sp.special.stdtr(floor[1], -distance)))
+        least = floor[0] * float(sp.special.stdtrit(floor[1], (1 + confidence) / 2))
     # The greatest number of permuted quotients that may be as far as one outside of the interval.
     allowed = math.floor((1 - confidence) * (1 + resamples) + _ROUNDING) - 1
     if allowed < 0:

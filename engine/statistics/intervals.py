@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.special import betaincinv, ndtr, ndtri
+import scipy as sp
 
 from engine.statistics.arrays import Floats
 
@@ -64,13 +64,13 @@ def _corrected(levels: Floats, estimate: float, replicates: Floats, without: Flo
     below = ((replicates < estimate).mean() + (replicates <= estimate).mean()) / 2
     # All on one side: as far as this number of replicates can show, not infinitely far.
     edge = 0.5 / len(replicates)
-    bias = ndtri(np.clip(below, edge, 1 - edge))
+    bias = sp.special.ndtri(np.clip(below, edge, 1 - edge))
     distance = without.mean() - without
     squares = (distance**2).sum()
     # From leave-one-out values that are all equal, no acceleration can be estimated.
     acceleration = (distance**3).sum() / (6 * squares**1.5) if squares > 1e-24 else 0.0
-    shifted = bias + ndtri(levels)
-    return np.asarray(ndtr(bias + shifted / (1 - acceleration * shifted)))
+    shifted = bias + sp.special.ndtri(levels)
+    return np.asarray(sp.special.ndtr(bias + shifted / (1 - acceleration * shifted)))
 
 
 def p_value(replicates: Floats) -> float:
@@ -100,8 +100,8 @@ def binomial_interval(successes: float, n: float, confidence: float) -> tuple[fl
         confidence: in (0, 1).
     """
     tail = (1 - confidence) / 2
-    low = betaincinv(successes, n - successes + 1, tail) if successes else 0.0
-    high = betaincinv(successes + 1, n - successes, 1 - tail) if successes < n else 1.0
+    low = sp.special.betaincinv(successes, n - successes + 1, tail) if successes else 0.0
+    high = sp.special.betaincinv(successes + 1, n - successes, 1 - tail) if successes < n else 1.0
     return float(low), float(high)
 
 

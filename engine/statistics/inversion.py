@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
+import scipy as sp
 
 from engine.statistics.arrays import Floats
 
@@ -150,7 +150,7 @@ def _inverted(
     ]
     shares = (n * seen + _SPREAD * reduce(np.multiply.outer, margins)) / (n + _SPREAD)
     sample = _Sample(shares, parts, np.round(_values(table[None], parts)[:, 0], _DECIMALS), n)
-    level = float(ndtri((1 - confidence) / 2))
+    level = float(sp.special.ndtri((1 - confidence) / 2))
     margin = max(margins, key=np.max)
     if len(parts) > 1 or len(margin) > max(2.0, 1 + n * (1 - margin.max()) / 2):
         level *= _WIDER
@@ -210,7 +210,7 @@ def _tails(
         counted += defined.sum(axis=1)
     # A table nearly all of whose samples leave a side constant says nothing against the sample.
     shares = np.where(counted > 0, beyond / np.maximum(counted, 1), 0.5)
-    return np.asarray(ndtri(np.clip(shares, 0.25 / draws, 1 - 0.25 / draws)))
+    return np.asarray(sp.special.ndtri(np.clip(shares, 0.25 / draws, 1 - 0.25 / draws)))
 
 
 def _most_likely(shares: Floats, table: Floats, wanted: float, parts: Parts = _ONE) -> Floats:

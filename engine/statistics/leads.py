@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+import scipy as sp
 
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.bounded import Weighed, lower_bound, lower_tail, weighed
@@ -124,7 +124,7 @@ def _samples(paired: Floats, clusters: Ints | None) -> Iterator[_Sample]:
 
 def _bounds(sample: _Sample, level: float) -> tuple[float, float]:
     mean, error, freedom = _with_one_for_each(sample)
-    half = float(stdtrit(freedom, 1 - level / 2)) * error
+    half = float(sp.special.stdtrit(freedom, 1 - level / 2)) * error
     low, high = mean - half, mean + half
     # A bound is sought only where it is the wider one.
     more, less = sample.sides
@@ -138,7 +138,7 @@ def _bounds(sample: _Sample, level: float) -> tuple[float, float]:
 def _p_value(sample: _Sample, value: float, comparisons: int) -> float:
     """Of the hypothesis that the mean is ``value``, adjusted for the number of comparisons."""
     mean, error, freedom = _with_one_for_each(sample)
-    p = 2 * comparisons * float(stdtr(freedom, -abs(mean - value) / error))
+    p = 2 * comparisons * float(sp.special.stdtr(freedom, -abs(mean - value) / error))
     if p < 1:  # else the tails, which take longer, cannot change it
         more, less = sample.sides
         p = max(p, 2 * comparisons * min(lower_tail(more, value), lower_tail(less, -value)))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+import scipy as sp
 
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.correlation import DECIMALS
@@ -67,10 +67,10 @@ def queries_needed(
     level = 1 - (1 - confidence) / (2 * comparisons)
 
     def is_enough(n: int) -> bool:
-        z, t = float(ndtri(level)), float(stdtrit(n - 1, level))
+        z, t = float(sp.special.ndtri(level)), float(sp.special.stdtrit(n - 1, level))
         t /= math.sqrt(1 + t**2 / (n + 2))
         return all(
-            _in_deviations(beyond, moments, n) >= float(ndtri(POWER))
+            _in_deviations(beyond, moments, n) >= float(sp.special.ndtri(POWER))
             for beyond in (
                 partial(_beyond_gaffke, z=z, shift=shift),
                 partial(_beyond_bonett_price, t=t, shift=shift),

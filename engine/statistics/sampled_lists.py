@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.special import stdtrit
+import scipy as sp
 
 from engine.statistics.arrays import Floats
 from engine.statistics.bounded import Weighed, lower_bound, weighed
@@ -102,7 +102,8 @@ class Estimate:
             below, above = below * math.sqrt(unread), above * math.sqrt(unread)
             least, most = (float(self.known.sum()) / of + unread * end for end in (least, most))
         else:
-            of_f = -float(stdtrit(of - 1, level / 2)) * float(self.f.std(ddof=1)) / math.sqrt(of)
+            quantile = float(sp.special.stdtrit(of - 1, level / 2))
+            of_f = -quantile * float(self.f.std(ddof=1)) / math.sqrt(of)
             below, above = math.hypot(below, of_f), math.hypot(above, of_f)
         # Nothing seen but an end of the range: the mean may be there (Brown, Cai & DasGupta 2001 of Jeffreys').
         low = least if (self.known == self.low).all() else max(least, self.value - below)

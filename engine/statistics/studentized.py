@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+import scipy as sp
 
 from engine.statistics.arrays import Floats, Mask
 
@@ -51,8 +51,9 @@ def studentized(estimate: float, without: Floats, rarer: Mask, *, confidence: fl
     added = _AS_THE_OTHERS / (np.count_nonzero(rarer) - 1)
     error, freedom = standard_error(influence, rarer, as_the_others=added)
     error /= 1 - estimate**2
-    middle, reach = math.atanh(estimate), float(stdtrit(freedom, (1 + confidence) / 2)) * error
-    p = 2 * float(stdtr(freedom, -abs(middle) / error)) if error else float(middle == 0)
+    quantile = float(sp.special.stdtrit(freedom, (1 + confidence) / 2))
+    middle, reach = math.atanh(estimate), quantile * error
+    p = 2 * float(sp.special.stdtr(freedom, -abs(middle) / error)) if error else float(middle == 0)
     return Studentized(math.tanh(middle - reach), math.tanh(middle + reach), p)
 
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
+import scipy as sp
 
 from engine.statistics.arrays import Floats
 from engine.statistics.power import MOST_QUERIES, POWER, least_enough
@@ -157,7 +157,7 @@ def _needed(differences: Floats, limit: float) -> int:
     mean, spread = gains.mean(axis=0), gains.std(axis=0)
 
     def is_enough(n: int) -> bool:
-        least = n * mean - float(ndtri(POWER)) * math.sqrt(n) * spread
+        least = n * mean - float(sp.special.ndtri(POWER)) * math.sqrt(n) * spread
         return float(_log_sum(least + _LOG_PARTS)) >= limit
 
     return least_enough(is_enough, len(differences) + 1, MOST_QUERIES)
