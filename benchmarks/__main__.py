@@ -47,6 +47,7 @@ NAMES = (
     "label_bench",
     "table_one",
     "chunking",
+    "ask",
     "page",
 )
 # Looks at the results of somebody's evaluation, or makes questions for one, so that the page cannot run it by itself.

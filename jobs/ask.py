@@ -60,12 +60,11 @@ def ask(
     read = {"run": run, "queries": [queries], "corpus": [corpus]}
     refuse_overlap(Inputs(read, {"results": results}), Outputs([out]))
     findings = None if results is None else read_findings(results, None)
-    depth = RankingSettings.k
-    if findings is not None:
-        lists = [int(row["k"]) for row in findings.wholes.values()]
-        depth = max(lists, default=int(findings.configuration["k"]))
+    known = RankingSettings.k if findings is None else int(findings.configuration["k"])
+    lists = [] if findings is None else [int(row["k"]) for row in findings.wholes.values()]
     files = InputFiles(queries=queries, corpus=corpus, run=tuple(run), need_answers=False)
-    inputs = read_inputs(files, k=fitted("k", depth if k is None else k, Positive))
+    depth = max(lists, default=known) if k is None else fitted("k", k, Positive)
+    inputs = read_inputs(files, k=depth)
     if not 2 <= len(inputs.run_names) <= 3:
         raise InputError(f"`run` names {len(inputs.run_names)}", "give two or three runs")
     made = write_ask_page(inputs, findings, out, tasks=tasks, seed=seed)

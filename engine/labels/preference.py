@@ -166,8 +166,8 @@ def preferred(
     """The mean outcome over all queries, from judgments of some, with its interval.
 
     It weighs the mean of each stratum by its share of the queries (Neyman 1934). The interval is for other queries like
-    these: a t interval with Satterthwaite's degrees of freedom (1946). To the spread of a stratum half a judgment for
-    either run is added, since judgments that all agree hide what is rare; without any its mean is 0.
+    these: a t interval with Satterthwaite's degrees of freedom (1946). Few judgments that agree hide what is rare: the
+    spread of a stratum is shrunken to that of all, and this to 1 (``benchmarks.ask``). Without any its mean is 0.
 
     Args:
         judged: ``stratum``, and ``value`` in [-1, 1], of each query that was judged.
@@ -177,14 +177,15 @@ def preferred(
     """
     values = [judged.filter(stratum=name)[VALUE].to_numpy() for name in strata]
     sums, squares = np.array([(of.sum(), (of**2).sum()) for of in values]).T
-    counts = np.array([max(1, len(of)) for of in values])
-    means = sums / counts
+    means = sums / (counts := np.array([max(1, len(of)) for of in values]))
     shares = np.array([*strata.values()]) / queries
     value = float(shares @ means)
-    within = shares**2 * (squares - means * sums + 1) / counts**2
+    squares -= means * sums
+    pooled = (squares.sum() + 3) / (counts.sum() - len(counts) + 3)
+    within = shares**2 * (squares + 2 * pooled + 0.1) / (counts + 1) / counts
     between = (float(shares @ (means - value) ** 2) + (1 - shares.sum()) * value**2) / queries
     variance = float(within.sum()) + between
-    freedom = variance**2 / (float((within**2 / counts).sum()) + between**2 / queries)
+    freedom = variance**2 / (float((within**2 / (counts + 1)).sum()) + between**2 / queries)
     half = -float(sp.special.stdtrit(freedom, level / 2)) * math.sqrt(variance)
     return value, max(-1.0, value - half), min(1.0, value + half)
 

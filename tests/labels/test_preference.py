@@ -141,11 +141,12 @@ def test_a_preference_weighs_each_stratum_by_its_size():
     )
     # 0.2 * 3/4 - 0.4 * 1/2, however many were judged; 40 queries are alike, and count as 0.
     assert value == pytest.approx(-0.05)
-    # Squares about the means: 3/4 and 1/2, with 1 added each; over counts squared.
-    within = [0.2**2 * 1.75 / 16, 0.4**2 * 1.5 / 4]
+    # Squares about the means: 3/4 and 1/2, with 2 of the spread of both and 0.1 added each; one degree of freedom more.
+    pooled = (0.75 + 0.5 + 3) / (3 + 1 + 3)
+    within = [0.2**2 * (0.85 + 2 * pooled) / 5 / 4, 0.4**2 * (0.6 + 2 * pooled) / 3 / 2]
     between = (0.2 * 0.8**2 + 0.4 * 0.45**2 + 0.4 * 0.05**2) / 100
     variance = sum(within) + between
-    freedom = variance**2 / (within[0] ** 2 / 4 + within[1] ** 2 / 2 + between**2 / 100)
+    freedom = variance**2 / (within[0] ** 2 / 5 + within[1] ** 2 / 3 + between**2 / 100)
     half = scipy.stats.t.ppf(0.975, freedom) * variance**0.5
     assert (low, high) == pytest.approx((value - half, value + half))
 

@@ -31,7 +31,7 @@ from engine.tables import (
 _ALIKE, _DISPUTED = " and ", ", disputed"
 # Part of the tasks that is drawn from all queries alike; of the others, how much sooner than where all labels prefer one
 # run those are drawn where labels disagree, or see no difference (``benchmarks.ask`` has other odds).
-_RANDOM, _ODDS = 1 / 3, {_DISPUTED: 1.5, _ALIKE: 0.8}
+_RANDOM, _ODDS = 1 / 3, {_DISPUTED: 1.25, _ALIKE: 0.9}
 
 
 def write_ask_page(
@@ -73,7 +73,7 @@ def write_ask_page(
         raise InputError(problem, "give runs that differ, and results of these")
     strata, compared = _strata(differing, findings), whole[QUERY_ID].n_unique()
     sizes = dict(strata[STRATUM].value_counts().sort(STRATUM).iter_rows())
-    drawn = _drawn(strata, tasks, rng).join(queries, on=QUERY_ID, maintain_order="left")
+    drawn = draw_tasks(strata, tasks, rng).join(queries, on=QUERY_ID, maintain_order="left")
     sides = differing.join(drawn, on=QUERY_ID, how="semi", maintain_order="left")
     named = pl.col(DOC_ID).is_in(sides[DOC_ID].explode().implode())
     data = {
@@ -121,7 +121,7 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
     return voted.with_columns(pl.col(STRATUM).fill_null("without labels"))
 
 
-def _drawn(strata: pl.DataFrame, tasks: int, rng: np.random.Generator) -> pl.DataFrame:
+def draw_tasks(strata: pl.DataFrame, tasks: int, rng: np.random.Generator) -> pl.DataFrame:
     """Tasks in a random order. Of a stratum all queries are as likely, however many of it are drawn."""
     tasks, turn = min(tasks, strata.height), pl.Series(rng.exponential(size=strata.height))
     is_random = turn.rank() <= ceil(_RANDOM * tasks)

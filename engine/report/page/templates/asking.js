@@ -55,7 +55,7 @@ function side({output, lists}, place) {
     // Runs that gave the same answer may have made it from different passages.
     lists.forEach((ids, number) => {
       const which = lists.length > 1 ? ` (list ${number + 1} of ${lists.length})` : "";
-      made.append(element("details", {}, element("summary", {}, `Made from ${ids.length} passages${which}`),
+      made.append(element("details", {}, element("summary", {}, `Made from ${ids.length} ${ids.length === 1 ? "passage" : "passages"}${which}`),
         ...ids.map((id) => element("div", {class: "passage"}, ...passage(id)))));
     });
   } else made.append(...passage(output));
