@@ -409,10 +409,11 @@ def test_stores_of_earlier_versions_are_found_loaded_and_merged(place):
 @pytest.mark.parametrize("merges", [False, True])
 def test_reads_of_a_later_version_with_another_column_are_found(place, monkeypatch, merges):
     # As versions before the column seconds see files that have it.
+    written = [reads(text).with_columns(later=1.5) for text in "ab"]
     with monkeypatch.context() as later:
         later.setitem(tables.READS, "later", pl.Float64())
-        for text in "ab":
-            store.add(place, READER, reads(text).with_columns(later=1.5))
+        for rows in written:
+            store.add(place, READER, rows)
     store.add(place, READER, reads("c"))
     if merges:
         store.compact(place, READER, store.listing(place, READER).names, None)
