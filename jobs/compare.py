@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from engine.messages.wording import listed, number
+from engine.messages.wording import counted, listed, number
 from engine.report import paired
 from engine.report.layout import Grid, terminal_table
-from engine.report.page.content import Answer, Part, sentence
+from engine.report.page.content import Answer, Part, sentence, typeset_grid
 from engine.report.page.plain import Page, write_single
 from engine.report.page.plotting import forest
 from engine.report.paired import Comparison
@@ -78,10 +78,10 @@ def _grids(
         if shown:
             of_each = most and (max(1, most // len(found.pairs)) if "flipped" in name else most)
             cells = [[*row.values()] for row in shown[:of_each]]
-            # A page has no title above a table.
             caption = f"{len(cells)} of {len(rows)}" if len(rows) > len(cells) else ""
+            whole = counted(len(rows), "[query|queries]") if "flipped" in name else title
             names = 2 if name == "pairs" else 1 if most else len(shown[0])
-            yield Grid(name, caption if most else title, [*shown[0]], cells, names, title)
+            yield Grid(name, caption if most else whole, [*shown[0]], cells, names, title)
 
 
 def _index(found: Comparison, out: Path) -> Grid:
@@ -112,12 +112,13 @@ def _page(found: Comparison, out: Path) -> Page:
         for row in found.pairs
     ]
     picture = forest("pairs", "Differences", _PAIRS, rows, "difference of means")
-    grids = groupby([_index(found, out), *_grids(found)], lambda grid: grid.name.partition("-")[0])
-    parts = [Part(name, name, name.capitalize(), grids=[*each]) for name, each in grids]
+    grids = map(typeset_grid, [_index(found, out), *_grids(found)])
+    named = groupby(grids, lambda grid: grid.name.partition("-")[0].capitalize())
+    parts = [Part(title.lower(), title, title, grids=[*each]) for title, each in named]
     parts[1] = replace(parts[1], pictures=["pairs"])
     title = f"Comparison of {listed(list(found.evaluations))}"
     headline, _, by = (found.verdict or [title])[0].partition(". ")
-    reasons = [text for text in (by, *found.verdict[1:], *found.notes) if text]
+    reasons = [sentence(text) for text in (by, *found.verdict[1:], *found.notes) if text]
     return Page(
         "erag compare", Answer(sentence(headline), reasons, (), [title]), parts, [picture], (), {}
     )

@@ -237,4 +237,8 @@ def _facts(findings: Findings) -> dict[str, set[str]]:
     for name in SAME[:2]:
         files = [one["sha256"] for one in audit.get("files", []) if one["role"] == name]
         facts[name] = [audit.get("tables_sha256", {}).get(name), all(files) and ",".join(files)]
-    return {name: {str(one) for one in values if one} for name, values in facts.items()}
+    return {name: {_words(one) for one in values if one} for name, values in facts.items()}
+
+
+def _words(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -56,7 +56,10 @@ def test_the_page_has_every_row_in_one_file_and_runs_nothing_of_the_data(tmp_pat
     page = (tmp_path / "page.html").read_text()
     assert "Comparison of old and new" in page
     assert "new:bm25 less old:bm25" in page  # in the picture
-    assert '">Answered by old:bm25 or new:bm25 (output_b) and not by the other</p>' in page
+    assert '">Answered by old:bm25 or new:bm25 (output_b) and not by the other</h3>' in page
+    assert '">40 queries</p>' in page
+    assert ">Flipped</a>" in page
+    assert "<summary>Settings" not in page  # it has none
     assert '<dl class="facts">' not in page  # an empty box
     assert page.count("&lt;script&gt;question") == 40
     assert "<script>question" not in page
@@ -64,7 +67,7 @@ def test_the_page_has_every_row_in_one_file_and_runs_nothing_of_the_data(tmp_pat
 
 
 def test_a_page_of_a_folder_lists_its_evaluations_with_their_pages(tmp_path):
-    for name, right in (("a b#", 60), ("b", 80)):
+    for name, right in (("a b#", 80), ("b", 60)):
         folder = write_evaluation(tmp_path / "results" / name, {"bm25": values(right)})
         (folder / "report.html").touch()
     (folder / "report.html").unlink()
@@ -79,7 +82,8 @@ def test_a_page_of_a_folder_lists_its_evaluations_with_their_pages(tmp_path):
     row = page[page.index('<th scope="row" dir="auto">b</th>') :].partition("</tr>")[0]
     assert re.findall("<td.*?>(.*?)</td>", row) == ["2026-11-25", "", "1", "200", "0.500"]
     assert page.index('<h2 id="evaluations') < page.index('<h2 id="pairs')
-    assert '<h1 id="headline" dir="auto">Choose b:bm25.</h1>' in page
+    assert '<h1 id="headline" dir="auto">Choose a b#:bm25.</h1>' in page
+    assert '<td class="figure">\N{MINUS SIGN}0.100</td>' in page  # 60 of 200 less 80
 
 
 def test_a_folder_without_results_is_one_line(tmp_path, capsys):

@@ -104,7 +104,8 @@ def forest(
         axes.set_xlabel(axis)
         axes.margins(x=0.08)
 
-    return Drawing(name, title, caption, 1.0 + 0.34 * len(rows), draw)
+    lines = max((len(textwrap.wrap(label_of(label), _LINE)) for label, *_ in rows), default=1)
+    return Drawing(name, title, caption, 1.0 + max(0.34, 0.17 * lines) * len(rows), draw)
 
 
 def label_of(text: str) -> str:
