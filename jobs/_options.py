@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
@@ -162,7 +163,8 @@ def options_of(
         leave_out: fields that are not options.
     """
     hints = get_type_hints(owner, include_extras=True) | dict(types or {})
-    described = docstring_parser.parse(inspect.getdoc(owner) or "").params
+    documented = [docstring_parser.parse(one.__doc__ or "").params for one in owner.__mro__[::-1]]
+    described = itertools.chain.from_iterable(documented)
     texts = {param.arg_name: " ".join((param.description or "").split()) for param in described}
     texts |= helps or {}
     return [

@@ -4,7 +4,7 @@ A pool is decided once, from the nodes that are there and those that an autoscal
 keeps it: it starts actors as nodes join, lets go of them as nodes leave, and replaces those that die.
 """
 
-from __future__ import annotations
+# Annotations are no strings here: the command line looks those of a base up where its subclasses are.
 
 import contextlib
 import logging
@@ -42,12 +42,13 @@ class PoolSettings(Checked):
     """What the user says of the actors of a job.
 
     Attributes:
-        actors: how many: a number, ``MIN:MAX``, 0 for none, or None for as many as there is room for.
-        gpus_per_actor: GPUs of each, a fraction or a whole number; 0 keeps to CPUs. None for one where
-            the cluster has GPUs.
-        cpus_per_actor: CPUs of each; None for an even share where there are no GPUs, else for one a GPU
+        actors: Processes on Ray that do the work: a number, or MIN:MAX for as many as the cluster has room
+            for; 0 does it in this process. By default as many as there is room for.
+        gpus_per_actor: GPUs of each actor: a fraction, so that several share one; 1; or for a reader on vLLM a
+            number over which it is split, all on one node. 0 for CPUs only. By default 1 if the cluster has GPUs.
+        cpus_per_actor: CPUs of each actor. By default an even share where there are no GPUs; else one a GPU
             (and one more where it has several), or what the nodes have.
-        accelerator_type: the kind of GPU, as Ray calls it (``L4``, ``H100``).
+        accelerator_type: Kind of GPU, as Ray calls it (L4, H100); only nodes that have it work.
 
     Raises:
         InputError: a value out of range.
@@ -104,16 +105,8 @@ class PoolSettings(Checked):
     def is_range(self) -> bool:
         return ":" in str(self.actors)
 
-
-class Pooled(Checked):
-    """Settings of a job, those of its actors among them."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.pool()
-
-    def pool(self) -> PoolSettings:
-        """What of this concerns the actors."""
+    def pool(self) -> "PoolSettings":
+        """What of the settings of a job concerns its actors."""
         return PoolSettings(**{one.name: getattr(self, one.name) for one in fields(PoolSettings)})
 
 
@@ -149,7 +142,7 @@ class Pool:
         """Actors for which work is cut: as many as the pool may come to have, or some growth without a bound."""
         return self.most or _GROWTH * self.start
 
-    def at_most(self, tasks: int) -> Pool:
+    def at_most(self, tasks: int) -> "Pool":
         """The same pool for a job of so many tasks: none of them needs more actors than these."""
         tasks = max(1, tasks)
         most = tasks if self.most is None else min(self.most, tasks)
@@ -363,7 +356,7 @@ def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
         raise kind(f"{doing} on Ray failed: {why}") from error
 
 
-def one_row_blocks(rows: Sequence[dict[str, Any]]) -> ray.data.Dataset:
+def one_row_blocks(rows: Sequence[dict[str, Any]]) -> "ray.data.Dataset":
     """A dataset of these rows, a block each, which is quiet, loses nothing, and survives actors that die
     while they load.
     """

@@ -37,11 +37,11 @@ class EvaluateOptions(TypedDict, total=False):
     cluster: str | None
     until: Literal["verdict"] | None
     lists: float | None
-    memory: int
     actors: int | str | None
     gpus_per_actor: float | None
     cpus_per_actor: float | None
     accelerator_type: str | None
+    memory: int
     shard_pairs: int | None
     failed_reads: Literal["error", "zero", "skip"]
     lazy: bool

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.machine.device import Dtype
-from engine.machine.pool import Actors, Pooled
-from engine.messages.checked import Amount, Checked, Natural, Positive
+from engine.machine.pool import PoolSettings
+from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.reading.function import ReaderFunction
@@ -101,18 +101,11 @@ class ReaderSettings(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningSettings(Pooled):
+class RunningSettings(PoolSettings):
     """How LLM calls are run: memory, processes, and what becomes of calls that fail.
 
     Attributes:
         memory: Memory of one actor, as in 1.5GiB; 0 for what the machine has room for.
-        actors: Processes that host the reader: a number, or MIN:MAX for as many as the cluster has room
-            for; 0 runs it in this process. By default as many as there is room for.
-        gpus_per_actor: GPUs of each actor: a fraction, so that several share one; 1; or with vLLM a
-            number over which one reader is split, all on one node. 0 for CPUs only. By default 1 if the cluster
-            has GPUs.
-        cpus_per_actor: CPUs of each actor. By default an even share where there are no GPUs.
-        accelerator_type: Kind of GPU, as Ray calls it (L4, H100); only nodes with it run readers.
         shard_pairs: Evaluate in shards of whole queries, with about this many listed passages each, so
             that memory does not grow with the evaluation; 0 for never. By default evaluations of more than
             200,000 listed passages are done in shards of 20,000 (docs/guide/large.md).
@@ -129,10 +122,6 @@ class RunningSettings(Pooled):
     """
 
     memory: Natural = 0
-    actors: Actors = None
-    gpus_per_actor: Amount | None = None
-    cpus_per_actor: float | None = None
-    accelerator_type: str | None = None
     shard_pairs: Natural | None = None
     failed_reads: FailedReads = "error"
     lazy: bool = False

@@ -12,9 +12,8 @@ import polars as pl
 
 from engine import tables
 from engine.machine import device, model_code, model_files
-from engine.machine.pool import Pooled, PoolSettings, decide
+from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import OnEvent, silent
-from engine.messages.checked import Amount
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.retrieval import approximate, encode, flat, index_shards, manifest
@@ -41,27 +40,17 @@ _GPU_BLOCK_NUMBERS = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexOptions(Pooled):
+class IndexOptions(PoolSettings):
     """How an index of vectors is built.
 
     Attributes:
         storage: Precision in which vectors are stored.
         factory: FAISS's factory string of an approximate index beside the exact one (IVF1024,Flat;
             HNSW32).
-        actors: Ray actors that encode: a number, or MIN:MAX for as many as the cluster has room for;
-            by default one per GPU, or as many as CPUs and memory allow. 0 encodes in this process.
-        gpus_per_actor: GPUs of each: a fraction, so that several share one, or 1; 0 keeps to CPUs. By
-            default 1 where the cluster has GPUs.
-        cpus_per_actor: CPUs of each. By default an even share where there are no GPUs.
-        accelerator_type: Kind of GPU, as Ray calls it (L4, H100); only nodes that have it encode.
     """
 
     storage: Storage = "fp32"
     factory: str | None = None
-    actors: str | int | None = None
-    gpus_per_actor: Amount | None = None
-    cpus_per_actor: float | None = None
-    accelerator_type: str | None = None
 
 
 def build_index(
