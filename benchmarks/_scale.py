@@ -53,7 +53,7 @@ def _one(size: int, encoder: str, directory: str) -> dict[str, float]:
     queries = next(synthetic(_QUERIES, seed=1)).select(
         pl.col(DOC_ID).alias(QUERY_ID), pl.col(TEXT).alias(QUERY)
     )
-    run = dense.search(directory, queries, k=_DEPTH, threads=1)
+    run = dense.search(directory, queries, dense.SearchOptions(k=_DEPTH, threads=1))
     searched = time.process_time()
     assert run.height == _QUERIES * _DEPTH
     texts = sum(int(batch[TEXT].str.len_bytes().sum()) for batch in synthetic(size))

@@ -20,7 +20,7 @@ from engine.report.findings import SUMMARY
 from engine.report.page.query_coverage import ASSIGNMENTS, CLUSTERS, write_coverage_page
 from engine.report.page.render import PAGE, page_files, sparing, where_to_look
 from engine.retrieval import encode
-from engine.retrieval.encoders import QueryEncoderOptions, specify
+from engine.retrieval.encoders import QueryEncoderOptions
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import folder_at, require_folder
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
@@ -77,7 +77,7 @@ def coverage(
         written = Outputs([folder_at(out).place(name) for name in _NAMES])
         refuse_overlap(Inputs(given, {"encoder": encoder.encoder}), written)
     warn_of_code(encoder.trust_remote_code)
-    spec = specify(encoder, threads=threads or 0)
+    spec = encode.specify(encoder, threads=threads or 0)
     evaluation = read_query_set(queries, need_answers=False)
     users = read_user_queries(user_queries)
     files = {"queries": place(queries), "user_queries": place(user_queries)}

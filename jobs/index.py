@@ -10,6 +10,8 @@ from typing import Annotated
 import polars as pl
 from cyclopts import App, Parameter
 
+from engine.machine.remote.api_settings import is_api
+from engine.machine.remote.limits import limits_of
 from engine.machine.survey import reading_dtype, reads_on_gpus
 from engine.messages.checked import Checked, Natural, Positive, fitted
 from engine.messages.errors import InputError
@@ -17,7 +19,8 @@ from engine.messages.wording import counted
 from engine.retrieval import bm25 as lexical
 from engine.retrieval import dense as vectors
 from engine.retrieval.dense import IndexOptions
-from engine.retrieval.encoders import BUNDLED, PassageEncoderOptions, specify
+from engine.retrieval.encode import specify
+from engine.retrieval.encoders import BUNDLED, PassageEncoderOptions
 from engine.retrieval.morphemes import Tokenizer
 from engine.sources.io.folders import require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
@@ -31,19 +34,28 @@ from jobs._signals import keeps
 from jobs._terminal import say, warn_of_code
 
 app = App(name="index", help="Build an index of a corpus.", help_epilogue=epilogue("index"))
+Memory = Annotated[Size, Parameter(help="Memory limit of one actor (1.5GiB).")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Checked):
-    """What is indexed.
+class Build(Checked):
+    """What is indexed, and where to.
 
     Attributes:
         corpus: The passages: Parquet (a file or a directory of shards), JSONL, BEIR's or DPR's layout.
+        out: Directory of the index, or of several; what an existing index has is replaced, or used again.
         skip_bad: Bad records to tolerate.
     """
 
     corpus: str
+    out: Path
     skip_bad: Natural = 0
+
+    def check(self, encoders: Sequence[str], config: Path | None) -> None:
+        """Refuse a place that cannot be written, or that holds an input."""
+        require_output(self.out, directory=True)
+        given = Inputs({"corpus": self.corpus, "config": config}, {"encoder": encoders})
+        refuse_overlap(given, Outputs(folders=[self.out]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +63,10 @@ class Splitting:
     """How BM25 splits texts into words.
 
     Attributes:
-        language: Selects the analyzer with which BM25 splits texts into words: ar bn da de en es fa fi fr hi hu id it
-            ja ko nl no pl pt ru sv te th tr uk zh.
-        tokenizer: Splits texts for BM25 instead of the analyzer; kiwi splits Korean into morphemes (needs the extra
-            korean).
+        language: Selects the analyzer that splits texts into words: ar bn da de en es fa fi fr hi hu id it ja
+            ko nl no pl pt ru sv te th tr uk zh.
+        tokenizer: Splits texts for BM25 instead of the analyzer; kiwi splits Korean into morphemes (needs the
+            extra korean).
     """
 
     language: str = "en"
@@ -65,8 +77,7 @@ class Splitting:
 @with_verbosity
 def bm25(
     *,
-    source: Annotated[Source, Parameter(name="*")],
-    out: Path,
+    build: Annotated[Build, Parameter(name="*")],
     splitting: Annotated[Splitting, Parameter(name="*")] = Splitting(),
     threads: int | None = None,
     config: ConfigFile = None,
@@ -75,23 +86,20 @@ def bm25(
 
     Parameters
     ----------
-    out
-        Directory of the index; an existing index is replaced.
     threads
         Indexing threads; all CPUs by default.
     """
-    require_output(out, directory=True)
     fitted("threads", threads, Positive | None)
-    refuse_overlap(Inputs({"corpus": source.corpus, "config": config}, {}), Outputs(folders=[out]))
-    skipped = SkipBad(source.skip_bad)
+    build.check([], config)
+    skipped = SkipBad(build.skip_bad)
     index = lexical.build_index(
-        scan_corpus(source.corpus, skip_bad=skipped, distinct=True),
-        out,
+        scan_corpus(build.corpus, skip_bad=skipped, distinct=True),
+        build.out,
         language=splitting.language,
         tokenizer=splitting.tokenizer,
         threads=threads,
     )
-    say(f"{counted(index.passages, 'passage[|s]')} indexed -> {out}")
+    say(f"{counted(index.passages, 'passage[|s]')} indexed -> {build.out}")
     if skipped.count:
         say(skipped.described())
 
@@ -100,47 +108,34 @@ def bm25(
 @with_verbosity
 def dense(
     *,
-    source: Annotated[Source, Parameter(name="*")],
-    out: Path,
+    build: Annotated[Build, Parameter(name="*")],
     encoder: Annotated[PassageEncoderOptions, Parameter(name="*")] = PassageEncoderOptions(),  # noqa: B008 - it is frozen
     options: Annotated[IndexOptions, Parameter(name="*")] = IndexOptions(),  # noqa: B008 - it is frozen
-    memory: Size = 0,
+    memory: Memory = 0,
     config: ConfigFile = None,
 ) -> None:
-    """Encode a corpus into vectors and index them with FAISS; an interrupted build can be resumed.
-
-    Parameters
-    ----------
-    out
-        Directory of the index; usable vectors of an existing one are kept.
-    memory
-        Memory limit of one actor (1.5GiB).
-    """
-    require_output(out, directory=True)
-    refuse_overlap(
-        Inputs({"corpus": source.corpus, "config": config}, {"encoder": encoder.encoder}),
-        Outputs(folders=[out]),
-    )
+    """Encode a corpus into vectors and index them with FAISS; an interrupted build can be resumed."""
+    build.check([encoder.encoder], config)
     warn_of_code(encoder.trust_remote_code)
-    if encoder.dtype is None:
+    if encoder.dtype is None and not is_api(encoder.encoder):
         encoder = replace(encoder, dtype=reading_dtype(options.pool(), event))
     spec = specify(encoder, memory=memory, gpu=bool(memory) and reads_on_gpus(options.pool()))
-    skipped = SkipBad(source.skip_bad)
+    skipped = SkipBad(build.skip_bad)
 
     def scan() -> Iterator[pl.DataFrame]:
         nonlocal skipped
-        skipped = SkipBad(
-            source.skip_bad
-        )  # bad records are counted anew each time the corpus is read
-        return scan_corpus(source.corpus, skip_bad=skipped, distinct=True)
+        skipped = SkipBad(build.skip_bad)  # counted anew each time the corpus is read
+        return scan_corpus(build.corpus, skip_bad=skipped, distinct=True)
 
-    keeps(f"encoded shards are kept in {out}; run the same command again to go on from there")
+    keeps(f"encoded shards are kept in {build.out}; run the same command again to go on from there")
     with shown_progress("encoding", "shards") as on_progress:
         index = vectors.build_index(
-            scan, out, spec, options, on_progress=on_progress, on_event=event
+            scan, build.out, spec, options, on_progress=on_progress, on_event=event
         )
     indexed = counted(index.passages, "passage[|s]")
-    say(f"{indexed} indexed ({spec.dimensions} dimensions, {options.storage}) -> {out}")
+    say(f"{indexed} indexed ({spec.dimensions} dimensions, {options.storage}) -> {build.out}")
+    if spec.server:
+        say(f"{limits_of(spec.server).used()} used of {spec.server.host}")
     if skipped.count:
         say(skipped.described())
 
@@ -149,38 +144,30 @@ def dense(
 @with_verbosity
 def several(
     *,
-    source: Annotated[Source, Parameter(name="*")],
-    out: Path,
+    build: Annotated[Build, Parameter(name="*")],
     encoder: Models = (BUNDLED,),
     splitting: Annotated[Splitting, Parameter(name="*")] = Splitting(),
     options: Annotated[IndexOptions, Parameter(name="*")] = IndexOptions(),  # noqa: B008 - it is frozen
-    memory: Size = 0,
+    memory: Memory = 0,
     config: ConfigFile = None,
 ) -> None:
     """Build an index for BM25 and one for each of several encoders, as the other commands build them.
 
     Parameters
     ----------
-    out
-        Directory of the indexes: bm25, and one named after each encoder.
     encoder
         Encoders, as in erag index dense; ENCODER=PRESET if its files do not say how to use it, as in
-        intfloat/multilingual-e5-large=e5.
-    memory
-        Memory limit of one actor (1.5GiB).
+        intfloat/multilingual-e5-large=e5. Each names its index; that for BM25 is called bm25.
     """
-    require_output(out, directory=True)
-    refuse_overlap(
-        Inputs({"corpus": source.corpus, "config": config}, {"encoder": encoder}),
-        Outputs(folders=[out]),
-    )
+    build.check(encoder, config)
     encoders = _encoders(encoder)
     # What cannot be used is refused before the first index is built.
     for known in encoders.values():
         specify(known, memory=memory, gpu=bool(memory) and reads_on_gpus(options.pool()))
-    bm25(source=source, out=out / "bm25", splitting=splitting)
+    bm25(build=replace(build, out=build.out / "bm25"), splitting=splitting)
     for name, known in encoders.items():
-        dense(source=source, out=out / name, encoder=known, options=options, memory=memory)
+        there = replace(build, out=build.out / name)
+        dense(build=there, encoder=known, options=options, memory=memory)
 
 
 def _encoders(given: Sequence[str]) -> dict[str, PassageEncoderOptions]:

@@ -11,13 +11,16 @@ from typing import Annotated, Literal, get_args
 import polars as pl
 from cyclopts import Parameter
 
+from engine.machine.remote.api_settings import is_api
+from engine.machine.remote.limits import limits_of
 from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, quoted
 from engine.retrieval import manifest
+from engine.retrieval.dense import SearchOptions
 from engine.retrieval.fusion import reciprocal_rank
 from engine.retrieval.manifest import Kind, Manifest
-from engine.retrieval.search import SearchOptions, approximate_recall, search_index
+from engine.retrieval.search import approximate_recall, search_index
 from engine.sources.io.files import is_text
 from engine.sources.io.fingerprint import Fingerprint
 from engine.sources.io.folders import folder_at, require_file_output, require_output
@@ -125,6 +128,9 @@ def retrieve(
     names = _names(index, manifests, output)
     if not any(one.kind == "dense" for one in manifests):
         _refuse_dense_options(options)
+    of_server = any(is_api(one.settings.get("encoder", {}).get("name", "")) for one in manifests)
+    for setting in () if of_server else options.server().changed():
+        raise InputError(f"`{setting}` without vectors of a server", "leave it out")
     if corpus is not None:
         _require_corpus(corpus, skip_bad, index, manifests)
     query_set = read_query_set(queries, need_answers=False)
@@ -135,6 +141,8 @@ def retrieve(
     }
     if options.approximate is not None:
         _print_recall(index, manifests, runs, table, options)
+    if of_server:
+        say(f"{limits_of(server := options.server()).used()} used of {server.host}")
     if query_set.unanswerable:
         say(f"{counted(query_set.unanswerable, 'unanswerable question[|s]')} left out")
     _write_all(runs, table, output, k=options.k)
@@ -194,10 +202,10 @@ def _print_recall(
     """Say how much of the exact lists the approximate runs contain."""
     for directory, (name, run), of_index in zip(index, runs.items(), manifests, strict=True):
         if of_index.kind == "dense":
-            recall = approximate_recall(run, directory, queries, options)
+            recall, sampled = approximate_recall(run, directory, queries, options)
             say(
-                f"{name}: recall@{options.k} of the exact lists {recall.value:.4f} "
-                f"(of {counted(recall.queries, '[query|queries]')})"
+                f"{name}: recall@{options.k} of the exact lists {recall:.4f} "
+                f"(of {counted(sampled, '[query|queries]')})"
             )
 
 

@@ -30,7 +30,7 @@ def retrieve(corpus: pl.DataFrame, queries: pl.DataFrame, *, k: int, indexes: Pa
     if not (indexes / "dense").exists():
         dense.build_index(lambda: iter([corpus]), indexes / "dense", specify(EncoderOptions()))
     first = bm25.search(indexes / "bm25", queries, k=_FUSED)
-    second = dense.search(indexes / "dense", queries, k=_FUSED)
+    second = dense.search(indexes / "dense", queries, dense.SearchOptions(k=_FUSED))
     fused = reciprocal_rank(pl.concat([first, second]), k=k)
     best = [run.filter(pl.col(RANK) <= k) for run in (first, second, fused)]
     ids = queries[QUERY_ID].to_list()

@@ -46,8 +46,7 @@ class PoolSettings(Checked):
             for; 0 does it in this process. By default as many as there is room for.
         gpus_per_actor: GPUs of each actor: a fraction, so that several share one; 1; or for a reader on vLLM a
             number over which it is split, all on one node. 0 for CPUs only. By default 1 if the cluster has GPUs.
-        cpus_per_actor: CPUs of each actor. By default an even share where there are no GPUs; else one a GPU
-            (and one more where it has several), or what the nodes have.
+        cpus_per_actor: CPUs of each actor. By default an even share where there are no GPUs.
         accelerator_type: Kind of GPU, as Ray calls it (L4, H100); only nodes that have it work.
 
     Raises:

@@ -48,9 +48,6 @@ class EvaluateOptions(TypedDict, total=False):
     certify: int
     base_url: str | None
     api_key_env: str
-    batch_out: Location | None
-    batch_in: Location | Sequence[Location]
-    endpoint: Literal["chat", "completions"]
     concurrency: int
     requests_per_minute: int | None
     tokens_per_minute: int | None
@@ -58,6 +55,9 @@ class EvaluateOptions(TypedDict, total=False):
     max_tokens: int | None
     max_cost: float | None
     price_in: float | None
+    batch_out: Location | None
+    batch_in: Location | Sequence[Location]
+    endpoint: Literal["chat", "completions"]
     price_out: float | None
     erag_reader: ReaderChoice | None
     dual_words: Literal["tokens", "substring"]

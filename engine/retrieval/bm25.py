@@ -135,7 +135,7 @@ def search(
     """
     directory = Path(directory)
     index = manifest.read(directory)
-    manifest.require_kind(index, ["bm25"], directory)
+    manifest.require_kind(index, "bm25", directory)
     require("BM25", "retrieval", "pyserini")
     settings = index.settings
     if settings["tokenizer"]:

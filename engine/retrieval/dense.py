@@ -13,7 +13,9 @@ import polars as pl
 from engine import tables
 from engine.machine import device, model_code, model_files
 from engine.machine.pool import PoolSettings, decide
+from engine.machine.remote.api_settings import ServerSettings, is_api
 from engine.machine.watch import OnEvent, silent
+from engine.messages.checked import Amount, Positive, Share
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.retrieval import approximate, encode, flat, index_shards, manifest
@@ -33,6 +35,7 @@ Progress = Callable[[int, int], None]
 # At most this many shards are encoded in this process by default: Ray takes longer to start.
 _FEW = 4
 
+_RECORDED = ("name", "source", "digest", "dtype", "dimensions")
 # Numbers of vectors that a search takes at a time: 32 MiB, and 256 MiB where they are copied to a GPU, whose
 # search of a small block would end before the next one is there.
 _BLOCK_NUMBERS = 2**23
@@ -51,6 +54,35 @@ class IndexOptions(PoolSettings):
 
     storage: Storage = "fp32"
     factory: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(ServerSettings):
+    """How indexes are searched.
+
+    Attributes:
+        k: Passages per query.
+        threads: CPU threads; all by default.
+        k1: BM25's saturation of term frequency.
+        b: BM25's normalization by length, from 0 to 1.
+        encoder: Where the encoder of a dense index is now, if it has moved since the index was
+            built.
+        approximate: Search the approximate part of a dense index that was built with a factory
+            string, with these FAISS parameters ("nprobe=16"; "" for FAISS's defaults), and print
+            the share of the exact results that it finds. By default the search is exact.
+        ignore_identical_ids: Leave out passages that have the id of their query, as BEIR does (ArguAna, Quora).
+        trust_remote_code: Run Python code that comes with the encoder of a dense index that was built
+            with it. That code can do whatever you can: read it first.
+    """
+
+    k: Positive = 10
+    threads: Positive | None = None
+    k1: Amount = 0.9
+    b: Share = 0.4
+    encoder: str | None = None
+    approximate: str | None = None
+    ignore_identical_ids: bool = False
+    trust_remote_code: bool = False
 
 
 def build_index(
@@ -140,11 +172,7 @@ def _manifest(
         corpus=fingerprint.hexdigest(),
         settings={
             "encoder": {
-                "name": spec.name,
-                "source": spec.source,
-                "digest": spec.digest,
-                "dtype": spec.dtype,
-                "dimensions": spec.dimensions,
+                **{name: getattr(spec, name) for name in _RECORDED},
                 "text": asdict(spec.text) | {"layers": list(spec.text.layers)},
                 # Absent where no code runs, as before there was a choice.
                 **({"code": spec.code} if spec.code else {}),
@@ -158,21 +186,16 @@ def _manifest(
     )
 
 
-# Wide: each of them is an option of a search; where the encoder is and may do is two.
 def search(
     directory: str | Path,
     queries: pl.DataFrame,
+    options: SearchOptions = SearchOptions(),
     *,
-    k: int,
     name: str = "dense",
-    encoder: str | None = None,
-    parameters: str | None = None,
-    threads: int = 0,
     block: int | None = None,
-    trust_remote_code: bool = False,
     on_event: OnEvent = silent,
 ) -> pl.DataFrame:
-    """The run table of the ``k`` passages of highest inner product for each query.
+    """The run table of the passages of highest inner product for each query.
 
     Equal scores are ordered by document id. An index of fewer than ``k`` passages returns all of
     them. Where there are several GPUs, here or on the cluster of ``RAY_ADDRESS``, queries are encoded
@@ -181,15 +204,9 @@ def search(
     Args:
         directory: an index made by ``build_index``.
         queries: ``query_id`` and ``query``.
-        k: passages per query, 1 or more.
+        options: those of the other kind of index are ignored.
         name: the system's name in the run.
-        encoder: where the encoder is now; None for where it was when the index was built.
-        parameters: None for exact search. Otherwise FAISS's settings (``nprobe=16``, or empty) for
-            a search in the approximate index that the build's ``factory`` made.
-        threads: CPU threads of the encoder; 0 for all.
         block: vectors in memory at a time; None for 32 MiB of them, or 256 MiB where GPUs search.
-        trust_remote_code: whether Python code that comes with the encoder may run, where the index
-            was built with it.
         on_event: told one line when nodes of the cluster come or go, or the search waits.
 
     Raises:
@@ -199,18 +216,18 @@ def search(
     """
     directory = Path(directory)
     index = manifest.read(directory)
-    manifest.require_kind(index, ["dense"], directory)
+    manifest.require_kind(index, "dense", directory)
     require("vector search", "retrieval", "faiss")
-    spec = locate(
-        encoder_of(index, encoder=encoder, threads=threads, trust_remote_code=trust_remote_code)
-    )
+    spec = locate(encoder_of(index, options))
     texts = queries[QUERY].to_list()
     on_gpu = block or max(1, _GPU_BLOCK_NUMBERS // spec.dimensions)
     pieces = max(-(-len(texts) // index_shards.SHARD), -(-index.passages // on_gpu))
     actors = _actors(spec, pieces, on_event)
     vectors = actors.queries(texts) if actors else encode.queries(texts, spec)
-    if parameters is not None:
-        best = approximate.search_approximate(directory, index, vectors, k=k, parameters=parameters)
+    if options.approximate is not None:
+        best = approximate.search_approximate(
+            directory, index, vectors, k=options.k, parameters=options.approximate
+        )
         return _as_run(best, queries, name)
     searcher: flat.Searcher | None = flat.on_gpu if flat.gpu_count() else None
     if actors and actors.has_gpu_code:
@@ -218,7 +235,7 @@ def search(
     elif actors and searcher is None:
         on_event("this build of FAISS has no GPU support: vectors are searched on the CPU")
     blocks = read_blocks(directory, index, block=on_gpu if searcher else block)
-    best = flat.search_flat(blocks, vectors, k=k, searcher=searcher, on_event=on_event)
+    best = flat.search_flat(blocks, vectors, k=options.k, searcher=searcher, on_event=on_event)
     return _as_run(best, queries, name)
 
 
@@ -227,7 +244,7 @@ def _actors(spec: EncoderSpec, pieces: int, on_event: OnEvent) -> SearchOnRay | 
     of work.
     """
     several = os.environ.get("RAY_ADDRESS") or device.gpu_count() > 1
-    if pieces > 1 and several and not PoolSettings().in_process:
+    if pieces > 1 and several and not spec.server and not PoolSettings().in_process:
         from engine.retrieval import search_on_ray
 
         pool = search_on_ray.pool_for(spec, pieces, 4 * _GPU_BLOCK_NUMBERS)
@@ -251,40 +268,24 @@ def read_blocks(
     )
 
 
-def encoder_of(
-    index: Manifest,
-    *,
-    encoder: str | None = None,
-    threads: int = 0,
-    trust_remote_code: bool = False,
-) -> EncoderSpec:
+def encoder_of(index: Manifest, options: SearchOptions) -> EncoderSpec:
     """The specification of the encoder that an index was built with.
-
-    Args:
-        index: the index's manifest.
-        encoder: where the encoder is now, which is checked when it is loaded; None for where it
-            was.
-        threads: see ``EncoderSpec``.
-        trust_remote_code: whether code of the encoder may run. What the index says of it is not
-            enough: an index may come from anybody.
 
     Raises:
         InputError: the index was built with code of the encoder, which may not run.
     """
     recorded = index.settings["encoder"]
     code = recorded.get("code", "")
-    if code and not trust_remote_code:
+    if code and not options.trust_remote_code:
         raise model_code.needs_code(recorded["name"])
     return EncoderSpec(
-        name=recorded["name"],
-        source=encoder or recorded["source"],
+        **{name: recorded[name] for name in _RECORDED}
+        | {"source": options.encoder or recorded["source"]},
         path="",
-        digest=recorded["digest"],
         text=Preset(**recorded["text"]),
-        dtype=recorded["dtype"],
-        dimensions=recorded["dimensions"],
         code=code,
-        threads=threads,
+        threads=options.threads or 0,
+        server=options.server() if is_api(recorded["name"]) else None,
     )
 
 
@@ -297,6 +298,10 @@ def executor_for(
             f"`gpus_per_actor` is {settings.gpus_per_actor:g}, but an encoder runs on one GPU",
             "use 1 or a fraction",
         )
+    if spec.server:
+        if settings.actors not in (None, 0, "0"):
+            raise InputError(f"`actors` with {spec.name}, which a server runs", "use `concurrency`")
+        return encode.execute
     small = count <= _FEW and not os.environ.get("RAY_ADDRESS") and not spec.memory
     if settings.in_process or (settings == PoolSettings() and small):
         return encode.execute

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.retrieval.encoders import EncoderSpec
+from engine.machine.remote.api_settings import is_api
+from engine.messages.errors import InputError
+from engine.messages.extras import require
+from engine.retrieval import encoders
+from engine.retrieval.encoders import PRESETS, EncoderOptions, EncoderSpec
 from engine.retrieval.index_shards import SHARD, TYPES, Floats, Shard, Storage
 
 
@@ -29,12 +34,42 @@ def execute(
     shards: Callable[[], Iterator[Shard]], count: int, spec: EncoderSpec, storage: Storage
 ) -> Iterator[Encoded]:
     """Encode shards with one encoder in this process, in their order."""
-    from engine.retrieval.encoder import Encoder
-
-    encoder = Encoder(spec)
+    encoder = encoder_for(spec)
     for shard in shards():
         vectors = encoder.encode(shard.texts).astype(TYPES[storage], copy=False)
         yield Encoded(shard.key, shard.doc_ids, vectors)
+
+
+def specify(
+    options: EncoderOptions, *, memory: int = 0, gpu: bool | None = None, threads: int = 0
+) -> EncoderSpec:
+    """The specification of an encoder of this machine, or of a server, whose vectors are taken as they come.
+
+    Raises:
+        InputError: as ``encoders.specify`` and ``Embedder``.
+    """
+    if not is_api(name := options.encoder):
+        return encoders.specify(options, memory=memory, gpu=gpu, threads=threads)
+    given = {field: getattr(options, field) for field in ("pooling", "dtype", "trust_remote_code")}
+    given |= {"memory": memory, "dtype": given["dtype"] not in (None, "float32")}
+    for field in [field for field, value in given.items() if value]:
+        raise InputError(f"`{field}` with {name}, which a server runs", "leave it out")
+    require(f"encoder {name!r}", "api")
+    kept = encoders.kept_of(name)[1]
+    text = replace(options.adapt(PRESETS[options.preset or "mean"]), dimensions=kept)
+    spec = EncoderSpec(name, name, "", "", text, "float32", kept or 0, server=options.server())
+    return encoder_for(spec).spec
+
+
+def encoder_for(spec: EncoderSpec) -> Any:
+    """What encodes texts here: a model that is loaded (``Encoder``), or a server that is asked (``Embedder``)."""
+    if spec.server:
+        from engine.retrieval.embedder import Embedder
+
+        return Embedder(spec)
+    from engine.retrieval.encoder import Encoder
+
+    return Encoder(spec)
 
 
 def queries(
@@ -50,9 +85,7 @@ def queries(
         spec: the encoder.
         on_progress: called with the number of queries done and the total.
     """
-    from engine.retrieval.encoder import Encoder
-
-    encoder = Encoder(spec)
+    encoder = encoder_for(spec)
     vectors = np.empty((len(texts), spec.dimensions), dtype=np.float32)
     on_progress(0, len(texts))
     for start in range(0, len(texts), SHARD):

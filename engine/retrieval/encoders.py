@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from engine.machine import device, model_code, model_files, model_loading
 from engine.machine.device import Dtype
-from engine.messages.checked import Checked
+from engine.machine.remote.api_settings import ApiSettings, ServerSettings
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.sources import bundled
@@ -83,12 +83,12 @@ PRESETS: dict[str, Preset] = {
 
 
 @dataclass(frozen=True)
-class EncoderOptions(Checked):
+class EncoderOptions(ServerSettings):
     """Which encoder is used, and how it encodes queries.
 
     Attributes:
-        encoder: A Hugging Face id in the local cache, a directory, or "bundled" (all-MiniLM-L6-v2);
-            MODEL@256 keeps the first 256 dimensions.
+        encoder: A Hugging Face id in the local cache, a directory, "bundled" (all-MiniLM-L6-v2), or
+            openai:MODEL, which a server is asked for; MODEL@256 keeps the first 256 dimensions.
         preset: How the encoder is used: contriever, e5, bge, minilm; mean or cls for any other. By
             default, what the model's sentence-transformers files specify.
         pooling: How vectors of tokens become one, instead of the preset's; lasttoken for most
@@ -113,8 +113,9 @@ class EncoderOptions(Checked):
 
     def adapt(self, preset: Preset) -> Preset:
         """The preset with what these options replace in it."""
-        prefix = preset.query_prefix if self.query_prefix is None else self.query_prefix
-        return replace(preset, pooling=self.pooling or preset.pooling, query_prefix=prefix)
+        names = ("pooling", "query_prefix", "passage_prefix")
+        given = {name: getattr(self, name, None) for name in names}
+        return replace(preset, **{name: one for name, one in given.items() if one is not None})
 
 
 @dataclass(frozen=True)
@@ -126,11 +127,6 @@ class PassageEncoderOptions(EncoderOptions):
     """
 
     passage_prefix: str | None = None
-
-    def adapt(self, preset: Preset) -> Preset:
-        """The preset with what these options replace in it."""
-        prefix = preset.passage_prefix if self.passage_prefix is None else self.passage_prefix
-        return replace(super().adapt(preset), passage_prefix=prefix)
 
 
 # cyclopts looks up the types of inherited fields in the subclass's module, so this class is here.
@@ -163,6 +159,7 @@ class EncoderSpec:
         memory: bytes that one actor may use; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
         batch_tokens: maximum of padded tokens in a batch; 0 means the device's default.
+        server: what is asked for the vectors in the place of a model on this machine.
     """
 
     name: str
@@ -176,6 +173,7 @@ class EncoderSpec:
     memory: int = 0
     threads: int = 0
     batch_tokens: int = 0
+    server: ApiSettings | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -216,6 +214,8 @@ def specify(
             plain tensors, it is not an encoder, nothing specifies how its vectors are pooled, or preset and files contradict each other.
     """
     name = options.encoder
+    for setting in options.server().changed():
+        raise InputError(f"`{setting}` with {name}, a model of this machine", "leave it out")
     path, source, kept = _locate(name)
     config = model_files.read_config(path, name)
     code = model_code.agreed_code(path, name, trusted=options.trust_remote_code)
@@ -266,6 +266,12 @@ def specify(
     return spec
 
 
+def kept_of(name: str) -> tuple[str, int | None]:
+    """The model of an encoder's name, and the dimensions that it says to keep, as in MODEL@256; None for all."""
+    found = None if Path(name).is_dir() else _KEEPS.fullmatch(name)
+    return (found[1], int(found[2])) if found else (name, None)
+
+
 def _preset(path: Path, options: EncoderOptions) -> Preset:
     """The preset that was chosen; without one, what the model's files or the pooling specify."""
     pooling = options.pooling
@@ -296,6 +302,8 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
     Raises:
         InputError: the model is not on this machine, or its files differ from those specified.
     """
+    if spec.server:
+        return spec
     here = bool(spec.path) and Path(spec.path).is_dir()
     path, _, kept = _locate(spec.path if here else spec.source)
     for differ, made_so in (
@@ -329,9 +337,7 @@ def digest(path: Path, layers: Sequence[str] = ()) -> str:
 def _locate(name: str) -> tuple[Path, str, int | None]:
     """The directory of a model, what finds it elsewhere, and the dimensions that its name says to keep."""
     require(f"encoder {name!r}", "local")
-    kept = None
-    if (found := _KEEPS.fullmatch(name)) and not Path(name).is_dir():
-        name, kept = found[1], int(found[2])
+    name, kept = kept_of(name)
     if name == BUNDLED:
         return bundled.encoder_directory(), name, kept
     if not name.strip() or "\0" in name:

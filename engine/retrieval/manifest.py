@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -177,13 +176,11 @@ def require_corpus(
         )
 
 
-def require_kind(manifest: Manifest, kinds: Iterable[Kind], directory: str | Path) -> None:
-    """Refuse an index that is not of one of these kinds.
+def require_kind(manifest: Manifest, kind: Kind, directory: str | Path) -> None:
+    """Refuse an index that is not of a kind.
 
     Raises:
-        InputError: it is of another kind.
+        InputError: it is of another one.
     """
-    if manifest.kind not in (allowed := tuple(kinds)):
-        raise InputError(
-            f"is a {manifest.kind} index", f"give a {' or '.join(allowed)} index", path=directory
-        )
+    if manifest.kind != kind:
+        raise InputError(f"is a {manifest.kind} index", f"give a {kind} index", path=directory)

@@ -8,9 +8,11 @@ import time
 
 import pytest
 
+from engine.machine.remote import limits
 from engine.retrieval import manifest
 from engine.sources.runs.read import read_run
 from tests.commands import erag
+from tests.reading.remote.server import Behaviour, Said, serving
 from tests.retrieval.tiny_encoder import save_tiny_encoder
 
 PASSAGES = [
@@ -69,6 +71,52 @@ def test_two_retrievers_and_their_fusion_from_the_command_line(files, tmp_path, 
     given = ["--run", out / "bm25.trec", "--run", out / "dense.trec", "--k", 2]
     assert erag("fuse", *given, "--out", tmp_path / "fused.trec") == 0
     assert read_run(tmp_path / "fused.trec").equals(runs["rrf"])
+
+
+def test_vectors_of_a_server_are_paid_for_once(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ERAG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-0123456789")
+    behaviour = Behaviour(lambda body: Said("no chat"), key="sk-secret-0123456789")
+    encoder = ["--encoder", "openai:small@6"]
+    with serving(behaviour) as url:
+        server = ["--base-url", url, "--price-in", 1, "--max-cost", 1]
+        assert index(files, "dense", *encoder, *server) == 0
+        # 3 words of the trial, twice, and 7 + 10 + 7 of the passages with their titles
+        assert "(6 dimensions, fp32)" in (printed := capsys.readouterr().out)
+        assert f"30 tokens for 3e-05 used of {url.split('/')[2]}\n" in printed
+        for tokens in (3 + 6 + 4 + 6, 3):  # the trial, and the queries once
+            limits.forget()
+            asked = len(behaviour.texts)
+            assert retrieve(files, tmp_path / "run.trec", "dense", more=["--base-url", url]) == 0
+            assert f"{tokens} tokens used of " in capsys.readouterr().out
+        assert len(behaviour.texts) == asked
+        assert read_run(tmp_path / "run.trec").filter(rank=1)["doc_id"].to_list()[:2] == ["a", "b"]
+        more = ["--ignore-identical-ids", "--approximate", ""]
+        assert index(files, "dense", *encoder, "--base-url", url, "--factory", "Flat") == 0
+        more += ["--base-url", url]
+        assert retrieve(files, tmp_path / "run.trec", "dense", more=more) == 0
+        assert "recall@2 of the exact lists 1.0000" in capsys.readouterr().out
+        assert len(behaviour.texts) == asked
+        behaviour.key = "another"
+        assert retrieve(files, tmp_path / "run.trec", "dense", more=["--base-url", url]) == 2
+        assert "check OPENAI_API_KEY, --base-url, the model" in capsys.readouterr().err
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"sk-secret" not in path.read_bytes()
+    for kind, more, said in (
+        (
+            "dense",
+            [*encoder, "--actors", 2, "--base-url", url],
+            "gives no vectors of 'openai:small@6'",
+        ),
+        ("dense", ["--max-tokens", 5], "--max-tokens with bundled, a model of this machine; leave"),
+        (
+            "dense",
+            [*encoder, "--memory", "2GiB"],
+            "--memory with openai:small@6, which a server runs",
+        ),
+    ):
+        assert index(files, kind, *more) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_options_named_like_commands_may_stand_in_a_yaml_file(indexed, tmp_path, capsys):

@@ -47,6 +47,10 @@ def spec(tiny):
     return specify(EncoderOptions(str(tiny), dtype="float32"), threads=1)
 
 
+def search(directory, queries, *, block=None, **options):
+    return dense.search(directory, queries, dense.SearchOptions(**options), block=block)
+
+
 def texts(count, seed, low=1, high=30):
     draw = random.Random(seed)
     return [
@@ -122,7 +126,7 @@ def assert_same_but_for_ties(run, reference, corpus, tolerance=1e-6):
 
 
 def test_the_same_lists_as_brute_force_over_sentence_transformers(index, tiny, corpus, queries):
-    run = dense.search(index, queries, k=K)
+    run = search(index, queries, k=K)
     assert run.columns == list(tables.RUNS)
     assert_same_but_for_ties(run, brute_force(tiny, corpus, queries, K), corpus)
 
@@ -145,9 +149,9 @@ def test_the_bundled_encoder_gives_sentence_transformers_vectors(tmp_path):
 
 def test_lists_are_the_same_for_any_size_of_blocks(index, corpus, queries):
     """Bit for bit, ids and scores, although BLAS adds in another order for every shape."""
-    whole = dense.search(index, queries, k=K)
+    whole = search(index, queries, k=K)
     for block in (1, 100, 200):
-        assert dense.search(index, queries, k=K, block=block).equals(whole)
+        assert search(index, queries, k=K, block=block).equals(whole)
 
 
 def test_lists_are_the_same_for_any_size_of_shards(index, corpus, queries, spec, tmp_path):
@@ -161,16 +165,16 @@ def test_lists_are_the_same_for_any_size_of_shards(index, corpus, queries, spec,
             vectors = np.stack([vector_of[doc_id] for doc_id in shard.doc_ids])
             yield encode.Encoded(shard.key, shard.doc_ids, vectors)
 
-    whole = dense.search(index, queries, k=K)
+    whole = search(index, queries, k=K)
     for size in (1, 37, 1000):
         build(corpus, tmp_path / "i", spec, step=300, shard=size, executor=copied)
         for block in (1, 90, 1000):
-            assert dense.search(tmp_path / "i", queries, k=K, block=block).equals(whole)
+            assert search(tmp_path / "i", queries, k=K, block=block).equals(whole)
 
 
 def test_equal_scores_are_ordered_by_document_id(index, corpus, queries):
     """The forty equal passages, with their titles: the best of the last query, in order of ids."""
-    best = dense.search(index, queries.tail(1), k=corpus.height)
+    best = search(index, queries.tail(1), k=corpus.height)
     assert best.height == corpus.height
     tied = best.group_by("score", maintain_order=True).agg(DOC_ID)
     assert tied[DOC_ID].list.len().max() > 3
@@ -178,7 +182,7 @@ def test_equal_scores_are_ordered_by_document_id(index, corpus, queries):
 
 
 def test_k_beyond_the_corpus_returns_all_passages(index, corpus, queries):
-    run = dense.search(index, queries, k=10_000)
+    run = search(index, queries, k=10_000)
     assert run.group_by(QUERY_ID).len()["len"].unique().to_list() == [corpus.height]
     assert run["rank"].max() == corpus.height
 
@@ -187,8 +191,8 @@ def test_half_precision_takes_half_the_space_and_finds_nearly_the_same(
     index, corpus, queries, spec, tmp_path
 ):
     build(corpus, tmp_path / "half", spec, shard=64, storage="fp16")
-    half = dense.search(tmp_path / "half", queries, k=K)
-    assert approximate.recall(half, dense.search(index, queries, k=K)) > 0.9
+    half = search(tmp_path / "half", queries, k=K)
+    assert approximate.recall(half, search(index, queries, k=K)) > 0.9
     block = next(dense.read_blocks(tmp_path / "half", manifest.read(tmp_path / "half")))
     assert np.array_equal(block.vectors, block.vectors.astype(np.float16).astype(np.float32))
 
@@ -196,15 +200,15 @@ def test_half_precision_takes_half_the_space_and_finds_nearly_the_same(
 @pytest.mark.parametrize("factory", ["IVF4,Flat", "HNSW16", "PQ8x4"])
 def test_approximate_search_by_a_factory_string(factory, corpus, queries, spec, tmp_path):
     build(corpus, tmp_path / "i", spec, shard=64, factory=factory)
-    exact = dense.search(tmp_path / "i", queries, k=K)
-    found = dense.search(tmp_path / "i", queries, k=K, parameters="")
+    exact = search(tmp_path / "i", queries, k=K)
+    found = search(tmp_path / "i", queries, k=K, approximate="")
     recall = approximate.recall(found, exact)
     assert 0.3 < recall <= 1
     if factory.startswith("IVF"):
-        all_cells = dense.search(tmp_path / "i", queries, k=K, parameters="nprobe=4")
+        all_cells = search(tmp_path / "i", queries, k=K, approximate="nprobe=4")
         assert np.abs(all_cells["score"] - exact["score"]).max() < 1e-5
         with pytest.raises(InputError, match="refuses the parameters"):
-            dense.search(tmp_path / "i", queries, k=K, parameters="nonsense=4")
+            search(tmp_path / "i", queries, k=K, approximate="nonsense=4")
 
 
 def test_factory_strings_are_checked_before_anything_is_encoded(corpus, spec, tmp_path):
@@ -238,12 +242,12 @@ def test_a_killed_build_resumes_and_encodes_no_shard_twice(corpus, queries, spec
     with pytest.raises(EncodeError):
         build(corpus, tmp_path / "i", spec, shard=64, executor=first)
     with pytest.raises(InputError, match="build was interrupted"):
-        dense.search(tmp_path / "i", queries, k=K)
+        search(tmp_path / "i", queries, k=K)
     build(corpus, tmp_path / "i", spec, shard=64, executor=second)
     assert len(first.keys) == 2
     assert len(second.keys) == 3  # five shards of 64 hold 300 passages
     assert not set(first.keys) & set(second.keys)
-    assert dense.search(tmp_path / "i", queries, k=K).equals(dense.search(index, queries, k=K))
+    assert search(tmp_path / "i", queries, k=K).equals(search(index, queries, k=K))
     build(corpus, tmp_path / "i", spec, shard=64, executor=never)
 
 
@@ -275,13 +279,13 @@ def test_another_encoder_is_refused(corpus, queries, tmp_path, spec, tiny):
     other = save_tiny_encoder(tmp_path / "encoder", seed=8)
     build(corpus, tmp_path / "i", specify(EncoderOptions(str(other), dtype="float32")), shard=64)
     moved = shutil.copytree(other, tmp_path / "moved")
-    there = dense.search(tmp_path / "i", queries, k=K, encoder=str(moved))
-    assert there.equals(dense.search(tmp_path / "i", queries, k=K))
+    there = search(tmp_path / "i", queries, k=K, encoder=str(moved))
+    assert there.equals(search(tmp_path / "i", queries, k=K))
     with pytest.raises(InputError, match="is not the encoder"):
-        dense.search(tmp_path / "i", queries, k=K, encoder=str(tiny))
+        search(tmp_path / "i", queries, k=K, encoder=str(tiny))
     save_tiny_encoder(other, seed=9)
     with pytest.raises(InputError, match="is not the encoder"):
-        dense.search(tmp_path / "i", queries, k=K)
+        search(tmp_path / "i", queries, k=K)
 
 
 def test_manifests_describe_an_index(index, corpus, tmp_path):
@@ -301,7 +305,7 @@ def test_a_broken_shard_is_named(corpus, queries, spec, tmp_path):
     file = sorted((tmp_path / "i" / "shards").iterdir())[0]
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(InputError, match=f"{file.name}: broken shard"):
-        dense.search(tmp_path / "i", queries, k=K)
+        search(tmp_path / "i", queries, k=K)
 
 
 def test_other_files_are_never_overwritten(corpus, spec, tmp_path):
@@ -338,7 +342,7 @@ def test_actors_on_ray_give_the_same_index_though_one_dies(
     made = build(corpus, tmp_path / "i", spec, shard=64, executor=on_ray(DyingActor))
     assert os.path.exists(os.path.join(os.environ["ERAG_CACHE"], "died"))
     assert made == manifest.read(index)
-    assert dense.search(tmp_path / "i", queries, k=K).equals(dense.search(index, queries, k=K))
+    assert search(tmp_path / "i", queries, k=K).equals(search(index, queries, k=K))
 
 
 class DeskKiller(distribute.EncoderActor):
@@ -354,7 +358,7 @@ class DeskKiller(distribute.EncoderActor):
 def test_a_lost_desk_loses_no_shard(ray_session, corpus, queries, spec, tmp_path):
     made = build(corpus, tmp_path / "i", spec, shard=32, executor=on_ray(DeskKiller))
     assert made == build(corpus, tmp_path / "undisturbed", spec, shard=32)
-    found, expected = (dense.search(tmp_path / name, queries, k=K) for name in ("i", "undisturbed"))
+    found, expected = (search(tmp_path / name, queries, k=K) for name in ("i", "undisturbed"))
     assert found.equals(expected)
 
 
@@ -382,7 +386,7 @@ def test_several_gpus_encode_and_search_on_actors_and_find_the_same(
     if actor is search_actors.Actor:
         made_up = search_actors.vectors_of
         monkeypatch.setattr(encoder.Encoder, "queries", lambda self, texts: made_up(texts))
-    whole = dense.search(index, queries, k=K, block=64)
+    whole = search(index, queries, k=K, block=64)
     asked = []
 
     def pool_for(spec, pieces, block_bytes):
@@ -394,14 +398,14 @@ def test_several_gpus_encode_and_search_on_actors_and_find_the_same(
     monkeypatch.setattr(search_on_ray, "SearchActor", actor)
     monkeypatch.setattr(encode, "queries", never)
     monkeypatch.setattr(flat, "on_cpu", never)
-    assert dense.search(index, queries, k=K, block=64).equals(whole)
+    assert search(index, queries, k=K, block=64).equals(whole)
     assert asked == [5]
 
 
 def test_one_piece_of_work_starts_no_actors(index, queries, monkeypatch):
     monkeypatch.setattr(device, "gpu_count", lambda: 2)
     monkeypatch.setattr(search_on_ray, "pool_for", never)
-    assert dense.search(index, queries, k=K).height == K * queries.height
+    assert search(index, queries, k=K).height == K * queries.height
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from engine.messages.errors import InputError
 from engine.retrieval import search
-from engine.retrieval.search import SearchOptions
+from engine.retrieval.dense import SearchOptions
 
 
 @pytest.mark.parametrize(

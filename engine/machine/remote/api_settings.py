@@ -1,19 +1,20 @@
-"""The settings of readers behind an API: server, rate and budget."""
+"""The settings of models behind an API: server, rate and budget."""
 
-from __future__ import annotations
+# Annotations are no strings here: the command line looks those of a base up where its subclasses are.
 
 import os
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from engine.messages.checked import Amount, Checked, Positive, Within
 from engine.messages.errors import InputError
+from engine.messages.extras import require
 
 Endpoint = Literal["chat", "completions"]
-# What the names of readers behind an API begin with.
+# What the names of models behind an API begin with.
 PREFIX = "openai:"
 # Where the openai client asks if nobody says.
 _DEFAULT_ADDRESS = "https://api.openai.com/v1"
@@ -21,53 +22,46 @@ KEY_VARIABLE, ADDRESS_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
 def is_api(name: str) -> bool:
-    """Whether a reader's name is that of a model behind an API."""
+    """Whether a name is that of a model behind an API."""
     return name.startswith(PREFIX)
 
 
 def model_of(name: str) -> str:
-    """The model that a reader's name asks a server for.
+    """The model that the name of a reader or an encoder asks a server for.
 
     Raises:
         InputError: it names none.
     """
     model = name.removeprefix(PREFIX).strip()
     if not model:
-        raise InputError(f"reader {name!r} names no model", f"write it like {PREFIX}MODEL")
+        raise InputError(f"{name!r} names no model", f"write it like {PREFIX}MODEL")
     return model
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApiSettings(Checked):
-    """The server that readers named openai:MODEL are asked of, and bounds on what is asked.
+class ServerSettings(Checked):
+    """The server that models named openai:MODEL are asked of, and bounds on what is asked.
 
     Attributes:
         base_url: Address of the server, as in http://localhost:8000/v1; by default the openai client's own:
             $OPENAI_BASE_URL, or the provider's.
         api_key_env: The environment variable that has the server's key.
-        batch_out: File for the requests of the reads that are missing, in OpenAI's batch format; nothing is
-            asked but the trial. Several files with numbers where one would be too large, or models differ.
-        batch_in: The answers to such files, as the provider gives them; nothing is asked but the trial.
-        endpoint: chat (a system message and a user message), or completions (a text to continue).
         concurrency: Most requests at a time.
         requests_per_minute: Most requests per minute; by default as many as the server takes.
         tokens_per_minute: Most tokens per minute, prompts and answers together.
         request_timeout: Seconds without a full answer after which a request is repeated.
-        max_tokens: Most tokens that the evaluation may use, prompts and answers together, as the server counts
-            them.
-        max_cost: Most that the evaluation may cost, by `price_in` and `price_out`, in their currency.
+        max_tokens: Most tokens that may be used in all, prompts and answers together, as the server counts them.
+        max_cost: Most that all of them may cost, by their prices, in the same currency.
         price_in: Price of a million tokens of prompts.
-        price_out: Price of a million tokens of answers.
 
     Raises:
         InputError: a value out of range, an address that is none, or a cost without prices.
     """
 
+    _prices: ClassVar[tuple[str, ...]] = ("price_in",)
+
     base_url: str | None = field(default=None, repr=False)  # it may hold credentials
     api_key_env: str = KEY_VARIABLE
-    batch_out: Path | None = None
-    batch_in: Path | tuple[Path, ...] = ()
-    endpoint: Endpoint = "chat"
     concurrency: Positive = 8
     requests_per_minute: Positive | None = None
     tokens_per_minute: Positive | None = None
@@ -75,7 +69,6 @@ class ApiSettings(Checked):
     max_tokens: Positive | None = None
     max_cost: Amount | None = None
     price_in: Amount | None = None
-    price_out: Amount | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,18 +77,42 @@ class ApiSettings(Checked):
                 "`api_key_env` is not the name of an environment variable",
                 "name the variable that has the key, as in OPENROUTER_API_KEY; the key itself is not given here",
             )
-        prices = {"price_in": self.price_in, "price_out": self.price_out}
-        lacking = [f"`{name}`" for name, price in prices.items() if price is None]
+        lacking = [f"`{name}`" for name in self._prices if getattr(self, name) is None]
         if self.max_cost is not None and lacking:
             raise InputError(
                 f"`max_cost` without {' and '.join(lacking)}",
                 "give the prices of a million tokens, or bound tokens with `max_tokens`",
             )
-        if len(lacking) == 1:
-            given = next(f"`{name}`" for name, price in prices.items() if price is not None)
+        if 0 < len(lacking) < len(self._prices):
+            given = next(f"`{name}`" for name in self._prices if f"`{name}`" not in lacking)
             raise InputError(f"{given} without {lacking[0]}", "give both prices")
         if self.base_url is not None:
-            self.require_address()
+            _refuse_address(self.base_url, "`base_url`")
+
+    def server(self) -> "ApiSettings":
+        """These settings alone, for requests that have no answer but vectors."""
+        given = {one.name: getattr(self, one.name) for one in fields(ServerSettings)}
+        return ApiSettings(**given, price_out=None if self.price_in is None else 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiSettings(ServerSettings):
+    """What is asked of readers named openai:MODEL, and of whom.
+
+    Attributes:
+        batch_out: File for the requests of the reads that are missing, in OpenAI's batch format; nothing is
+            asked but the trial. Several files with numbers where one would be too large, or models differ.
+        batch_in: The answers to such files, as the provider gives them; nothing is asked but the trial.
+        endpoint: chat (a system message and a user message), or completions (a text to continue).
+        price_out: Price of a million tokens of answers.
+    """
+
+    _prices: ClassVar[tuple[str, ...]] = ("price_in", "price_out")
+
+    batch_out: Path | None = None
+    batch_in: Path | tuple[Path, ...] = ()
+    endpoint: Endpoint = "chat"
+    price_out: Amount | None = None
 
     @property
     def address(self) -> str:
@@ -141,13 +158,20 @@ class ApiSettings(Checked):
             return None
         return (prompt_tokens * self.price_in + output_tokens * self.price_out) / 1e6
 
-    def require_address(self) -> None:
-        """Refuse an address that requests cannot go to; credentials in it are masked.
+    def require_server(self, what: str) -> None:
+        """Refuse a server that cannot be asked for ``what``, before it is; credentials in its address are masked.
 
         Raises:
-            InputError: it is none, or has something behind its path.
+            InputError: no address that requests can go to, no openai client, or no key where one is wanted.
         """
         _refuse_address(self.address, "`base_url`" if self.base_url else ADDRESS_VARIABLE)
+        require(what, "api")
+        named = self.api_key_env != KEY_VARIABLE
+        if (self.is_default or named) and not self.key:
+            raise InputError(
+                f"{self.api_key_env} is not set, and {self.host} wants a key",
+                "set it in the environment, or give `base_url` for a server of your own",
+            )
 
 
 def _refuse_address(address: str, what: str) -> None:

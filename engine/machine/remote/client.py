@@ -82,6 +82,7 @@ class Answer:
         usage: tokens, as the server reports them; None where it does not.
         finish: why the answer ended, in the protocol's words; empty where the server does not say.
         likeliest: log-probabilities of the likeliest first tokens, by their text; None where it gives none.
+        vectors: records of a vector and the place of its text, where these were asked for.
         tokens: of the answer, behind those of an echoed prompt, with log-probabilities or NaN; None for none.
         server: the fingerprint that the server gives of itself; empty for none.
         thought: what the model thought before, where the server tells it from the answer; else None.
@@ -96,6 +97,7 @@ class Answer:
     thought: str | None = None
     tokens: Sequence[tuple[str, float]] | None = None
     seconds: float | None = None
+    vectors: Sequence[Any] = ()
 
 
 class Client:
@@ -181,6 +183,7 @@ class Client:
     def _once(self, spec: ApiSpec, body: dict[str, Any]) -> Answer:
         chat = spec.endpoint == "chat"
         resource: Any = self._client.chat.completions if chat else self._client.completions
+        resource = self._client.embeddings if spec.embeds else resource
         create: Callable[..., Any] = resource.with_raw_response.create
         try:
             content = create(**body).http_response.content
@@ -199,6 +202,9 @@ class Client:
         shown = self._shown(content[:80].decode("utf-8", "replace"))
         try:
             parsed = json.loads(content, parse_int=_whole)
+            if spec.embeds:
+                used = _usage(parsed.get("usage"))
+                return Answer(None, used, "", None, "", vectors=list(parsed["data"]))
             return answer_of(parsed, chat=chat)
         except NO_ANSWER as error:
             # What was cut on its way may come whole the next time.

@@ -20,6 +20,9 @@ from engine.machine.remote.spec import ApiSpec
 _MINUTE = 60.0
 # Tokens of a byte of text before any server has said: of English about 4.5 bytes are a token.
 _TOKENS_OF_BYTE = 0.22
+# A text of so few tokens for a byte there is not: what goes beyond the bounds all the same is refused before
+# anything is asked.
+FEWEST_TOKENS = 0.125
 # Longest sleep at once: somebody else may have changed what is waited for.
 _NAP = 1.0
 
@@ -188,7 +191,7 @@ class Limits:
             expected = expected.plus(one.expected)
         if bound := self._bound_passed(self.spent.plus(expected)):
             if not self._open:
-                raise StoppedAskingError(f"{self._used()} are used, and {bound}", "raise it")
+                raise StoppedAskingError(f"{self.used()} are used, and {bound}", "raise it")
             return _NAP / 20  # those under way may take less than they could
         now = self._clock()
         while self._recent and self._recent[0].at <= now - _MINUTE:
@@ -220,7 +223,8 @@ class Limits:
             return f"`max_cost` is {most_cost:g}"
         return ""
 
-    def _used(self) -> str:
+    def used(self) -> str:
+        """Tokens, and their price, in words."""
         cost = self.settings.cost(self.spent.prompt, self.spent.output)
         price = "" if cost is None else f" for {cost:.4g}"
         return f"{self.spent.total:,} tokens{price}"

@@ -18,6 +18,7 @@ class ApiSpec:
         settings: the server, and bounds on what it is asked.
         system: the system message of a chat; empty for none.
         parameters: what is sent beside model and messages (JSON).
+        embeds: whether vectors are asked for, of texts that are given as a list in JSON.
         server: the fingerprint that the server gave of itself; empty where it gives none.
         refused: parameters that the server does not take, and that are not sent.
         opened: whether answers hold the end of a thought, and not its beginning, which the server's template writes.
@@ -27,6 +28,7 @@ class ApiSpec:
     settings: ApiSettings
     system: str
     parameters: str
+    embeds: bool = False
     server: str = ""
     refused: tuple[str, ...] = ()
     opened: bool = False
@@ -63,6 +65,8 @@ class ApiSpec:
     def body(self, text: str) -> dict[str, Any]:
         """What is sent for a prompt."""
         sent = {"model": self.model, **self.sent}
+        if self.embeds:
+            return sent | {"input": json.loads(text)}
         if self.endpoint == "completions":
             return sent | {"prompt": text}
         messages = [{"role": "system", "content": self.system}] if self.system else []

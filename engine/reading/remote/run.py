@@ -18,7 +18,7 @@ import polars as pl
 
 from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.client import Client
-from engine.machine.remote.limits import Limits, StoppedAskingError, limits_of
+from engine.machine.remote.limits import FEWEST_TOKENS, Limits, StoppedAskingError, limits_of
 from engine.messages.errors import InputError, ReadError
 from engine.reading.execute import UnitResult, refuse_alike
 from engine.reading.plan import INPUTS, Unit
@@ -27,9 +27,6 @@ from engine.reading.remote.reader import ApiReader, Done
 
 # Reads that are handed on together. As many more may be lost where a process is killed.
 PIECE = 16
-# A text of so few tokens for a byte there is not: what goes beyond the bounds all the same is refused before
-# anything is asked.
-_FEWEST_TOKENS = 0.125
 # Reads that fail one after the other, for each request under way, before the server is taken to be gone.
 _GONE = 3
 # Reads whose tokens a server has counted before those of all prompts are foreseen: the longest come first.
@@ -106,7 +103,7 @@ class Requests:
         ]
         work = _JobRequests(plan, readers, limits, settings, self._job)
         try:
-            limits.refuse_beyond(work.prepare(_pieces(units, self._piece)), rate=_FEWEST_TOKENS)
+            limits.refuse_beyond(work.prepare(_pieces(units, self._piece)), rate=FEWEST_TOKENS)
         except StoppedAskingError as stop:
             if self._job.proven:
                 raise ReadError(f"{stop}; every finished LLM call is cached") from None

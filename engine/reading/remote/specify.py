@@ -8,11 +8,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from engine.machine.remote.api_settings import KEY_VARIABLE, ApiSettings, model_of
+from engine.machine.remote.api_settings import ApiSettings, model_of
 from engine.machine.remote.limits import StoppedAskingError, Usage, limits_of
 from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import InputError, ReadError
-from engine.messages.extras import require
 from engine.reading.answers import ROOM, Rule
 from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
@@ -57,7 +56,13 @@ def specify_api(
         ReadError: the server does not answer.
     """
     model = model_of(name)
-    _refuse_before_asking(name, settings, augmentation, asked=tried)
+    if augmentation == "fid":
+        raise InputError(
+            f"reader {name!r} is behind an API and cannot do Fusion-in-Decoder",
+            "use `augmentation` in-prompt, or a T5 reader",
+        )
+    if tried:
+        settings.require_server(f"reader {name!r}")
     template = read_template(prompt or _STYLES[settings.endpoint], task)
     _refuse_template(template, name, settings)
     made = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
@@ -92,26 +97,6 @@ def specify_api(
         api=api,
     )
     return spec, made
-
-
-def _refuse_before_asking(
-    name: str, settings: ApiSettings, augmentation: Augmentation, *, asked: bool
-) -> None:
-    if augmentation == "fid":
-        raise InputError(
-            f"reader {name!r} is behind an API and cannot do Fusion-in-Decoder",
-            "use `augmentation` in-prompt, or a T5 reader",
-        )
-    if not asked:
-        return
-    settings.require_address()
-    require(f"reader {name!r}", "api")
-    named = settings.api_key_env != KEY_VARIABLE
-    if (settings.is_default or named) and not settings.key:
-        raise InputError(
-            f"{settings.api_key_env} is not set, and {settings.host} wants a key",
-            "set it in the environment, or give `base_url` for a server of your own",
-        )
 
 
 def _refuse_template(template: Template, name: str, settings: ApiSettings) -> None:

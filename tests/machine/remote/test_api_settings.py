@@ -59,7 +59,7 @@ def test_without_an_address_it_is_that_of_the_client(monkeypatch):
     assert ApiSettings(base_url="http://there/v1").host == "there"
     monkeypatch.setenv("OPENAI_BASE_URL", "here")
     with pytest.raises(InputError, match="OPENAI_BASE_URL is here"):
-        ApiSettings().require_address()
+        ApiSettings().require_server("it")
 
 
 def test_the_clients_own_default_is_this_one(monkeypatch):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
 import math
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -42,6 +45,9 @@ class Behaviour:
         fault: what goes wrong with the n-th request (from 0), if anything; or a function that answers it.
         refuse: a message with which a body is refused (status 400), or None.
         fingerprint: of the server, for the n-th request.
+        embed: gives the vector of a text.
+        most_texts: texts that are taken together.
+        given: changes the records of vectors before they are sent.
         retry_after: seconds that a 429 asks to wait.
         slow: seconds that a slow answer takes.
         usage: whether tokens are reported.
@@ -56,6 +62,9 @@ class Behaviour:
     fault: Callable[[int], Any] = lambda number: None
     refuse: Callable[[dict[str, Any]], str | None] = lambda body: None
     fingerprint: Callable[[int], str | None] = lambda number: "fp-1"
+    embed: Callable[[str], list[float]] = lambda text: vector_of(text)
+    most_texts: int = 2048
+    given: Callable[[list[dict[str, Any]]], Any] = lambda records: records
     retry_after: float = 0.05
     slow: float = 1.0
     usage: bool = True
@@ -72,6 +81,12 @@ class Behaviour:
     def prompts(self) -> list[str]:
         """What users asked in the requests that were answered, without those that only try the server."""
         return [text for text in map(prompt_of, self.answered) if text != "Reply with OK."]
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts whose vectors were given, without that which only tries the server."""
+        asked = [text for body in self.answered for text in body.get("input", ())]
+        return [text for text in asked if text != "What is retrieval?"]
 
 
 def prompt_of(body: Mapping[str, Any]) -> str:
@@ -161,8 +176,12 @@ class _Handler(BaseHTTPRequestHandler):
                 time.sleep(to.slow)
                 self.close_connection = True
                 return None
-        said = to.say(body)
-        content = answer(body, said, to.fingerprint(number), usage=to.usage)
+        if "input" in body:
+            if len(body["input"]) > to.most_texts or not all(body["input"]):
+                return self._send(400, {"error": {"message": "too many inputs, or an empty one"}})
+            content = embedded(body, to)
+        else:
+            content = answer(body, to.say(body), to.fingerprint(number), usage=to.usage)
         with to.lock:
             to.answered.append(body)
         return self._send(200, content)
@@ -180,6 +199,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Tests read what the behaviour saw."""
+
+
+def vector_of(text: str, size: int = 8) -> list[float]:
+    """A vector of length 1 that depends on the words of a text, of which texts that share many have alike ones."""
+    total = [0.0] * size
+    for word in text.lower().split():
+        for place, byte in enumerate(hashlib.sha256(word.encode()).digest()[:size]):
+            total[place] += byte / 127.5 - 1
+    length = math.hypot(*total) or 1.0
+    return [number / length for number in total]
+
+
+def embedded(body: Mapping[str, Any], to: Behaviour) -> dict[str, Any]:
+    """The body of an answer with vectors, as bytes where that is asked for; their order is not that of the texts."""
+    records = []
+    for place, text in enumerate(body["input"]):
+        vector: Any = to.embed(text)[: body.get("dimensions")]
+        if body.get("encoding_format") == "base64":
+            vector = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+        records.append({"object": "embedding", "index": place, "embedding": vector})
+    content: dict[str, Any] = {"object": "list", "data": to.given(records[::-1])}
+    if to.usage:
+        content["usage"] = {"prompt_tokens": sum(len(text.split()) for text in body["input"])}
+    return content
 
 
 def answer(

@@ -1,0 +1,163 @@
+"""An encoder that a server runs: many texts in a request, many requests at a time, and each text asked for once.
+
+What came is kept in a file of the cache, so that no vector is paid for twice, whichever index or search needs it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.machine.model_files import cache_directory
+from engine.machine.remote.api_settings import model_of
+from engine.machine.remote.client import NO_ANSWER, Client, RefusedError, UnansweredError
+from engine.machine.remote.limits import FEWEST_TOKENS, StoppedAskingError, limits_of
+from engine.machine.remote.spec import ApiSpec
+from engine.messages.errors import EncodeError, InputError
+from engine.messages.wording import counted, quoted
+from engine.retrieval.encoders import EncoderSpec, kept_of
+
+Vectors = npt.NDArray[np.float32]
+
+# Texts of a request, of which OpenAI takes 2,048 with 300,000 tokens: an answer to so few fits into what is taken of
+# one, whatever their dimensions and format. What a server does not take together is asked for in halves.
+_MOST_TEXTS = 128
+# What a server is asked first, and how far apart the vectors of one model may be, by their length: rounding does 0.01.
+_TRIAL, _ALIKE = "What is retrieval?", 0.1
+_KEPT = "every vector that came is kept: run the same command again to go on from there"
+
+
+class Embedder:
+    """Gives the vectors of texts, as ``Encoder`` does, from a server and from what it gave before.
+
+    Raises:
+        InputError: the server does not take the key, the model, the dimensions or a text, or has another model than
+            before; the file of what it gave cannot be used.
+        EncodeError: what it gives are no vectors, or nothing more can be asked.
+    """
+
+    def __init__(self, spec: EncoderSpec) -> None:
+        server = spec.server
+        assert server
+        server.require_server(f"encoder {spec.name!r}")
+        self._host, self._limits = server.host, limits_of(server)
+        self._client = Client(server, self._limits)
+        kept = {"dimensions": spec.text.dimensions} if spec.text.dimensions else {}
+        sent = json.dumps({"encoding_format": "base64"} | kept)
+        model = model_of(kept_of(spec.source)[0])
+        self._api = ApiSpec(model=model, settings=server, system="", parameters=sent, embeds=True)
+        self.spec = spec
+        try:
+            trial = self._given([_TRIAL], calibrates=False)
+        except (RefusedError, StoppedAskingError, UnansweredError) as error:
+            raise InputError(
+                f"{self._host} gives no vectors of {spec.name!r} ({getattr(error, 'problem', error)})",
+                f"check {server.api_key_env}, `base_url`, the model, and the dimensions behind @",
+            ) from None
+        identity = json.dumps([self._host, model, trial.shape[1]])
+        digest = hashlib.sha256(identity.encode()).hexdigest()
+        self._path = cache_directory() / "vectors" / f"{digest[:32]}.sqlite"
+        former = np.frombuffer(self._keep([_TRIAL], trial)[_key(_TRIAL)], np.float32)
+        other = np.linalg.norm(former - trial[0]) > _ALIKE * np.linalg.norm(former)
+        if other or spec.digest not in ("", digest):
+            raise InputError(
+                f"{self._host} has another model {spec.name!r} than the one that made the vectors",
+                f"ask the same server, or {f'delete {self._path} and ' * bool(other)}build the index again",
+            )
+        self.spec = replace(spec, digest=digest, dimensions=trial.shape[1])
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """The vectors of queries, with the prefix added; (texts, dimensions)."""
+        return self.encode([self.spec.text.query_prefix + text for text in texts])
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """The vectors of texts that already have their prefix; (texts, dimensions), in their order."""
+        found = self._find([*map(_key, texts)])
+        lacking = list({text: None for text in texts if _key(text) not in found})
+        batches = [lacking[i : i + _MOST_TEXTS] for i in range(0, len(lacking), _MOST_TEXTS)]
+        threads = ThreadPoolExecutor(self._limits.settings.concurrency)
+        try:
+            self._limits.refuse_beyond(len("".join(lacking).encode()), rate=FEWEST_TOKENS)
+            for future in [threads.submit(self._fetch, batch) for batch in batches]:
+                found.update(future.result())
+        except (StoppedAskingError, UnansweredError) as error:
+            raise EncodeError(f"{error}; {_KEPT}") from None
+        finally:
+            if len(found) < len({*texts}):
+                self._limits.end()  # nobody makes a request again; what is under way is paid for
+            threads.shutdown(cancel_futures=True)
+        numbers = np.frombuffer(b"".join([found[_key(text)] for text in texts]), np.float32)
+        return numbers.reshape(len(texts), self.spec.dimensions)
+
+    def _fetch(self, texts: list[str]) -> dict[bytes, bytes]:
+        """Ask for vectors and keep them; in halves where the server does not take all texts together."""
+        try:
+            return self._keep(texts, self._given(texts))
+        except RefusedError as error:
+            if len(texts) == 1:
+                problem = f"{self._host} does not take the text {quoted(texts[0][:80])} ({error})"
+                raise InputError(problem, f"shorten it, or leave it out; {_KEPT}") from None
+        half = len(texts) // 2
+        return self._fetch(texts[:half]) | self._fetch(texts[half:])
+
+    def _given(self, texts: Sequence[str], *, calibrates: bool = True) -> Vectors:
+        """The vectors of texts as the server gives them, in the order of the texts."""
+        given = self._client.ask(self._api, json.dumps(texts), 0, calibrates=calibrates).vectors
+        try:
+            by_place = {one["index"]: _numbers(one["embedding"]) for one in given}
+            vectors = np.stack([by_place.pop(place) for place in range(len(texts))])
+            if by_place or not np.isfinite(vectors).all():
+                raise ValueError("too many, or numbers that are not finite")
+            if vectors.shape != (len(texts), size := self.spec.dimensions or vectors.shape[1]):
+                raise ValueError(f"dimensions {vectors.shape[1:]} instead of {size}")
+        except NO_ANSWER as error:
+            what = f"{counted(len(given), 'vector[|s]')} for {counted(len(texts), 'text[|s]')}"
+            reason = f"{type(error).__name__}: {error}"[:200]
+            problem = f"{self._host} gives {what} that cannot be used ({reason})"
+            raise EncodeError(f"{problem}; {_KEPT}") from None
+        return vectors
+
+    def _find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The vectors of those of some thousand keys that are kept, by key."""
+        marks = ", ".join("?" * len(keys))
+        with self._opened() as file:
+            return dict(file.execute(f"SELECT * FROM vectors WHERE key IN ({marks})", keys))
+
+    def _keep(self, texts: Sequence[str], vectors: Vectors) -> dict[bytes, bytes]:
+        """Keep the vectors of texts, all or none; those that are kept now, by key."""
+        rows = [(_key(text), row.tobytes()) for text, row in zip(texts, vectors, strict=True)]
+        with self._opened() as file:
+            file.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
+        return self._find([key for key, _ in rows])
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.closing(sqlite3.connect(self._path, timeout=60)) as file, file:
+                table = "vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL)"
+                file.execute(f"CREATE TABLE IF NOT EXISTS {table}")
+                yield file
+        except (sqlite3.Error, OSError) as error:
+            remedy = "make room, delete it, or name another folder in ERAG_CACHE"
+            raise InputError(f"cannot be used ({error})", remedy, path=self._path) from None
+
+
+def _key(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:16]
+
+
+def _numbers(given: str | list[float]) -> Vectors:
+    """A vector, as bytes in base64 or as a list."""
+    if isinstance(given, str):
+        return np.frombuffer(base64.b64decode(given, validate=True), "<f4")
+    return np.array(given, dtype=np.float32)
