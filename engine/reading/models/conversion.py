@@ -8,6 +8,7 @@ its blocks, so that their weights carry other names, and which saves no tokenize
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import re
@@ -54,7 +55,7 @@ _WRAPPED_BLOCK = re.compile(r"^encoder\.block\.(\d+)\.module\.")
 def convert_gguf(source: Path, target: Path) -> None:
     """Write a GGUF file's model, de-quantized to bf16, and its tokenizer into the directory ``target``.
 
-    It takes 10 s for 135M parameters, loading the result under 2 s. The tokenizer adds the
+    It takes 6 s for 135M parameters, loading the result under 2 s. The tokenizer adds the
     begin and end tokens that llama.cpp adds (``_added``): transformers does not read these flags.
 
     Raises:
@@ -104,8 +105,9 @@ def convert_gguf(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _parsed_once(source: Path) -> Iterator[GGUFReader]:
-    """Have transformers share one parsed header of a file: it parses it for the configuration, the weights and the
-    tokenizer alike, which takes a vocabulary of 49,000 tokens 2 s each.
+    """Have transformers share one parsed header of a file, and one map of its tensors' names: it parses the header for
+    the configuration, the weights and the tokenizer alike, which takes a vocabulary of 49,000 tokens 2 s each,
+    and makes the map for each of a model's modules, which takes 30 layers 4 s.
     """
     import gguf
 
@@ -115,8 +117,12 @@ def _parsed_once(source: Path) -> Iterator[GGUFReader]:
     def shared(path: Any, *arguments: Any, **options: Any) -> GGUFReader:
         return header if Path(path) == source else parse(path, *arguments, **options)
 
-    # transformers takes it from the package at each call.
-    with patch.object(gguf, "GGUFReader", shared):
+    # transformers takes both from the package at each call.
+    names = functools.cache(gguf.get_tensor_name_map)
+    with (
+        patch.object(gguf, "GGUFReader", shared),
+        patch.object(gguf, "get_tensor_name_map", names),
+    ):
         yield header
 
 

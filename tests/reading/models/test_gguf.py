@@ -120,10 +120,13 @@ def test_a_file_is_parsed_once_for_its_configuration_weights_and_tokenizer(tmp_p
             parsed.append(path)
             super().__init__(path, *arguments)
 
+    name_map, mapped = gguf.get_tensor_name_map, []
     monkeypatch.setattr(gguf, "GGUFReader", Counted)
+    monkeypatch.setattr(gguf, "get_tensor_name_map", lambda *a: mapped.append(a) or name_map(*a))
     file = save_gguf(tmp_path / "m.gguf")
     conversion.convert_gguf(file, tmp_path)
     assert parsed == [file]
+    assert len(mapped) == 1  # of all modules of the model
     assert gguf.GGUFReader is Counted
 
 
