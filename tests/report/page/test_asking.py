@@ -12,6 +12,7 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.messages.errors import InputError
 from engine.report.findings import read_findings
 from engine.report.page.asking import write_ask_page
+from engine.sources.runs.preferences import read_preferences
 from tests.commands import erag
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -329,6 +330,25 @@ def test_answers_with_criteria_where_the_browser_keeps_nothing(files, tmp_path, 
     strata = {line["drawn"]["stratum"] for line in lines}
     assert strata == {"bm25", "dense"}
     assert found["answers correct"]["difference"] == pytest.approx(6 / 24 - 12 / 24)
+
+
+def test_runs_that_give_the_same_are_one_side(files, tmp_path, opened):
+    text = (files / "dense.trec").read_text().replace(" dense\n", " twin\n")
+    (tmp_path / "twin.trec").write_text(text)
+    assert ask(files, tmp_path / "t.html", "--run", tmp_path / "twin.trec", "-n", 3) == 0
+    opened.goto((tmp_path / "t.html").as_uri())
+    assert opened.locator(".side").count() == 2
+    assert not opened.locator("#third").is_visible()
+    for _ in range(3):
+        opened.keyboard.press(str(best_side(opened, "Passage 1")))
+    for line in saved(opened, tmp_path / "p.jsonl", lambda: opened.keyboard.press("s")):
+        one = line["query_id"]
+        sides = dict(zip(line["shown"], line["runs"], strict=True))
+        assert sides[f"{one}-bm25"] == ["bm25"]
+        assert sorted(sides[f"{one}-dense"]) == ["dense", "twin"]
+        assert line["drawn"]["probability"] == pytest.approx(3 / 18)
+    rows = read_preferences(tmp_path / "p.jsonl")
+    assert set(rows.filter(run="dense", run_b="twin")["value"]) == {0}
 
 
 @pytest.mark.parametrize("results", [None, "answers"])
