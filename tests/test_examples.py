@@ -51,6 +51,14 @@ def test_asking(run, capsys, monkeypatch):
     assert "people prefer capitals to names by 0.83 [" in capsys.readouterr().out
 
 
+def test_api_embeddings(run):
+    names = run("api_embeddings")
+    assert names["run"].select("query_id", "doc_id").rows() == [("a", "1"), ("b", "3")]
+    # Six requests tried the server, with the same text; passages and queries were sent once.
+    assert len(names["asked"]) == 6 + 3 + 2
+    assert len(set(names["asked"])) == 1 + 3 + 2
+
+
 def test_own_llm_and_metric(run):
     names = run("own_llm_and_metric")
     labels = names["result"].labels.filter(annotator="erag").sort("query_id", "doc_id")
