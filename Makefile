@@ -136,7 +136,7 @@ test-faults: $(VENV)/.installed-cluster
 	$(BIN)/python -m pytest -m faults
 
 # Installs the engine from a package index into environments of their own, alone and beside MLflow, LangChain,
-# LlamaIndex and Haystack. One alone: make test-integrations ONLY=core
+# LlamaIndex, Haystack and sentence-transformers. One alone: make test-integrations ONLY=core
 test-integrations: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m integrations tests/integrations $(if $(ONLY),-k '$(ONLY)')
 

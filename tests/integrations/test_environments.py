@@ -23,6 +23,7 @@ ENVIRONMENTS = {
     "langchain_store": ("", ("langchain-core",), None),
     "llama_index_index": ("", ("llama-index-core",), None),
     "haystack_pipeline": ("", ("haystack-ai",), None),
+    "embedding_models": ("[local]", ("sentence-transformers", "pytest"), None),
 }
 
 
