@@ -118,7 +118,7 @@ def report(found: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
     full = options["full"]
     for each in across.all_grids(both) if full else [across.grid(both, primary=True)]:
         console.print(terminal_table(each))
-    for line in across.missing_cells(both):
+    for line in across.missing_cells(both if full else both.primary_only()):
         console.print_line(f"note: {line}")
     for note in across.notes(both):
         console.print_line(with_options(f"note: {note}"))

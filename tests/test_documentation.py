@@ -255,6 +255,12 @@ def place(tmp_path_factory):
     dump = f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n{pages}</mediawiki>'
     (folder / "wikipedia.xml.bz2").write_bytes(bz2.compress(dump.encode()))
     (folder / "options.yaml").write_text("reader: ./my-llm\nmetric: em\nk: 10\nend-to-end: on\n")
+    (folder / "claims.jsonl").write_text(
+        re.sub(r'"answer": "[^"]*"', '"answer": "SUPPORTS"', questions)
+    )
+    own = {"nq": "queries: nq.jsonl\n", "claims": "queries: claims.jsonl\ntask: claims\nmetric: accuracy\n"}  # fmt: skip
+    for name, options in own.items():
+        (folder / f"{name}.yaml").write_text(f"corpus: passages.jsonl\nrun: mine.trec\n{options}")
     (folder / "answers.jsonl").touch()  # commands before have stored what is asked
     (folder / "my_llm.py").write_text(
         "def ask(prompts):\n    return ['Oranjestad' for _ in prompts]\n\n"

@@ -9,12 +9,13 @@ import pytest
 
 from benchmarks import table_one
 from benchmarks.tasks import make
-from benchmarks.tasks.retrieve import drawn
+from benchmarks.tasks.retrieve import late
 from benchmarks.tasks.sentences import facts, is_alone
 from engine import tables
 from engine.evaluation.settings import Settings
 from engine.report import across_data_sets as across
 from engine.sources.articles.article import Article
+from tests.conftest import make_run
 
 PLACES = ("Aruba", "Angola", "Albania", "Algeria", "Andorra", "Alaska")
 PEOPLE = ("Vera Lund", "Omar Diaz", "Nils Holm", "Rosa Prat", "Ivan Petrov", "Lena Voss")
@@ -87,10 +88,12 @@ def test_sentences_that_lean_on_others_are_left_out():
     assert facts([Article("1", "Alabama", text)]) == []
 
 
-def test_the_bad_run_is_drawn_by_the_query():
-    one = drawn(["a", "b", "c", "d"], ["q1", "q2"], k=3)
-    assert one.equals(pl.concat([drawn(["a", "b", "c", "d"], [q], k=3) for q in ("q1", "q2")]))
-    assert one.group_by("query_id").agg(pl.col("doc_id").n_unique())["doc_id"].to_list() == [3, 3]
+def test_the_bad_run_has_the_late_ranks_of_another():
+    run = make_run([(q, f"d{rank}", rank) for q in ("q1", "q2") for rank in range(1, 31)])
+    found = late(run, k=2)
+    assert found.select("query_id", "doc_id", "rank", "run").rows() == [
+        (q, doc_id, rank, "late") for q in ("q1", "q2") for rank, doc_id in ((1, "d21"), (2, "d22"))
+    ]
 
 
 def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
