@@ -69,7 +69,7 @@ READERS: Mapping[str, Mapping[str, Any]] = {
 }
 # The paper's order: eRAG first. It has no order of the others that holds for all tasks.
 FIRST = "erag"
-BOOTSTRAP = Bootstrap(resamples=4000)
+BOOTSTRAP = Bootstrap(resamples=2000)
 
 
 @dataclass(frozen=True)
@@ -208,18 +208,24 @@ def cells(folder: Path) -> Iterator[across.Cell]:
         )
         undefined = pl.DataFrame(one.undefined, schema=tables.UNDEFINED, orient="row")
         ranked = scores.filter(~is_whole)
-        statistics = analyse(
-            ranked, whole.select(list(tables.DOWNSTREAM)), BOOTSTRAP, undefined=undefined
+        primary = primary_measures(ranked.select(ANNOTATOR, MEASURE).iter_rows())
+        # Run by run: runs are not compared here, which would take most of the time.
+        found = [
+            analyse(
+                ranked.filter(run=run),
+                whole.filter(run=run).select(list(tables.DOWNSTREAM)),
+                BOOTSTRAP,
+                undefined=undefined,
+            )
+            for run in scores[RUN].unique(maintain_order=True)
+        ]
+        correlations, comparisons = (
+            pl.concat(getattr(each, name) for each in found)
+            for name in ("correlations", "comparisons")
         )
+        task, n = TASKS[one.task].reader.task, one.queries
         yield across.Cell(
-            one.task,
-            one.reader,
-            one.augmentation,
-            TASKS[one.task].reader.task,
-            one.queries,
-            primary_measures(ranked.select(ANNOTATOR, MEASURE).iter_rows()),
-            statistics.correlations,
-            statistics.comparisons,
+            one.task, one.reader, one.augmentation, task, n, primary, correlations, comparisons
         )
 
 

@@ -12,7 +12,7 @@ from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.fusion import reciprocal_rank
 from engine.tables import RANK, RUN
 
-# Passages of each list that are fused; and where the bad run begins: late, but where the reader still finds some answers.
+# Passages of each list that are fused; and where the bad run begins: late, so that few answers are found.
 _FUSED = 100
 LATE = 21
 
