@@ -59,11 +59,10 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
                     f"`failed_reads` {settings[0].running.failed_reads} with `{name}`, whose missing answers would count",
                     "leave it out until all answers are there",
                 )
-    lazy = any(one.running.lazy for one in settings)
-    until = any(one.bootstrap.until for one in settings)
-    if (lazy or until) and settings[0].api.is_batch:
+    name = next((one.in_rounds for one in settings if one.in_rounds), "")
+    if name and settings[0].api.is_batch:
         raise InputError(
-            f"`{'lazy' if lazy else 'until'}` with `batch_out` or `batch_in`: each round would be a file",
+            f"`{name}` with `batch_out` or `batch_in`: each round would be a file",
             "leave one of them out",
         )
     if settings and settings[0].running.certify and settings[0].api.is_batch:

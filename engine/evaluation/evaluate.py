@@ -30,7 +30,7 @@ from engine.evaluation.perturbed import merge_perturbed
 from engine.evaluation.prepare import Prepared, prepare, with_share
 from engine.evaluation.read_jobs import Job, Reading, asks_of, specify_jobs, tell_engines
 from engine.evaluation.repeatability import check_repeatability
-from engine.evaluation.rounds import read_until_decided
+from engine.evaluation.rounds import read_to_width, read_until_decided
 from engine.evaluation.score import merge, names_of_concluded
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
@@ -109,6 +109,7 @@ def evaluate_shards(
     start = time.perf_counter()
     begin(conditions)
     until = conditions[0].bootstrap.until
+    in_rounds = until or conditions[0].bootstrap.width
     if shards.edited and (until or conditions[0].running.lazy):
         name = "until" if until else "lazy"
         raise InputError(f"`{name}` with edits, which count all passages", "leave one of them out")
@@ -124,14 +125,15 @@ def evaluate_shards(
     whole_sha256 = inputs_sha256(work.prepared[0].inputs) if until and work.prepared else {}
     with _alone(work), _forgotten(work):
         unfinished = set().union(*(parts.unfinished(shards.shards) for parts in work.parts))
-        if left := [shard.number for shard in shards.shards if until or shard.number in unfinished]:
+        if left := [s.number for s in shards.shards if in_rounds or s.number in unfinished]:
             if not work.prepared:
                 for settings in drawn:
                     refuse_early(shards, settings)
             context.on_known(SoFar(work, passes))
             tell_engines(work.jobs, conditions[0].running.pool(), context.on_event)
-            if until:
-                work, noted = read_until_decided(work, passes, context)
+            if in_rounds:
+                read_some = read_until_decided if until else read_to_width
+                work, noted = read_some(work, passes, context)
             else:
                 read_and_score(work, left, passes, context)
         certificates = check_repeatability(work, passes, context.executor)

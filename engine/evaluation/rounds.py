@@ -1,8 +1,10 @@
-"""Read queries in rounds until it is decided which runs lead, in an order that does not depend on their scores.
+"""Read in rounds, in an order that does not depend on scores: until the runs are told apart, or a mean is known so well.
 
 A round evaluates the first queries of the order, labels and lists together, as any evaluation is; what was read
 before is in the store. Verdicts hold at any time of stopping (``statistics.until``), so that the rounds may end as
 soon as every pair of runs is decided. How many queries a round has follows from how many seem to be needed.
+
+To reach a width, the first rounds show how well labels foretell lists, and so how many are needed, with the labels of all.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from engine.evaluation.shards import FirstQueries
 from engine.evaluation.workload import Workload
 from engine.messages.notes import Note, count_note
 from engine.ranking.measures import largest_value, parse_measure
-from engine.statistics.runs import RunScores, comparer, place_of, unit
+from engine.statistics.runs import RunScores, comparer, drawn_share, place_of, unit
+from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, compared, half_width, next_lists
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID
 
-# Code of the note on queries that the verdict did without.
-STOPPED = "queries_not_read"
-# Queries of the first round; how much larger the next one is at least and at most.
-FIRST_ROUND, _LEAST, _MOST = 32, 1.25, 2.0
+# Codes of the notes on queries that the verdict did without, and on the width.
+STOPPED, REACHED = "queries_not_read", "width_reached"
+# Queries of the first round; how much larger the next one is at least and at most. Lists of the first round to a width.
+FIRST_ROUND, _LEAST, _MOST, FIRST_LISTS = 32, 1.25, 2.0, 40
 
 
 def read_until_decided(
@@ -45,12 +48,8 @@ def read_until_decided(
     kept: Kept = []
     n = min(FIRST_ROUND, len(order))
     while True:
-        part = work.shards.first(FirstQueries(bootstrap.seed, order[n - 1]))
-        prepared = [
-            prepare(part.read(0), one, part=True) for one in work.conditions[: bool(work.prepared)]
-        ]
-        now = replace(work, shards=part, prepared=tuple(prepared))
-        read_and_score(now, [shard.number for shard in part.shards], passes, context, kept)
+        now = _first(work, order[n - 1])
+        read_and_score(now, [shard.number for shard in now.shards.shards], passes, context, kept)
         found = _scores(now)
         apart = found and ((found.differences.low > 0) | (found.differences.high < 0)).all()
         if n == len(order) or apart:
@@ -60,6 +59,65 @@ def read_until_decided(
         needed = [found.needed(*pair, bootstrap.confidence) for pair in pairs if found]
         wanted = max(filter(None, needed), default=_MOST * n)
         n = min(len(order), int(min(max(wanted, _LEAST * n), _MOST * n)))
+
+
+def read_to_width(
+    work: Workload, passes: Sequence[Pass], context: Context
+) -> tuple[Workload, tuple[Note]]:
+    """Read and score all queries, with as many whole lists as the width takes; errors are those of ``read_and_score``.
+
+    Returns:
+        The evaluation, under settings that say how many lists were read, and how wide the intervals are.
+    """
+    settings, query_ids = work.conditions[0], work.shards.queries()[QUERY_ID]
+    bootstrap, of = settings.bootstrap, len(query_ids)
+    width, level = bootstrap.width or 0.0, 1 - bootstrap.confidence
+    order, kept = place_of(query_ids, bootstrap.seed).sort(), Kept()
+    n, labelled = min(FIRST_LISTS, of), False
+    while True:
+        if labelled:
+            share = None if n == of else drawn_share(query_ids, bootstrap.seed, n)
+            drawn = settings.but(lists=share, width=None)
+            prepared = [prepare(work.shards.read(0), drawn)] if work.prepared else []
+            now = replace(work, conditions=(drawn,), prepared=tuple(prepared))
+        else:
+            now = _first(work, order[n - 1])
+        read_and_score(now, [shard.number for shard in now.shards.shards], passes, context, kept)
+        found = _compared(now)
+        known, further = found[0].n if found else 0, (2 * n, labelled)
+        if known >= LEAST_LISTS:
+            # Lists may lack scores: of reads that failed, or where a run lists nothing.
+            total = len(found[0].f) * of // (of if labelled else n)
+            needed, to_all = next_lists(found, width, level, total, labelled=labelled)
+            further = (of if needed >= total else -(-needed * n // known)), to_all
+        if labelled and n in (of, further[0]):
+            break
+        n = min(of, further[0])
+        labelled = further[1] or n == of
+    if n == of:
+        text = f"all lists were read: no fewer are known to give intervals of `width` {width:g}"
+    else:
+        half, one = half_width(found, level, known, len(found[0].f)), len(now.shards.runs) == 1
+        what = f"the interval of {'the mean' if one else 'every lead'}"
+        text = f"{what} reaches {half:.3f} to either side at most (`width` {width:g})"
+    return now, (Note(REACHED, n, text),)
+
+
+def _first(work: Workload, last: str) -> Workload:
+    """The evaluation of the first queries of the order alone, up to a place in it."""
+    part = work.shards.first(FirstQueries(work.conditions[0].bootstrap.seed, last))
+    prepared = [
+        prepare(part.read(0), one, part=True) for one in work.conditions[: bool(work.prepared)]
+    ]
+    return replace(work, shards=part, prepared=tuple(prepared))
+
+
+def _compared(work: Workload) -> list[Estimate]:
+    """What is to be known so well: the lead of every two runs, or the mean of the only one."""
+    done = [work.parts[0].done(shard).scored for shard in work.shards.shards]
+    downstream = pl.concat([scored.downstream for scored in done])
+    means, leads = compared(downstream, pl.concat([scored.query_scores for scored in done]))
+    return leads or list(means.values())
 
 
 def _scores(work: Workload) -> RunScores | None:

@@ -75,6 +75,12 @@ class Settings(Checked):
             raise TypeError(f"no setting is called {', '.join(left)}{hint.rstrip('; ')}")
         return replace(self, labels=labels, **parts)
 
+    @property
+    def in_rounds(self) -> str:
+        """The setting that has reads done in rounds, if any."""
+        given = self.running.lazy, self.bootstrap.until, self.bootstrap.width
+        return next((n for n, v in zip(("lazy", "until", "width"), given, strict=True) if v), "")
+
     def flat(self) -> dict[str, Any]:
         """All fields of all parts by name, as ``but`` takes them; annotators and the metric by name, and no
         functions of the user's.
@@ -143,7 +149,7 @@ class Settings(Checked):
 
 
 # Options of the bootstrap; the number of threads changes no figure and is not one.
-BOOTSTRAP_FIELDS = ("resamples", "interval", "confidence", "seed", "cluster", "until", "lists")
+BOOTSTRAP_FIELDS = tuple(entry.name for entry in fields(Bootstrap) if entry.name != "threads")
 # The parts whose fields have names of their own in ``Settings.of``.
 _PARTS = ("reader", "ranking", "bootstrap", "running", "api")
 # The tables that every evaluation leaves.
@@ -310,8 +316,9 @@ def _check_until(settings: Settings) -> None:
 
 def _check_lists(settings: Settings) -> None:
     """Refuse sampled lists where none are read."""
-    if settings.bootstrap.lists and not settings.reader.end_to_end:
-        raise InputError("`lists`, but no whole list is read", "leave it out, or use `end_to_end`")
+    if settings.bootstrap.samples and not settings.reader.end_to_end:
+        name = "lists" if settings.bootstrap.lists else "width"
+        raise InputError(f"`{name}` without whole lists", "leave it out, or use `end_to_end`")
 
 
 def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str]) -> None:

@@ -97,9 +97,10 @@ class Planner:
         decide = self._decider(cut)
         lists = both.unique(IDENTITY, maintain_order=True)
         whole = both.slice(singles.height)  # comes after single passages, and is read in any case
-        if before is None and job.prompt.fused and self.work.conditions[0].bootstrap.lists:
+        new = whole if before is None else whole.join(before, on=IDENTITY, how="anti")
+        if job.prompt.fused and self.work.conditions[0].bootstrap.samples and new.height:
             # What is encoded for a list is labelled with it: a later round would have to encode it again.
-            passages = alone(whole.explode(DOC_IDS).rename({DOC_IDS: DOC_ID}))
+            passages = alone(new.explode(DOC_IDS).rename({DOC_IDS: DOC_ID}))
             first = decide(self._answered(shard, self._wanted(whole.clear(), inputs)))
             now = singles.join(pl.concat([passages, first]), on=IDENTITY, how="semi")
             whole = pl.concat([whole, now])

@@ -143,8 +143,7 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
             reader=name, augmentation=augmentation, k=cutoff, measures=named
         )
     refuse_unfit(conditions.values())
-    if len(conditions) > 1 and (settings.running.lazy or settings.bootstrap.until):
-        name = "lazy" if settings.running.lazy else "until"
+    if len(conditions) > 1 and (name := settings.in_rounds):
         raise InputError(
             f"`{name}` with several readers, augmentations or k", "evaluate them one by one"
         )

@@ -28,7 +28,7 @@ _VERSION = 7
 # Settings that change neither labels nor scores.
 WITHOUT_EFFECT = (
     # Which queries and lists are read decides what is scored.
-    *(name for name in BOOTSTRAP_FIELDS if name not in ("until", "lists")),
+    *(name for name in BOOTSTRAP_FIELDS if name not in ("until", "lists", "width")),
     "engine",  # what it came to is in the readers' fingerprints
     "memory",
     "actors",
@@ -124,7 +124,7 @@ def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> s
         for job in jobs
     ]
     known: list[Any] = [_VERSION, __version__, shards.runs, digest_of_shards(shards)]
-    known += [decisive, readers, settings.bootstrap.lists and settings.bootstrap.seed]
+    known += [decisive, readers, settings.bootstrap.samples and settings.bootstrap.seed]
     if not is_lasting(settings, jobs):
         known.append(uuid.uuid4().hex)
     content = json.dumps(known, sort_keys=True, default=str)

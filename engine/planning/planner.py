@@ -13,7 +13,7 @@ from engine.evaluation.api_readers import begin, refuse_plan
 from engine.evaluation.context import Context
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prepare import with_share
-from engine.evaluation.rounds import FIRST_ROUND
+from engine.evaluation.rounds import FIRST_LISTS, FIRST_ROUND
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.machine.batching import GPU_BATCH_TOKENS
@@ -125,6 +125,8 @@ def _ways(settings: Settings, inputs: EvaluationInputs, queries: int, lists: Way
     with contextlib.suppress(InputError):
         if not settings.bootstrap.lists and settings.but(lists=LISTS):
             yield lists
+    if width := settings.bootstrap.width:
+        yield Way(f"width {width:g}", lists=min(1.0, FIRST_LISTS / max(1, queries)))
     k, few = settings.ranking.k, min(1.0, FIRST_ROUND / max(1, queries))
     ways = Way("lazy", 1 / k), Way("until", few, few), Way("lazy until", few / k, few)
     for way in ways if len(inputs.run_names) > 1 else ways[:1]:

@@ -37,6 +37,7 @@ class EvaluateOptions(TypedDict, total=False):
     cluster: str | None
     until: Literal["verdict"] | None
     lists: float | None
+    width: float | None
     actors: int | str | None
     gpus_per_actor: float | None
     cpus_per_actor: float | None

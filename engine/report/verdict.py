@@ -182,7 +182,7 @@ def _figures(
     number = counted(choice.n, "[query|queries]")
     if evaluation and choice.n < evaluation.queries:
         those = "those with a score" + " in every run" * bool(choice.leads)
-        if bootstrap.lists and choice.annotator is None:
+        if "rho" in evaluation.end_to_end.columns and choice.annotator is None:
             those = "with whole lists read, and the labels of all"
         number = f"{choice.n} of {evaluation.queries} queries, {those}"
     figures = "; ".join(_some([_lead(lead) for lead in choice.leads]))
@@ -209,7 +209,7 @@ def _own_score(choice: Choice, evaluation: Evaluation) -> tuple[str, bool]:
             pl.col(ANNOTATOR) == choice.annotator, pl.col(MEASURE) == choice.measure
         )
     scores = scores.filter(pl.col(RUN) == choice.best)
-    if evaluation.settings.bootstrap.lists and not choice.annotator:
+    if "rho" in evaluation.end_to_end.columns and not choice.annotator:
         row = evaluation.end_to_end.row(by_predicate=pl.col(RUN) == choice.best, named=True)
         figure = with_interval(row[VALUE], row[low_of(VALUE)], row[high_of(VALUE)])
         return f"{choice.best} scores {figure}", not math.isnan(row[low_of(VALUE)])

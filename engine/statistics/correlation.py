@@ -43,6 +43,8 @@ class Bootstrap(Checked):
             (docs/guide/fewer-reads.md).
         lists: Share of the queries whose whole lists are read, or how many these are, drawn by the seed; end-to-end means
             are estimated for all queries from these and the labels of all (docs/guide/fewer-reads.md).
+        width: In the place of lists: as many as it takes until the interval of every difference of two runs, or of the mean
+            of one run, reaches so far to either side at most; between 0 and 1 (docs/guide/fewer-reads.md).
 
     Raises:
         InputError: a value out of range.
@@ -56,6 +58,7 @@ class Bootstrap(Checked):
     cluster: str | None = None
     until: Literal["verdict"] | None = None
     lists: Annotated[float, Within(0, is_open=True)] | None = None
+    width: Annotated[float, Within(0, 1, is_open=True)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,11 +73,16 @@ class Bootstrap(Checked):
         if self.lists and self.lists >= 1 and self.lists % 1:
             remedy = "use a share below 1, or a whole number of lists"
             raise InputError(f"`lists` is {self.lists:g}", remedy)
-        if self.lists and (self.until or self.cluster or not self.resamples):
-            what = "until" if self.until else "cluster" if self.cluster else "resamples"
-            raise InputError(
-                f"`lists` with `{what}`, whose intervals it cannot have", "leave one out"
-            )
+        others = {"until": self.until, "cluster": self.cluster, "resamples": not self.resamples}
+        others["width"] = bool(self.lists and self.width)
+        if self.samples and (other := next((n for n, given in others.items() if given), "")):
+            name = "lists" if self.lists else "width"
+            raise InputError(f"`{name}` with `{other}`, which it cannot have", "leave one out")
+
+    @property
+    def samples(self) -> bool:
+        """Whether whole lists may be read of some queries alone."""
+        return bool(self.lists or self.width)
 
     @property
     def of_fixed_n(self) -> Bootstrap:

@@ -14,6 +14,7 @@ measures", Statistics in Medicine 27); for these N queries it is as much narrowe
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -26,6 +27,7 @@ from engine.statistics.arrays import Floats
 from engine.statistics.bounded import Weighed, lower_bound, weighed
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.leads import Differences
+from engine.statistics.power import least_enough
 from engine.statistics.runs import RunScores
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, K, N, high_of, low_of
 
@@ -35,6 +37,8 @@ LEAST_LISTS = 20
 _FOLDS, _SHRUNKEN = 10, 4.0
 # Of p-values: the logarithm of the least, and the steps in which they are found.
 _LEAST_LOG_P, _HALVINGS = -30.0, 24
+# Standard errors of a 90% upper bound.
+_DOUBT = 1.28
 # Columns of bounds for other queries, and for these.
 _BOUNDS = (low_of(VALUE), high_of(VALUE), "low_these_queries", "high_these_queries")
 
@@ -92,23 +96,35 @@ class Estimate:
         """
         if self.n < LEAST_LISTS:
             return math.nan, math.nan
-        residuals, of = self.known - self.foretold, len(self.f)
-        mean, unread = float(residuals.mean()), 1 - self.n / of
-        ends = self._ends()
-        below = mean - _bound(residuals, ends, level / 2)
-        above = -mean - _bound(-residuals, -ends, level / 2)
+        of = len(self.f)
+        reach, unread = self.reaches(level, self.n, of), 1 - self.n / of
         least, most = self.low, self.high
         if here:
-            below, above = below * math.sqrt(unread), above * math.sqrt(unread)
+            below, above = (part * math.sqrt(unread) for part, _ in reach)
             least, most = (float(self.known.sum()) / of + unread * end for end in (least, most))
         else:
-            quantile = float(sp.special.stdtrit(of - 1, level / 2))
-            of_f = -quantile * float(self.f.std(ddof=1)) / math.sqrt(of)
-            below, above = math.hypot(below, of_f), math.hypot(above, of_f)
+            below, above = (math.hypot(*parts) for parts in reach)
         # Nothing seen but an end of the range: the mean may be there (Brown, Cai & DasGupta 2001 of Jeffreys').
         low = least if (self.known == self.low).all() else max(least, self.value - below)
         high = most if (self.known == self.high).all() else min(most, self.value + above)
         return low, high
+
+    def reaches(
+        self, level: float, n: int, of: int, doubt: float = 0.0
+    ) -> tuple[tuple[float, float], tuple[float, float]]:
+        """How far the interval of n of so many lists reaches below and above the mean: by y - f, and by f.
+
+        The variance of y - f may exceed that of the lists read by ``doubt`` standard errors.
+        """
+        residuals, ends, tail = self.known - self.foretold, self._ends(), level / 2
+        mean, each = float(residuals.mean()), n / self.n
+        of_f = -float(sp.special.stdtrit(of - 1, tail)) * float(self.f.std(ddof=1)) / math.sqrt(of)
+        below = mean - _bound(residuals, ends, tail, each)
+        above = -mean - _bound(-residuals, -ends, tail, each)
+        apart = np.append(residuals, ends) - mean
+        second, fourth = float((apart**2).mean()), float((apart**4).mean())
+        wider = math.sqrt(1 + doubt * math.sqrt((fourth / second**2 - 1) / len(apart)))
+        return (wider * below, of_f), (wider * above, of_f)
 
     def p_value(self, comparisons: int) -> float:
         """1 less the confidence at which the interval just reaches 0, for all comparisons; NaN without one."""
@@ -182,25 +198,61 @@ def from_labels(
 
     All are of the queries that every run has, and of each of these all lists were read, or none.
     """
-    by_run = _tables(downstream, query_scores)
-    frames = [by_run[run] for run in whole.runs]
-    for other in frames:
-        frames = [
-            table.join(other, on=QUERY_ID, how="semi", maintain_order="left") for table in frames
-        ]
-    y = np.stack([table[VALUE].to_numpy() for table in frames])
-    y[:, np.isnan(y).any(axis=0)] = np.nan
-    found = [estimate(scores, _features(table)) for scores, table in zip(y, frames, strict=True)]
-    pairs = [one.less(other) for one, other in combinations(found, 2)]
+    found, pairs = compared(downstream, query_scores)
+    assert tuple(found) == whole.runs
     level = (1 - bootstrap.confidence) / len(pairs)
     rows = [[pair.value, *pair.interval(level), pair.p_value(len(pairs))] for pair in pairs]
     value, low, high, p = np.array(rows).T
     value, low, high = (np.round(column, DECIMALS) + 0.0 for column in (value, low, high))
     return replace(
         whole,
-        means=tuple(one.value for one in found),
+        means=tuple(one.value for one in found.values()),
         differences=Differences(value, low, high, p),
     )
+
+
+def compared(
+    downstream: pl.DataFrame, query_scores: pl.DataFrame
+) -> tuple[dict[str, Estimate], list[Estimate]]:
+    """The mean of each run that has scores, over the queries that all these have, and the lead of every two runs."""
+    of_all = _tables(downstream, query_scores)
+    by_run = {run: of_all[run] for run in downstream[RUN].unique(maintain_order=True)}
+    frames = list(by_run.values())
+    for other in frames:
+        frames = [
+            table.join(other, on=QUERY_ID, how="semi", maintain_order="left") for table in frames
+        ]
+    y = np.array([table[VALUE].to_numpy() for table in frames])
+    y[:, np.isnan(y).any(axis=0)] = np.nan
+    found = [estimate(scores, _features(table)) for scores, table in zip(y, frames, strict=True)]
+    pairs = [one.less(other) for one, other in combinations(found, 2)]
+    return dict(zip(by_run, found, strict=True)), pairs
+
+
+def next_lists(
+    found: Sequence[Estimate], width: float, level: float, of: int, *, labelled: bool
+) -> tuple[int, bool]:
+    """How many lists to have next, and whether with the labels of all queries: as many as were read if these suffice.
+
+    Half of the lists that seem to be needed are read with the labels of their queries alone. What they show decides how
+    many are read in all: as many as are needed if scores spread as far as they well may. ``of`` counts queries.
+    """
+    n = found[0].n
+    if labelled and half_width(found, level, n, of) <= width:
+        return n, True
+    few, many = (
+        least_enough(lambda m, z=doubt: half_width(found, level, m, of, z) <= width, n, of)  # type: ignore[misc]
+        for doubt in (0.0, _DOUBT)
+    )
+    return (many, True) if labelled or n >= few // 2 else (few // 2, False)
+
+
+def half_width(
+    found: Sequence[Estimate], level: float, n: int, of: int, doubt: float = 0.0
+) -> float:
+    """Half the width of the widest interval for other queries, of n lists of so many queries; ``level`` is of all together."""
+    reaches = (one.reaches(level / len(found), n, of, doubt) for one in found)
+    return max((math.hypot(*below) + math.hypot(*above)) / 2 for below, above in reaches)
 
 
 def _tables(downstream: pl.DataFrame, query_scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -224,9 +276,9 @@ def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
     return np.asarray(mean + (of_all - middle) @ np.linalg.solve(square, centred.T @ (y - mean)))
 
 
-def _bound(residuals: Floats, ends: Floats, tail: float) -> float:
-    """The lower bound of the mean, with half a value at each end of the range."""
+def _bound(residuals: Floats, ends: Floats, tail: float, each: float) -> float:
+    """The lower bound of the mean, each residual counted so often, with half a value at each end of the range."""
     sums, sizes, amounts = weighed(residuals, np.ones(len(residuals)))
-    both = np.ones(2)
+    amounts, both = amounts * each, np.ones(2)
     rows = Weighed(np.append(sums, ends), np.append(sizes, both), np.append(amounts, both / 2))
     return lower_bound(rows, tail)

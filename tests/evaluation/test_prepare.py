@@ -90,6 +90,48 @@ def test_a_number_of_lists_is_read_exactly(tmp_path):
     assert amount(more, "sampled_lists") == 23
 
 
+def test_a_width_is_reached_with_some_of_the_lists(tmp_path):
+    inputs, reader = made(queries=400), ScriptedReader(says)
+    result = run(tmp_path / "reads", inputs, reader, lists=None, width=0.1)
+    n = amount(result, "width_reached")
+    lead = result.statistics.choice.leads[0]
+    assert 20 <= n == result.end_to_end["n"][0] < 200
+    assert (lead.high - lead.low) / 2 <= 0.1
+    # As with so many lists, and only what these need was read: each once.
+    fixed = run(tmp_path / "fixed", inputs, fresh := ScriptedReader(says), lists=n)
+    assert result.end_to_end.equals(fixed.end_to_end)
+    assert result.statistics.choice == fixed.statistics.choice
+    assert sorted(reader.asked) == sorted(fresh.asked)
+    assert result.readings["reader"].costs.done == fixed.readings["reader"].costs.done
+    again = run(tmp_path / "reads", inputs, none := ScriptedReader(says), lists=None, width=0.1)
+    assert not none.asked
+    assert again.end_to_end.equals(result.end_to_end)
+    found = write_results(result, {}, tmp_path / "out")
+    text = "; ".join(part for part in answer_parts(found, "out") if isinstance(part, str))
+    assert f"note: the interval of every lead reaches {(lead.high - lead.low) / 2:.3f}" in text
+    assert (found.configuration["width"], found.configuration["lists"]) == (0.1, None)
+
+
+def test_a_width_of_one_run_is_that_of_its_mean(tmp_path):
+    inputs = made(queries=300)
+    alone = replace(inputs, runs=inputs.runs.filter(pl.col("run") == "good"), names=("good",))
+    result = run(tmp_path, alone, lists=None, width=0.12, measures="P@3", lazy=True)
+    row = result.end_to_end.row(0, named=True)
+    assert row["n"] < 200
+    assert (row["value_high"] - row["value_low"]) / 2 <= 0.12
+
+
+@pytest.mark.parametrize("queries", [30, 90])
+def test_a_width_out_of_reach_is_the_full_evaluation(tmp_path, queries):
+    inputs = made(queries=queries)
+    found = run(tmp_path / "width", inputs, lists=None, width=0.02)
+    full = run(tmp_path / "full", inputs, lists=None)
+    assert amount(found, "width_reached") == queries
+    assert found.downstream.equals(full.downstream)
+    assert found.end_to_end.equals(full.end_to_end)
+    assert summarize_verdict(found) == summarize_verdict(full)
+
+
 @pytest.mark.parametrize(
     ("lists", "problem"),
     [(0.001, "draws none of 20 queries"), (20, "draws all of 20"), (1e6, "1000000 draws all")],
@@ -122,10 +164,13 @@ def test_few_lists_have_no_interval(tmp_path):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"end_to_end": False}, "no whole list is read"),
+        ({"end_to_end": False}, "`lists` without whole lists"),
         ({"until": "verdict"}, "`lists` with `until`"),
         ({"cluster": "article"}, "`lists` with `cluster`"),
         ({"resamples": 0}, "`lists` with `resamples`"),
+        ({"width": 0.1}, "`lists` with `width`"),
+        ({"lists": None, "width": 0.1, "cluster": "article"}, "`width` with `cluster`"),
+        ({"lists": None, "width": 1.0}, "`width` is 1"),
         ({"lists": 1.5}, "`lists` is 1.5; use a share below 1, or a whole number"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from engine.statistics import sampled_lists
-from engine.statistics.sampled_lists import LEAST_LISTS, estimate
+from engine.statistics.sampled_lists import LEAST_LISTS, estimate, half_width, next_lists
 
 NOTHING = np.zeros((400, 1))
 
@@ -139,3 +139,24 @@ def test_intervals_hold_the_mean_of_other_queries_and_of_these(share):
             low, high = found.interval(0.05, here=place == 1)
             held[place] += low - 1e-9 <= mean <= high + 1e-9
     assert (held / 60 >= 0.88).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_width_takes_as_many_lists_as_reach_it_and_some_for_doubt(seed):
+    rng = np.random.default_rng([10, seed])
+    y, features = made(rng, 600, 0.3)
+    found = [estimate(sampled(rng, y, 60), features)]
+    low, high = found[0].interval(0.05)
+    now = half_width(found, 0.05, 60, 600)
+    assert now == pytest.approx((high - low) / 2)
+    assert next_lists(found, now, 0.05, 600, labelled=True) == (60, True)
+    more, labelled = next_lists(found, 0.75 * now, 0.05, 600, labelled=True)
+    assert labelled
+    assert half_width(found, 0.05, more, 600) < 0.75 * now
+    assert half_width(found, 0.05, more - 1, 600, 1.28) > 0.75 * now
+    # No number of lists reaches what all of them do not: all are read.
+    assert next_lists(found, 0.001, 0.05, 600, labelled=True) == (600, True)
+    # Without the labels of all, half of what seems to be needed comes first.
+    few, labelled = next_lists(found, 0.6 * now, 0.05, 600, labelled=False)
+    assert (labelled, 60 < few < 300) == (False, True)
+    assert half_width(found, 0.05, 2 * few + 2, 600) <= 0.6 * now
