@@ -81,10 +81,10 @@ def dcg(labels: Floats) -> Floats:
 
 def figures_of(cell: Cell, bootstrap: Bootstrap) -> list[dict[str, Any]]:
     """A row for each label of a cell."""
-    most = _ceilings(cell)
+    most, all_ids = _ceilings(cell), cell.values("erag")[0]
     rows = []
     for label in cell.labels:
-        _, labels, y = cell.values(label)
+        ids, labels, y = cell.values(label)
         x = dcg(labels)
         found = correlate(x, y, bootstrap)
         best = correlate(labels.max(axis=1), y, bootstrap)
@@ -93,7 +93,8 @@ def figures_of(cell: Cell, bootstrap: Bootstrap) -> list[dict[str, Any]]:
             "gain" if label == KNOWN else label, {"reads": 0, "tokens": 0}
         )
         few = min((y == 1).sum(), (y == 0).sum()) < LEAST
-        share = math.nan if few or not most["ceiling"] else found.tau / most["ceiling"]
+        beside = ids == all_ids and not few and most["ceiling"]
+        share = found.tau / most["ceiling"] if beside else math.nan
         rows.append(
             {"set": cell.about["set"], "way": cell.about["way"], "label": label, **_described(found)}
             | {"auc": margins(x, y, found.tau).auc, "share": share, **price, "worth": worth(found.rho)}
