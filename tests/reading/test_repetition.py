@@ -54,6 +54,7 @@ def make_reads(singles=60, lists=6, nothing=2, failed=0):
             False,
             None,
             None,
+            None,
             "broken" if i < failed else None,
         )
         for i, docs in enumerate(kinds)
