@@ -1,6 +1,6 @@
 """What fewer reads cost in certainty: full evaluations, replayed with a part of their reads.
 
-    python -m benchmarks.fewer_reads [--quick] [--replays 200] [--verdicts 2000] [--picture FILE] [--json FILE]
+    python -m benchmarks.fewer_reads [--quick] [--replays 200] [--widths 20] [--verdicts 2000] [--picture FILE] [--json FILE]
 
 The tables (``replays``) hold every read of full evaluations by the bundled Fusion-in-Decoder reader: run, query, rank,
 passage, prompt tokens, label and score of the whole list, the latter two by exact match and by F1 in hundredths.
@@ -18,6 +18,10 @@ width of the interval over that of all lists, beside what theory expects of rho.
 these. Tokens are counted as the reader takes them: a passage that is read alone and in a list is encoded once; "alone" counts
 both reads, as in-prompt readers take them.
 
+Lists for a width: where rho is 0.77 or more, as many lists as ``--width`` reads for intervals 1.5 times as wide as those of all
+lists, beside as many as the same rule reads without labels ("alone"). "Lists" is the share of whole lists, which the target
+is for: labels are read in any case. "With labels" counts the tokens of these too, as in-prompt readers take them.
+
 Until decided: queries in random order, the lead looked at after every one. The exit status is 1 where a target is missed.
 """
 
@@ -25,7 +29,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +41,8 @@ from scipy.special import logsumexp
 
 from benchmarks._cells import beyond
 from benchmarks._harness import Line, make_parser, write_report
-from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, estimate
+from engine.evaluation.rounds import FIRST_LISTS
+from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, estimate, half_width, next_lists
 from engine.statistics.until import decided
 
 Floats = npt.NDArray[np.float64]
@@ -50,6 +55,7 @@ LEVEL = 0.05
 SHARE = 0.45
 LEAST, MOST = 0.93, 0.97
 GAIN, TOKENS, RHO, NEAR = 1.2, 0.55, 0.77, 0.1
+TIMES, OF_ALONE = 1.5, 0.6
 CLEAR_TOKENS, FALSE, SAVED, SINGLES = 0.2, 0.05, 0.5, 0.15
 
 
@@ -194,6 +200,71 @@ def faults(figures: dict[str, Any], replays: int) -> list[str]:
     return wrong
 
 
+def lists_for_width(cell: Cell, drawn: Ints, order: Ints, width: float) -> Estimate:
+    """The estimate once a width is reached, in rounds as ``--width`` has them."""
+    count = len(order)
+    n, labelled = min(FIRST_LISTS, count), False
+    while True:
+        known = order if labelled else order[:n]
+        found = cell.estimate(drawn[known], np.arange(n))
+        further = next_lists([found], width, LEVEL, count, labelled=labelled)
+        if labelled and n in (count, further[0]):
+            return found
+        n, labelled = further
+
+
+def to_width(cell: Cell, replays: int) -> dict[str, Any] | None:
+    """Lists that a width takes with labels and without; None where these know less than the target asks for."""
+    count = len(cell.y)
+    every = np.arange(count)
+    whole = cell.estimate(every, every)
+    if whole.rho < RHO:
+        return None
+    width = TIMES * half_width([whole], LEVEL, count, count)
+    bare = (replace(run, features=np.zeros((count, 1))) for run in cell.runs)
+    alone = replace(cell, runs=tuple(bare))
+    held = reached = 0
+    lists = np.zeros(2)
+    for replay in range(replays):
+        rng = np.random.default_rng([3, count, replay])
+        drawn, order = rng.integers(0, count, count), rng.permutation(count)
+        found, other = (lists_for_width(one, drawn, order, width) for one in (cell, alone))
+        low, high = found.interval(LEVEL)
+        held += int(low - 1e-9 <= cell.y.mean() <= high + 1e-9)
+        reached += int(high - low <= 2 * width + 1e-9)
+        lists += np.array([found.n, other.n]) / count / replays
+    share, of = lists.tolist()
+    return {
+        "rho": whole.rho, "width": width, "lists": share, "alone": of, "share": share / of,
+        "with_labels": (cell.needed + share) / of, "new": held, "reached": reached,
+    }  # fmt: skip
+
+
+def widths(replays: int) -> tuple[dict[str, Any], list[tuple[Line, bool]]]:
+    """Of every cell whose labels know enough, what a width takes; printed, and against the target."""
+    print(f"\n{'lists for a width':32}{'rho':>6}{'width':>7}{'lists':>7}{'alone':>7}{'share':>7}"
+          f"{'with labels':>13}{'new':>6}{'reached':>9}")  # fmt: skip
+    cases = {}
+    for cell in cells():
+        if (found := to_width(cell, replays)) is None:
+            continue
+        cases[cell.name] = found
+        print(
+            f"{cell.name:32}{found['rho']:6.2f}{found['width']:7.3f}{found['lists']:7.0%}{found['alone']:7.0%}"
+            f"{found['share']:7.0%}{found['with_labels']:13.0%}{found['new']:4}/{replays}{found['reached']:6}/{replays}"
+            f"{'  MISSED' * (found['share'] > OF_ALONE)}",
+            flush=True,
+        )
+    over = sum(found["share"] > OF_ALONE for found in cases.values())
+    short = sum(found["reached"] < replays for found in cases.values())
+    few = sum(beyond(found["new"], replays, least=LEAST, most=1.0) for found in cases.values())
+    what = f"cells where a width takes more than {OF_ALONE:.0%} of the lists alone"
+    return cases, [
+        (Line(what, f"{over} of {len(cases)}", "0"), over == 0),
+        (Line("cells where it is not reached, or held too seldom", f"{short + few}", "0"), short + few == 0),
+    ]  # fmt: skip
+
+
 def tilted(differences: Floats, mean: float) -> Floats:
     """Chances of each difference under which their mean is ``mean``: exponential tilting."""
 
@@ -243,8 +314,9 @@ def in_order(first: Run, second: Run, replays: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = make_parser(__doc__, quick={"replays": 40, "verdicts": 100})
+    parser = make_parser(__doc__, quick={"replays": 40, "widths": 5, "verdicts": 100})
     parser.add_argument("--replays", type=int, default=200)
+    parser.add_argument("--widths", type=int, default=20, help="replays of lists for a width")
     parser.add_argument("--verdicts", type=int, default=2000)
     parser.add_argument("--picture", type=Path, help="share of tokens against certainty, as PNG")
     options = parser.parse_args(arguments)
@@ -266,6 +338,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines.append(
         (Line("cells of sampled lists that miss", f"{missed} of {len(sampled)}", "0"), missed == 0)
     )
+    to_widths, of_widths = widths(options.widths)
+    lines += of_widths
 
     nq, fid10, fid = (load(name, graded=False) for name in ("nq", "fid10", "fid"))
     pairs = {
@@ -308,7 +382,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if options.picture:
         draw({name: found["shares"] for name, found in orders.items()}, options.picture)
-    figures = {"sampled": sampled, "until": until, "orders": orders, "singles": singles}
+    figures = {
+        "sampled": sampled,
+        "until": until,
+        "orders": orders,
+        "singles": singles,
+        "widths": to_widths,
+    }
     write_report(options, ("numpy", "scipy"), figures, [line for line, _ in lines])
     return int(not all(good for _, good in lines))
 
