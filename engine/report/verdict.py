@@ -37,6 +37,7 @@ CASES = {
     "own_lists": "Labels where `relevant` is list do not compare runs; `relevant` pool lets them.",
     "no_common_query": "No query has a score in every run, so the runs cannot be compared.",
     "no_score": "No query has a score: failed LLM calls leave all of them out.",
+    "no_label": "No query has a score, since no listed passage has a label.",
 }
 # All other sentences.
 SENTENCES = {
@@ -139,7 +140,8 @@ def _of_few_runs(evaluation: Evaluation) -> tuple[str, Choice | None]:
     scores, annotator, measure = evaluation.downstream, None, None
     if scores.is_empty():
         if evaluation.means.is_empty():
-            return "no_score", None
+            failed = any(note.amount for note in evaluation.notes if note.code == "failed_reads")
+            return "no_score" if failed else "no_label", None
         annotator, measure = evaluation.means.select(ANNOTATOR, MEASURE).row(0)
         scores = evaluation.query_scores.filter(
             pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == measure

@@ -41,6 +41,7 @@ def evaluation(
         query_scores=query_scores,
         means=query_scores.group_by(by, maintain_order=True).agg(pl.col("value").mean()),
         downstream=downstream,
+        end_to_end=pl.DataFrame(),
         clusters=tables.empty(tables.CLUSTERS),
         edited=[SimpleNamespace(run=run) for run in edited],
         notes=[Note("failed_reads", failed, "")],
@@ -208,6 +209,10 @@ CASES = {
             r"No query has a score: failed LLM calls leave all of them out\.",
             r"80 LLM calls failed, and the figures that need them go without their queries\.",
         ],
+    ),
+    "no label": (
+        evaluation([]),
+        [r"No query has a score, since no listed passage has a label\."],
     ),
 }
 

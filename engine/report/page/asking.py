@@ -60,6 +60,11 @@ def write_ask_page(
     by_run = ranked.group_by(QUERY_ID, RUN, maintain_order=True)
     given = by_run.agg(ids, pl.col(DOC_ID).first().alias(OUTPUT))
     if findings is not None:
+        if of_answers and findings.summary.get("shards"):
+            problem = "was made in shards, which keep no answers of the reader"
+            raise InputError(
+                problem, "leave `results` out: passages are compared then", path=findings.folder
+            )
         known = findings.table("evaluated_queries")
         queries = queries.join(known, on=[QUERY_ID, QUERY], how="semi")
         if of_answers:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -182,6 +183,20 @@ def test_results_of_other_runs_are_refused(files, tmp_path):
     )
     with pytest.raises(InputError, match="no query has other answers by dense and third; .* res"):
         write_ask_page(other, read_findings(files / "answers", None), tmp_path / "t", tasks=9, seed=0)  # fmt: skip
+
+
+def test_results_in_shards_keep_no_answers(files, tmp_path):
+    from engine.evaluation.inputs import InputFiles, read_inputs
+
+    runs = tuple(files / f"{name}.trec" for name in NAMES)
+    asked = InputFiles(queries=files / "q.jsonl", corpus=files / "c.jsonl", run=runs)
+    found = read_findings(files / "answers", None)
+    found = replace(found, summary={**found.summary, "shards": 2})
+    with pytest.raises(
+        InputError, match="in shards, which keep no answers of the reader; leave `results` out"
+    ):
+        write_ask_page(read_inputs(asked, k=2), found, tmp_path / "t", tasks=9, seed=0)
+    assert not (tmp_path / "t").exists()
 
 
 @pytest.fixture(scope="module")
