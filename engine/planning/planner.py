@@ -127,6 +127,7 @@ def _ways(settings: Settings, inputs: EvaluationInputs, queries: int, lists: Way
             yield lists
     if width := settings.bootstrap.width:
         yield Way(f"width {width:g}", lists=min(1.0, FIRST_LISTS / max(1, queries)))
+        return
     k, few = settings.ranking.k, min(1.0, FIRST_ROUND / max(1, queries))
     ways = Way("lazy", 1 / k), Way("until", few, few), Way("lazy until", few / k, few)
     for way in ways if len(inputs.run_names) > 1 else ways[:1]:

@@ -173,7 +173,7 @@ def test_each_row_has_its_price():
         ({"measures": "RR@3"}, 2, ["lists 0.4", "lazy", "until", "lazy until"]),
         ({}, 2, ["lists 0.4", "until"]),  # the usual measures need every label
         ({"lists": 0.5}, 2, []),
-        ({"width": 0.1}, 2, ["width 0.1"]),
+        ({"width": 0.1, "measures": "RR@3"}, 2, ["width 0.1"]),
         ({"end_to_end": False}, 2, ["until"]),
         ({"measures": "RR@3", "cluster": "article"}, 2, ["lazy"]),
         ({"measures": "RR@3"}, 1, ["lists 0.4", "lazy"]),
