@@ -11,6 +11,7 @@ whatever machine; LLM calls are cached in the folder of ``--work`` besides, so t
 ``nq`` are questions of people, the first of ``queries.jsonl`` in ``--data``, over its ``corpus.jsonl``; the other four
 tasks are made of the bundled articles by rules (``benchmarks.tasks``). Retrievers: BM25, dense vectors of the bundled
 encoder, both fused by reciprocal ranks, and BM25's passages of ranks 21 to 25, the deliberately bad run.
+``bundled-fid`` writes its answers; the decoder ``bundled`` chooses between the verdicts of a claim (``tasks/claims.txt``).
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ READERS: Mapping[str, Mapping[str, Any]] = {
     "bundled-fid": {"reader": "bundled-fid", "augmentation": "fid"},
     "bundled": {"reader": "bundled", "augmentation": "in-prompt"},
 }
+# Where a reader chooses its answer: the small decoder seldom writes a verdict, so that its column would say nothing.
+PROMPTS = {("claims", "bundled"): str(Path(__file__).parent / "tasks" / "claims.txt")}
 # The paper's order: eRAG first. It has no order of the others that holds for all tasks.
 FIRST = "erag"
 BOOTSTRAP = Bootstrap(resamples=2000)
@@ -124,7 +127,7 @@ def make_cell(task: str, reader: str, options: argparse.Namespace) -> None:
     if there.exists() and json.loads(there.read_text())["queries"] >= questions:
         print(f"{name}: kept from before")
         return
-    settings = TASKS[task].but(**READERS[reader])
+    settings = TASKS[task].but(**READERS[reader], prompt=PROMPTS.get((task, reader)))
     files = inputs_of(task, options.work, options.data)
     inputs = read_inputs(
         InputFiles(

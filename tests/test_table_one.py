@@ -13,6 +13,7 @@ from benchmarks.tasks.retrieve import late
 from benchmarks.tasks.sentences import facts, is_alone
 from engine import tables
 from engine.evaluation.settings import Settings
+from engine.reading.prompting.template import read_template
 from engine.report import across_data_sets as across
 from engine.sources.articles.article import Article
 from tests.conftest import make_run
@@ -64,6 +65,8 @@ def test_claims_are_balanced_and_a_refuted_one_differs_from_its_sentence_by_a_va
         new, old = one.text.split(), one.sentences[0].split()
         assert sum(a != b for a, b in zip(new, old, strict=True)) == 1
     assert len({one.sentences for one in made}) == 20
+    chosen = read_template(table_one.PROMPTS["claims", "bundled"], "claims").choices
+    assert {choice.strip() for choice in chosen} == set(by_label)
 
 
 def test_two_hop_questions_hide_one_name_in_sentences_of_two_articles(articles):
