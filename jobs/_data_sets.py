@@ -23,6 +23,7 @@ from engine.report.layout import terminal_table
 from engine.report.page.render import BESIDE, where_to_look
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
+from engine.sources.io.outputs import Inputs, refuse_overlap
 from jobs._config import check_numbers, options_from
 from jobs._evaluation_options import DRY_RUN, files_of, parameters, settings_of, sweep_of
 from jobs._options import items_of, with_options, with_signature
@@ -76,9 +77,10 @@ def _asked(options: Mapping[str, Any]) -> Asked:
 
 def _options_in(path: Path) -> dict[str, Any]:
     """The options that a file gives, as the command line would convert them."""
-    optional = [one.replace(default=None) for one in parameters()]
+    # `out` alone has no default, and pydantic, once imported, checks defaults by their types.
+    known = [one.replace(default="") if one.default is one.empty else one for one in parameters()]
     app = App(config=[*options_from(path), check_numbers])
-    app.default(with_signature(lambda **_: None, optional))
+    app.default(with_signature(lambda **_: None, known))
     _, bound, _ = app.parse_args([], exit_on_error=False, print_error=False)
     return dict(bound.arguments)
 
@@ -92,12 +94,16 @@ def _fit(names: tuple[str, ...], task: str) -> tuple[str, ...]:
     return tuple(n for n in names if not any(task in one.unfit_tasks for one in needed(n)))
 
 
-def refuse_other_kind(options: Mapping[str, Any]) -> None:
-    """Refuse a folder of one evaluation for several data sets, and the reverse: neither would clear the other away.
+def refuse_place(options: Mapping[str, Any]) -> None:
+    """Refuse a folder where the table of several data sets would be written over what is read, and one of
+    one evaluation for several data sets, and the reverse: neither would clear the other away.
 
     Raises:
         InputError: it is one.
     """
+    if options["data"]:
+        given = {"data": options["data"], "config": options["config"]}
+        refuse_overlap(Inputs(given, {}), across.outputs(options["out"]))
     folder = folder_at(options["out"])
     if (SUMMARY if options["data"] else across.CONTENT) in folder.names():
         what = "one evaluation" if options["data"] else "a study of several data sets"

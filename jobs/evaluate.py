@@ -26,7 +26,7 @@ from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
 from jobs._command import command_line, run_command, with_verbosity
-from jobs._data_sets import Asked, data_sets, refuse_other_kind, report
+from jobs._data_sets import Asked, data_sets, refuse_place, report
 from jobs._evaluation_options import (
     DRY_RUN,
     MODEL_FIELDS,
@@ -57,10 +57,10 @@ def evaluate_command() -> Callable[..., None]:
         if options[DRY_RUN]:
             plan_and_print(options, PlanSettings(probe_reads=0))
             return
+        refuse_place(options)
         asked = data_sets(options)
         for one in asked.values():  # each before the first is read, which may take hours
             _check(one)
-        refuse_other_kind(options)
         found = {}
         for name, one in asked.items():
             with sole_writer(one.options["out"]):

@@ -19,11 +19,12 @@ from engine.report.findings import Findings
 from engine.report.layout import Grid
 from engine.report.page.content import Answer, Fold, Part, typeset_grid
 from engine.report.page.plain import Page, write_plain
-from engine.report.page.render import page_files
+from engine.report.page.render import BESIDE, PAGE, page_files
 from engine.report.summary import jsonable
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
+from engine.sources.io.outputs import Outputs
 from engine.sources.io.replacing import replaced_together
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import holm
@@ -248,6 +249,13 @@ def notes(found: Together) -> list[str]:
         f"{have} can fall below {min(1.0, least):.2f} after correction; give `resamples` "
         f"{math.ceil(2 * found.tests / alpha)} or more"
     ]
+
+
+def outputs(out: Location) -> Outputs:
+    """What ``write_together`` writes or clears; each data set has a folder beside these."""
+    folder = folder_at(out)
+    files = [folder.place(name) for name in (*_FILES.values(), CONTENT, PAGE)]
+    return Outputs(files, [folder.place(BESIDE)])
 
 
 def write_together(found: Together, out: Location, settings: Mapping[str, object]) -> None:

@@ -17,6 +17,7 @@ from tests.conftest import make_labels, make_run
 # in the test's folder, which holds whatever content the test gives it.
 EVALUATE = "evaluate --queries {q} --corpus {c} --run {r} --no-end-to-end --out {OUT}"
 TRAIN = "train --reader {e} --queries {q} --corpus {c} --run {r} --dev-queries {x} --dev-run {i} --out {OUT}"
+ASK = "ask --run {r} {i} --queries {q} --corpus {c} --out {OUT}"
 COLLISIONS = {
     "evaluate --run, in its exports": (EVALUATE, {"r": "OUT/exported/runs/mine.trec"}),
     "evaluate --run, its table": (EVALUATE, {"r": "OUT/downstream.parquet"}),
@@ -35,6 +36,7 @@ COLLISIONS = {
     "evaluate --edits": (EVALUATE + " --edits {x}", {"x": "OUT/conditions/k1/edits.jsonl"}),
     "evaluate --answers": (EVALUATE + " --answers {x}", {"x": "OUT/reads.parquet"}),
     "evaluate --config": (EVALUATE + " --config {x}", {"x": "OUT/summary.json"}),
+    "evaluate --data": (EVALUATE + " --data {x}", {"x": "OUT/data_sets.json"}),
     "evaluate --reader": (EVALUATE + " --reader {OUT}", {"x": "OUT/config.json"}),
     "evaluate --erag-reader": (EVALUATE + " --erag-reader {OUT}", {"x": "OUT/config.json"}),
     "evaluate --prompt": (EVALUATE + " --prompt {x}", {"x": "OUT/exported/prompt.txt"}),
@@ -79,6 +81,10 @@ COLLISIONS = {
     "train --prompt": (TRAIN + " --prompt {s}", {"s": "OUT/model/prompt.txt"}),
     "train --reader": (TRAIN, {"e": "OUT/model/config.json"}),
     "train --config": (TRAIN + " --config {s}", {"s": "OUT/model/x.yaml"}),
+    "ask --run": (ASK, {"r": "OUT"}),
+    "ask --queries": (ASK, {"q": "OUT"}),
+    "ask --corpus": (ASK, {"c": "OUT"}),
+    "ask --results": (f"{ASK} --results {{OUT}}", {"x": "OUT/summary.json"}),
     "demo --config": ("demo --config {x} --out {OUT}", {"x": "OUT/corpus.parquet"}),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 import json
 
 import polars as pl
+import pydantic  # noqa: F401 - Ray imports it, and from then on cyclopts checks defaults by their types
 import pytest
 
 from engine import tables
