@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 
 from cyclopts import Group, Parameter, Token
 
-from engine.evaluation.corpora import split_runs
+from engine.evaluation.corpora import split_runs, split_tables
 from engine.evaluation.inputs import InputFiles, input_tables
 from engine.evaluation.prepare import refuse_lacking_tables
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
@@ -64,7 +64,7 @@ def parameters() -> list[inspect.Parameter]:
             types={"run": Paths, "corpus": Paths}
             | dict.fromkeys(("queries", "edits", "answers"), Path | None),
             defaults={"queries": None, "run": (), "corpus": ()},
-            leave_out=["tables", "corpora", "need_answers", "need_provenance", "cluster"],
+            leave_out=["tables", "corpora", "judged", "need_answers", "need_provenance", "cluster"],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
         option("data", Paths, INPUTS, _DATA, ()),
@@ -220,13 +220,15 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
             )
     several = len(corpora := options["corpus"]) > 1
     runs, owners = split_runs(options["run"], corpora) if several else (tuple(options["run"]), ())
+    files, judged = split_tables(given, corpora)
     return take(
         InputFiles,
         options,
+        judged=judged,
         corpus=corpora[0] if len(corpora) == 1 else None,
         corpora=owners,
         run=runs,
-        tables=given,
+        tables=files,
         need_answers=settings.needs_answers(),
         need_provenance=settings.needs_provenance(),
         cluster=settings.bootstrap.cluster,

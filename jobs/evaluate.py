@@ -88,7 +88,7 @@ def _check(asked: Asked) -> None:
     for place in (out, asked.store):
         require_folder(place)
     models = {name: options[name] for name in MODEL_FIELDS}
-    given = given_files({**options, "run": list(asked.files.run)})
+    given = given_files({**options, **asked.files.tables, "run": list(asked.files.run)})
     refuse_overlap(Inputs(given, models), outputs(out, next(iter(asked.conditions.values()))))
     if not options["overwrite"]:  # before inputs are read, which may take minutes
         refuse_another(out, asked.conditions)

@@ -229,9 +229,6 @@ def place(tmp_path_factory):
     read_runs([folder / "mine.trec"]).with_columns(run=pl.lit("dense")).write_parquet(
         folder / "dense.parquet"
     )
-    texts = [{"doc": "The capital of Aruba is Oranjestad.", "relevance": 1}]
-    judged = {"queries": [{"text": QUESTIONS["1"][0], "relevant_docs": texts}]}
-    (folder / "judged.json").write_text(json.dumps(judged))
     (folder / "qrels.txt").write_text("1 0 a 1\n2 0 b 1\n3 0 c 1\n")
     # The guide of edits shows lines of this file; here of the same queries, and other passages.
     (folder / "edits.jsonl").write_text(

@@ -6,8 +6,8 @@ are equal, a document is the same one, and is read once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import PurePath
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
 
 import polars as pl
 
@@ -38,11 +38,22 @@ def split_runs(
         if len(named) != 1:
             raise InputError(
                 f"names {'two' if named else 'none'} of the corpora",
-                f"write behind it which one it is over, as in {run}{_AT}{PurePath(corpora[0]).stem}",
+                f"write behind it which one it is over, as in {file or run}{_AT}{PurePath(corpora[0]).stem}",
                 path=run,
             )
         pairs.append((type(run)(file), named[0]))
     return tuple(file for file, _ in pairs), tuple(corpus for _, corpus in pairs)
+
+
+def split_tables(
+    given: Mapping[str, Location], corpora: Sequence[Location]
+) -> tuple[dict[str, Location], dict[str, Location]]:
+    """As ``split_runs``, of tables that may name a corpus: ``old.tsv@words-100``; with one corpus, files as they are given."""
+    files, judged = dict(given), {}
+    for name, path in given.items():
+        if _AT in str(path) and len(corpora) > 1 and not Path(path).exists():
+            (files[name],), (judged[name],) = split_runs([path], corpora)
+    return files, judged
 
 
 def read_runs_over(paths: Sequence[Location], corpora: Sequence[Location]) -> Together:

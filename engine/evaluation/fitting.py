@@ -83,7 +83,8 @@ class Judgments:
             pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID)
         )
         for name, given in self.tables.items():
-            table = with_ids(given, texts, QUERY_ID) if BY_TEXT in given.columns else given
+            by_text = BY_TEXT in given.columns and given[BY_TEXT].all()
+            table = with_ids(given, texts, QUERY_ID) if by_text else given
             path, asked = self.paths[name], self.queries[QUERY_ID]
             what = f"judges none of the {{}} [query|queries]{of_file}"
             remedy = "give the judgments of these queries"

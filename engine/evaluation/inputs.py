@@ -68,6 +68,7 @@ class InputFiles(Checked):
         cluster: what queries are clustered by; ``Bootstrap.cluster`` says it.
         tables: files that annotators need, by the name of their input (``labels.annotator.InputTable``).
         corpora: in place of ``corpus``, where there are several, that of each run (``corpora.split_runs``).
+        judged: the corpus whose documents a table judges, by the name of its input (``corpora.split_tables``).
 
     Raises:
         InputError: a number out of range, or something that names documents of one corpus beside several.
@@ -86,6 +87,7 @@ class InputFiles(Checked):
     cluster: str | None = None
     tables: Mapping[str, Location] = field(default_factory=dict)
     corpora: tuple[Location, ...] = ()
+    judged: Mapping[str, Location] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -268,12 +270,15 @@ class Given(NamedTuple):
 
 def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
     """The tables that annotators need; refused where they name documents of one corpus beside several."""
-    judged = {name: input_tables()[name].read(path) for name, path in files.tables.items()}
+    judged, known = {}, input_tables()
+    for name, path in files.tables.items():
+        corpus, of_texts = files.judged.get(name), known[name].of_texts
+        judged[name] = of_texts(path, corpus) if corpus and of_texts else known[name].read(path)
     by_id = [name for name, table in judged.items() if BY_TEXT not in table.columns]
     if files.corpora and by_id:
         raise InputError(
             f"`{by_id[0]}` names documents of one corpus, beside several",
-            "judge texts (docs/guide/chunking.md), or give one `corpus`",
+            f"{'name it behind the file, as in FILE@NAME' if known[by_id[0]].of_texts else 'leave it out'}, or give one `corpus`",
             path=files.tables[by_id[0]],
         )
     return judged

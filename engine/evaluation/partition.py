@@ -382,6 +382,8 @@ def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:
     }
     if files.corpora:
         content["corpora"] = [identity(path) for path in files.corpora]
+    if files.judged:
+        content["judged"] = {name: identity(path) for name, path in files.judged.items()}
     if files.ignore_identical_ids:  # others keep the names that they have
         content["ignore_identical_ids"] = True
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]

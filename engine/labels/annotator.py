@@ -148,6 +148,7 @@ class InputTable:
         columns: the columns that its digest is made of.
         help: what the file holds, for the option's help.
         of_records: makes the table of numbered records, which are given from Python; None where frames are tables.
+        of_texts: reads it as judgments of texts, those that a corpus has of its documents; None where it cannot.
     """
 
     name: str
@@ -157,6 +158,7 @@ class InputTable:
     of_records: (
         Callable[[Location, Iterable[tuple[int, Mapping[str, Any]]]], pl.DataFrame] | None
     ) = None
+    of_texts: Callable[[Location, Location], pl.DataFrame] | None = None
 
 
 class Display(NamedTuple):

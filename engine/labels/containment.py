@@ -72,7 +72,7 @@ def find_answers(
         name: ``containment`` or ``containment-substring``.
     """
     find: Callable[[str, list[str]], str | None] = (
-        _holds_substring if name == SUBSTRING else _holds_tokens
+        _holds_substring if name == SUBSTRING else holds_tokens
     )
     answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
     texts = pairs.join(corpus.select(DOC_ID, TEXT), on=DOC_ID, how="left", maintain_order="left")
@@ -82,7 +82,8 @@ def find_answers(
     return texts.select(QUERY_ID, DOC_ID, pl.Series(ANSWER, matches, dtype=pl.String))
 
 
-def _holds_tokens(text: str, answers: Sequence[str]) -> str | None:
+def holds_tokens(text: str, answers: Sequence[str]) -> str | None:
+    """The first answer whose tokens stand in a row in the text; None where none does."""
     tokens = f" {' '.join(tokenize(text))} "
     held = (a for a in answers if (own := _tokens(a)) and f" {' '.join(own)} " in tokens)
     return next(held, None)

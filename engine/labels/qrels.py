@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 import polars as pl
 
 from engine import tables
-from engine.labels.annotator import Annotator, InputTable, Labelled, Material
+from engine.labels.annotator import Annotator, InputTable, Labelled, Material, labels_of
+from engine.labels.containment import holds_tokens
 from engine.labels.traces import complete
 from engine.messages.notes import Note, count_note
 from engine.sources.runs.qrels import qrels_of, read_qrels
-from engine.tables import BY_TEXT, CARRIED, DOC_ID, LABEL, QUERY_ID, TEXT
+from engine.tables import ANSWERS, BY_TEXT, CARRIED, DOC_ID, LABEL, QUERY_ID, TEXT
 
 NAME = "qrels"
 _LEAST_WORDS = 5
@@ -21,21 +23,14 @@ _WHAT_IS_CARRIED = (
 )
 
 
-def label_qrels(qrels: pl.DataFrame) -> pl.DataFrame:
-    """Labels table of judgments (``query_id``, ``doc_id``, ``label``).
-
-    Unlike other annotators' labels these are sparse (a passage that nobody judged has none), reach
-    beyond the lists, and may be grades above 1, or below 0 where a passage was left unjudged.
-    """
-    return qrels.with_columns(pl.lit(NAME).alias(tables.ANNOTATOR)).select(list(tables.LABELS))
-
-
 INPUT = InputTable(
     name="qrels",
     read=read_qrels,
     columns=(QUERY_ID, DOC_ID, LABEL),
-    help="Judgments: TREC text, BEIR's, Parquet or JSON, of ids or of texts; for the annotator qrels.",
+    help="Judgments: TREC text, BEIR's, Parquet or JSON, of ids or of texts; for the annotator qrels. "
+    "Beside several corpora ids name theirs, as in old.tsv@words-100.parquet.",
     of_records=qrels_of,
+    of_texts=read_qrels,
 )
 
 
@@ -55,37 +50,41 @@ def covered(judged: Sequence[str], matcher: SequenceMatcher[str]) -> float:
     return len(" ".join(judged[place : place + size])) / max(1, len(" ".join(judged)))
 
 
-def label_by_text(
-    judgments: pl.DataFrame, pairs: pl.DataFrame, corpus: pl.DataFrame
-) -> pl.DataFrame:
+def label_by_text(judgments: pl.DataFrame, material: Material) -> pl.DataFrame:
     """Judgments of passages from those of texts, with ``carried``: whether the text is another than the passage's.
 
     A passage has the largest of the labels of its query's texts, each times the share that is ``covered``; 0 where it
-    covers none.
-
-    Args:
-        judgments: ``query_id``, the text in ``doc_id``, ``label``.
-        pairs: ``query_id`` and ``doc_id`` of every listed passage.
+    covers none. Of a document (``by_text`` is False) each sentence with an answer is such a text; without one, all of it.
     """
-    passages = {doc_id: text.split() for doc_id, text in corpus.select(DOC_ID, TEXT).iter_rows()}
-    judged: dict[str, list[tuple[list[str], float]]] = {}
-    for query_id, text, label in judgments.select(QUERY_ID, DOC_ID, LABEL).iter_rows():
-        if label >= 0:
-            judged.setdefault(query_id, []).append((text.split(), label))
+    texts = material.corpus.select(DOC_ID, TEXT)
+    passages = {doc_id: text.split() for doc_id, text in texts.iter_rows()}
+    answers = dict(material.queries.select(QUERY_ID, ANSWERS).iter_rows())
+    judged: dict[str, list[tuple[float, list[str], list[str]]]] = {}
+    text = pl.col(DOC_ID).str.normalize("NFC")  # as passages are
+    rated = judgments.filter(pl.col(LABEL) >= 0).select(QUERY_ID, text, LABEL, BY_TEXT)
+    for query_id, whole, label, is_text in rated.iter_rows():
+        sentences = [] if is_text else re.split(r"(?<=[.!?])\s+", whole)
+        bearing = [one for one in sentences if holds_tokens(one, answers[query_id])]
+        for one in bearing or [whole]:
+            judged.setdefault(query_id, []).append((label, one.split(), whole.split()))
     rows = []
-    for query_id, doc_id in pairs.filter(pl.col(QUERY_ID).is_in([*judged])).iter_rows():
+    for query_id, doc_id in material.pairs.filter(pl.col(QUERY_ID).is_in([*judged])).iter_rows():
         passage = passages.get(doc_id, [])  # without texts where inputs are looked at early
         matcher = SequenceMatcher(None, (), passage, autojunk=False)
-        label, words = max((one * covered(text, matcher), text) for text, one in judged[query_id])
-        rows.append((query_id, doc_id, label, label > 0 and words != passage))
+        label, is_own = max(
+            (grade * covered(words, matcher), whole == passage)
+            for grade, words, whole in judged[query_id]
+        )
+        rows.append((query_id, doc_id, label, label > 0 and not is_own))
     return pl.DataFrame(rows, {**tables.QRELS, CARRIED: pl.Boolean()}, orient="row")
 
 
 def _label(material: Material) -> Labelled:
     judgments = material.tables[INPUT.name]
     by_text = BY_TEXT in judgments.columns
-    found = label_by_text(judgments, material.pairs, material.corpus) if by_text else judgments
-    labels, carried = label_qrels(found), [found[CARRIED]] if by_text else []
+    found = label_by_text(judgments, material) if by_text else judgments
+    # Those by id are sparse, and reach beyond the lists; any may be grades above 1.
+    labels, carried = labels_of(NAME, found, pl.col(LABEL)), [found[CARRIED]] if by_text else []
     # A label below 0 says that the passage was not judged.
     judged = set(judgments.filter(pl.col(LABEL) >= 0)[QUERY_ID])
     unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from engine.evaluation.corpora import split_runs
+from engine.evaluation.corpora import split_runs, split_tables
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_tables
 from engine.evaluation.inputs import Given as Read
 from engine.evaluation.query_clusters import column_of
@@ -59,7 +59,8 @@ class Given(NamedTuple):
         if not runs or not all(map(is_path, given)):
             return None
         runs, corpora = split_runs(runs, self.passages) if several else (runs, ())
-        more = {"answers": self.answers, "tables": dict(self.tables), "corpora": corpora}
+        tables, judged = split_tables(self.tables, self.passages if several else ())
+        more = {"answers": self.answers, "tables": tables, "corpora": corpora, "judged": judged}
         return self.named(settings, self.queries, None if several else self.passages, runs, **more)
 
     def named(

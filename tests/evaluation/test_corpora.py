@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.evaluation.corpora import split_runs
+from engine.evaluation.corpora import split_runs, split_tables
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.partition import partition
 from engine.messages.errors import InputError
@@ -29,14 +29,25 @@ def folder(tmp_path, monkeypatch):
         lines = [f"q Q0 {one} {rank} {-rank} bm25\n" for rank, one in enumerate(RUNS[name], 1)]
         Path(f"{name}.trec").write_text("".join(lines))
     Path("q.txt").write_text("q 0 a-0 1\n")
+    Path("lost.txt").write_text("q 0 a-0 1\nq 0 a-1 1\nq 0 a-2 1\n")
     return tmp_path
 
 
-def files(*runs, **more):
-    given, corpora = split_runs(
-        [Path(run) for run in runs], [Path("short.jsonl"), Path("long.jsonl")]
+def files(*runs, tables=None, **more):
+    both = [Path("short.jsonl"), Path("long.jsonl")]
+    given, corpora = split_runs([Path(run) for run in runs], both)
+    named, judged = split_tables(tables or {}, both)
+    return InputFiles(
+        queries="queries.jsonl", run=given, corpora=corpora, tables=named, judged=judged, **more
     )
-    return InputFiles(queries="queries.jsonl", run=given, corpora=corpora, **more)
+
+
+def of_one(qrels):
+    named, judged = split_tables({"qrels": qrels}, [Path("short.jsonl")])
+    run = (Path("short.trec"),)
+    return InputFiles(
+        queries="queries.jsonl", run=run, corpus="short.jsonl", tables=named, judged=judged
+    )
 
 
 def test_documents_are_called_by_their_corpus_only_where_texts_differ(folder):
@@ -55,11 +66,26 @@ def test_documents_are_called_by_their_corpus_only_where_texts_differ(folder):
 
 
 def test_shards_have_the_same(folder):
-    given = files("short.trec@short", "long.trec@long")
+    given = files("short.trec@short", "long.trec@long", tables={"qrels": "q.txt@long"})
     (shard,) = (made := partition(given, folder_at(folder / "shards"), k=3)).shards
     held, cut = read_inputs(given, k=3), made.read(shard.number)
+    assert cut.tables["qrels"].equals(held.tables["qrels"])
     for name, keys in (("runs", ["run", "rank"]), ("corpus", ["doc_id"])):
         assert getattr(cut, name).sort(keys).equals(getattr(held, name).sort(keys))
+
+
+@pytest.mark.parametrize("name", ["q.txt@long", "q.txt@long.jsonl", "a@b.txt@long"])
+def test_judgments_of_a_corpus_that_no_run_is_over_are_those_of_its_texts(folder, name):
+    Path("a@b.txt").write_text("q 0 a-0 1\n")
+    judged = read_inputs(files("short.trec@short", tables={"qrels": name}), k=3).tables["qrels"]
+    assert judged.rows() == [("q", "one two three four", 1.0, False)]
+
+
+def test_a_file_whose_name_has_an_at_is_read_as_it_stands(folder):
+    text = {"user_input": "what", "reference_contexts": ["five"]}
+    Path("mine@home.json").write_text(json.dumps(text))
+    judged = read_inputs(files("short.trec@short", tables={"qrels": "mine@home.json"}), k=3).tables
+    assert judged["qrels"].rows() == [("q", "five", 1.0, True)]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +98,9 @@ def test_shards_have_the_same(folder):
         (lambda: files("short.trec@short", edits="e.jsonl"), "`edits` with several corpora"),
         (lambda: files("short.trec@short", skip_bad=1), "`skip_bad` with several corpora"),
         (lambda: read_inputs(files("short.trec@short", tables={"qrels": "q.txt"}), k=3), "q.txt: `qrels` names documents of one"),
+        (lambda: files("short.trec@short", tables={"qrels": "q.txt@x"}), "q.txt@x: names none of the corpora; write behind it which one it is over, as in q.txt@short"),
+        (lambda: read_inputs(files("short.trec@short", tables={"qrels": "lost.txt@long"}), k=3), "lost.txt:2: 2 judged documents are not in the corpus long, the first 'a-1'; name"),
+        (lambda: read_inputs(of_one("q.txt@short"), k=3), "q.txt@short: no such file"),
     ],
 )  # fmt: skip
 def test_what_belongs_to_no_corpus_for_certain_is_refused(folder, make, message):

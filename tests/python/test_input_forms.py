@@ -216,3 +216,15 @@ def test_what_cannot_be_used_is_refused_in_a_line(changed, words):
     with pytest.raises(InputError, match=re.escape(words)) as raised:
         inputs_of(given, SETTINGS)
     assert "\n" not in str(raised.value)
+
+
+def test_judgments_of_one_of_several_corpora_name_it_as_runs_do(paths, tmp_path):
+    (tmp_path / "old.jsonl").write_text('{"id": "a", "text": "Oranjestad, Aruba"}')
+    (tmp_path / "old.txt").write_text("1 0 a 2")
+    corpora = [str(paths["c"]), str(tmp_path / "old.jsonl")]
+    judged = {"qrels": f"{tmp_path}/old.txt@old"}
+    given = Given(str(paths["q"]), corpora, [f"{paths['r']}@c"], tables=judged)
+    settings = Settings.of(k=2, annotators=("qrels",))
+    assert inputs_of(given, settings).tables["qrels"].rows() == [
+        ("1", "Oranjestad, Aruba", 2.0, False)
+    ]

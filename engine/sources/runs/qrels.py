@@ -7,14 +7,14 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import polars as pl
 
 from engine import tables
 from engine.messages.errors import InputError
-from engine.messages.wording import quoted
+from engine.messages.wording import counted, quoted
 from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import QUERY_FIELDS, first_of, list_in
 from engine.sources.io.files import atomic_path, is_text, write_parquet
@@ -22,8 +22,9 @@ from engine.sources.io.json_records import read_json_records
 from engine.sources.io.lines import read_json_document, read_lines, start_of
 from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import read_parquet
+from engine.sources.passages.read import read_corpus
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
-from engine.tables import BY_TEXT, DOC_ID, LABEL, QUERY_ID
+from engine.tables import BY_TEXT, DOC_ID, LABEL, QUERY_ID, TEXT
 
 _WHAT = (
     'qrels: TREC lines "query 0 document label", BEIR\'s "query-id corpus-id score", Parquet, or JSON '
@@ -37,7 +38,7 @@ _CONTEXTS, _RELEVANT = "reference_contexts", "relevant_docs"
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 
 
-def read_qrels(path: Location) -> pl.DataFrame:
+def read_qrels(path: Location, corpus: Location | None = None) -> pl.DataFrame:
     """Read judgments: ``query_id``, ``doc_id``, ``label``, in the order of the file.
 
     >>> _ = Path("qrels.txt").write_text("q1 0 d1 2\\n")
@@ -48,23 +49,25 @@ def read_qrels(path: Location) -> pl.DataFrame:
     that starts with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval,
     ranx). Texts without ids are ragas' ``reference_contexts``, with a label of 1, or the ``relevant_docs`` of ``{"queries":
     [{"text": …, "relevant_docs": [{"doc": text, "relevance": number}]}]}``: they stand in ``doc_id``, the texts of queries in
-    ``query_id``, and the column ``by_text`` says so. Labels are numbers (whole numbers in TREC's collections); a label below 0 means that a
+    ``query_id``, and the column ``by_text`` says so. Documents are judged by the texts that ``corpus`` has of them, if that
+    is given; queries keep their ids, and ``by_text`` is False. Labels are numbers (whole numbers in TREC's collections); a label below 0 means that a
     passage was pooled but not judged.
 
     Raises:
         InputError: the file is unreadable or empty, a line has another number of columns, a label
-            is not a finite number, or a document is judged twice for a query.
+            is not a finite number, a document is judged twice for a query, or the corpus lacks one.
     """
     if is_data_set(path):
-        return qrels_of(path, enumerate(records_of(path, "judgments"), 1))
+        return qrels_of(path, enumerate(records_of(path, "judgments"), 1), corpus)
     path = require_file(path, _WHAT)
     if suffix_of(path) == ".parquet":
         frame = tables.conform(read_parquet(path, tables.QRELS), tables.QRELS, path)
-        return qrels_of(path, ((None, row) for row in frame.iter_rows(named=True)))
+        return qrels_of(path, ((None, row) for row in frame.iter_rows(named=True)), corpus)
     start = start_of(path, _WHAT)
     if any(f'"{name}"'.encode() in start for name in (_CONTEXTS, _RELEVANT)):
         return qrels_of(path, _in_texts(path)).with_columns(pl.lit(True).alias(BY_TEXT))
-    return qrels_of(path, _in_dictionary(path) if is_dictionary(path, _WHAT) else _in_lines(path))
+    records = _in_dictionary(path) if is_dictionary(path, _WHAT) else _in_lines(path)
+    return qrels_of(path, records, corpus)
 
 
 def write_qrels(frame: pl.DataFrame | Iterable[pl.DataFrame], path: str | Path) -> None:
@@ -116,12 +119,14 @@ def _lines(table: pl.DataFrame, path: Path) -> Iterator[str]:
 
 
 def qrels_of(
-    path: Location, records: Iterable[tuple[int | None, Mapping[str, Any]]]
+    path: Location,
+    records: Iterable[tuple[int | None, Mapping[str, Any]]],
+    corpus: Location | None = None,
 ) -> pl.DataFrame:
     """The judgments of numbered rows, with columns named as BEIR's, ir_datasets' or ours.
 
     Raises:
-        InputError: a row without an id or with a label that is no finite number, or a document judged twice.
+        InputError: a row is unusable, as ``read_qrels`` says.
     """
     rows: dict[tuple[str, str], tuple[float, int | None]] = {}
     for number, record in records:
@@ -149,7 +154,18 @@ def qrels_of(
     if not rows:
         raise InputError("holds no judgments", f"give {_WHAT}", path=path)
     found = [(*pair, label) for pair, (label, _) in rows.items()]
-    return pl.DataFrame(found, schema=tables.QRELS, orient="row")
+    judged = pl.DataFrame(found, schema=tables.QRELS, orient="row")
+    if corpus is None:
+        return judged
+    passages = read_corpus(corpus, wanted=judged[DOC_ID].unique())
+    texts = judged.join(passages, on=DOC_ID, how="left", maintain_order="left")
+    if (lost := texts.filter(pl.col(TEXT).is_null())).height:
+        query_id, doc_id = lost.row(0)[:2]
+        many = counted(lost[DOC_ID].n_unique(), "judged [document is|documents are]")
+        problem = f"{many} not in the corpus {PurePath(corpus).stem}, the first {quoted(doc_id)}"
+        line = rows[query_id, doc_id][1]
+        raise InputError(problem, "name the corpus that was judged", path=path, line=line)
+    return texts.select(QUERY_ID, pl.col(TEXT).alias(DOC_ID), LABEL, pl.lit(False).alias(BY_TEXT))
 
 
 def _in_texts(path: Location) -> Iterator[tuple[int | None, dict[str, Any]]]:
