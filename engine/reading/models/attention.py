@@ -65,12 +65,15 @@ class Span:
         tokens: how many they are.
         offset: where the sequence begins in the cache.
         have: how many of its tokens the cache holds before these.
+        stem, kept: where its first tokens begin instead, which others may follow, too, and how many these are.
     """
 
     at: int
     tokens: int
     offset: int
     have: int
+    stem: int = 0
+    kept: int = 0
 
 
 def round_up(tokens: int) -> int:
@@ -134,36 +137,41 @@ class Packing:
         for span in self.spans:
             for first in range(0, span.tokens, _ROWS):
                 rows = min(_ROWS, span.tokens - first)
-                at, seen = span.at + first, span.have + first + rows
+                at, seen = span.at + first, span.have - span.kept + first + rows
                 fused = self.writing and sinks is None
                 looked = seen if fused else round_up(seen)
                 held = slice(span.offset, span.offset + looked)
+                near, nearby = keys[:, held], values[:, held]
+                if stem := round_up(span.kept):
+                    before = slice(span.stem, span.stem + stem)
+                    near = torch.cat([keys[:, before], near], 1)
+                    nearby = torch.cat([values[:, before], nearby], 1)
                 folded = query[:, at : at + rows].reshape(groups, -1, width)
                 if fused:
                     answer = scaled_dot_product_attention(
                         folded.unsqueeze(0),
-                        keys[:, held].unsqueeze(0),
-                        values[:, held].unsqueeze(0),
+                        near.unsqueeze(0),
+                        nearby.unsqueeze(0),
                         scale=scale,
                     )
                 else:
-                    scores = torch.matmul(folded * scale, keys[:, held].transpose(1, 2))
-                    own = scores.view(groups, -1, rows, looked)[..., seen - rows :]
+                    scores = torch.matmul(folded * scale, near.transpose(1, 2))
+                    scores[..., span.kept : stem] = float("-inf")
+                    own = scores.view(groups, -1, rows, stem + looked)[..., stem + seen - rows :]
                     own += self._hidden(rows, looked - seen, scores)
                     if sinks is not None:
                         further = sinks.repeat_interleave(rows).view(groups, -1, 1)
                         scores = torch.cat([scores, further], -1)
-                    weights = torch.softmax(scores, -1)[..., :looked]
-                    answer = torch.matmul(weights, values[:, held])
+                    weights = torch.softmax(scores, -1)[..., : stem + looked]
+                    answer = torch.matmul(weights, nearby)
                 out[at : at + rows] = answer.reshape(heads, rows, width).transpose(0, 1)
         return out
 
     @cached_property
     def _places(self) -> torch.Tensor:
         """Where in the cache each packed token's keys and values go: (tokens,)."""
-        return torch.cat(
-            [torch.arange(s.offset + s.have, s.offset + s.have + s.tokens) for s in self.spans]
-        )
+        begins = [(s.offset + s.have - s.kept, s.tokens) for s in self.spans]
+        return torch.cat([torch.arange(first, first + tokens) for first, tokens in begins])
 
     def _hidden(self, rows: int, beyond: int, like: torch.Tensor) -> torch.Tensor:
         """What hides later tokens from earlier ones, and from all those ``beyond`` the last.

@@ -39,6 +39,10 @@ class TokenizedPrompt:
     head: int = 0
     target: Sequence[int] = ()
 
+    def room(self, most: int) -> int:
+        """Tokens of the prompt with those that follow it: the target's, or up to ``most`` that are written."""
+        return len(self.tokens) + (len(self.target) or most)
+
 
 @dataclass
 class Written:
@@ -50,15 +54,13 @@ class Written:
             goes on may not have been looked at yet.
         begun: how many of the tokens were a thought's, once that has ended.
         confidence: see ``ReadOutput``.
-        target: as in ``TokenizedPrompt``; taken in place of the likeliest tokens.
-        logs: the log-probabilities of the tokens taken, the end token's included, where these are asked for.
+        logs: where asked for, the log-probabilities of what is written, the end token included, or of a target.
     """
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     begun: int = 0
     confidence: float | None = None
-    target: Sequence[int] = ()
     logs: list[float] = field(default_factory=list)
 
 
@@ -138,7 +140,10 @@ def scored_tokens(
     """
     tokens = next_tokens(logits) if forced is None else list(forced)
     (places,) = to_device(logits.device, np.array(tokens, dtype=np.int64))
-    logs = logits.float().log_softmax(-1).gather(-1, places[:, None])[:, 0].tolist()
+    # Copies in fp32 of a few rows at a time.
+    parts = zip(logits.split(32), places[:, None].split(32), strict=True)
+    own = [part.float().log_softmax(-1).gather(-1, of) for part, of in parts]
+    logs: list[float] = torch.cat(own)[:, 0].tolist()
     if any(map(math.isnan, logs)):
         raise _not_numbers()
     return tokens, logs
@@ -184,8 +189,7 @@ class Writer:
         if not self._scores:
             tokens = next_tokens(logits)
         else:
-            forced = [a.target[len(a.tokens)] if a and a.target else 0 for a in answers]
-            tokens, logs = scored_tokens(logits, forced if self._scores == "target" else None)
+            tokens, logs = scored_tokens(logits, None)
             for answer, log in zip(answers, logs, strict=True):
                 if answer is not None:
                     answer.logs.append(log)
@@ -197,9 +201,6 @@ class Writer:
 
     def _take(self, answer: Written, token: int) -> bool:
         """Whether an answer goes on with this token."""
-        if answer.target:
-            answer.tokens.append(token)
-            return len(answer.tokens) < len(answer.target)
         if token in self._ends:
             answer.text = self._text(answer)
             return False

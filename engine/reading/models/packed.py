@@ -10,29 +10,20 @@ token of each in a step, since a step costs about as much for one as for many.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 
 from engine.reading.models import sharing
 from engine.reading.models.attention import ATTENTION, Cache, Pass, Span, pack, round_up
-from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
+from engine.reading.models.decoding import TokenizedPrompt, Writer, Written, scored_tokens
 from engine.reading.protocol import ReaderStats
 
 # Larger chunks leave a processor's caches, and matrix products are at full speed from 256 rows on.
 _WHOLE_CHUNK = 1024
 # Fewer tokens at once waste the processor, whatever the memory.
 _LEAST_CHUNK = 64
-
-
-@dataclass(frozen=True)
-class _TokenSpan:
-    """Tokens ``first`` to ``last`` of a segment."""
-
-    segment: int
-    first: int
-    last: int
+_Piece = tuple[int, int, int]  # of a segment, its tokens from one to before another
 
 
 class PackedModel:
@@ -74,6 +65,7 @@ class PackedModel:
         self._chunk_bytes = 0.0
         self._token_bytes = float(item * (6 * config.hidden_size + 3 * inner))
         self._token_bytes += 4 * config.hidden_size
+        self._logits_bytes = 2 * item * config.vocab_size
 
     def probe(self, tokens: int) -> None:
         """Run a number of tokens as one text, to measure what they cost beside their cached states."""
@@ -103,20 +95,26 @@ class PackedModel:
         Texts that begin alike stand together. Chunks take half of the memory at most, keys and
         values the rest.
         """
-        by_memory = int((memory / 2 - self._chunk_bytes) / self._token_bytes)
+        # Any token of a chunk may be one whose logits are wanted, where targets are scored.
+        token_bytes = self._token_bytes + self._logits_bytes * any(a.target for a in asked)
+        by_memory = int((memory / 2 - self._chunk_bytes) / token_bytes)
         self._chunk = max(_LEAST_CHUNK, min(self._most, by_memory))
-        left = memory - self._chunk_bytes - self._token_bytes * self._chunk
+        left = memory - self._chunk_bytes - token_bytes * self._chunk
         left -= self._cached_token_bytes * len(self._head)
         order = sorted(range(len(asked)), key=lambda place: asked[place].tokens)
         group: list[int] = []
         taken = 0
         for place in order:
-            tokens = asked[place].tokens
-            room = round_up(len(tokens) + max(self._writer.most, len(asked[place].target)))
+            tokens, target = asked[place].tokens, asked[place].target
+            before = asked[group[-1]].tokens if group else []
+            room = round_up(asked[place].room(self._writer.most))
+            if target:  # it stands apart, behind a prompt that several may have
+                room = round_up(len(target)) + (tokens != before) * round_up(len(tokens))
             shared = 0
             if group:  # what it shares with its neighbour may become a separate segment
-                length = sharing.common_length(tokens, asked[group[-1]].tokens)
-                shared = round_up(length) if length > len(self._head) else 0
+                length = sharing.common_length(tokens, before)
+                alone = length <= len(self._head) or (target and tokens == before)
+                shared = 0 if alone else round_up(length)
                 together = taken + room + shared
                 if together > max_tokens or together * self._cached_token_bytes > left:
                     yield group
@@ -128,9 +126,10 @@ class PackedModel:
 
     @torch.inference_mode()
     def answer(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
-        """Continue each text."""
-        tokens = [a.tokens for a in asked]
-        written = [Written(target=a.target) for a in asked]
+        """Continue each text, or score the targets behind them."""
+        if any(a.target for a in asked):
+            return self._scored(asked)
+        tokens, written = [a.tokens for a in asked], [Written() for _ in asked]
         cache, offsets, alive = self._prefill(tokens, written, chunk=self._chunk)
         while alive:
             # The last token written is not in the cache yet.
@@ -143,6 +142,30 @@ class PackedModel:
             alive = [alive[row] for row in self._writer.write([written[i] for i in alive], logits)]
         return written
 
+    def _scored(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
+        """Score the targets, which look back at the keys and values of their prompt: it is computed once."""
+        written = [Written() for _ in asked]
+        texts = [[a.tokens[-1], *a.target[:-1]] for a in asked]  # from the prompt's last
+        prompts = [tuple(a.tokens[:-1] or a.tokens) for a in asked]
+        places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
+        rooms = [round_up(len(text)) for text in texts]
+        cache, offsets, _ = self._prefill([*map(list, places)], chunk=self._chunk, more=sum(rooms))
+        begins = list(accumulate(rooms, initial=cache.keys[0].shape[1] - sum(rooms)))
+        for pieces in _chunks([(i, 0, len(text)) for i, text in enumerate(texts)], self._chunk):
+            spans: list[Span] = []
+            ids: list[int] = []
+            for i, first, last in pieces:
+                kept, stem = len(asked[i].tokens) - 1, offsets[places[prompts[i]]]
+                spans.append(Span(len(ids), last - first, begins[i], kept + first, stem, kept))
+                ids += texts[i][first:last]
+            of = pack(ids, spans, cache)
+            logits = self._forward(of._replace(last=torch.arange(len(of.ids)), asked=len(ids)))
+            given = [(i, token) for i, *at in pieces for token in asked[i].target[slice(*at)]]
+            _, logs = scored_tokens(logits, [token for _, token in given])
+            for (i, _), log in zip(given, logs, strict=True):
+                written[i].logs.append(log)
+        return written
+
     @torch.inference_mode()
     def _prefill(
         self,
@@ -150,8 +173,9 @@ class PackedModel:
         written: Sequence[Written] | None = None,
         *,
         chunk: int,
+        more: int = 0,
     ) -> tuple[Cache, dict[int, int], list[int]]:
-        """Run the texts and take each answer's first token.
+        """Run the texts and take each answer's first token; ``more`` is room at the end of the cache.
 
         Returns:
             what the others follow from, where each text begins in it, and which answers go on.
@@ -159,10 +183,10 @@ class PackedModel:
         head = self._head_states()
         done = [min(sharing.common_length(self._head, s), len(s) - 1) for s in sequences]
         parts = sharing.segments(sequences, done)
-        most = max([self._writer.most, *(len(answer.target) for answer in written or ())])
+        most = 0 if more else self._writer.most
         rooms = [round_up(p.end + (most if p.whole else 0)) for p in parts]
         *offsets, room = accumulate(rooms, initial=0)
-        cache = Cache.empty(room, **self._shape)
+        cache = Cache.empty(room + more, **self._shape)
         alive: list[int] = []
         for level in range(max((part.level for part in parts), default=-1) + 1):
             own = [i for i, part in enumerate(parts) if part.level == level]
@@ -174,18 +198,15 @@ class PackedModel:
             for pieces in _chunks([(i, parts[i].start, parts[i].end) for i in own], chunk):
                 spans: list[Span] = []
                 ids: list[int] = []
-                for piece in pieces:
-                    size = piece.last - piece.first
-                    spans.append(Span(len(ids), size, offsets[piece.segment], piece.first))
-                    ids += sequences[parts[piece.segment].sample][piece.first : piece.last]
+                for i, first, last in pieces:
+                    spans.append(Span(len(ids), last - first, offsets[i], first))
+                    ids += sequences[parts[i].sample][first:last]
                 logits = self._forward(pack(ids, spans, cache))
                 self._stats.prompt_tokens += len(ids)
                 self._stats.padded_tokens += len(ids)
                 ended = [
-                    parts[piece.segment].sample
-                    if parts[piece.segment].whole and piece.last == parts[piece.segment].end
-                    else None
-                    for piece in pieces
+                    parts[i].sample if parts[i].whole and last == parts[i].end else None
+                    for i, _, last in pieces
                 ]
                 if written is not None and any(i is not None for i in ended):
                     answers = [None if i is None else written[i] for i in ended]
@@ -221,14 +242,14 @@ class PackedModel:
         return out.logits[0, : of.asked]
 
 
-def _chunks(parts: Sequence[tuple[int, int, int]], most: int) -> Iterator[list[_TokenSpan]]:
+def _chunks(parts: Sequence[_Piece], most: int) -> Iterator[list[_Piece]]:
     """Cut (segment, start, end) into chunks of at most ``most`` tokens, in order."""
-    pieces: list[_TokenSpan] = []
+    pieces: list[_Piece] = []
     free = most
     for segment, start, end in parts:
         while start < end:
             last = min(end, start + free)
-            pieces.append(_TokenSpan(segment, start, last))
+            pieces.append((segment, start, last))
             free -= last - start
             start = last
             if not free:

@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache
 
 from engine.machine import batching
-from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
+from engine.reading.models.decoding import TokenizedPrompt, Writer, Written, scored_tokens
 from engine.reading.models.transfer import to_device
 from engine.reading.protocol import ReaderStats
 
@@ -57,8 +57,8 @@ class PaddedModel:
         self._batch_bytes, self._token_bytes = fixed, per_token
 
     def cost(self, shared: int, target: int = 0) -> batching.MemoryCost:
-        """Bytes of a batch, by what the layers hold; ``shared`` tokens stand before each text, and so many that are
-        scored behind it at most.
+        """Bytes of a batch, by what the layers hold; ``shared`` tokens stand before each text, of whose last tokens
+        so many are scored at most.
         """
         config = self._model.config
         item = torch.empty((), dtype=self._model.dtype).element_size()
@@ -75,8 +75,9 @@ class PaddedModel:
         mask = item * (1 + heads // groups)
         return batching.MemoryCost(
             # A growing cache is copied once as it grows, hence twice the keys and values.
-            per_row=2 * keys_values * (shared + max(self._writer.most, target))
-            + 4 * config.vocab_size
+            # Logits are in the model's precision, and may be there twice where they are scaled.
+            per_row=2 * keys_values * (shared + (0 if target else self._writer.most))
+            + (4 + 2 * item * target) * config.vocab_size
             + self._batch_bytes,
             per_token=2 * keys_values + activations + mask * shared,
             per_pair=mask,
@@ -94,7 +95,7 @@ class PaddedModel:
         for shared, places in itertools.groupby(sorted(range(len(texts)), key=head), key=head):
             together = list(places)
             for batch in batching.cut_batches(
-                [len(texts[place].tokens) - len(shared) for place in together],
+                [texts[place].room(1) - 1 - len(shared) for place in together],
                 cost=self.cost(len(shared), max(len(texts[place].target) for place in together)),
                 memory=memory,
                 max_tokens=max_tokens,
@@ -120,7 +121,7 @@ class PaddedModel:
     def answer(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
         """Continue texts that share a head, as one batch."""
         shared = self._shared(asked)
-        rest = [a.tokens[shared:] for a in asked]
+        rest = [[*a.tokens[shared:], *a.target[:-1]] for a in asked]
         rows, length = len(rest), max(map(len, rest))
         cache = DynamicCache(config=self._model.config)
         if shared:
@@ -135,12 +136,19 @@ class PaddedModel:
         step, mask = to_device(self._device, texts, seen)
         positions = (mask.cumsum(1) - 1)[:, shared:].clamp(min=0)
         self._stats.padded_tokens += rows * length
-        self._stats.prompt_tokens += sum(map(len, rest))
+        self._stats.prompt_tokens += sum(len(a.tokens) - shared for a in asked)
 
-        written = [Written(target=a.target) for a in asked]
+        if keep := max(len(a.target) for a in asked):
+            logits = self._logits(step, mask, positions, cache, keep).flatten(0, 1)
+            own = np.arange(keep) >= keep - np.array([[len(a.target)] for a in asked])
+            (places,) = to_device(self._device, np.flatnonzero(own))
+            _, logs = scored_tokens(logits[places], [token for a in asked for token in a.target])
+            left = iter(logs)
+            return [Written(logs=list(itertools.islice(left, len(a.target)))) for a in asked]
+        written = [Written() for _ in asked]
         alive = list(range(rows))
         while True:
-            logits = self._logits(step, mask, positions, cache)
+            logits = self._logits(step, mask, positions, cache)[:, -1]
             going = self._writer.write([written[row] for row in alive], logits)
             if not going:
                 return written
@@ -161,14 +169,15 @@ class PaddedModel:
         mask: torch.Tensor,
         positions: torch.Tensor,
         cache: DynamicCache,
+        keep: int = 1,
     ) -> torch.Tensor:
-        """Logits, (rows, vocabulary), of what follows the last token."""
+        """Logits, (rows, keep, vocabulary), of what follows each of the last tokens."""
         out = self._model(
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=keep,
         )
-        return out.logits[:, -1]
+        return out.logits[:, -keep:]

@@ -46,5 +46,5 @@ class WindowedModel(PackedModel):
         return super().answer(asked) if self._fits(asked[0]) else self._padded.answer(asked)
 
     def _fits(self, text: TokenizedPrompt) -> bool:
-        written = max(self._writer.most, len(text.target))
-        return len(text.tokens) + max(0, written - 1) <= self._window  # the last does not look back
+        # The last token does not look back.
+        return text.room(max(1, self._writer.most)) - 1 <= self._window

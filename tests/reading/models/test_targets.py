@@ -59,7 +59,7 @@ def of_t5(path, read):
     return logs.gather(-1, labels[0][:, None]).sum().item(), labels.shape[1]
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])  # packed, packed, padded
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])  # packed, padded, packed
 def test_of_decoder_only_models_they_equal_one_forward_pass(family, bundled_spec, tmp_path):
     from benchmarks._single import default_prompt
 
@@ -78,9 +78,11 @@ def test_of_decoder_only_models_they_equal_one_forward_pass(family, bundled_spec
         assert (output.output, output.output_tokens) == (read[-1].strip(), tokens)
         assert total(output) == pytest.approx(log, abs=EXACT * tokens)
     assert len({round(total(output), 3) for output in outputs}) > 8
-    # each alone
+    # each alone, and in batches of one in chunks of 64 tokens
     alone = [reader.read([read])[0] for read in reads[::5]]
-    both = [(a.confidence, b.confidence) for a, b in zip(alone, outputs[::5], strict=True)]
+    small = CausalReader(replace(spec, memory=1)).read(reads)
+    pairs = zip([*alone, *small], [*outputs[::5], *outputs], strict=True)
+    both = [(a.confidence, b.confidence) for a, b in pairs]
     assert all(math.log(a) == pytest.approx(math.log(b), abs=EXACT) for a, b in both)
 
 
@@ -91,9 +93,24 @@ def test_targets_of_one_prompt_share_its_computation(bundled_spec, tmp_path):
     computed = []
     for answers in (ANSWERS[:1], ANSWERS):
         reader = CausalReader(spec)
+        passes = []
+        reader._model._model.register_forward_hook(lambda *_, passes=passes: passes.append(1))
         reader.read([[text, answer] for answer in answers])
-        computed.append(reader.stats.prompt_tokens)
-    assert computed[1] < 1.1 * computed[0]
+        computed.append((reader.stats.prompt_tokens, len(passes)))
+    assert computed[0][0] == computed[1][0]
+    assert computed[1][1] <= 3  # what prompts begin with, the prompt, and all targets
+
+
+@pytest.mark.parametrize("memory", [0, 1])  # one batch; chunks of 64 tokens
+def test_targets_of_any_length_stand_behind_one_prompt(memory, bundled_spec, tmp_path):
+    save_random_model("llama", bundled_spec, tmp_path)
+    spec = replace(bundled_spec, path=str(tmp_path), scores="target", memory=memory)
+    reads = [["Who digs? Answer:", " ants" * n] for n in (1, 2, 33, 70, 150)]
+    outputs = CausalReader(spec).read(reads)
+    for read, output in zip(reads, outputs, strict=True):
+        log, tokens = of_causal(tmp_path, read)
+        assert output.output_tokens == tokens
+        assert total(output) == pytest.approx(log, abs=EXACT * tokens)
 
 
 @pytest.mark.parametrize("kind", ["t5", "flan-t5", "umt5"])
