@@ -1,7 +1,6 @@
 """The page of ``erag ask``, in a real browser, from the files to the evaluation of what it saved (docs/guide/asking.md)."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import polars as pl
@@ -16,7 +15,6 @@ from engine.report.page.asking import write_ask_page
 from engine.sources.runs.preferences import read_preferences
 from tests.commands import erag
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SCRIPT = "<script>document.title = 'ran'</script><img src=x onerror=\"document.title='ran'\">"
 QUERIES = {f"q{i:02}": f"question {i} {SCRIPT}" for i in range(24)}
 # Both runs find the answer where i is a multiple of 4; else one of them: dense where i is odd.
@@ -197,17 +195,6 @@ def test_results_in_shards_keep_no_answers(files, tmp_path):
     ):
         write_ask_page(read_inputs(asked, k=2), found, tmp_path / "t", tasks=9, seed=0)
     assert not (tmp_path / "t").exists()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -16,18 +16,6 @@ from jobs.compare import _page as page_of
 from tests.report.made import ANSWERED, values, write_evaluation
 from tests.report.page.results import EMOJI, RIGHT_TO_LEFT, SCRIPT
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
 
 @pytest.fixture
 def page(browser, folder):
