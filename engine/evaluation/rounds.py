@@ -113,11 +113,13 @@ def _first(work: Workload, last: str) -> Workload:
 
 
 def _compared(work: Workload) -> list[Estimate]:
-    """What is to be known so well: the lead of every two runs, or the mean of the only one."""
+    """What is to be known so well: the lead of every two runs, or the mean of the only one; nothing where a run has
+    no score yet.
+    """
     done = [work.parts[0].done(shard).scored for shard in work.shards.shards]
     downstream = pl.concat([scored.downstream for scored in done])
     means, leads = compared(downstream, pl.concat([scored.query_scores for scored in done]))
-    return leads or list(means.values())
+    return (leads or list(means.values())) if {*means} == {*work.shards.runs} else []
 
 
 def _scores(work: Workload) -> RunScores | None:

@@ -178,7 +178,11 @@ def _layers(spec: EncoderSpec, width: int, where: torch.device) -> torch.nn.Sequ
             activation = getattr(torch.nn, config["activation_function"].rsplit(".", 1)[-1])()
             (file,) = layer_files(folder)
             pickled = file.suffix == ".bin"
-            weights = torch.load(file, weights_only=True) if pickled else load_file(file)
+            weights = (
+                torch.load(file, map_location="cpu", weights_only=True)
+                if pickled
+                else load_file(file)
+            )
             linear.load_state_dict({key.removeprefix("linear."): weights[key] for key in weights})
             layers.extend([linear, activation])
         except Exception as error:  # a damaged file can make the libraries raise anything

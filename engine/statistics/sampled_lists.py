@@ -161,6 +161,8 @@ def estimate(y: Floats, features: Floats, *, low: float = 0.0, high: float = 1.0
     read = np.flatnonzero(~np.isnan(y))
     n, of = len(read), len(y)
     foretold, f = np.empty(n), np.zeros(of)
+    if of == 0:
+        return Estimate(foretold, foretold, f, low, high)
     columns = features[:, np.ptp(features, axis=0) > 0]
     columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
     for fold in range(min(_FOLDS, n)):
@@ -216,7 +218,8 @@ def compared(
 ) -> tuple[dict[str, Estimate], list[Estimate]]:
     """The mean of each run that has scores, over the queries that all these have, and the lead of every two runs."""
     of_all = _tables(downstream, query_scores)
-    by_run = {run: of_all[run] for run in downstream[RUN].unique(maintain_order=True)}
+    runs = downstream[RUN].unique(maintain_order=True)
+    by_run = {run: of_all[run] for run in runs if run in of_all}
     frames = list(by_run.values())
     for other in frames:
         frames = [

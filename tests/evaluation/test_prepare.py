@@ -14,7 +14,7 @@ from engine.reading.executors import NamedExecutor
 from engine.report.answer import answer_parts
 from engine.report.results import write_results
 from engine.report.verdict import summarize_verdict
-from engine.statistics.runs import is_drawn
+from engine.statistics.runs import is_drawn, place_of
 from tests.conftest import ScriptedReader
 from tests.evaluation.test_rounds import made, says
 from tests.tables import amount
@@ -177,3 +177,19 @@ def test_few_lists_have_no_interval(tmp_path):
 def test_what_sampled_lists_cannot_serve_is_refused(options, problem):
     with pytest.raises(InputError, match=problem):
         Settings.of(**{**HALF, **options})
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_width_waits_until_every_run_has_scores(tmp_path, apart):
+    """Runs that share no query have no lead; a run that lists nothing for the first queries has none yet."""
+    inputs = made()
+    ids = inputs.queries["query_id"].to_list()
+    first = set(sorted(ids, key=lambda one: place_of(pl.Series([one]), 0)[0])[:40])
+    halves = pl.col("run") == pl.when(pl.col("query_id").is_in(ids[:100])).then(
+        pl.lit("poor")
+    ).otherwise(pl.lit("good"))
+    late = (pl.col("run") == "good") | ~pl.col("query_id").is_in(first)
+    runs = inputs.runs.filter(halves if apart else late)
+    result = run(tmp_path, replace(inputs, runs=runs), lists=None, width=0.1, missing="skip")
+    assert set(result.downstream["run"]) == {"good", "poor"}
+    assert amount(result, "width_reached") == 200 if apart else amount(result, "width_reached") > 40

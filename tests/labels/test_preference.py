@@ -28,6 +28,16 @@ def by_passage(table, query_id="1"):
     return {d: v for q, d, _, _, v in table.iter_rows() if q == query_id}
 
 
+def test_a_null_of_a_table_is_a_value_that_is_not_given():
+    row = {"query_id": "1", "shown": ["x", "y"], "best": "x"}
+    nulls = dict.fromkeys(("answers", "runs", "criteria", "drawn"))
+    assert preferences_of("p", [(1, row | nulls)]).equals(preferences_of("p", [(1, row)]))
+    answers = {"answers": ["x", "y"], "runs": [["a"], ["b"]], "drawn": drawn("s", s=2)}
+    of_answers = {"query_id": "1", "best": None, **answers}
+    expected = preferences_of("p", [(1, of_answers)])
+    assert preferences_of("p", [(1, of_answers | {"shown": None})]).equals(expected)
+
+
 def test_shares_are_times_chosen_over_times_shown():
     judgments = judged(
         ("1", ["x", "y"], "x"),

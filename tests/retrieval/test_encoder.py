@@ -119,6 +119,17 @@ def test_of_each_vector_the_first_dimensions_are_kept(named, make, tmp_path):
         locate(replace(elsewhere, source=f"{path}@16"))
 
 
+def test_dense_layers_that_were_saved_on_a_gpu_are_read_without_one(tmp_path, monkeypatch):
+    path = dense(tmp_path / "model")
+    before = Encoder(specified(path)).encode(["w1 w2"])
+    file = path / "3_Dense" / "pytorch_model.bin"
+    held = torch.load(file, weights_only=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        torch.save(held, file)
+    assert (Encoder(specified(path)).encode(["w1 w2"]) == before).all()
+
+
 def test_dense_layers_are_part_of_what_an_encoder_is(tmp_path):
     path = dense(tmp_path / "model")
     before = specified(path)

@@ -183,6 +183,8 @@ def _refuse_address(address: str, what: str) -> None:
         fits = False
         parts = urlsplit("")
     if not fits:
-        raise InputError(f"{what} is {address}", "write it like http://localhost:8000/v1")
+        # Without its scheme an address is not known as one, whose user and password are masked.
+        shown = address if "://" in address else address.rpartition("@")[2]
+        raise InputError(f"{what} is {shown}", "write it like http://localhost:8000/v1")
     if parts.query or parts.fragment:
         raise InputError(f"{what} {address} goes on behind its path", "leave out ? and #")

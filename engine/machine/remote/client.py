@@ -199,7 +199,7 @@ class Client:
             raise _PassingError(reason, reached=False) from None
         except openai.APIStatusError as error:
             raise self._of_status(error) from None
-        shown = self._shown(content[:80].decode("utf-8", "replace"))
+        shown = self._shown(content[:4096].decode("utf-8", "replace"))[:80]
         try:
             parsed = json.loads(content, parse_int=_whole)
             if spec.embeds:

@@ -119,6 +119,7 @@ class PackedModel:
                 if together > max_tokens or together * self._cached_token_bytes > left:
                     yield group
                     group, taken, shared = [], 0, 0
+                    room += bool(target and tokens == before) * round_up(len(tokens))
             group.append(place)
             taken += room + shared
         if group:

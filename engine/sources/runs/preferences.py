@@ -44,6 +44,8 @@ def preferences_of(
 def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Rows of the preferences table: for each criterion, of each pair of runs, or one where runs are not named."""
     fault = partial(InputError, path=path, line=line)
+    # A table has null where other rows have a value.
+    record = {name: value for name, value in record.items() if value is not None or name == "best"}
     query_id = _identifier(record.get("query_id"))
     if query_id is None:
         raise fault("a judgment without a query id", 'add "query_id", as valid text')

@@ -17,6 +17,7 @@ def test_names_say_which_model_a_server_is_asked_for():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"base_url": "me:pw@localhost:8000"}, "`base_url` is localhost:8000; write it like http"),
         ({"base_url": "localhost:8000"}, "`base_url` is localhost:8000; write it like http"),
         ({"base_url": f"http://{'a' * 300}/v1"}, "`base_url` is http://aaa"),
         ({"base_url": f"http://{'a.' * 150}a/v1"}, "`base_url` is http://a.a"),
