@@ -51,7 +51,8 @@ def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
     Raises:
         InputError: two files of one name, an option of the whole study in one, or a file that cannot be read.
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
+    own_annotators: dict[str, bool] = {}
     for path in options["data"]:
         own = _options_in(path)
         if wrong := [quoted(name) for name in _OF_ALL if name in own]:
@@ -60,11 +61,43 @@ def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
         if path.stem in (*found, BESIDE):
             problem = "names a data set that another file names, or the folder of the page"
             raise InputError(problem, "give each file a name of its own", path=path)
-        asked = {**options, **own, "data": ()}
-        if "annotators" not in own:
-            asked["annotators"] = _fit(items_of(options["annotators"]), asked["task"])
-        found[path.stem] = asked | {"out": folder_at(options["out"] or "").place(path.stem)}
-    return {name: _asked(own) for name, own in (found or {"": options}).items()}
+        out = folder_at(options["out"] or "").place(path.stem)
+        found[path.stem] = {**options, **own, "data": (), "out": out}
+        own_annotators[path.stem] = "annotators" in own
+    names = items_of(options["annotators"])
+    fit = {name: _fit(names, one["task"]) for name, one in found.items()}
+    for name in (name for name in found if not own_annotators[name]):
+        # What no data set has a use for is left to the evaluation, which refuses it.
+        kept = (n for n in names if n in fit[name] or not any(n in of for of in fit.values()))
+        found[name] = {**found[name], "annotators": tuple(kept)}
+    asked = {name: _asked(own) for name, own in (found or {"": dict(options)}).items()}
+    _refuse_unlike(asked)
+    return asked
+
+
+def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
+    """Refuse data sets that one table cannot compare in the same way.
+
+    Raises:
+        InputError: their first annotators, confidences or resamples differ.
+    """
+    (first, one), *others = ((name, next(iter(a.conditions.values()))) for name, a in asked.items())
+    for name, other in others:
+        for what, of, its in (
+            ("annotators", _first(one), _first(other)),
+            ("confidence", one.bootstrap.confidence, other.bootstrap.confidence),
+            ("resamples", one.bootstrap.resamples, other.bootstrap.resamples),
+        ):
+            if of != its:
+                which = "begin with" if what == "annotators" else "is"
+                raise InputError(
+                    f"`{what}` {which} {its} for the data set {name}, and {of} for {first}",
+                    "give both the same: one table compares them",
+                )
+
+
+def _first(settings: Settings) -> str:
+    return next((known.name for known in settings.resolved.listed), "none")
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:

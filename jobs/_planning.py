@@ -25,6 +25,7 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
 
     Of one that is done in shards, a sample of its queries is looked at, no more than half a shard.
     """
+    contents = {}
     for name, one in data_sets(options).items():
         if name:
             say(f"data set {name}:")
@@ -51,11 +52,12 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
                 on_progress=on_progress,
                 on_event=event,
             )
-        if verbosity().as_json:
-            say_json(report.content(made))
+        contents[name] = report.content(made)
         console = standard_output()
         for part in report.shown(made):
             if isinstance(part, str):
                 console.print_line(with_options(part, one.options.keys()))
             else:
                 console.print(part)
+    if verbosity().as_json:
+        say_json(contents if options["data"] else contents[""])

@@ -184,10 +184,14 @@ def missing_cells(found: Together) -> list[str]:
     """Why cells are empty or undefined, a sentence for each data set, annotator and reason."""
     reasons: dict[tuple[str, str, str], list[str]] = {}
     keys = found.correlations.select(RUN, ANNOTATOR, MEASURE).unique(maintain_order=True)
+    # Under another cutoff the same data set has other measures.
+    under_any = set(found.correlations.select(DATA_SET, *keys.columns).iter_rows())
     for cell in found.cells:
         there = keys.join(cell.correlations, keys.columns, how="left", maintain_order="left")
         for row in there.iter_rows(named=True):
             known = row[N] is not None
+            if not known and (cell.data_set, *(row[name] for name in keys.columns)) in under_any:
+                continue
             if known and row[N] and not math.isnan(row[TAU]):
                 continue
             why = (row[ANNOTATOR], row[tables.NOTE]) if known else _why(cell, row)

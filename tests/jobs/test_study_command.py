@@ -135,6 +135,31 @@ def test_data_sets_have_names_of_their_own_and_need_queries(files, tmp_path, cap
     assert "none/such" in capsys.readouterr().err
 
 
+def test_data_sets_that_one_table_cannot_compare_are_refused(files, tmp_path, capsys):
+    nq = data_file(tmp_path, "nq", files)
+    usual = ["--reader", "bundled", "--out", files["out"], "--annotators", "erag,containment"]
+    for line, words in (
+        ("annotators: containment,erag", "--annotators begin with containment for the data set x, and erag for nq"),
+        ("confidence: 0.5", "--confidence is 0.5 for the data set x, and 0.95 for nq"),
+        ("resamples: 700", "--resamples is 700 for the data set x, and 10000 for nq"),
+    ):  # fmt: skip
+        other = data_file(tmp_path, "x", files, line)
+        assert erag("evaluate", "--data", nq, other, *usual) == 2
+        assert words in capsys.readouterr().err
+    # An annotator that no data set has a use for is refused, and not left out.
+    claims = data_file(tmp_path, "x", files, "task: claims", "metric: accuracy")
+    assert erag("evaluate", "--data", claims, *usual) == 2
+    assert "containment has no meaning for the task claims" in capsys.readouterr().err
+    assert not files["out"].exists()
+
+
+def test_a_plan_of_several_data_sets_is_one_json_text(files, tiny_t5, tmp_path, capsys):
+    given = [data_file(tmp_path, name, files) for name in ("nq", "x")]
+    asked = ["--reader", tiny_t5, "--store", tmp_path / "s", "--probe-reads", 0, "--json"]
+    assert erag("plan", "--data", *given, *asked) == 0
+    assert json.loads(capsys.readouterr().out).keys() == {"nq", "x"}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -109,6 +109,11 @@ def test_empty_and_undefined_cells_have_their_reasons(found):
     assert not any(one.startswith("nq, erag") for one in said)
 
 
+def test_measures_of_other_cutoffs_of_a_data_set_are_not_missing():
+    cells = [cell("nq", [correlation("erag", 0.5, measure=f"nDCG@{k}")], []) for k in (2, 4)]
+    assert across.missing_cells(across.together(cells, Bootstrap(resamples=0))) == []
+
+
 def test_the_answer_counts_where_the_first_annotator_is_ahead(found):
     # Of two columns with rivals, nq is led by erag, with p 0.03 and 0.04; in dense the judge is ahead.
     answer = across.answer(found)

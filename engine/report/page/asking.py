@@ -54,11 +54,12 @@ def write_ask_page(
     names, rng, queries = inputs.run_names, np.random.default_rng(seed), inputs.queries
     of_answers = findings is not None and bool(findings.wholes)
     of_all = pl.len().over(QUERY_ID, DOC_ID) == len(names)
-    ranked = inputs.runs.sort(RANK) if of_answers else inputs.runs.sort(of_all, RANK)
+    runs = inputs.runs.with_columns(of_all.alias("common"))
+    ranked = runs.sort(RANK) if of_answers else runs.sort("common", RANK)
     # ``output`` is what a run gives: an answer, or the id of a passage.
     ids = pl.col(DOC_ID) if of_answers else pl.col(DOC_ID).head(1)
     by_run = ranked.group_by(QUERY_ID, RUN, maintain_order=True)
-    given = by_run.agg(ids, pl.col(DOC_ID).first().alias(OUTPUT))
+    given = by_run.agg(ids, pl.col(DOC_ID).first().alias(OUTPUT), pl.col("common").first())
     if findings is not None:
         if of_answers and findings.summary.get("shards"):
             problem = "was made in shards, which keep no answers of the reader"
@@ -73,6 +74,8 @@ def write_ask_page(
     given = given.join(queries, on=QUERY_ID, how="semi").sort(QUERY_ID, RUN)
     whole = given.filter(pl.len().over(QUERY_ID) == len(names))
     differing = whole.filter(pl.col(OUTPUT).n_unique().over(QUERY_ID) > 1)
+    if not of_answers:  # a passage that all list is not the work of one
+        differing = differing.filter(~pl.col("common").any().over(QUERY_ID))
     if differing.is_empty():
         problem = f"no query has other {'answers' if of_answers else 'passages'} by {listed(names)}"
         raise InputError(problem, "give runs that differ, and results of these")

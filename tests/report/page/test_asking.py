@@ -90,6 +90,23 @@ def test_tasks_are_of_queries_that_tell_runs_apart(files, tmp_path, capsys):
     assert [one["run"] for one in content(tmp_path / "other.html")["sides"]] != first
 
 
+def test_passages_that_all_runs_list_are_not_asked_about(files, tmp_path, capsys):
+    """The same passages in another order, and the beginning of another run's list, are not asked about."""
+    lists = (files / "dense.trec").read_text().splitlines()
+    turned = [
+        line.replace(" 0 0 ", " 1 -1 ") if " 0 0 " in line else line.replace(" 1 -1 ", " 0 0 ")
+        for line in lists
+    ]
+    cut = [line for line in lists if " 0 0 " in line]
+    for name, rows in (("turned", turned), ("cut", cut)):
+        other = tmp_path / f"{name}.trec"
+        other.write_text("".join(row.replace(" dense", f" {name}") + "\n" for row in rows))
+        given = ["--run", files / "dense.trec", other, "--queries", files / "q.jsonl"]
+        more = ["--corpus", files / "c.jsonl", "--out", tmp_path / "t.html"]
+        assert erag("ask", *given, *more) == 2
+        assert "no query has other passages" in capsys.readouterr().err
+
+
 def test_strata_are_by_the_run_that_labels_prefer(files, tmp_path):
     for results, of_answers in (("labels", False), ("answers", True)):
         assert ask(files, tmp_path / "t.html", "--results", files / results) == 0
