@@ -83,10 +83,8 @@ def queries_needed(
 def least_enough(is_enough: Callable[[int], bool], least: int, most: float) -> int:
     """The least number from ``least`` on that is enough, or ``most`` where none below is; more are enough then, too."""
     too_few, enough = least - 1, least
-    while not is_enough(enough):
-        too_few, enough = enough, enough * 2
-        if enough >= most:
-            return math.ceil(most)
+    while enough < most and not is_enough(enough):
+        too_few, enough = enough, math.ceil(min(2 * enough, most))
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)

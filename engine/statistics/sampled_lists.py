@@ -243,11 +243,13 @@ def next_lists(
     n = found[0].n
     if labelled and half_width(found, level, n, of) <= width:
         return n, True
-    few, many = (
-        least_enough(lambda m, z=doubt: half_width(found, level, m, of, z) <= width, n, of)  # type: ignore[misc]
-        for doubt in (0.0, _DOUBT)
-    )
-    return (many, True) if labelled or n >= few // 2 else (few // 2, False)
+
+    def needed(doubt: float) -> int:
+        return least_enough(lambda m: half_width(found, level, m, of, doubt) <= width, n, of)
+
+    if not labelled and n < (half := needed(0.0) // 2):
+        return half, False
+    return needed(_DOUBT), True
 
 
 def half_width(

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from engine.statistics.leads import p_values
-from engine.statistics.power import MOST_QUERIES, queries_needed
+from engine.statistics.power import MOST_QUERIES, least_enough, queries_needed
 
 
 def differences(wins, losses, n):
@@ -56,6 +56,11 @@ def test_normal_approximation_by_hand():
     # three comparisons: the quantile at 1 - 0.05 / 6 is 2.394
     more = needed_for(found, comparisons=3)
     assert more == pytest.approx((2.394 + 0.8416) ** 2 * 100**2, rel=0.02)
+
+
+@pytest.mark.parametrize(("enough", "least"), [(3, 5), (5, 5), (8, 8), (9, 9), (20, 9)])
+def test_the_least_that_is_enough_may_be_more_than_half_of_the_most(enough, least):
+    assert least_enough(lambda n: n >= enough, 5, 9) == least
 
 
 def test_all_queries_alike_need_six():
