@@ -51,7 +51,7 @@ LABELS = (
     "provenance", "dual",
 )  # fmt: skip
 # Those that are read from answers; the others know no way of reading.
-ANSWERED = {"erag", "gain", "likelihood", "dig", "perplexity", "utility"}
+ANSWERED = {"erag", "gain", "likelihood", "dig", "perplexity", "grogu", "utility"}
 ORDERED, TURNED = "bm25", "reversed"
 # Columns that are not labels.
 LIST, LIST_TURNED, PLACE = "list", "list_reversed", "place"

@@ -78,6 +78,9 @@ class Job:
             scored = pl.concat_list(QUERY) if self.ask.task == QUESTION else pl.col(ANSWERS)
             rows = queries.select(QUERY_ID, scored.alias(ANSWERS)).iter_rows()
             targets = {query: list(map(self.prompt.target, texts)) for query, texts in rows}
+        elif self.spec.scores == "grounded":  # which compares with the prompt without passages
+            asked = queries.select(QUERY_ID, QUERY).iter_rows()
+            targets = {query: ["".join(self.prompt.render(text, []))] for query, text in asked}
         fingerprint = self.spec.fingerprint
         return wanted_reads(
             lists, queries, corpus, prompt=self.prompt, fingerprint=fingerprint, targets=targets
@@ -184,6 +187,12 @@ def specify_jobs(
         if dtype is None and executor is None and not elsewhere:
             dtype = reading_dtype(pool, on_event)
         engine = _engine_for(ask, settings, executor, on_event)
+        if ask.scores == "grounded" and executor is None and engine in ("vllm", "openai"):
+            where = "runs on vLLM" if engine == "vllm" else "is behind an API"
+            raise InputError(
+                f"the reader {ask.model} {where}, which gives no entropies of its tokens",
+                "leave out the annotators that need them, or use `engine` transformers",
+            )
         spec, prompt = _specify(ask, settings, dtype, engine, asked=executor is None)
         spec = _scoring(spec, ask)
         if executor is None and spec.is_reproducible:
@@ -250,7 +259,7 @@ def _scoring(spec: ReaderSpec, ask: Ask) -> ReaderSpec:
     """The reader as it scores texts, where it is asked to; refused where it cannot."""
     if not ask.scores:
         return spec
-    thinks = spec.room and ask.scores == "target"
+    thinks = spec.room and ask.scores != "own"
     if spec.function or thinks:
         begins = "begins to think behind its prompt, where a text would be scored"
         why = begins if thinks else "is a function and gives no log-probabilities of texts"

@@ -33,5 +33,6 @@ ANNOTATORS: dict[str, Annotator] = {
         scored.DIG,
         scored.PMI,
         scored.PERPLEXITY,
+        scored.GROGU,
     )
 }

@@ -44,6 +44,16 @@ def test_decoder_only_readers_run_on_vllm_where_a_gpu_has_it(tiny_t5):
     assert engines(ScriptedReader(str)) == {"transformers"}
 
 
+@pytest.mark.usefixtures("gpu_with_vllm", "bundled_spec")
+def test_only_our_own_loops_weigh_passages():
+    for options, where in (({}, "runs on vLLM"), ({"reader": "openai:m"}, "is behind an API")):
+        words = f"{where}, which gives no entropies of its tokens; leave out .* transformers"
+        with pytest.raises(InputError, match=words):
+            specified(annotators=("grogu",), end_to_end=False, **options)
+    assert engines(annotators=("grogu",), engine="transformers") == {"transformers"}
+    assert engines(ScriptedReader(str), annotators=("grogu",)) == {"transformers"}
+
+
 @pytest.mark.usefixtures("bundled_spec")
 def test_without_a_gpu_our_own_loops_read(monkeypatch):
     monkeypatch.setattr(device, "reads_on_vllm", lambda: False)

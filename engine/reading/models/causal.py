@@ -8,7 +8,6 @@ nothing is padded. Outputs equal ``generate``'s (tested in fp32).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
@@ -18,7 +17,8 @@ from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.answers import Rule, rule_of, scored, with_own
 from engine.reading.models import attention
-from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
+from engine.reading.models.decoding import Step, TokenizedPrompt, Writer, Written
+from engine.reading.models.grounding import Weighed, finish
 from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.sharing import common_length
@@ -91,14 +91,15 @@ class CausalReader(PromptReader):
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
         """Tokenize prompts. See ``engine.reading.protocol.StartingReader``."""
-        return partial(self._continued, *self._reads(inputs))
+        return finish(self._spec, inputs, self._reads, self._continued)
 
-    def _continued(self, reads: list[PromptRead], heads: list[list[int]]) -> list[ReadOutput]:
+    def _continued(self, reads: Sequence[PromptRead]) -> list[Weighed]:
         outputs = [read.refused(self._positions) for read in reads]
+        steps: list[Sequence[Step]] = [()] * len(reads)
         readable = [
             # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
-            (i, TokenizedPrompt(tokens, common_length(head, tokens), read.tokens))
-            for i, (read, head) in enumerate(zip(reads, heads, strict=True))
+            (i, TokenizedPrompt(tokens, common_length(read.head, tokens), read.tokens))
+            for i, read in enumerate(reads)
             if outputs[i] is None and (tokens := read.prompt.tokens) is not None
         ]
         before = self.stats.memory_halvings
@@ -116,13 +117,15 @@ class CausalReader(PromptReader):
             for place, result in zip(places, results, strict=True):
                 i, _ = readable[place]
                 outputs[i] = _output(reads[i], result, self._rule)
+                steps[i] = () if isinstance(result, str) else result.steps
         if self.stats.memory_halvings > before:
             # Reads of later calls start smaller: what failed once would fail again, for a while.
             self._allowance.ran_out()
         elif self._allowance.went_well():
             self._model.grow()
         self.stats.peak_memory = device.peak_memory(self._device)
-        return [output for output in outputs if output is not None]
+        pairs = zip(outputs, steps, strict=True)
+        return [Weighed(output, of) for output, of in pairs if output is not None]
 
     def _count_halving(self) -> None:
         self.stats.memory_halvings += 1
@@ -134,11 +137,12 @@ def _output(read: PromptRead, result: Written | str, rule: Rule) -> ReadOutput:
     if isinstance(result, str):
         return ReadOutput.failed(result, prompt_tokens=prompt.length)
     if read.target is not None:
-        return scored(read.target, result.logs, prompt.length, truncated=prompt.truncated)
+        logs = [step.log for step in result.steps]
+        return scored(read.target, logs, prompt.length, truncated=prompt.truncated)
     tokens, truncated = len(result.tokens), prompt.truncated
     if result.confidence is None:
         output = rule.output(result.text, prompt.length, tokens, truncated=truncated)
-        return with_own(output, result.logs)
+        return with_own(output, [step.log for step in result.steps])
     return ReadOutput(
         result.text.strip(), prompt.length, tokens, truncated, confidence=result.confidence
     )

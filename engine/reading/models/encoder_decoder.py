@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -23,8 +22,9 @@ from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.answers import rule_of, scored, with_own
-from engine.reading.models.decoding import choose, first_tokens, next_tokens, scored_tokens
+from engine.reading.models.decoding import Step, choose, first_tokens, next_tokens, scored_tokens
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
+from engine.reading.models.grounding import Weighed, finish
 from engine.reading.models.stops import Stops
 from engine.reading.models.t5 import T5
 from engine.reading.models.targets import parted
@@ -37,10 +37,17 @@ CPU_CHUNK_TOKENS = 2048
 
 
 class _Read(list[Input]):
-    """A read is its inputs; and where a text is scored, that with its tokens, the end token included."""
+    """A read is its inputs; where a text is scored, that with its tokens, the end token included; and its steps."""
 
-    target: str = ""
+    target: str | None = None
     tokens: Sequence[int] = ()
+    steps: Sequence[Step] = ()
+
+    def forced(self, tokens: Sequence[int]) -> _Read:
+        """The read that scores these tokens."""
+        read = _Read(self)
+        read.target, read.tokens = "", tokens
+        return read
 
 
 class EncoderDecoderReader:
@@ -75,6 +82,7 @@ class EncoderDecoderReader:
         self._start = int(settings.decoder_start_token_id or 0)
         self._special = {*self._tokenizer.all_special_ids, int(model.config.pad_token_id or 0)}
         self._limit = longest_input(spec, model.config)
+        self._entropies = spec.scores == "grounded"
         self._rule = rule_of(spec)
         self._stops = Stops(self._tokenizer, self._rule)
         self._choices = first_tokens(self._tokenizer, spec.choices, spec.name)
@@ -98,6 +106,9 @@ class EncoderDecoderReader:
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
         """Tokenize inputs, each once. See ``engine.reading.protocol.StartingReader``."""
+        return finish(self._spec, inputs, self._reads, self._generated)
+
+    def _reads(self, inputs: Sequence[Sequence[str]]) -> list[_Read]:
         inputs, targets = parted(inputs, self._spec)
         unique = list(dict.fromkeys(text for texts in inputs for text in texts))
         items = dict(zip(unique, self._tokenize(unique), strict=True))
@@ -105,9 +116,9 @@ class EncoderDecoderReader:
         for read, target in zip(reads, targets, strict=True):
             if target is not None:
                 read.target, read.tokens = target, self._tokenizer.encode(target)
-        return partial(self._generated, reads)
+        return reads
 
-    def _generated(self, reads: list[_Read]) -> list[ReadOutput]:
+    def _generated(self, reads: Sequence[_Read]) -> list[Weighed]:
         outputs: list[ReadOutput] = []
         for first, last in self._held_together(reads):
             before = self.stats.memory_halvings
@@ -121,7 +132,8 @@ class EncoderDecoderReader:
             else:
                 self._allowance.went_well()
         self.stats.peak_memory = device.peak_memory(self._device)
-        return outputs
+        pairs = zip(outputs, reads, strict=True)
+        return [Weighed(output, read.steps) for output, read in pairs]
 
     def probe(self, tokens: int) -> None:
         """Encode made-up texts of this many tokens in total, to measure what they take."""
@@ -234,15 +246,16 @@ class EncoderDecoderReader:
         written: list[list[int]] = [[] for _ in reads]
         alive = list(range(len(reads)))
         latest = [self._start] * len(reads)
-        logs: list[list[float]] = [[] for _ in reads]
-        given = self._spec.scores == "target"
+        steps: list[list[Step]] = [[] for _ in reads]
+        given = reads[0].target is not None  # all of a call, or none
         while True:
             logits = decoding.step(latest)
             if self._spec.scores:
-                forced = [reads[row].tokens[len(logs[row])] for row in alive] if given else None
-                tokens, of_tokens = scored_tokens(logits, forced)
-                for row, log in zip(alive, of_tokens, strict=True):
-                    logs[row].append(log)
+                forced = [reads[row].tokens[len(steps[row])] for row in alive] if given else None
+                latest_steps = scored_tokens(logits, forced, entropies=self._entropies)
+                tokens = [step.token for step in latest_steps]
+                for row, step in zip(alive, latest_steps, strict=True):
+                    steps[row].append(step)
             else:
                 tokens = next_tokens(logits)
             going: list[int] = []
@@ -269,12 +282,15 @@ class EncoderDecoderReader:
             )
             for read, tokens, text in zip(reads, written, texts, strict=True)
         ]
-        return [
-            scored(read.target, own, output.prompt_tokens, truncated=output.truncated)
-            if given
-            else with_own(output, own)
-            for read, output, own in zip(reads, outputs, logs, strict=True)
-        ]
+        for i, (read, output) in enumerate(zip(reads, outputs, strict=True)):
+            read.steps = steps[i]
+            logs = [step.log for step in read.steps]
+            outputs[i] = (
+                with_own(output, logs)
+                if read.target is None
+                else scored(read.target, logs, output.prompt_tokens, truncated=output.truncated)
+            )
+        return outputs
 
     def _stopped(self, tokens: list[int]) -> bool:
         """Whether an output has reached a stop string with its last token."""

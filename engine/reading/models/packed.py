@@ -162,9 +162,10 @@ class PackedModel:
             of = pack(ids, spans, cache)
             logits = self._forward(of._replace(last=torch.arange(len(of.ids)), asked=len(ids)))
             given = [(i, token) for i, *at in pieces for token in asked[i].target[slice(*at)]]
-            _, logs = scored_tokens(logits, [token for _, token in given])
-            for (i, _), log in zip(given, logs, strict=True):
-                written[i].logs.append(log)
+            tokens, entropies = [token for _, token in given], self._writer.entropies
+            steps = scored_tokens(logits, tokens, entropies=entropies)
+            for (i, _), step in zip(given, steps, strict=True):
+                written[i].steps.append(step)
         return written
 
     @torch.inference_mode()

@@ -142,9 +142,9 @@ class PaddedModel:
             logits = self._logits(step, mask, positions, cache, keep).flatten(0, 1)
             own = np.arange(keep) >= keep - np.array([[len(a.target)] for a in asked])
             (places,) = to_device(self._device, np.flatnonzero(own))
-            _, logs = scored_tokens(logits[places], [token for a in asked for token in a.target])
-            left = iter(logs)
-            return [Written(logs=list(itertools.islice(left, len(a.target)))) for a in asked]
+            tokens, entropies = [t for a in asked for t in a.target], self._writer.entropies
+            left = iter(scored_tokens(logits[places], tokens, entropies=entropies))
+            return [Written(steps=list(itertools.islice(left, len(a.target)))) for a in asked]
         written = [Written() for _ in asked]
         alive = list(range(rows))
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.reading.models.decoding import Tokenizer
@@ -20,13 +20,19 @@ class PromptRead:
 
     Attributes:
         prompt: its tokens.
+        head: tokens that the prompt begins with as others do.
         target: the text that is scored; None where an answer is written.
         tokens: those of the target.
     """
 
     prompt: Fitted
+    head: list[int]
     target: str | None = None
     tokens: Sequence[int] = ()
+
+    def forced(self, tokens: Sequence[int]) -> PromptRead:
+        """The read that scores these tokens behind the prompt."""
+        return replace(self, target="", tokens=tokens)
 
     def refused(self, most: int) -> ReadOutput | None:
         """The failed read of what cannot be read, within ``most`` tokens with the target; None where it can."""
@@ -52,8 +58,8 @@ class PromptReader:
         self._begin = self._encode([""])[0]
         self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
 
-    def _reads(self, inputs: Sequence[Sequence[str]]) -> tuple[list[PromptRead], list[list[int]]]:
-        """The reads of these inputs, and the tokens that the prompt of each begins with as others do."""
+    def _reads(self, inputs: Sequence[Sequence[str]]) -> list[PromptRead]:
+        """The reads of these inputs."""
         inputs, targets = parted(inputs, self._spec)
         texts, heads = ["".join(pieces) for pieces in inputs], self._heads(inputs)
         encoded = self._encoded(texts)  # several targets may follow one prompt
@@ -63,11 +69,12 @@ class PromptReader:
         return [
             PromptRead(
                 prompt,
+                head,
                 target,
                 () if target is None else target_tokens(self._tokenizer, text, target),
             )
-            for text, target, prompt in zip(texts, targets, prompts, strict=True)
-        ], heads
+            for text, target, prompt, head in zip(texts, targets, prompts, heads, strict=True)
+        ]
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         special = self._spec.special_tokens

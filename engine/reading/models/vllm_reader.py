@@ -95,7 +95,7 @@ class VllmReader(PromptReader):
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
         """Hand prompts to vLLM. See ``engine.reading.protocol.StartingReader``."""
-        reads, _ = self._reads(inputs)
+        reads = self._reads(inputs)
         tokens = {
             i: [*read.prompt.tokens, *read.tokens]
             for i, read in enumerate(reads)

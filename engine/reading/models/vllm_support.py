@@ -63,13 +63,13 @@ def refuse(reader: weights.Weights, *, choices: int = 0) -> None:
 
 
 def on_cpu(specs: Sequence[ReaderSpec]) -> list[ReaderSpec]:
-    """The same readers on vLLM on a CPU; none where it cannot weigh the choices of one, or memory does not suffice."""
+    """The same readers on vLLM on a CPU; none where it cannot weigh the choices or passages of one, or memory does not suffice."""
     try:
         for spec in specs:
             cache_memory(spec.weight_bytes, dtype=spec.dtype, memory=spec.memory)
     except InputError:
         return []
-    able = all(len(spec.choices) <= MOST_CHOICES for spec in specs)
+    able = all(len(spec.choices) <= MOST_CHOICES and spec.scores != "grounded" for spec in specs)
     return [replace(spec, engine="vllm") for spec in specs if able]
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,16 @@ def total(output):
     return output.output_tokens * math.log(output.confidence)
 
 
+@lru_cache(maxsize=1)
+def loaded(kind, path):
+    """The tokenizer and the model of a directory, by transformers, in fp32."""
+    model = kind.from_pretrained(path, dtype=torch.float32).eval()
+    return AutoTokenizer.from_pretrained(path), model
+
+
 def of_causal(path, read):
     """The sum of log-probabilities of a target's tokens, from one forward pass, and their number."""
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    tokenizer, model = loaded(AutoModelForCausalLM, path)
     prompt = tokenizer("".join(read[:-1]))["input_ids"]
     target = tokenizer(read[-1], add_special_tokens=False)["input_ids"]
     with torch.inference_mode():
@@ -48,8 +55,7 @@ def of_causal(path, read):
 
 def of_t5(path, read):
     """The same of an encoder-decoder model, the end token included: Fusion-in-Decoder's states end to end."""
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForSeq2SeqLM.from_pretrained(path, dtype=torch.float32).eval()
+    tokenizer, model = loaded(AutoModelForSeq2SeqLM, path)
     labels = torch.tensor([tokenizer(read[-1])["input_ids"]])
     with torch.inference_mode():
         states = [
@@ -146,8 +152,7 @@ def test_what_a_reader_writes_is_as_likely_as_the_same_text_given(bundled_spec, 
     spec = replace(bundled_spec, path=str(tmp_path), max_new_tokens=5, stop=())
     prompts = [["Question: who eats ants\nAnswer:"], ["Passage: Aruba.\nAnswer:"]]
     plain, own = (CausalReader(replace(spec, scores=s)).read(prompts) for s in ("", "own"))
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    tokenizer, model = loaded(AutoModelForCausalLM, tmp_path)
     for (prompt,), written, weighed in zip(prompts, plain, own, strict=True):
         assert replace(weighed, confidence=None) == written
         ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
