@@ -67,9 +67,11 @@ def with_steps() -> Iterator[None]:
         while not ended.wait(0.5):
             _steps.beat(bar=bar)
 
-    threading.Thread(target=beats, daemon=True).start()
+    thread = threading.Thread(target=beats, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
+        thread.join()  # an error is the last line
         _steps.begin("")

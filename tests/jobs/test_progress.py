@@ -1,6 +1,7 @@
 """Lines of progress: the time that is left is not that of a job which starts for ever."""
 
 import re
+import threading
 
 import pytest
 
@@ -90,3 +91,20 @@ def test_a_step_is_named_before_two_seconds_and_a_log_has_a_line_every_fifteen(m
         now[0] = 80 + half / 2
         steps.beat(bar=True)
     assert [line for _, line in told[7:]] == ["writing \u2026"]
+
+
+def test_nothing_is_said_once_a_command_has_ended(monkeypatch):
+    """A line that is due while the command ends comes before its error, not after it."""
+    said, is_due, has_ended = [], threading.Event(), threading.Event()
+
+    def beat(self, *, bar):
+        is_due.set()
+        has_ended.wait(0.2)
+        said.append("reading the inputs …")
+
+    monkeypatch.setattr(_steps._Steps, "beat", beat)
+    with _steps.with_steps():
+        assert is_due.wait(10)
+    said.append("the error")
+    has_ended.set()
+    assert said == ["reading the inputs …", "the error"]

@@ -94,7 +94,7 @@ class Limits:
         self._open: list[Ticket] = []
         self._paused_until = -math.inf
         # Bytes of texts whose tokens a server has counted, and these.
-        self._bytes, self._tokens = 0, 0
+        self.counted, self._tokens = 0, 0
         # What was found out about models on the server, by whoever asked first.
         self.known: dict[ApiSpec, ApiSpec] = {}
         self.batch = Batch(settings)
@@ -110,7 +110,7 @@ class Limits:
                 del _LIMITS[self.settings]
 
     def _estimate(self, size: int) -> int:
-        ratio = self._tokens / self._bytes if self._bytes else _TOKENS_OF_BYTE
+        ratio = self._tokens / self.counted if self.counted else _TOKENS_OF_BYTE
         return math.ceil(size * ratio)
 
     def take(self, size: int, output: int) -> Ticket:
@@ -155,7 +155,7 @@ class Limits:
             ticket.expected = used or Usage()
             self.spent = self.spent.plus(ticket.expected)
             if used is not None and used.prompt and calibrates:
-                self._bytes += ticket.size
+                self.counted += ticket.size
                 self._tokens += used.prompt
 
     def pause(self, seconds: float) -> None:
@@ -167,14 +167,16 @@ class Limits:
         """Refuse prompts that alone go beyond the bounds of the evaluation, with what is used already.
 
         Args:
-            size: of the prompts that are left, in bytes.
+            size: of the prompts that are left, in bytes; without ``rate`` those that a server has counted included, so
+                that a request that has just been answered counts once.
             rate: tokens of a byte; by default what the server has counted so far.
 
         Raises:
             StoppedAskingError: they do.
         """
         with self._lock:
-            prompt = math.ceil(size * rate) if rate is not None else self._estimate(size)
+            left = max(0, size - self.counted)
+            prompt = math.ceil(size * rate) if rate is not None else self._estimate(left)
             expected = self.spent.plus(Usage(prompt))
         if bound := self._bound_passed(expected):
             price = self.settings.cost(expected.prompt, expected.output)

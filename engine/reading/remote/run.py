@@ -136,11 +136,10 @@ def _pieces(units: Sequence[Unit], most: int) -> Iterator[_Handover]:
 
 
 class _PendingRead(NamedTuple):
-    """A read that is asked for: its place in its piece, and the bytes of its prompt."""
+    """A read that is asked for, by its place in its piece."""
 
     piece: _Handover
     place: int
-    size: int
 
 
 class _JobRequests:
@@ -161,18 +160,21 @@ class _JobRequests:
         self._open: list[_Handover] = []
         self._asked: dict[Future[tuple[Done, float]], _PendingRead] = {}
         self._job = job
-        self._size = 0  # of the prompts that are not answered yet, in bytes
+        self._size = (
+            limits.counted
+        )  # of all prompts, in bytes: those that were answered before, and of these calls
 
     def prepare(self, pieces: Iterable[_Handover]) -> int:
         """Take on pieces; the bytes of their prompts, and of those that are still to come."""
         self._waiting.extend(pieces)
-        self._size = sum(
+        size = sum(
             self._readers[piece.unit.reader].size(inputs)
             for piece in self._waiting
             for inputs in self._inputs(piece)
         )
-        self._job.ahead = max(0, self._job.ahead - self._size)
-        return self._size + self._job.ahead
+        self._size += size
+        self._job.ahead = max(0, self._job.ahead - size)
+        return size + self._job.ahead
 
     def close(self) -> None:
         """End what is under way."""
@@ -212,18 +214,17 @@ class _JobRequests:
             reader = self._readers[piece.unit.reader]
             for place, inputs in enumerate(self._inputs(piece)):
                 future = self._threads.submit(_timed, reader, inputs)
-                self._asked[future] = _PendingRead(piece, place, reader.size(inputs))
+                self._asked[future] = _PendingRead(piece, place)
         return bool(self._asked)
 
     def _take(self, future: Future[tuple[Done, float]]) -> None:
-        piece, place, size = self._asked.pop(future)
+        piece, place = self._asked.pop(future)
         done, seconds = future.result()
         piece.outputs[place] = done.output
         piece.left -= 1
         piece.computed += done.computed
         # As if requests had been made one after the other, each in its share of the time.
         piece.seconds += seconds / self._concurrency
-        self._size -= size
         job = self._job
         job.done += 1
         job.unanswered = 0 if done.answered else job.unanswered + 1

@@ -80,9 +80,9 @@ def test_tokens_of_the_evaluation_are_bounded_by_what_a_request_could_take():
 def test_prompts_are_foreseen_by_what_the_server_counted():
     made, _ = limits(max_tokens=1000)
     ask(made, size=100, used=Usage(50, 0))  # half a token a byte
-    made.refuse_beyond(1900)  # 50 used and 950 to come
+    made.refuse_beyond(2000)  # 50 used and 950 to come
     with pytest.raises(StoppedAskingError, match="about 1,001 tokens of prompts are needed in all"):
-        made.refuse_beyond(1901)
+        made.refuse_beyond(2001)
     ask(made, size=1900, used=Usage(940))
     with pytest.raises(StoppedAskingError, match="990 tokens are used"):
         made.take(22, 0)  # 11 more

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from concurrent.futures import wait
 
 import polars as pl
 import pytest
@@ -13,6 +14,7 @@ from engine.messages.errors import InputError, ReadError
 from engine.reading import store
 from engine.reading.executors import backend_for
 from engine.reading.plan import WANTED, Unit, read_key
+from engine.reading.remote import run
 from engine.reading.remote.specify import specify_api
 from engine.sources.io.folders import folder_at
 from tests.reading.remote.server import FAULTS, Behaviour, Said, prompt_of, serving
@@ -86,9 +88,9 @@ def test_as_many_requests_are_under_way_as_was_asked_for():
     with serving(behaviour) as url:
         spec = specify(url, concurrency=6)
         plan = wanted(spec, 12)
-        run = backend_for(PoolSettings(), [spec]).run
+        read_units = backend_for(PoolSettings(), [spec]).run
         # units of one read each: who waits for a unit to end would have one request under way
-        results = [*run(plan, [Unit(n, n, 1) for n in range(12)], [spec])]
+        results = [*read_units(plan, [Unit(n, n, 1) for n in range(12)], [spec])]
     assert behaviour.most == 6
     assert sorted(result.unit.offset for result in results) == [*range(12)]
     for result in results:
@@ -110,7 +112,10 @@ def test_readers_of_one_server_are_asked_together_in_their_roles(tmp_path):
     assert costs.kinds["single"].done == 5
 
 
-def test_tokens_end_a_job_and_what_is_finished_is_kept(tmp_path):
+@pytest.mark.parametrize("late", [False, True], ids=["", "answers of which the job hears late"])
+def test_tokens_end_a_job_and_what_is_finished_is_kept(tmp_path, monkeypatch, late):
+    if late:  # all that are under way, as on a machine that is busy
+        monkeypatch.setattr(run, "wait", lambda asked, return_when: wait(asked))
     behaviour = Behaviour(echo)
     with serving(behaviour) as url:
         # A try of 11 tokens; each read may take 10 and 16, and takes 11. Prompts alone would fit.
