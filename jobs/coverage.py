@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from engine.machine.remote.limits import limits_of
 from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.extras import missing
 from engine.messages.wording import counted
@@ -29,7 +30,7 @@ from engine.sources.queries.read import read_query_set
 from engine.sources.queries.users import read_user_queries
 from jobs._command import ConfigFile, command_line, run_command, with_verbosity
 from jobs._progress import shown_progress
-from jobs._terminal import say_json, standard_output, verbosity, warn_of_code
+from jobs._terminal import say, say_json, standard_output, verbosity, warn_of_code
 
 _NAMES = (CLUSTERS, ASSIGNMENTS, PAGE, SUMMARY)
 
@@ -95,6 +96,8 @@ def coverage(
     if verbosity().as_json:
         say_json(summary)
     _print(result, left_out=sum(unanswerable.values()), out=out)
+    if spec.server:
+        say(f"{limits_of(spec.server).used()} used of {spec.server.host}")
 
 
 def _print(result: Coverage, *, left_out: int, out: str | None) -> None:

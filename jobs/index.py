@@ -10,7 +10,7 @@ from typing import Annotated
 import polars as pl
 from cyclopts import App, Parameter
 
-from engine.machine.remote.api_settings import is_api
+from engine.machine.remote.api_settings import ServerSettings, is_api
 from engine.machine.remote.limits import limits_of
 from engine.machine.survey import reading_dtype, reads_on_gpus
 from engine.messages.checked import Checked, Natural, Positive, fitted
@@ -147,6 +147,7 @@ def several(
     build: Annotated[Build, Parameter(name="*")],
     encoder: Models = (BUNDLED,),
     splitting: Annotated[Splitting, Parameter(name="*")] = Splitting(),
+    server: Annotated[ServerSettings, Parameter(name="*")] = ServerSettings(),  # noqa: B008 - it is frozen
     options: Annotated[IndexOptions, Parameter(name="*")] = IndexOptions(),  # noqa: B008 - it is frozen
     memory: Memory = 0,
     config: ConfigFile = None,
@@ -160,7 +161,7 @@ def several(
         intfloat/multilingual-e5-large=e5. Each names its index; that for BM25 is called bm25.
     """
     build.check(encoder, config)
-    encoders = _encoders(encoder)
+    encoders = _encoders(encoder, server)
     # What cannot be used is refused before the first index is built.
     for known in encoders.values():
         specify(known, memory=memory, gpu=bool(memory) and reads_on_gpus(options.pool()))
@@ -170,9 +171,10 @@ def several(
         dense(build=there, encoder=known, options=options, memory=memory)
 
 
-def _encoders(given: Sequence[str]) -> dict[str, PassageEncoderOptions]:
+def _encoders(given: Sequence[str], server: ServerSettings) -> dict[str, PassageEncoderOptions]:
     """The encoders by the names of their indexes, which are the last parts of theirs."""
     encoders: dict[str, PassageEncoderOptions] = {}
+    is_asked = any(map(is_api, parts_of(given)))
     for text in parts_of(given):
         model, _, preset = text.partition("=")
         name = PurePosixPath(model).name
@@ -181,7 +183,9 @@ def _encoders(given: Sequence[str]) -> dict[str, PassageEncoderOptions]:
                 f"`encoder` {model!r} needs the name {name!r} for its index, which is taken",
                 "give encoders with different names, or build them with erag index dense",
             )
-        encoders[name] = PassageEncoderOptions(encoder=model, preset=preset or None)
+        # Where no encoder is of a server, its settings are refused.
+        own = vars(server) if is_api(model) or not is_asked else {}
+        encoders[name] = PassageEncoderOptions(encoder=model, preset=preset or None, **own)
     return encoders
 
 

@@ -236,9 +236,11 @@ def _facts(findings: Findings) -> dict[str, set[str]]:
     facts["reader"] = [reader.get("executor") or reader.get("fingerprint")]
     for name in SAME[:2]:
         files = [one["sha256"] for one in audit.get("files", []) if one["role"] == name]
-        facts[name] = [audit.get("tables_sha256", {}).get(name), all(files) and ",".join(files)]
-    return {name: {_words(one) for one in values if one} for name, values in facts.items()}
+        known = ",".join(files) if all(files) else None
+        facts[name] = [audit.get("tables_sha256", {}).get(name), known]
+    return {name: {*map(_words, values)} - {""} for name, values in facts.items()}
 
 
 def _words(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    known = [] if value is None else value
+    return ", ".join(map(str, known)) if isinstance(known, list) else str(known)

@@ -73,7 +73,7 @@ def test_two_retrievers_and_their_fusion_from_the_command_line(files, tmp_path, 
     assert read_run(tmp_path / "fused.trec").equals(runs["rrf"])
 
 
-def test_vectors_of_a_server_are_paid_for_once(files, tmp_path, monkeypatch, capsys):
+def test_vectors_of_a_server_are_paid_for_once(files, tmp_path, monkeypatch, capsys, without_java):
     monkeypatch.setenv("ERAG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-0123456789")
     behaviour = Behaviour(lambda body: Said("no chat"), key="sk-secret-0123456789")
@@ -96,6 +96,14 @@ def test_vectors_of_a_server_are_paid_for_once(files, tmp_path, monkeypatch, cap
         more += ["--base-url", url]
         assert retrieve(files, tmp_path / "run.trec", "dense", more=more) == 0
         assert "recall@2 of the exact lists 1.0000" in capsys.readouterr().out
+        # The other commands that take such encoders say so, too; here nothing but the trial, twice.
+        several = files | {"several": tmp_path / "several"}
+        assert index(several, "several", *encoder, *server) == 0
+        assert " tokens for " in capsys.readouterr().out
+        log = ["--queries", files["queries"], "--user-queries", files["queries"]]
+        limits.forget()
+        assert erag("coverage", *log, *encoder, "--clusters", 2, *server) == 0
+        assert f"6 tokens for 6e-06 used of {url.split('/')[2]}\n" in capsys.readouterr().out
         assert len(behaviour.texts) == asked
         behaviour.key = "another"
         assert retrieve(files, tmp_path / "run.trec", "dense", more=["--base-url", url]) == 2
@@ -109,13 +117,14 @@ def test_vectors_of_a_server_are_paid_for_once(files, tmp_path, monkeypatch, cap
             "gives no vectors of 'openai:small@6'",
         ),
         ("dense", ["--max-tokens", 5], "--max-tokens with bundled, a model of this machine; leave"),
+        ("several", ["--max-tokens", 5], "--max-tokens with bundled, a model of this"),
         (
             "dense",
             [*encoder, "--memory", "2GiB"],
             "--memory with openai:small@6, which a server runs",
         ),
     ):
-        assert index(files, kind, *more) == 2
+        assert index(several, kind, *more) == 2
         assert said in capsys.readouterr().err
 
 

@@ -85,14 +85,19 @@ def test_queries_are_shared_by_id_and_text(tmp_path, old):
     ]
 
 
-def test_what_differs_is_listed_and_the_rest_is_not(tmp_path, old):
+def test_what_differs_is_listed_and_the_rest_is_not(tmp_path):
+    made = {"lazy": False, "limit": 0, "lists": None}
+    changed = {"lazy": True, "limit": 5, "width": None}  # the last of which the old one lacks
+    old = write_evaluation(tmp_path / "old", {"bm25": values(60)}, configuration=made)
     new = write_evaluation(
         tmp_path / "new", {"bm25": values(60)}, reader="0" * 32,
-        configuration={"k": 10, "queries": "/elsewhere/q.jsonl"}, versions={"polars": "3"},
+        configuration={"k": 10, "queries": "/elsewhere/q.jsonl", **made, **changed}, versions={"polars": "3"},
     )  # fmt: skip
     rows = {row["setting"]: (row["old"], row["new"]) for row in compare(old, new).differing}
     assert rows == {
         "k": ("5", "10"),
+        "lazy": ("False", "True"),
+        "limit": ("0", "5"),
         "reader": ("f" * 32, "0" * 32),
         "polars (version)": ("2", "3"),
     }
