@@ -37,9 +37,7 @@ from engine.messages.errors import InputError
 from engine.reading.models import t5_attention, weights
 
 GIB = 2**30
-HERE = Conditions(
-    dtype="float32", threads=1, memory=8 * GIB, answer_tokens=5, tokens=1000, rounds=2
-)
+HERE = Conditions(dtype="float32", threads=1, memory=8 * GIB, tokens=1000, rounds=2)
 CELL = Cell(kind="time", model="t5-small", augmentation="in-prompt", k=10, length=100)
 
 
@@ -60,10 +58,11 @@ def test_the_grid_has_every_cell_once_and_the_papers_setting_first():
     assert places == {(k, length) for k in KS for length in LENGTHS}
     first_time = next(c for c in cells if c.kind == "time")
     assert (first_time.model, first_time.k, first_time.length) == ("t5-small", 50, 200)
-    # All models and ways in the paper's setting stand before any other place.
+    # All models, ways and lengths of answers in the paper's setting stand before any other place.
     times = [c for c in cells if c.kind == "time"]
-    paper = [c for c in times if c.k == 50 and (c.length == 200 or c.model == "bundled")][:15]
-    assert times[:15] == paper
+    paper = [c for c in times if c.k == 50 and (c.length == 200 or c.model == "bundled")][:30]
+    assert times[:30] == paper
+    assert [c.answer_tokens for c in paper] == [5] * 15 + [64] * 15
     assert {c.way for c in paper} == set(WAYS)
     assert {c.model for c in paper} == set(TIMED)
     # No decoder-only model does Fusion-in-Decoder.
@@ -87,14 +86,15 @@ def test_the_quick_grid_is_small_and_has_every_kind():
     cells = quick_grid([FIRST])
     assert {c.kind for c in cells} == {"check", "time", "memory", "saving"}
     assert len(cells) == len(set(cells)) < 15
-    assert efficiency.chosen(cells, models=None, ks=None, lengths=None) == cells
+    assert efficiency.chosen(cells) == cells
 
 
 def test_a_part_of_the_grid_keeps_the_peaks_of_its_times():
-    cells = efficiency.chosen(full_grid([FIRST]), models="t5-small", ks="5", lengths="100")
+    place = {"models": "t5-small", "k": "5", "lengths": "100"}
+    cells = efficiency.chosen(full_grid([FIRST]), **place)
     times = [cell for cell in cells if cell.kind == "time"]
     assert {(c.model, c.k, c.length) for c in times} == {("t5-small", 5, 100)}
-    assert len(times) == 6  # two augmentations, three ways
+    assert len(times) == 12  # two augmentations, three ways, two lengths of answers
     peaks = {one for cell in times for one in memory_cells(cell).values()}
     assert peaks == {cell for cell in cells if cell.kind == "memory"}
     assert {cell.kind for cell in cells} == {"check", "time", "memory"}
@@ -103,15 +103,23 @@ def test_a_part_of_the_grid_keeps_the_peaks_of_its_times():
         whole, models="bundled", ks=None, lengths=None, kinds="saving"
     )
     assert [(cell.kind, cell.model) for cell in savings_alone] == [("saving", "bundled")]
-    assert efficiency.chosen(whole, models=None, ks=None, lengths=None) == whole
+    some = efficiency.chosen(
+        whole, **place, tokens="64", ways="engine", augmentations="fid", kinds="check,time"
+    )
+    assert [(cell.kind, cell.k, cell.answer_tokens) for cell in some] == [
+        ("check", 3, 64),
+        ("time", 5, 64),
+    ]
+    assert efficiency.chosen(whole) == whole
 
 
 def test_reads_of_a_list_are_one_text_or_one_for_each_passage():
     whole = predict.reads_of(CELL, "end-to-end")
-    assert whole == (1, 20 + 10 * (100 + 4))  # the question, and ten passages with what marks them
+    # The question, ten passages with what marks them, and an answer of five tokens.
+    assert whole == (1, 20 + 10 * (100 + 4), 5)
     fused = predict.reads_of(replace(CELL, augmentation="fid"), "end-to-end")
-    assert fused == (10, 20 + 104)
-    assert predict.reads_of(CELL, "erag") == (1, 124)
+    assert fused == (10, 20 + 104, 5)
+    assert predict.reads_of(replace(CELL, answer_tokens=64), "erag") == (1, 124, 64)
 
 
 def test_unfused_attention_over_a_list_needs_what_the_paper_reports():
@@ -133,6 +141,7 @@ def test_predicted_peaks_grow_with_reads_length_and_precision():
             assert predict.batch_bytes(shape, way, reads, 8, 2) > one
             assert predict.batch_bytes(shape, way, predict.Reads(1, 1000), 1, 2) > one
             assert predict.batch_bytes(shape, way, reads, 1, 4) > one
+            assert predict.batch_bytes(shape, way, reads._replace(written=64), 1, 2) >= one
 
 
 def test_cells_beyond_the_memory_or_the_positions_are_not_run():
@@ -157,6 +166,12 @@ def test_predicted_seconds_follow_the_cells_that_are_done():
     # A way's own cells count more than others'.
     plain = replace(CELL, way="generate-sdpa")
     pace.add(plain, predict.work(plain, HERE))
+    assert pace.seconds(other) == pytest.approx(3 * before)
+    # And those with answers as long, where there are any.
+    long = replace(CELL, answer_tokens=64)
+    assert pace.seconds(long) == pytest.approx(3 * predict.work(long, HERE))
+    pace.add(long, 5 * predict.work(long, HERE))
+    assert pace.seconds(long) == pytest.approx(5 * predict.work(long, HERE))
     assert pace.seconds(other) == pytest.approx(3 * before)
 
 
@@ -286,23 +301,38 @@ def test_the_table_has_ratios_beside_the_papers(tmp_path):
     for figure in ("1.232 to 3.252, mean 2.468", "7 to 15", "30 to 48"):
         assert figure in text
     # 3.0 / 1.5 and 3.3 / 1.5: a median of 2.1; 300 MiB by 100 and by 10.
-    row = "| t5-small | in-prompt | engine | 10 | 100 | 3.150 | 1.500 | **2.10** (2.00 to 2.20; 2) | 2.10 "
+    row = "| t5-small | in-prompt | engine | 10 | 100 | 5 | 3.150 | 1.500 | **2.10** (2.00 to 2.20; 2) | 2.10 "
     assert row + "| 300 | 100 | 3.0 | 10 | 30.0 |" in text
     # Of the list of 20 passages no peak is known.
     assert "**4.00** (4.00 to 4.00; 2) | 4.00 | · | · | · | 10 | · |" in text
     saved = "| t5-small | in-prompt | first retriever | sharing | 3.00 | 25% | 11 | 600 | 55 |"
     assert saved in text
-    assert "- time t5-small in-prompt engine, 100 tokens, k = 50: needs 9.9 GiB" in text
+    assert "engine, 100 tokens, answers of 5, k = 50: needs 9.9 GiB" in text
     assert "k = 100: stopped after 60 s" in text
-    assert "| t5-small | in-prompt | engine | 100 tokens | 10, 20 | at every k from 10 on |" in text
+    assert (
+        "| t5-small | in-prompt | engine | 5 | 100 tokens | 10, 20 | at every k from 10 on |"
+        in text
+    )
     # k from 10 to 20: end-to-end from 3.15 to 12, log2 of 3.81.
-    assert "| t5-small | in-prompt | engine | end-to-end | 1.93 (1.93) | · | 2 |" in text
+    assert "| t5-small | in-prompt | engine | 5 | end-to-end | 1.93 (1.93) | · | 2 |" in text
 
 
 def test_each_method_is_compared_by_its_fastest_way(tmp_path):
     results = filled(tmp_path)
     found = fastest(results, [CELL, replace(CELL, way="generate-eager"), replace(CELL, k=20)])
     assert found == {CELL: (("generate-eager", 2.0), ("engine", 1.5))}
+
+
+def test_the_engine_stands_beside_the_faster_way_of_generate_by_the_least_of_the_rounds(tmp_path):
+    results = filled(tmp_path)
+    results.add(replace(CELL, way="generate-sdpa"), done([2.5, 2.4], [3.5, 3.6]))
+    # Other answers are another place, with one way alone.
+    results.add(replace(CELL, way="generate-sdpa", answer_tokens=64), done([1.0], [1.0]))
+    text = "\n".join(markdown(results, {}))
+    row = "3.000 | 2.000 | generate-eager | **1.50** | 1.500 | 3.500 | generate-sdpa | 0.43 |"
+    assert f"| t5-small | in-prompt | 10 | 100 | 5 | {row}" in text
+    assert text.count("| generate-sdpa | 0.43 |") == 1
+    assert "| t5-small | in-prompt | 10 | 100 | 64 |" not in text
 
 
 def test_a_first_peak_counts_where_later_ones_find_tables_made(tmp_path):
@@ -312,7 +342,7 @@ def test_a_first_peak_counts_where_later_ones_find_tables_made(tmp_path):
 def test_what_was_left_out_is_told_in_few_lines():
     cells = {replace(CELL, k=k): "no time left" for k in (50, 5, 20)}
     assert list(grouped(cells)) == [
-        "time t5-small in-prompt engine, 100 tokens, k = 5, 20, 50: no time left"
+        "time t5-small in-prompt engine, 100 tokens, answers of 5, k = 5, 20, 50: no time left"
     ]
 
 
@@ -329,7 +359,7 @@ def test_the_page_has_the_tables_and_both_plots(tmp_path):
     # k = 10 on the engine and without a fused kernel, k = 20.
     assert "takes 0.50 to 4.00 times as long as eRAG" in text
     assert "It is slower in 2 of 3 cells." in text
-    assert "t5-small, in-prompt: 4.00 at k = 20." in text
+    assert "t5-small, in-prompt, answers of 5: 4.00 at k = 20." in text
     assert "2.10 (2.00 to 2.20; 2)" in text
     assert "**" not in text.partition("<body>")[2]
     assert "needs 9.9 GiB" in text
@@ -389,7 +419,10 @@ def test_the_plan_runs_nothing(tmp_path, capsys):
     assert efficiency.main(["--plan", "--json", str(path), "--memory", "4GiB"]) == 0
     printed = capsys.readouterr().out
     assert "cells to run, about" in printed
-    assert "time t5-small in-prompt generate-eager, 400 tokens, k = 100: needs " in printed
+    assert (
+        "time t5-small in-prompt generate-eager, 400 tokens, answers of 5, k = 100: needs "
+        in printed
+    )
     assert not path.exists()
 
 
@@ -443,7 +476,7 @@ def test_the_quick_grid_is_measured_saved_and_not_measured_again(tmp_path, capsy
             # Random models now and then write a token that stands for no text, which does not count.
             answers = {"end-to-end": figures["queries"], "erag": figures["queries"] * cell.k}
             for method, count in answers.items():
-                written = figures["output_tokens"][method] / (conditions.answer_tokens * count)
+                written = figures["output_tokens"][method] / (cell.answer_tokens * count)
                 assert 0.6 < written <= 1
         if cell.kind == "memory" and cell.k > 1:
             reads = predict.reads_of(cell, cell.method)

@@ -19,7 +19,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks._harness import make_parser
@@ -27,6 +27,7 @@ from benchmarks.efficiency import page, predict
 from benchmarks.efficiency.changes import CHANGES
 from benchmarks.efficiency.grid import (
     SHAPES,
+    WAYS,
     Cell,
     Conditions,
     full_grid,
@@ -47,11 +48,22 @@ from jobs._options import parse_bytes
 NO_TIME = "no time left"
 # Half of the machine is left to others; the engine itself takes a quarter by default.
 _SHARE_OF_MEMORY = 0.5
+# What options choose: fields of cells, and which of these options leave checks as they are.
+_CHOICES = {
+    "models": "model",
+    "augmentations": "augmentation",
+    "ways": "way",
+    "k": "k",
+    "lengths": "length",
+    "tokens": "answer_tokens",
+    "kinds": "kind",
+}
+_OF_TIMES = {"ways", "k", "lengths"}
 
 
 def left_out(cell: Cell, conditions: Conditions) -> str:
     """Why a cell cannot be run here; empty where it can."""
-    if tokens := predict.too_long(cell, conditions):
+    if tokens := predict.too_long(cell):
         positions = SHAPES[cell.model].positions
         return f"needs {positions + tokens:,} positions, the model has {positions:,}"
     if (needed := predict.peak(cell, conditions)) > conditions.memory:
@@ -159,55 +171,48 @@ def conditions_of(
         dtype=dtype or device.best_dtype(),  # type: ignore[arg-type]
         threads=threads or len(os.sched_getaffinity(0)),
         memory=parse_bytes(memory) if memory else int(share * whole),
-        answer_tokens=5,
         tokens=1000 if quick else tokens,
         rounds=rounds or (1 if quick else 3),
     )
 
 
-def chosen(
-    cells: Sequence[Cell],
-    *,
-    models: str | None,
-    ks: str | None,
-    lengths: str | None,
-    kinds: str | None = None,
-) -> list[Cell]:
-    """The cells of some models, numbers of passages and lengths, with the peaks that belong to their times.
+def chosen(cells: Sequence[Cell], **options: str | None) -> list[Cell]:
+    """The cells that options choose, with the peaks that belong to their times.
 
-    Checks are made whatever k and the length are.
+    Checks are made whatever k, the length and the way are.
 
     Args:
-        models, ks, lengths, kinds: separated by commas; None for all.
+        options: by the names in ``_CHOICES``, values separated by commas; None for all.
 
     Raises:
         InputError: a value that no cell has.
     """
-    wanted = [
-        _listed("models", models, [cell.model for cell in cells]),
-        _listed("k", ks, [cell.k for cell in cells if cell.kind == "time"]),
-        _listed("lengths", lengths, [cell.length for cell in cells if cell.kind == "time"]),
-    ]
-    of_model = [cell for cell in cells if cell.model in wanted[0]]
+    times = [cell for cell in cells if cell.kind == "time"]
+    asked = {
+        name: (field, _listed(name, text, [getattr(cell, field) for cell in known]))
+        for name, field in _CHOICES.items()
+        if (text := options.get(name)) is not None
+        for known in [times if name in _OF_TIMES else cells]
+    }
+
+    def fits(cell: Cell, names: Iterable[str]) -> bool:
+        return all(str(getattr(cell, asked[name][0])) in asked[name][1] for name in names)
+
+    of_all = asked.keys() - {"kinds"}
     kept = {
         cell
-        for cell in of_model
-        if cell.kind == "check"
-        or (
-            cell.kind != "memory"
-            and (ks is None or str(cell.k) in wanted[1])
-            and (lengths is None or str(cell.length) in wanted[2])
-        )
+        for cell in cells
+        if cell.kind != "memory"
+        and fits(cell, of_all - _OF_TIMES if cell.kind == "check" else of_all)
     }
     peaks = {one for cell in kept if cell.kind == "time" for one in memory_cells(cell).values()}
-    some = _listed("kinds", kinds, [cell.kind for cell in cells])
-    return [cell for cell in of_model if cell in kept | peaks and cell.kind in some]
+    return [cell for cell in cells if cell in kept | peaks and fits(cell, asked.keys() & {"kinds"})]
 
 
-def _listed(option: str, text: str | None, values: Sequence[str | int]) -> list[str]:
+def _listed(option: str, text: str, values: Iterable[str | int]) -> list[str]:
     """The values that an option lists, of those that there are."""
-    known = list(dict.fromkeys(str(value) for value in sorted(values)))
-    asked = [part.strip() for part in text.split(",")] if text is not None else known
+    known = [str(value) for value in sorted(set(values))]
+    asked = [part.strip() for part in text.split(",")]
     if unknown := [value for value in asked if value not in known]:
         remedy = f"use some of {', '.join(known)}"
         raise InputError(f"`{option}` names {quoted(unknown[0])}", remedy)
@@ -234,10 +239,7 @@ def _run(options: argparse.Namespace) -> int:
     results = Results(options.json, conditions)
     cells = chosen(
         (quick_grid if options.quick else full_grid)(CHANGES),
-        models=options.models,
-        ks=options.k,
-        lengths=options.lengths,
-        kinds=options.kinds,
+        **{name: getattr(options, name) for name in _CHOICES},
     )
     if options.plan:
         plan(cells, conditions, results, options.limit)
@@ -270,6 +272,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", help=f"some of {', '.join(SHAPES)}, separated by commas")
     parser.add_argument("--k", help="some numbers of passages, separated by commas")
     parser.add_argument("--lengths", help="some lengths of passages in tokens, separated by commas")
+    parser.add_argument("--tokens", help="some lengths of answers in tokens, separated by commas")
+    parser.add_argument("--ways", help=f"some of {', '.join(WAYS)}, separated by commas")
+    parser.add_argument("--augmentations", help="in-prompt or fid")
     parser.add_argument("--kinds", help="some of check, time, memory, saving, separated by commas")
     parser.add_argument("--plan", action="store_true", help="print the cells and what they need")
     parser.add_argument(

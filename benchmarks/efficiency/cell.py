@@ -56,6 +56,8 @@ def measure(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) 
     """
     logging.disable_progress_bar()
     torch.set_num_threads(conditions.threads)
+    spec = replace(subject.spec, max_new_tokens=cell.answer_tokens)
+    subject = subject._replace(spec=spec)
     if cell.kind == "check":
         return _check(cell, conditions, subject, folder)
     if cell.kind == "saving":

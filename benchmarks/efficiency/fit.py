@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.efficiency.grid import Cell, Method, memory_cells
+from benchmarks.efficiency.grid import METHODS, Cell, Method, Way, memory_cells
 from benchmarks.efficiency.results import Results
 
 
@@ -108,6 +108,44 @@ def fastest(results: Results, times: Iterable[Cell]) -> dict[Cell, Fastest]:
     }
 
 
+class Beside(NamedTuple):
+    """A method's seconds a query by the engine, and by the faster of ``generate``'s ways, with its name."""
+
+    engine: float
+    generate: float
+    way: Way
+
+    @property
+    def ratio(self) -> float:
+        return self.engine / self.generate
+
+
+def beside_generate(results: Results, times: Iterable[Cell]) -> dict[Cell, dict[Method, Beside]]:
+    """The engine beside ``generate`` in each place where both were measured, by the engine's cells.
+
+    The processor's seconds (a GPU: those by the clock), the least of the rounds: the ways are cells of their
+    own, minutes apart, and other work on the machine can only add to what they take.
+
+    Args:
+        times: time cells that are done.
+    """
+    places: dict[Cell, dict[Method, dict[Way, float]]] = {}
+    for cell in times:
+        if figures := results.figures(cell):
+            place = places.setdefault(replace(cell, way="engine"), {m: {} for m in METHODS})
+            for method, ways in place.items():
+                rounds = figures["cpu_seconds"].get(method) or figures["seconds"][method]
+                ways[cell.way] = min(rounds) / figures["queries"]
+    found: dict[Cell, dict[Method, Beside]] = {}
+    for cell, methods in places.items():
+        for method, ways in methods.items():
+            if "engine" in ways and len(ways) > 1:
+                engine = ways.pop("engine")
+                way = min(ways, key=ways.__getitem__)
+                found.setdefault(cell, {})[method] = Beside(engine, ways[way], way)
+    return found
+
+
 def ratio(one: float | None, other: float | None) -> float | None:
     """Two figures' ratio; None where one is unknown, or the second is not above 0."""
     return one / other if one is not None and other is not None and other > 0 else None
@@ -169,8 +207,8 @@ def peaks_by_place(results: Results, like: Cell, part: str) -> list[Point]:
 
 
 def _alike(cell: Cell, like: Cell) -> bool:
-    def kind(one: Cell) -> tuple[str, ...]:
-        return one.kind, one.model, one.augmentation, one.way
+    def kind(one: Cell) -> tuple[str | int, ...]:
+        return one.kind, one.model, one.augmentation, one.way, one.answer_tokens
 
     return kind(cell) == kind(like)
 

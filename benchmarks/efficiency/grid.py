@@ -138,6 +138,7 @@ class Cell:
     Attributes:
         k: passages of a list.
         length: tokens of a passage's text.
+        answer_tokens: of every answer, since models with random weights never end one.
         method: whose peak is measured; empty where both methods are (times are taken in turn).
         batch: reads of a batch; 0 for as many as the memory budget allows.
         change: of savings, what is evaluated after what (``benchmarks.efficiency.savings``).
@@ -149,6 +150,7 @@ class Cell:
     way: Way = "engine"
     k: int
     length: int
+    answer_tokens: int = 5
     method: Method | Literal[""] = ""
     batch: int = 0
     change: str = ""
@@ -157,7 +159,8 @@ class Cell:
     def name(self) -> str:
         """How lines of progress and lists of what was left out call the cell."""
         parts = [self.kind, self.model, self.augmentation, self.way, f"k={self.k}"]
-        parts += [f"{self.length} tokens", self.method, self.change]
+        parts += [f"{self.length} tokens", f"answers of {self.answer_tokens}"]
+        parts += [self.method, self.change]
         parts += [f"batch {self.batch}"] if self.batch else []
         return " ".join(part for part in parts if part)
 
@@ -169,7 +172,6 @@ class Conditions:
     Attributes:
         dtype, threads: of the models.
         memory: bytes that a process may use, its weights included.
-        answer_tokens: of every answer, since models with random weights never end one.
         tokens: of passages that each method reads in a round, at least one query's.
         rounds: how often each side is measured, in turn.
     """
@@ -177,7 +179,6 @@ class Conditions:
     dtype: Dtype
     threads: int
     memory: int
-    answer_tokens: int
     tokens: int
     rounds: int
 
@@ -191,6 +192,8 @@ _SAVINGS: tuple[tuple[str, Augmentation, int], ...] = (
 )
 KS = (1, 5, 10, 20, 50, 100)
 LENGTHS = (50, 100, 200, 400)
+# Short answers have about 5 tokens, the claims and dialogues of the paper's tasks up to some 64.
+ANSWERS = (5, 64)
 # The paper's lists have 50 passages of 100 words, some 150 to 200 tokens.
 PAPER_K, PAPER_LENGTH = 50, 200
 
@@ -229,7 +232,8 @@ def full_grid(changes: Sequence[str]) -> list[Cell]:
     """All cells, the most interesting first: each once.
 
     First whether all ways give the same outputs; the paper's setting with every model; savings; times and
-    peaks against k at the paper's length of passages, and against that length at its k; then the rest.
+    peaks against k at the paper's length of passages, and against that length at its k; then the rest. Each
+    with short answers, then with long ones; savings with short ones.
 
     Args:
         changes: of savings.
@@ -245,8 +249,14 @@ def full_grid(changes: Sequence[str]) -> list[Cell]:
         for shape in map(SHAPES.__getitem__, TIMED)
         for how in augmentations(shape)
     ]
-    checks = [replace(cell, kind="check", k=3, length=50) for cell in kinds]
-    ways = [replace(cell, way=way) for way in WAYS for cell in kinds]
+    long = [replace(cell, answer_tokens=most) for most in ANSWERS for cell in kinds]
+    checks = [replace(cell, kind="check", k=3, length=50) for cell in long]
+    ways = [
+        replace(cell, way=way, answer_tokens=most)
+        for most in ANSWERS
+        for way in WAYS
+        for cell in kinds
+    ]
 
     def at(ks: Sequence[int], lengths: Sequence[int]) -> list[Cell]:
         places = sorted(product(ks, lengths), key=lambda place: place[0] * place[1])

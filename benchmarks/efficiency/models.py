@@ -35,7 +35,10 @@ _PER_TOKEN = 12  # characters of the text that tokens are taken from: more than 
 
 
 class Subject(NamedTuple):
-    """A model with an augmentation: what a cell's process loads, and how it is asked."""
+    """A model with an augmentation: what a cell's process loads, and how it is asked.
+
+    How long answers are is the cell's to say.
+    """
 
     spec: ReaderSpec
     prompt: Prompt
@@ -77,7 +80,6 @@ def make_subject(
     spec = replace(
         spec,
         name=name,
-        max_new_tokens=conditions.answer_tokens,
         stop=(),  # answers of all ways have the same length
         max_input_tokens=_UNCUT if shape.architecture == "encoder-decoder" else 0,
         threads=conditions.threads,

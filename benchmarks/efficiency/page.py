@@ -19,6 +19,7 @@ from engine.sources.io.files import write_text
 _SHORT = {
     "costs": "Costs",
     "fastest": "Fastest",
+    "beside": "Engine and generate",
     "exponents": "Exponents",
     "crossings": "Crossing",
     "savings": "Savings",
@@ -88,14 +89,14 @@ def _answer(results: Results) -> Answer:
         f"queries with the same passages"
     )
     reasons = [f"It is slower in {len(slower)} of {len(times)} cells"]
-    groups: dict[tuple[str, str], list[Cell]] = {}
+    groups: dict[tuple[str, str, int], list[Cell]] = {}
     for cell in times:
-        groups.setdefault((cell.model, cell.augmentation), []).append(cell)
-    for (model, augmentation), cells in groups.items():
+        groups.setdefault((cell.model, cell.augmentation, cell.answer_tokens), []).append(cell)
+    for (model, augmentation, answer), cells in groups.items():
         most = max(cell.k for cell in cells)
         own = sorted(times[cell].ratio for cell in cells if cell.k == most)
         reach = f"{own[0]:.2f}" if len(own) == 1 else f"{own[0]:.2f} to {own[-1]:.2f}"
-        reasons.append(f"{model}, {augmentation}: {reach} at k = {most}")
+        reasons.append(f"{model}, {augmentation}, answers of {answer}: {reach} at k = {most}")
     return Answer(sentence(headline), [sentence(reason) for reason in reasons], facts)
 
 

@@ -24,9 +24,10 @@ def drawings(results: Results) -> list[Drawing]:
     length = PAPER_LENGTH
     if length not in lengths:
         length = max(set(lengths), key=lambda one: (lengths.count(one), one))
-    kinds: dict[tuple[str, str, str], Cell] = {}
+    kinds: dict[tuple[str, ...], Cell] = {}
     for cell in cells:
-        kinds.setdefault((cell.model, cell.augmentation, cell.way), cell)
+        name = (cell.model, cell.augmentation, cell.way, f"answers of {cell.answer_tokens}")
+        kinds.setdefault(name, cell)
     times = [(" ".join(name), at(_times(results, cell), length)) for name, cell in kinds.items()]
     peaks = [(" ".join(name), at(_peaks(results, cell), length)) for name, cell in kinds.items()]
     return [

@@ -43,10 +43,11 @@ _ENOUGH, _ENOUGH_OF_PAPER, ENOUGH_PEAKS = 40.0, 100.0, 5.0
 
 
 class Reads(NamedTuple):
-    """The shape of a method's reads: how many texts each has, and the tokens of each text."""
+    """The shape of a method's reads: how many texts each has, the tokens of each text, and of the answer."""
 
     texts: int
     tokens: int
+    written: int = 0
 
 
 def reads_of(cell: Cell, method: Method) -> Reads:
@@ -54,10 +55,10 @@ def reads_of(cell: Cell, method: Method) -> Reads:
     shape = SHAPES[cell.model]
     passage = cell.length + shape.passage
     if method == "erag":
-        return Reads(1, shape.template + passage)
+        return Reads(1, shape.template + passage, cell.answer_tokens)
     if cell.augmentation == "fid":
-        return Reads(cell.k, shape.template + passage)
-    return Reads(1, shape.template + cell.k * passage)
+        return Reads(cell.k, shape.template + passage, cell.answer_tokens)
+    return Reads(1, shape.template + cell.k * passage, cell.answer_tokens)
 
 
 def queries_of(cell: Cell, conditions: Conditions) -> int:
@@ -83,12 +84,12 @@ def further_rounds(seconds: float, rounds: int, *, enough: float) -> int:
     return 0 if seconds > enough else max(1, min(rounds, int(enough // seconds)))
 
 
-def too_long(cell: Cell, conditions: Conditions) -> int:
+def too_long(cell: Cell) -> int:
     """Tokens by which a list is longer than the model has positions; 0 where it is not."""
     shape = SHAPES[cell.model]
     if not shape.positions or cell.method == "erag":
         return 0
-    needed = reads_of(cell, "end-to-end").tokens + conditions.answer_tokens
+    needed = reads_of(cell, "end-to-end").tokens + cell.answer_tokens
     return max(0, needed - shape.positions)
 
 
@@ -148,6 +149,7 @@ def batch_bytes(shape: Shape, way: Way, reads: Reads, rows: int, item: int) -> i
     # Keys and values of a chunk are put where those of all stand; a decoder-only model's are copied as
     # they grow.
     states = kept * (tokens + chunk if engine else tokens * (1 + causal))
+    states += 2 * kept * rows * reads.written  # and copied as answers grow, or end
     logits = rows * shape.vocabulary * (item + 8)
     in_layers = chunk * wide + scores + states + logits
     # T5's table of positions is made from distances in whole numbers, several times as wide.
@@ -185,7 +187,7 @@ def _read_seconds(shape: Shape, way: Way, reads: Reads, conditions: Conditions, 
     cross = 2 * shape.hidden * shape.inner * (shape.architecture != "causal")
     weights = shape.layers * (shape.layer_weights + cross)
     pairs = reads.texts * reads.tokens**2 * shape.layers
-    written = conditions.answer_tokens * (2 * shape.parameters + 4 * tokens * shape.key_inner)
+    written = reads.written * (2 * shape.parameters + 4 * tokens * shape.key_inner)
     rate = _RATE[item] * max(1, conditions.threads)
     seconds = (2 * tokens * weights + 4 * pairs * shape.inner + written) / rate
     if way != "generate-sdpa":
@@ -220,5 +222,5 @@ class Pace:
 
 def _groups(cell: Cell) -> list[tuple[str, ...]]:
     """What a cell is compared with: from the most alike to all."""
-    own = (cell.kind, cell.model, cell.augmentation, cell.way)
-    return [own, own[:2], own[:1], ()]
+    own = (cell.kind, cell.model, cell.augmentation, cell.way, str(cell.answer_tokens))
+    return [own, own[:4], own[:2], own[:1], ()]

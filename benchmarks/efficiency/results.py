@@ -131,8 +131,7 @@ class Results:
             f"{machine['memory'] / 2**30:.0f} GiB, {machine['system']}.",
             "Versions: " + ", ".join(f"{name} {number}" for name, number in versions.items()) + ".",
             f"{conditions['dtype']}, {counted(conditions['threads'], '[thread|threads]')}, a budget of "
-            f"{conditions['memory'] / 2**30:.1f} GiB for a process, answers of "
-            f"{conditions['answer_tokens']} tokens, {conditions['rounds']} rounds.",
+            f"{conditions['memory'] / 2**30:.1f} GiB for a process, {conditions['rounds']} rounds.",
         ]
 
 

@@ -12,6 +12,7 @@ from benchmarks._harness import Line, Ratio
 from benchmarks.efficiency.fit import (
     Peaks,
     Times,
+    beside_generate,
     crossing,
     fastest,
     fit,
@@ -34,6 +35,10 @@ PAPER = {
 }
 LEFT_OUT = "Left out"
 _UNKNOWN = "·"
+# Columns that say where a figure was measured, whatever the way.
+_PLACE = ("model", "augmentation", "k", "tokens", "answer")
+# How many times as long as ``generate`` the engine may take at most.
+_SLOWER = 1.05
 Left = Mapping[Cell, str]
 
 
@@ -44,6 +49,7 @@ def grids(results: Results) -> list[Grid]:
     return [
         _costs(results, times),
         _fastest(results, times),
+        _beside_generate(results, times),
         _exponents(results, kinds),
         _crossings(results, times),
         _savings(results),
@@ -69,16 +75,16 @@ def ratios(results: Results) -> list[Line]:
     """The ratios at the largest number of passages of each model, augmentation and way, for the page of all
     benchmarks.
     """
-    largest: dict[tuple[str, ...], Cell] = {}
+    largest: dict[Cell, Cell] = {}
     for cell in sorted(timed(results), key=lambda one: (one.k, one.length)):
-        largest[cell.model, cell.augmentation, cell.way] = cell
+        largest[_kind(cell)] = cell
     lines: list[Line] = []
     for cell in largest.values():
         figures = results.figures(cell)
         assert figures is not None  # only cells that are done are given
         own, peaks = times_of(figures).ratios, peaks_of(results, cell)
         of_time = str(Ratio(median(own), min(own), max(own)))
-        what = f"{cell.model}, {cell.augmentation}, {cell.way}, k = {cell.k}"
+        what = f"{cell.model}, {cell.augmentation}, {cell.way}, k = {cell.k}, answers of {cell.answer_tokens}"
         lines.append(Line(f"{what}: time, end to end to eRAG", of_time, PAPER["time"]))
         by_list = ratio(peaks.end_to_end, peaks.batch)
         lines.append(Line("  memory of a query", _number(by_list, 1), PAPER["memory of a query"]))
@@ -91,7 +97,8 @@ def timed(results: Results) -> list[Cell]:
 
 
 def _place(cell: Cell) -> tuple[Any, ...]:
-    return cell.model != "t5-small", cell.model, cell.augmentation, cell.way, cell.length, cell.k
+    name = (cell.model != "t5-small", cell.model, cell.augmentation, cell.way)
+    return *name, cell.answer_tokens, cell.length, cell.k
 
 
 def _kind(cell: Cell) -> Cell:
@@ -120,9 +127,17 @@ def _costs(results: Results, times: Sequence[Cell]) -> Grid:
         "disturbs less. Memory of a query: the list in one read against its k passages in one "
         "batch; of a document: the list against one passage."
     )
-    head = ["model", "augmentation", "way", "k", "tokens", "end to end s", "eRAG s", "time ratio"]
-    head += ["CPU", "end to end MiB", "k passages MiB", "ratio", "1 passage MiB", "ratio"]
-    paper = ["paper: T5-small", "", "", "50", "", "", "", PAPER["time"], "", "", ""]
+    head = ["model", "augmentation", "way", "k", "tokens", "answer", "end to end s", "eRAG s"]
+    head += [
+        "time ratio",
+        "CPU",
+        "end to end MiB",
+        "k passages MiB",
+        "ratio",
+        "1 passage MiB",
+        "ratio",
+    ]
+    paper = ["paper: T5-small", "", "", "50", "", "", "", "", PAPER["time"], "", "", ""]
     paper += [PAPER["memory of a query"], "", PAPER["memory of a document"]]
     rows = [paper]
     for cell in times:
@@ -141,6 +156,7 @@ def _cost_row(cell: Cell, times: Times, peaks: Peaks) -> list[str]:
         cell.way,
         str(cell.k),
         str(cell.length),
+        str(cell.answer_tokens),
         _number(times.end_to_end, 3),
         _number(times.erag, 3),
         f"**{times.ratio:.2f}** ({min(own):.2f} to {max(own):.2f}; {len(own)})",
@@ -155,10 +171,10 @@ def _cost_row(cell: Cell, times: Times, peaks: Peaks) -> list[str]:
 
 def _fastest(results: Results, times: Sequence[Cell]) -> Grid:
     caption = "Seconds a query where several ways were measured: neither method is held back by how it is read."
-    head = ["model", "augmentation", "k", "tokens", "end to end s", "by", "eRAG s", "by", "ratio"]
+    head = [*_PLACE, "end to end s", "by", "eRAG s", "by", "ratio"]
     rows = [
         [
-            *[place.model, place.augmentation, str(place.k), str(place.length)],
+            *_named(place),
             *[_number(own.end_to_end[1], 3), own.end_to_end[0]],
             *[_number(own.erag[1], 3), own.erag[0]],
             f"**{_number(ratio(own.end_to_end[1], own.erag[1]))}**",
@@ -169,6 +185,31 @@ def _fastest(results: Results, times: Sequence[Cell]) -> Grid:
     return Grid("fastest", caption, head, rows, names=2, title=title)
 
 
+def _beside_generate(results: Results, times: Sequence[Cell]) -> Grid:
+    caption = (
+        "Seconds a query of the processor, the least of the rounds, by the engine and by the faster of "
+        "generate's ways that were measured; above 1 the engine is the slower one (in bold by more than 5%). Each way "
+        "in a process of its own."
+    )
+    head = [*_PLACE, "end to end: engine s", "generate s", "by", "ratio"]
+    head += ["eRAG: engine s", "generate s", "by", "ratio"]
+    rows = []
+    for place, methods in beside_generate(results, times).items():
+        row = _named(place)
+        for own in (methods[method] for method in METHODS):
+            figure = _number(own.ratio)
+            figure = f"**{figure}**" if own.ratio > _SLOWER else figure
+            row += [_number(own.engine, 3), _number(own.generate, 3), own.way, figure]
+        rows.append(row)
+    return Grid("beside", caption, head, rows, names=2, title="The engine against generate")
+
+
+def _named(place: Cell) -> list[str]:
+    """Where cells of several ways stand, as ``_PLACE`` heads it."""
+    numbers = (place.k, place.length, place.answer_tokens)
+    return [place.model, place.augmentation, *map(str, numbers)]
+
+
 def _exponents(results: Results, kinds: Sequence[Cell]) -> Grid:
     caption = (
         "Of k and of the passages' length d, fitted to all cells of a row; the paper has "
@@ -176,7 +217,8 @@ def _exponents(results: Results, kinds: Sequence[Cell]) -> Grid:
         "between the two largest k: what small cells cost whatever they read lowers the fit. Memory: of "
         "one read or batch, so that eRAG's is that of k passages together."
     )
-    head = ["model", "augmentation", "way", "method", "time: k", "d", "cells", "memory: k", "d"]
+    head = ["model", "augmentation", "way", "answer", "method"]
+    head += ["time: k", "d", "cells", "memory: k", "d"]
     rows = []
     for kind in kinds:
         for method in METHODS:
@@ -186,7 +228,7 @@ def _exponents(results: Results, kinds: Sequence[Cell]) -> Grid:
             time, memory = fit(points), fit(peaks)
             rows.append(
                 [
-                    *[kind.model, kind.augmentation, kind.way, method],
+                    *[kind.model, kind.augmentation, kind.way, str(kind.answer_tokens), method],
                     f"{_number(time.k)} ({_number(slope_at_the_end(points))})",
                     _number(time.length),
                     str(time.points),
@@ -194,9 +236,9 @@ def _exponents(results: Results, kinds: Sequence[Cell]) -> Grid:
                     _number(memory.length),
                 ]
             )
-    rows.append(["paper", "", "", "end-to-end", "2", "2", "", "", ""])
-    rows.append(["paper", "", "", "erag", "1", "2", "", "", ""])
-    return Grid("exponents", caption, head, rows, names=4, title="Exponents")
+    rows.append(["paper", "", "", "", "end-to-end", "2", "2", "", "", ""])
+    rows.append(["paper", "", "", "", "erag", "1", "2", "", "", ""])
+    return Grid("exponents", caption, head, rows, names=5, title="Exponents")
 
 
 def _crossings(results: Results, times: Sequence[Cell]) -> Grid:
@@ -205,10 +247,11 @@ def _crossings(results: Results, times: Sequence[Cell]) -> Grid:
     for cell in times:
         figures = results.figures(cell)
         assert figures is not None
-        kind, ratio_here = (cell.model, cell.augmentation, cell.way), times_of(figures).ratio
+        kind = (cell.model, cell.augmentation, cell.way, str(cell.answer_tokens))
+        ratio_here = times_of(figures).ratio
         along_k.setdefault((*kind, f"{cell.length} tokens"), []).append((cell.k, ratio_here))
         along_length.setdefault((*kind, f"k = {cell.k}"), []).append((cell.length, ratio_here))
-    head = ["model", "augmentation", "way", "at", "measured", "end to end is slower"]
+    head = ["model", "augmentation", "way", "answer", "at", "measured", "end to end is slower"]
     rows = [
         [*key, ", ".join(str(one) for one, _ in sorted(ratios)), crossing(ratios, along)]
         for along, found in (("k", along_k), ("length", along_length))
@@ -216,7 +259,7 @@ def _crossings(results: Results, times: Sequence[Cell]) -> Grid:
         if along == "k" or len(ratios) > 1
     ]
     title = "Where end-to-end evaluation takes longer than eRAG"
-    return Grid("crossings", "", head, rows, names=3, title=title)
+    return Grid("crossings", "", head, rows, names=4, title=title)
 
 
 def _savings(results: Results) -> Grid:
@@ -264,7 +307,8 @@ def grouped(reasons: Left) -> Iterator[str]:
     for cell, why in reasons.items():
         name = " ".join(filter(None, [cell.kind, cell.model, cell.augmentation, cell.way]))
         detail = f" {cell.method}" * bool(cell.method) + f" {cell.change}" * bool(cell.change)
-        groups.setdefault((name + detail, str(cell.length), why), []).append(cell.k)
-    for (name, length, why), ks in groups.items():
+        tokens = f"{cell.length} tokens, answers of {cell.answer_tokens}"
+        groups.setdefault((name + detail, tokens, why), []).append(cell.k)
+    for (name, tokens, why), ks in groups.items():
         listed = ", ".join(str(k) for k in sorted(set(ks)))
-        yield f"{name}, {length} tokens, k = {listed}: {why}"
+        yield f"{name}, {tokens}, k = {listed}: {why}"
