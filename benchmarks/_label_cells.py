@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import polars as pl
@@ -18,11 +18,14 @@ import polars as pl
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
+from engine.evaluation.read_jobs import specify_jobs
 from engine.evaluation.settings import Settings
+from engine.labels.annotator import ask_reader
 from engine.labels.registry import ANNOTATORS
-from engine.reading.executors import read_by
+from engine.machine.device import Dtype
+from engine.machine.functions import is_named
+from engine.machine.remote.api_settings import is_api
 from engine.reading.protocol import Augmentation
-from engine.reading.readers import specify
 from engine.retrieval import bm25
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
@@ -42,6 +45,7 @@ from engine.tables import (
     SCORE,
     VALUE,
 )
+from jobs._functions import reader_functions, reader_name
 
 CELLS = Path(__file__).parent / "labels"
 MOST_BYTES = 200_000
@@ -56,6 +60,9 @@ ORDERED, TURNED = "bm25", "reversed"
 # Columns that are not labels.
 LIST, LIST_TURNED, PLACE = "list", "list_reversed", "place"
 BASELINE, KNOWN = "bm25", "erag-known"
+# Those that a function cannot give, which writes and gives no probabilities; and a server, none of whose are of all tokens.
+NOT_BY_FUNCTIONS = {"likelihood", "dig", "perplexity", "pmi", "grogu", "utility"}
+NOT_BY_SERVERS = {"grogu"}
 # Asked only where it is named.
 JUDGE = "judge"
 DIGITS = 5
@@ -71,14 +78,26 @@ class Way:
 
     @classmethod
     def of(cls, text: str) -> Way:
-        """As ``--readers`` names it."""
-        name, *rest = text.split(":") if not text.startswith("openai:") else [text]
-        augmentation: Augmentation = "fid" if "fid" in rest else "in-prompt"
-        return cls(name, augmentation, next((one for one in rest if one != "fid"), None))
+        """As ``--readers`` names it: its last parts may say how it reads, and names of servers and functions have a colon."""
+        name, augmentation, dtype = text, "in-prompt", None
+        while not is_api(name):
+            before, _, last = name.rpartition(":")
+            if not before or last not in ("fid", *get_args(Dtype)):
+                break
+            name = before
+            augmentation, dtype = ("fid", dtype) if last == "fid" else (augmentation, last)
+        return cls(name, cast(Augmentation, augmentation), dtype)
 
     @property
     def name(self) -> str:
-        return f"{Path(self.reader).stem} {self.augmentation}"
+        named = reader_name(self.reader)
+        return f"{named if is_named(self.reader) else Path(named).stem} {self.augmentation}"
+
+    @property
+    def lacks(self) -> set[str]:
+        """The labels that no reader of its kind can give."""
+        functions = NOT_BY_FUNCTIONS if is_named(self.reader) else set()
+        return NOT_BY_SERVERS if is_api(self.reader) else functions
 
 
 @dataclass(frozen=True)
@@ -187,10 +206,14 @@ def _over_articles(queries: Path | None, questions: int, folder: Path) -> tuple[
 
 
 def labels_for(inputs: EvaluationInputs, way: Way, wanted: Sequence[str]) -> tuple[str, ...]:
-    """The annotators that this version has and that fit the set."""
+    """The annotators that this version has, that fit the set, and whose labels the reader can give."""
     gold = int(inputs.queries[PROVENANCE].list.len().sum()) > 0
     needs_gold = ("provenance", "dual")
-    return tuple(name for name in wanted if name in ANNOTATORS and (gold or name not in needs_gold))
+    return tuple(
+        name
+        for name in wanted
+        if name in ANNOTATORS and name not in way.lacks and (gold or name not in needs_gold)
+    )
 
 
 def make_cell(
@@ -209,18 +232,14 @@ def make_cell(
     """
     names, lists = labels_for(inputs, way, wanted), inputs.runs[RUN].n_unique() > 1
     settings = Settings.of(
-        reader=way.reader, augmentation=way.augmentation if lists or set(names) & ANSWERED else "in-prompt",
+        reader=reader_name(way.reader), functions=reader_functions([way.reader, judge]), augmentation=way.augmentation if lists or set(names) & ANSWERED else "in-prompt",
         dtype=way.dtype, annotators=names, end_to_end=lists,
-        k=k, actors=0, resamples=0, metric="em", **({"judge": judge, "judge_labels": "graded"} if JUDGE in names else {}),
+        k=k, actors=0, resamples=0, metric="em", **({"judge": judge and reader_name(judge), "judge_labels": "graded"} if JUDGE in names else {}),
     )  # fmt: skip
     found = evaluate(inputs, settings, store=store, executor=executor)
-    spec, _ = specify(
-        way.reader,
-        augmentation=way.augmentation,
-        task="short-answer",
-        dtype=settings.reader.dtype,
-    )
-    spec = read_by(spec, executor)
+    asked = replace(ask_reader(settings.reader), augmentation=way.augmentation)
+    (job,) = specify_jobs([asked], settings, executor)
+    spec = job.spec
     cut = [
         reading.reads["truncated"].sum()
         for role, reading in found.readings.items()

@@ -13,8 +13,8 @@ taken from the store). So the bench goes on on another machine: copy the folder 
 - ``--sets NAME=DIR``: a folder with ``queries.*`` and ``corpus.*``; BM25 finds the passages. ``NAME=FILE``: questions of TriviaQA or others
   over the passages of the bundled articles. ``articles`` needs neither: questions that ``make reader`` makes of the bundled articles on
   which ``bundled-fid`` was not trained. A cell of other questions, passages or lists is refused, by its digest.
-- ``--readers READER[:fid][:DTYPE]``: whatever ``erag evaluate --reader`` takes; servers by ``openai:MODEL``, which has a
-  colon of its own. All passages are in one prompt, or with ``:fid`` each is encoded by itself.
+- ``--readers READER[:fid][:DTYPE]``: whatever ``erag evaluate --reader`` takes, ``openai:MODEL`` and ``FILE.py:function``
+  included; labels that such readers cannot give are left out, and named. All passages are in one prompt, or with ``:fid`` each is encoded by itself.
 - ``--repeat N`` reads N questions of each cell once more, with an empty store, and counts the values that differ.
 
 Of every label: DCG@k (labels over log2(rank + 1), summed, which any real label has) against the score of the list, with the
@@ -266,6 +266,8 @@ def _made(path: Path, name: str, inputs: EvaluationInputs, way: Way, options: ar
     """The cell with what it lacked, or what is read again; None where it lacks nothing."""
     make: dict[str, Any] = {"store": options.store, "k": options.k, "judge": options.judge}
     wanted = labels_for(inputs, way, _wanted(options))
+    if left := [label for label in _wanted(options) if label in way.lacks]:
+        print(f"{way.name} cannot give {', '.join(left)}", file=sys.stderr, flush=True)
     asked = part_of(inputs, inputs.queries.head(options.questions))
     if not path.exists():
         return make_cell(name, asked, way, wanted, **make)

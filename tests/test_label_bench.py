@@ -166,7 +166,23 @@ def test_cells_are_taken_as_they_are_and_every_table_is_printed(cell, tmp_path, 
 def test_ways_are_named_as_on_the_command_line():
     assert Way.of("bundled-fid:fid:float32") == Way("bundled-fid", "fid", "float32")
     assert Way.of("/models/llm.gguf:bfloat16") == Way("/models/llm.gguf", "in-prompt", "bfloat16")
-    assert Way.of("openai:gpt") == Way("openai:gpt")
+    assert Way.of("openai:gpt:fid") == Way("openai:gpt:fid")
+    assert Way.of("mine.py:answer:float32") == Way("mine.py:answer", "in-prompt", "float32")
+    assert Way.of("my-model:latest") == Way("my-model:latest")
+
+
+def test_a_function_in_a_file_makes_a_cell_of_the_labels_that_it_can_give(inputs, cell, tmp_path):
+    text = (
+        "def reads(prompts):\n    return [p.rsplit('says ', 1)[-1].split()[0] for p in prompts]\n"
+    )
+    (tmp_path / "mine.py").write_text(text + "reads.version = '1'\n")
+    way = Way.of(f"{tmp_path / 'mine.py'}:reads")
+    own = make_cell("made", inputs, way, label_bench.LABELS, store=tmp_path / "reads", k=K)
+    assert (own.about["way"], own.about["reader"]) == ("reads in-prompt", "reads")
+    assert set(own.labels) >= {"erag", "gain", "containment", "erag-known"}
+    assert not way.lacks & set(own.labels)
+    # A chat's prompt has its passages in another order than a text's; single passages have none.
+    assert own.table["erag"].equals(cell.table["erag"])
 
 
 def test_committed_cells_are_small_and_hold_what_their_digests_say():
