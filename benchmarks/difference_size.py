@@ -48,7 +48,7 @@ from engine.statistics.difference_tests import (
     untestable,
 )
 from engine.statistics.intervals import p_value
-from engine.statistics.pairs import pair_table, pair_weights, tau_and_rho
+from engine.statistics.pairs import pair_table, tau_and_rho
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -176,8 +176,8 @@ def _by_resampling(
     pairs = [pair_table(*pair) for pair in scores]
 
     def resampled(draws: int) -> Floats:
-        values = [tau_and_rho(pair, pair_weights(pair, weights[:draws])) for pair in pairs]
-        return np.array(values[0]) - np.array(values[1])
+        first, second = tau_and_rho(pairs, weights[:draws]).swapaxes(0, 1)
+        return np.asarray(first - second)
 
     differences = resampled(_DRAWS)
     if min(p_value(row) for row in differences) <= _SMALL_P:

@@ -1,7 +1,8 @@
 """Kendall's tau-b and Spearman's rho of a sample under any multiplicities of its rows.
 
 A bootstrap replicate is the sample with each row taken some number of times. So the m distinct (x, y)
-pairs are arranged once, and a block of B replicates is a matrix of multiplicities (B, m):
+pairs are arranged once, and a block of B replicates is a matrix of multiplicities (m, B), whose rows are short and
+are put in order, and summed, as a whole:
 
 - concordant less discordant pairs are the quadratic form sum_ij w_i w_j sgn(x_i - x_j) sgn(y_i - y_j) / 2.
   Its matrix is cut at blocks of neighbouring x and neighbouring y: pairs apart in both are counted by
@@ -15,14 +16,15 @@ pairs are arranged once, and a block of B replicates is a matrix of multipliciti
 
 All counts are whole numbers. Up to 100,000 rows every sum of their products stays below 2^53, so neither
 the order of summation nor the number of threads changes a bit; beyond, rho's last digits may round.
+Where no replicate has more than 32,767 rows, multiplicities and their running sums have 16 bits, and products 32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,17 +32,19 @@ import numpy.typing as npt
 from engine.statistics.arrays import Floats, Ints, Signs
 
 Singles = npt.NDArray[np.float32]
-Counts = npt.NDArray[np.int32]
-_Number = TypeVar("_Number", np.int32, np.float64)
+# Multiplicities: of 16 bits, where no total exceeds 32,767, else of 32.
+Counts = npt.NDArray[np.signedinteger[Any]]
 
 # A side with at most this many values gets a block for each, so that no pair is left inside a block.
 _FEW_VALUES = 64
-# How many times as much a cell of two blocks costs as a product of signs inside them (measured
-# on AVX2, where 60 to 200 take about as long).
-_CELL_COST = 60
-# Multiplicities that are ranked at a time, and signs that are multiplied: arrays of 1 MiB and 4 MiB.
-_CELLS = 2**17
+# How many times as much a cell of two blocks costs as a product of signs inside them (measured on an AMD EPYC
+# of 2024, where 8 to 40 take about as long).
+_CELL_COST = 16
+# Multiplicities that are taken at a time, beyond four replicates, and signs that are multiplied: arrays of 4 MiB.
+_CELLS = 2**20
 _SIGNS = 2**20
+# Long rows into which columns are folded to be added up.
+_FOLDED = 64
 # Multiplications of a product beyond which OpenBLAS takes threads, for which those of resampling would wait, as
 # they would in its products of vectors of more than 10,000: these are einsum's.
 _PRODUCT = 2**18
@@ -89,7 +93,8 @@ class _Grid:
 
     Attributes:
         by_cell: (m,) pairs by x-block, and within each by y-block.
-        edges: (x-blocks, y-blocks + 1) where each cell begins in ``by_cell``, and where the x-block ends.
+        edges: (x-blocks + 1, y-blocks + 1) where each cell begins in ``by_cell``, and where the x-block ends; a row
+            of zeros comes first.
     """
 
     x: _Blocks
@@ -106,7 +111,6 @@ class PairTable:
         pair_of: (rows,) the pair of each row.
         row_order, pair_starts: rows by pair, and where each of the m pairs begins among them.
         x, y: the two sides.
-        across: (m,) the x of each pair, in the order of y.
         grid: of their blocks; None where a side has at most two values.
     """
 
@@ -115,7 +119,6 @@ class PairTable:
     pair_starts: Ints
     x: _Side
     y: _Side
-    across: Ints
     grid: _Grid | None
 
     @property
@@ -137,7 +140,7 @@ def pair_table(x: Floats, y: Floats) -> PairTable:
     pair_starts = np.searchsorted(pair_of[row_order], np.arange(len(first)))
     of_x, of_y = (_side(codes[first]) for codes in (x_values, y_values))
     grid = None if min(len(of_x.starts), len(of_y.starts)) <= 2 else _grid(of_x, of_y)
-    return PairTable(pair_of, row_order, pair_starts, of_x, of_y, of_x.codes[of_y.order], grid)
+    return PairTable(pair_of, row_order, pair_starts, of_x, of_y, grid)
 
 
 def _grid(x: _Side, y: _Side) -> _Grid:
@@ -148,7 +151,8 @@ def _grid(x: _Side, y: _Side) -> _Grid:
     cells = of_x * columns + of_y
     by_cell = np.argsort(cells, kind="stable")
     firsts = np.arange(rows)[:, None] * columns + np.arange(columns + 1)
-    edges = np.searchsorted(cells[by_cell], firsts)
+    edges = np.zeros((rows + 1, columns + 1), dtype=np.intp)
+    edges[1:] = np.searchsorted(cells[by_cell], firsts)
     # Pairs of one x-block are counted there.
     return _Grid(_blocks(x, y, of_x, None), _blocks(y, x, of_y, of_x), by_cell, edges)
 
@@ -205,58 +209,75 @@ def _blocks(side: _Side, other: _Side, block_of: Ints, apart: Ints | None) -> _B
 
 
 def pair_weights(table: PairTable, weights: Counts) -> Counts:
-    """Multiplicities of the pairs (B, m) from those of the rows (B, rows)."""
+    """Multiplicities of the pairs (m, B) from those of the rows (rows, B)."""
     return _sums(_in_order(weights, table.row_order), table.pair_starts)
 
 
 def _in_order(weights: Counts, order: Ints) -> Counts:
-    """The columns of ``weights`` in another order, or themselves where it is theirs, as of pairs by x."""
+    """The rows of ``weights`` in another order, or themselves where it is theirs, as of pairs by x."""
     if (order[1:] > order[:-1]).all():
         return weights
-    return np.take(weights, order, axis=1)
+    return np.take(weights, order, axis=0)
 
 
-def _sums(ordered: npt.NDArray[_Number], starts: Ints) -> npt.NDArray[_Number]:
-    """Sums of neighbouring columns, a new one beginning at each of ``starts``."""
-    if len(starts) == ordered.shape[1]:
+def _sums(ordered: Counts, starts: Ints) -> Counts:
+    """Sums of neighbouring rows, a new one beginning at each of ``starts``."""
+    if len(starts) == len(ordered):
         return ordered
-    return np.add.reduceat(ordered, starts, axis=1)
+    words = _words(ordered)
+    return np.add.reduceat(words, starts, axis=0, dtype=words.dtype).view(ordered.dtype)
 
 
-def tau_and_rho(table: PairTable, weights: Counts) -> tuple[Floats, Floats]:
-    """tau-b (Kendall 1945) and rho of each row of pair multiplicities (B, m); NaN where undefined.
+def _upto(weights: Counts) -> Counts:
+    """Running sums of rows, before the first and after each."""
+    upto = np.zeros((len(weights) + 1, weights.shape[1]), dtype=weights.dtype)
+    words = _words(upto)
+    np.cumsum(_words(weights), axis=0, dtype=words.dtype, out=words[1:])
+    return upto
 
-    Equal to ``scipy.stats.kendalltau`` and ``spearmanr`` of the rows written out. Some rows are ranked at a
-    time, so that beside ``weights`` it takes some two to three times as much as these, however many pairs
-    there are.
+
+def _words(weights: Counts) -> Counts | Ints:
+    """Multiplicities as words of 64 bits that hold two or four columns each, which are so summed at once.
+
+    No sum reaches into its neighbour in the word: it is at most its column's total, which the type holds.
     """
-    tau, rho = np.empty((2, len(weights)))
+    return weights.view(np.int64) if weights.shape[1] * weights.itemsize % 8 == 0 else weights
+
+
+def tau_and_rho(tables: Sequence[PairTable], weights: Counts) -> Floats:
+    """tau-b (Kendall 1945) and rho under each row of multiplicities (B, rows): (2, tables, B); NaN where undefined.
+
+    Equal to ``scipy.stats.kendalltau`` and ``spearmanr`` of the rows written out. The type of ``weights``
+    holds the total of every row; 16 bits, where they do, are faster.
+    """
+    found = np.empty((2, len(tables), len(weights)))
+    step = min(32, max(4, _CELLS // max(1, weights.shape[1]) // 4 * 4))
+    for start in range(0, len(weights), step):
+        at = slice(start, start + step)
+        columns = np.ascontiguousarray(weights[at].T)
+        for place, table in enumerate(tables):
+            of_pairs = pair_weights(table, columns)
+            if table.grid is None:
+                found[:, place, at] = _of_two_values(table, of_pairs)
+            else:
+                found[:, place, at] = _of_pairs(table, table.grid, of_pairs)
+    return found
+
+
+def _of_pairs(table: PairTable, grid: _Grid, weights: Counts) -> tuple[Floats, Floats]:
+    """tau-b and rho, where both sides have several values."""
+    kind = _wide(weights)
+    running = _running(grid, weights)
+    score = _dot(weights, _net_between(running, grid.x.block_of, grid.y.block_of), kind)
     by_x, by_y = (_in_order(weights, side.order) for side in (table.x, table.y))
-    if table.grid is not None:
-        score = _inside(table.grid.x, by_x) + _inside(table.grid.y, by_y)
-    rows = max(1, _CELLS // max(1, weights.shape[1]))
-    for start in range(0, len(weights), rows):
-        at = slice(start, start + rows)
-        if table.grid is None:
-            tau[at], rho[at] = _of_two_values(table, weights[at])
-        else:
-            score[at] += _between(_running(table.grid, weights[at]))
-            tau[at], rho[at] = _from_ranks(table, by_x[at], by_y[at], score[at])
-    return tau, rho
-
-
-def _from_ranks(
-    table: PairTable, by_x: Counts, by_y: Counts, score: Floats
-) -> tuple[Floats, Floats]:
-    """tau-b and rho of multiplicities in both orders, given the concordant less the discordant pairs."""
+    score += (_inside(grid.x, by_x) + _inside(grid.y, by_y)) / 2
     x, y = _sums(by_x, table.x.starts), _sums(by_y, table.y.starts)
-    x_own = _untied(x)
+    x_ranks, n = _ranks(x)
+    x_own = _untied(x, n)
     # Where all values differ, both have the same multiplicities, in two orders.
-    y_own = x_own if x.shape == y.shape == by_x.shape else _untied(y)
-    # Summed by values of y, whose ranks so need not be taken for every pair.
-    product = np.take(_ranks(x), table.across, axis=1).astype(np.float64)
-    product *= by_y
-    shared = np.einsum("bm,bm->b", _sums(product, table.y.starts), _ranks(y), dtype=np.float64)
+    y_own = x_own if len(x) == len(y) == len(weights) else _untied(y, n)
+    product = np.multiply(weights, np.take(x_ranks, table.x.codes, axis=0), dtype=kind)
+    shared = _dot(product, np.take(_ranks(y)[0], table.y.codes, axis=0), np.float64)
     return _quotient(score, x_own[0], y_own[0]), _quotient(shared, x_own[1], y_own[1])
 
 
@@ -264,32 +285,52 @@ def _of_two_values(table: PairTable, weights: Counts) -> tuple[Floats, Floats]:
     """tau-b and rho, where a side has at most two values."""
     two, side = (table.y, table.x) if len(table.y.starts) <= 2 else (table.x, table.y)
     counts = _sums(_in_order(weights, side.order), side.starts)
+    ranks, n = _ranks(counts)
     greater = np.flatnonzero(two.codes == 1)
-    ranks = np.take(_ranks(counts), side.codes[greater], axis=1).astype(np.float64)
-    of_greater = np.take(weights, greater, axis=1).astype(np.float64)
-    score = np.einsum("bm,bm->b", ranks, of_greater)
-    n, count = weights.sum(axis=1, dtype=np.float64), of_greater.sum(axis=1)
-    free, spread = _untied(counts)
+    of_greater = np.take(weights, greater, axis=0)
+    score = _dot(of_greater, np.take(ranks, side.codes[greater], axis=0), _wide(weights))
+    count = of_greater.sum(axis=0, dtype=np.float64)
+    free, spread = _untied(counts, n)
     # The greater value ranks at the number of rows with the smaller, and the reverse.
     pairs = count * (n - count)
     return _quotient(score, free, pairs), _quotient(score * n, spread, pairs * n)
 
 
-def _ranks(counts: Counts) -> Counts:
-    """Twice the mid-rank of each value less the mean rank: rows below less rows above. (B, v), as ``counts``."""
-    upto = np.cumsum(counts, axis=1, dtype=np.int32)
-    return 2 * upto - counts - upto[:, -1:]
+def _wide(weights: Counts) -> type[np.int32] | type[np.float64]:
+    """What holds the square of a total n, and so every sum of multiplicities times what lies in [-n, n]."""
+    return np.int32 if weights.dtype == np.int16 else np.float64
 
 
-def _untied(counts: Counts) -> tuple[Floats, Floats]:
-    """Of rows with each value (B, v): pairs of rows that are not tied, and the sum of squares of ``_ranks``."""
-    values = counts.astype(np.float64)
-    n = values.sum(axis=1)
+def _dot(
+    one: npt.NDArray[Any], other: npt.NDArray[Any], kind: type[np.int32] | type[np.float64]
+) -> Floats:
+    """Sums of products down the columns of two arrays (rows, B), added up in ``kind``, which holds them: (B,)."""
+    one, other = one.astype(kind, copy=False), other.astype(kind, copy=False)
+    # Row by row, B products would be added up at a time, which is too few to be quick.
+    whole = len(one) - len(one) % _FOLDED
+    long = np.einsum(
+        "ab,ab->b", one[:whole].reshape(_FOLDED, -1), other[:whole].reshape(_FOLDED, -1)
+    )
+    left = np.einsum("ab,ab->b", one[whole:], other[whole:])
+    return (long.reshape(-1, one.shape[1]).sum(axis=0, dtype=kind) + left).astype(np.float64)
+
+
+def _ranks(counts: Counts) -> tuple[Counts, Floats]:
+    """Twice the mid-rank of each value less the mean rank: rows below less rows above. (v, B), and totals (B,)."""
+    upto = _upto(counts)
+    ranks = upto[1:] + upto[:-1]  # up to 2 n, which may wrap around; ranks lie in [-n, n] again
+    ranks -= upto[-1]
+    return ranks, upto[-1].astype(np.float64)
+
+
+def _untied(counts: Counts, n: Floats) -> tuple[Floats, Floats]:
+    """Of rows with each value (v, B), n in all: pairs that are not tied, and the sum of squares of ``_ranks``."""
+    most = int(counts.max(initial=0))
+    kind = np.int32 if most**2 * n.max(initial=0) < 2**31 else np.float64
+    values: npt.NDArray[Any] = counts.astype(kind)
     squares = values * values
-    free = (n**2 - squares.sum(axis=1)) / 2
-    np.subtract((n**2)[:, None], squares, out=squares)
-    # (n^3 - the sum of cubes) / 3, without its rounding
-    return free, np.einsum("bv,bv->b", squares, values) / 3
+    free = (n**2 - _dot(values, values, kind)) / 2
+    return free, (n**3 - _dot(squares, values, kind)) / 3
 
 
 def _quotient(shared: Floats, x_own: Floats, y_own: Floats) -> Floats:
@@ -299,56 +340,58 @@ def _quotient(shared: Floats, x_own: Floats, y_own: Floats) -> Floats:
 
 
 def _running(grid: _Grid, weights: Counts) -> Counts:
-    """Of each x-block, the weight in the y-blocks before each one, and in all: (B, x-blocks, y-blocks + 1)."""
-    upto = np.zeros((len(weights), weights.shape[1] + 1), dtype=np.int32)
-    np.cumsum(_in_order(weights, grid.by_cell), axis=1, out=upto[:, 1:])
-    found = np.take(upto, grid.edges.ravel(), axis=1).reshape(len(weights), *grid.edges.shape)
-    found -= found[:, :, :1]
-    return found
+    """Sums, over the x-blocks before each, of the rows that precede each of their cells in the order of cells.
+
+    Of shape (x-blocks + 1, y-blocks + 1, B). They wrap around, which ``_net_between`` undoes.
+    """
+    upto = _upto(_in_order(weights, grid.by_cell))
+    running = np.take(upto, grid.edges.ravel(), axis=0).reshape(*grid.edges.shape, -1)
+    for before, sums in pairwise(running):
+        sums += before
+    return running
 
 
-def _between(running: Counts) -> Floats:
-    """Concordant less discordant pairs of rows whose blocks differ on both sides."""
-    # Of T[a, b] in the cells, with L[a, b] = T[a, 0] + ... + T[a, b] and A[a, b] = L[0, b] + ... + L[a, b],
-    # concordant and discordant weights of each cell telescope to L[a, b] A[a-1, b-1] - L[a, b-1] A[a-1, b].
-    # As flat rows these are two products at a distance: a row's first L is 0, its last A[a-1] meets it.
-    width = running.shape[2]
-    own = running.reshape(len(running), -1).astype(np.float64)
-    below = np.cumsum(running, axis=1, dtype=np.int32).reshape(len(running), -1).astype(np.float64)
-    concordant = np.einsum("bm,bm->b", own[:, width + 1 :], below[:, : -width - 1])
-    discordant = np.einsum("bm,bm->b", own[:, width - 1 :], below[:, : 1 - width])
-    return np.asarray(concordant - discordant)
+def _net_between(running: Counts, x_block: Ints, y_block: Ints) -> Counts:
+    """Of rows in smaller x-blocks than each pair's: those in smaller y-blocks than its less those in greater ones."""
+    # Where C[b] rows precede y-block b of an x-block, these are C[b] - C[0] less C[-1] - C[b + 1]; then their sums over
+    # x-blocks. They lie in [-n, n], so that what wrapped around on the way does not matter.
+    flat = running.reshape(-1, running.shape[2])
+    at = x_block * running.shape[1] + y_block
+    net = np.take(flat, at, axis=0)
+    net += np.take(flat, at + 1, axis=0)
+    net -= np.take(running[:, 0] + running[:, -1], x_block, axis=0)
+    return net
 
 
 def _inside(side: _Blocks, ordered: Counts) -> Floats:
-    """Concordant less discordant pairs of rows that are counted in blocks of a side."""
-    twice = np.zeros(len(ordered))
+    """Twice the concordant less discordant pairs of rows that are counted in blocks of a side."""
+    kind, twice = _wide(ordered), np.zeros(ordered.shape[1])
     for _, own, net in _inside_blocks(side, ordered):
-        twice += np.einsum("bgs,gbs->b", own, net, dtype=np.float64)
-    return twice / 2
+        twice += _dot(own, net, kind)
+    return twice
 
 
-def _inside_blocks(side: _Blocks, ordered: Counts) -> Iterator[tuple[Ints, Singles, Singles]]:
-    """Of some blocks at a time: their members (g, s), the weights of these (B, g, s), and of each member the
-    net concordance in its block (g, B, s)."""
-    size, m = ordered.shape
-    # Single precision: whole numbers up to 2^24 are exact in it, and no total exceeds n.
+def _inside_blocks(side: _Blocks, ordered: Counts) -> Iterator[tuple[Ints, Counts, Singles]]:
+    """Of some blocks at a time: their members (g s,), the weights of these (g s, B), and of each member the net
+    concordance in its block (g s, B)."""
+    m, size = ordered.shape
     groups, width = side.members.shape
-    padded = np.zeros((size, max(m + 1, groups * width)), dtype=np.float32)
-    padded[:, :m] = ordered
+    padded = np.zeros((max(m + 1, groups * width), size), dtype=ordered.dtype)
+    padded[:m] = ordered
     step = max(1, _SIGNS // max(1, width**2))
     for start in range(0, groups, step):
-        members = side.members[start : start + step]
-        at = slice(start * width, (start + len(members)) * width)
-        own = padded[:, at] if side.whole else np.take(padded, members.ravel(), axis=1)
-        own = own.reshape(size, *members.shape)
+        members = side.members[start : start + step].ravel()
+        at = slice(start * width, start * width + len(members))
+        own = padded[at] if side.whole else np.take(padded, members, axis=0)
         signs = side.signs[start : start + step].astype(np.float32, copy=False)
-        net = np.empty((len(members), size, width), dtype=np.float32)
-        rows = max(1, _PRODUCT // max(1, width**2))
-        for row in range(0, size, rows):  # the product is symmetric, so it may stand on the right
-            part = slice(row, row + rows)
-            np.matmul(own[part].transpose(1, 0, 2), signs, out=net[:, part])
-        yield members, own, net
+        # Single precision: whole numbers up to 2^24 are exact in it, and no total exceeds n.
+        weights = own.reshape(len(signs), width, size).astype(np.float32)
+        net = np.empty_like(weights)
+        columns = max(1, _PRODUCT // max(1, width**2))
+        for column in range(0, size, columns):
+            part = slice(column, column + columns)
+            np.matmul(signs, weights[..., part], out=net[..., part])
+        yield members, own, net.reshape(own.shape)
 
 
 def leave_one_out(table: PairTable, counts: Counts) -> tuple[Floats, Floats]:
@@ -362,10 +405,11 @@ def leave_one_out(table: PairTable, counts: Counts) -> tuple[Floats, Floats]:
     n = float(counts.sum())
     free, ranks, left = [], [], []
     for side in (table.x, table.y):
-        by_value = _sums(counts[None, side.order], side.starts)
-        whole_free, whole_spread = _untied(by_value)
-        equal = by_value[0, side.codes].astype(np.float64)  # rows with the value of each pair
-        own = _ranks(by_value)[0, side.codes] / 2
+        by_value = _sums(counts[side.order, None], side.starts)
+        by_rank, total = _ranks(by_value)
+        whole_free, whole_spread = _untied(by_value, total)
+        equal = by_value[side.codes, 0].astype(np.float64)  # rows with the value of each pair
+        own = by_rank[side.codes, 0] / 2
         # The row removed took part in n - 1 pairs, of which all but equal - 1 were free.
         free.append(whole_free[0] - (n - equal))
         ranks.append(own)
@@ -391,15 +435,18 @@ def _net_concordance(table: PairTable, counts: Counts) -> Floats:
         under_greater = _above_less_below(np.where(greater, counts, 0.0), wide)
         return np.where(greater, over_smaller, under_greater)
     x, y = table.grid.x, table.grid.y
-    upto = _running(table.grid, counts[None, :])[0].astype(np.float64)
-    # In each x-block: the y-blocks before a cell less those after it.
-    by_cell = upto[:, 1:] + upto[:, :-1] - upto[:, -1:]
-    above = np.cumsum(by_cell, axis=0)
-    net = (2 * above - by_cell - above[-1])[x.block_of, y.block_of]
+    running = _running(table.grid, counts[:, None])
+    # In smaller x-blocks, and the other way round in greater ones.
+    last = np.full_like(x.block_of, len(running) - 1)
+    before, upto, whole = (
+        _net_between(running, block, y.block_of)[:, 0]
+        for block in (x.block_of, x.block_of + 1, last)
+    )
+    net = (before + upto - whole).astype(np.float64)
     for side in (x, y):
-        for members, _, inside in _inside_blocks(side, counts[None, side.order]):
-            at = members.ravel()
-            net[side.order[at[at < len(counts)]]] += inside[:, 0, :].ravel()[at < len(counts)]
+        for members, _, inside in _inside_blocks(side, counts[side.order, None]):
+            real = members < len(counts)
+            net[side.order[members[real]]] += inside[real, 0]
     return net
 
 

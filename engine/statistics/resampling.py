@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from engine.statistics.arrays import Floats, Ints, Signs
-from engine.statistics.pairs import PairTable, leave_one_out, pair_table, pair_weights, tau_and_rho
-
-Counts = npt.NDArray[np.int32]
+from engine.statistics.pairs import (
+    Counts,
+    PairTable,
+    leave_one_out,
+    pair_table,
+    pair_weights,
+    tau_and_rho,
+)
 
 # Resamples drawn from one random stream. Fixed: the draws must not depend on threads or memory. More
 # than this gains nothing and takes memory.
@@ -136,19 +140,18 @@ def _fill(
     tables: Sequence[PairTable], taus: Floats, rhos: Floats, first: int, weights: Counts
 ) -> None:
     at = slice(first, first + len(weights))
-    for pair, table in enumerate(tables):
-        taus[pair, at], rhos[pair, at] = tau_and_rho(table, pair_weights(table, weights))
+    taus[: len(tables), at], rhos[: len(tables), at] = tau_and_rho(tables, weights)
 
 
 def _on_sample(table: PairTable, counts: Counts) -> tuple[float, float]:
-    tau, rho = tau_and_rho(table, pair_weights(table, counts[None, :]))
-    return float(tau[0]), float(rho[0])
+    (tau,), (rho,) = tau_and_rho([table], counts[None, :])[..., 0]
+    return float(tau), float(rho)
 
 
 def _without(
     table: PairTable, counts: Counts, row_of: Ints, clusters: Ints | None = None
 ) -> Floats:
-    found = leave_one_out(table, pair_weights(table, counts[None, :])[0])
+    found = leave_one_out(table, pair_weights(table, counts[:, None])[:, 0])
     values = np.stack(found)[:, table.pair_of[row_of]]
     if clusters is None:
         return values
@@ -163,16 +166,17 @@ def _without(
         for weights, cluster in zip(left, block, strict=True):
             members = order[starts[cluster] : starts[cluster] + sizes[cluster]]
             np.subtract.at(weights, row_of[members], 1)
-        without[:, block] = tau_and_rho(table, pair_weights(table, left))
+        without[:, block] = tau_and_rho([table], left)[:, 0]
     return without
 
 
 def distinct_rows(columns: Floats) -> tuple[Floats, Ints]:
-    """The distinct queries: their values (rows, c), and the row of each query (n,)."""
-    if columns.shape[1] == 0:
+    """The distinct queries: their values (rows, c), and the row of each query (n,); as they come, if all are."""
+    n = columns.shape[1]
+    if n == 0:
         return columns.T, np.zeros(0, dtype=np.intp)
     rows, row_of = np.unique(columns.T, axis=0, return_inverse=True)
-    return rows, row_of.reshape(-1)
+    return (columns.T, np.arange(n)) if len(rows) == n else (rows, row_of.reshape(-1))
 
 
 def for_each_block(
@@ -288,21 +292,26 @@ def _draw(
     rng: np.random.Generator, row_of: Ints, rows: int, clusters: Ints | None = None
 ) -> Counts:
     n = len(row_of)
+    most = n if clusters is None else (clusters.max() + 1) * np.bincount(clusters).max()
+    kind = (
+        np.int16 if most < 2**15 else np.int32
+    )  # holds the total of a resample, as correlations need
     if clusters is not None:
         drawn = _draw(rng, np.arange(clusters.max() + 1), int(clusters.max()) + 1)
         return np.stack(
             [np.bincount(row_of, one[clusters], minlength=rows) for one in drawn]
-        ).astype(np.int32)
+        ).astype(kind)
     if rows * _BINOMIAL_COST < n:
         shares = np.bincount(row_of, minlength=rows) / n
-        return rng.multinomial(n, shares, size=_BLOCK).astype(np.int32)
-    weights = np.empty((_BLOCK, rows), dtype=np.int32)
+        return rng.multinomial(n, shares, size=_BLOCK).astype(kind)
+    weights = np.empty((_BLOCK, rows), dtype=kind)
     # Several at once: one call fills 32 rows in half the time of 32 calls, with the same draws.
     step = max(1, _DRAWN // n)
+    in_order = np.array_equal(row_of, np.arange(rows))
     for start in range(0, _BLOCK, step):
         part = weights[start : start + step]
         for row, drawn in zip(part, rng.integers(0, n, size=(len(part), n)), strict=True):
-            row[:] = np.bincount(row_of[drawn], minlength=rows)
+            row[:] = np.bincount(drawn if in_order else row_of[drawn], minlength=rows)
     return weights
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.intervals import interval
-from engine.statistics.resampling import Counts, for_each_block, weighted_sums
+from engine.statistics.pairs import Counts
+from engine.statistics.resampling import for_each_block, weighted_sums
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,9 @@ def test_tau_and_rho_of_any_multiplicities_equal_scipy(sample):
     rng, x, y = draw(*sample)
     table = pair_table(x, y)
     rows = [np.arange(n)] + [rng.integers(0, n, n) for _ in range(3)]
-    weights = np.stack([np.bincount(row, minlength=n) for row in rows]).astype(np.int32)
-    taus, rhos = tau_and_rho(table, pair_weights(table, weights))
+    weights = np.stack([np.bincount(row, minlength=n) for row in rows])
+    kind = [np.int16, np.int32][n % 2]
+    (taus,), (rhos,) = tau_and_rho([table], weights.astype(kind))
     for row, tau, rho in zip(rows, taus, rhos, strict=True):
         assert (tau, rho) == pytest.approx(expected(x[row], y[row]), abs=1e-12, nan_ok=True)
 
@@ -54,7 +55,7 @@ def test_leaving_one_out_equals_scipy_on_the_others(sample):
     n, *_ = sample
     _, x, y = draw(*sample)
     table = pair_table(x, y)
-    counts = pair_weights(table, np.ones((1, n), dtype=np.int32))[0]
+    counts = pair_weights(table, np.ones((n, 1), dtype=np.int32))[:, 0]
     taus, rhos = leave_one_out(table, counts)
     for left_out in range(0, n, max(1, n // 10)):
         pair = table.pair_of[left_out]
@@ -69,9 +70,23 @@ def test_identical_for_other_orders_of_the_rows():
     weights = rng.integers(0, 4, (5, 200)).astype(np.int32)
     order = rng.permutation(200)
     one, other = pair_table(x, y), pair_table(x[order], y[order])
-    for a, b in zip(
-        tau_and_rho(one, pair_weights(one, weights)),
-        tau_and_rho(other, pair_weights(other, weights[:, order])),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(
+        tau_and_rho([one], weights), tau_and_rho([other], weights[:, order])
+    )
+
+
+# Sums reach the square of the total, 2^30 for 16 bits, where two rows have half of it each.
+@pytest.mark.parametrize("y_values", [2, 70, 10**6])
+@pytest.mark.parametrize("heavy", [1, 2, 3, 100])
+def test_16_bits_hold_totals_up_to_their_limit(y_values, heavy):
+    x = np.arange(200.0)
+    y = np.floor(x * min(y_values, 200) / 200)  # in the order of x
+    weights = np.ones((4, 200), dtype=np.int16)
+    weights[:, np.linspace(0, 199, heavy).astype(int)] += (2**15 - 201) // heavy
+    weights[:, 0] += 2**15 - 1 - weights[0].sum()
+    for sign in (1, -1):
+        found = tau_and_rho([pair_table(x, sign * y)], weights)
+        rows = np.repeat(np.arange(200), weights[0])
+        assert found[:, 0, 0] == pytest.approx(expected(x[rows], sign * y[rows]), abs=1e-12)
+        wide = tau_and_rho([pair_table(x, sign * y)], weights.astype(np.int32))
+        np.testing.assert_array_equal(found, wide)

@@ -100,6 +100,19 @@ def test_multiplicities_are_those_of_drawing_queries(n):
     assert covariance == pytest.approx(-counts[3] * counts[4] / n, rel=0.1)
 
 
+# Of ten clusters of 1 to 3,277 queries, ten of the largest have 32,770.
+@pytest.mark.parametrize(
+    ("n", "clusters", "bits"),
+    [(2**15 - 1, None, 16), (2**15, None, 32), (3285, 9, 16), (3286, 9, 32)],
+)
+def test_multiplicities_have_16_bits_where_these_hold_every_total(n, clusters, bits):
+    found = []
+    of_cluster = None if clusters is None else np.minimum(np.arange(n), clusters)
+    use = lambda first, block: found.append(block)  # noqa: E731
+    for_each_block(np.arange(n), n, use, of_cluster, resamples=1, seed=0)
+    assert [block.dtype.itemsize * 8 for block in found] == [bits]
+
+
 def test_an_error_in_a_block_is_not_lost():
     def fail(first, weights):
         raise RuntimeError("broken")
