@@ -11,7 +11,8 @@ whatever machine; LLM calls are cached in the folder of ``--work`` besides, so t
 ``nq`` are questions of people, the first of ``queries.jsonl`` in ``--data``, over its ``corpus.jsonl``; the other four
 tasks are made of the bundled articles by rules (``benchmarks.tasks``). Retrievers: BM25, dense vectors of the bundled
 encoder, both fused by reciprocal ranks, and BM25's passages of ranks 21 to 25, the deliberately bad run.
-``bundled-fid`` writes its answers; the decoder ``bundled`` chooses between the verdicts of a claim (``tasks/claims.txt``).
+``bundled-fid`` writes its answers; the decoder ``bundled`` chooses between the verdicts of a claim (``tasks/claims.txt``);
+``trained-fid`` and ``trained-in-prompt`` are ``bundled-fid`` trained on for each task (``benchmarks.tasks.train``).
 """
 
 from __future__ import annotations
@@ -67,7 +68,11 @@ TASKS: Mapping[str, Settings] = {
 READERS: Mapping[str, Mapping[str, Any]] = {
     "bundled-fid": {"reader": "bundled-fid", "augmentation": "fid"},
     "bundled": {"reader": "bundled", "augmentation": "in-prompt"},
+    "trained-fid": {"augmentation": "fid"},
+    "trained-in-prompt": {"augmentation": "in-prompt"},
 }
+# All passages in one prompt, as long as five inputs of Fusion-in-Decoder.
+IN_PROMPT = Path(__file__).parent / "tasks" / "in-prompt.txt"
 # Where a reader chooses its answer: the small decoder seldom writes a verdict, so that its column would say nothing.
 PROMPTS = {("claims", "bundled"): str(Path(__file__).parent / "tasks" / "claims.txt")}
 # The paper's order: eRAG first. It has no order of the others that holds for all tasks.
@@ -127,7 +132,7 @@ def make_cell(task: str, reader: str, options: argparse.Namespace) -> None:
     if there.exists() and json.loads(there.read_text())["queries"] >= questions:
         print(f"{name}: kept from before")
         return
-    settings = TASKS[task].but(**READERS[reader], prompt=PROMPTS.get((task, reader)))
+    settings = settings_of(task, reader, options.work)
     files = inputs_of(task, options.work, options.data)
     inputs = read_inputs(
         InputFiles(
@@ -139,7 +144,7 @@ def make_cell(task: str, reader: str, options: argparse.Namespace) -> None:
         k=DEPTH,
     )
     done = evaluate(inputs, settings, store=options.work / "store")
-    keep(task, done, options.cells)
+    keep(task, reader, done, options.cells)
     print(f"{name}: {done.queries} questions, {done.seconds:.0f} s", flush=True)
 
 
@@ -170,12 +175,34 @@ def inputs_of(task: str, work: Path, data: Path | None) -> dict[str, Any]:
     return files
 
 
-def keep(task: str, done: Evaluation, folder: Path) -> None:
+def model_of(task: str, way: str, work: Path) -> Path:
+    """The directory of the model that ``benchmarks.tasks.train`` trains for a task."""
+    return work / "training" / f"{task}-{way}" / "model"
+
+
+def settings_of(task: str, reader: str, work: Path) -> Settings:
+    """How a task is evaluated with a reader; one that was trained for the task is read from ``work``."""
+    way = READERS[reader]["augmentation"]
+    prompt = PROMPTS.get((task, reader))
+    if "reader" in READERS[reader]:
+        return TASKS[task].but(**READERS[reader], prompt=prompt)
+    model = model_of(task, way, work)
+    if not model.exists():
+        raise InputError(
+            f"no {reader} for {task}: {model} is not there",
+            f"train it: python -m benchmarks.tasks.train --tasks {task} --ways {way}",
+        )
+    if way == "in-prompt":
+        prompt = str(IN_PROMPT)
+    return TASKS[task].but(reader=str(model), augmentation=way, prompt=prompt)
+
+
+def keep(task: str, reader: str, done: Evaluation, folder: Path) -> None:
     """Write the tables of a cell, and how it was made."""
     settings, spec = done.settings, done.readings["reader"].spec
     made = Kept(
         task,
-        settings.reader.reader,
+        reader,
         settings.reader.augmentation,
         settings.reader.metric_name,
         settings.ranking.k,
@@ -191,7 +218,7 @@ def keep(task: str, done: Evaluation, folder: Path) -> None:
     )
     scores = pl.concat([done.query_scores, whole.select(list(tables.QUERY_SCORES))])
     folder.mkdir(exist_ok=True)
-    name = f"{task}-{settings.reader.reader}"
+    name = f"{task}-{reader}"
     for part, table in (("labels", labels), ("scores", scores)):
         table.write_parquet(
             folder / f"{name}-{part}.parquet", compression="zstd", compression_level=19

@@ -8,11 +8,12 @@ import polars as pl
 import pytest
 
 from benchmarks import table_one
-from benchmarks.tasks import make
+from benchmarks.tasks import make, train
 from benchmarks.tasks.retrieve import late
 from benchmarks.tasks.sentences import facts, is_alone
 from engine import tables
 from engine.evaluation.settings import Settings
+from engine.messages.errors import InputError
 from engine.reading.prompting.template import read_template
 from engine.report import across_data_sets as across
 from engine.sources.articles.article import Article
@@ -89,6 +90,7 @@ def test_sentences_that_lean_on_others_are_left_out():
     assert not is_alone("The Anarchist Reader, Fontana Press, London and New York, 1977.")
     text = "Its capital was moved to Cahaba by the state in 1820.\nThe state chose its capital Cahaba in the year 1820."
     assert facts([Article("1", "Alabama", text)]) == []
+    assert len(facts([Article("1", "Alabama", text)], alone=False)) == 2
 
 
 def test_the_bad_run_has_the_late_ranks_of_another():
@@ -97,6 +99,36 @@ def test_the_bad_run_has_the_late_ranks_of_another():
     assert found.select("query_id", "doc_id", "rank", "run").rows() == [
         (q, doc_id, rank, "late") for q in ("q1", "q2") for rank, doc_id in ((1, "d21"), (2, "d22"))
     ]
+
+
+def test_what_is_trained_on_is_neither_evaluated_nor_development(articles, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "wikipedia_dump", lambda: None)
+    monkeypatch.setattr(train, "read_source", lambda source: articles)
+    monkeypatch.setattr(train, "MOST", 10)
+    monkeypatch.setattr(train, "_DEVELOPMENT", 2)
+    monkeypatch.setitem(train.SIZES, "claims", train.Size(6, 1, rounds=2))
+    evaluated = make.claims(articles, 10, train.SEED)
+    parts = [[json.loads(line) for line in part] for part in train.made("claims")]
+    texts = [{one["input"] for one in part} for part in parts]
+    assert len(parts[0]) > 6  # another value makes another claim
+    assert len(parts[1]) == 2
+    assert not texts[0] & texts[1]
+    assert not (texts[0] | texts[1]) & {one.text for one in evaluated}
+    titles = [
+        f"a{i // 2}" for i in range(20)
+    ]  # of the 10th and 11th question one article is asked about
+    lines = [
+        json.dumps({"id": f"q{i}", "output": [{"provenance": [{"title": title}]}]})
+        for i, title in enumerate(["a", *titles])
+    ]
+    (tmp_path / "queries.jsonl").write_text("\n".join(lines))
+    learned, development = train.asked(tmp_path)
+    assert [json.loads(line)["id"] for line in development] == ["q11", "q12"]
+    assert len(learned) == 8
+    listed = make_run([(q, f"{q}-{name}", 1) for q in ("q1", "q2") for name in ("bm25", "dense")])
+    listed = listed.with_columns(run=pl.col("doc_id").str.slice(3))
+    found = train.by_turns(listed, pl.Series(["q1", "q2"]))
+    assert found["doc_id"].to_list() == ["q1-bm25", "q2-dense"]
 
 
 def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
@@ -120,7 +152,7 @@ def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
         downstream=whole,
         query_scores=scores,
     )
-    table_one.keep("nq", done, tmp_path)
+    table_one.keep("nq", "bundled-fid", done, tmp_path)
     kept = pl.read_parquet(tmp_path / "nq-bundled-fid-labels.parquet")
     assert kept.columns == ["run", "query_id", "rank", "doc_id", "erag", "containment"]
     # Without data it could not be read.
@@ -134,4 +166,6 @@ def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
         1
     )
     assert json.loads((tmp_path / "nq-bundled-fid.json").read_text())["queries"] == 12
+    with pytest.raises(InputError, match="train it: .* --tasks nq --ways fid"):
+        table_one.make_cell("nq", "trained-fid", options)
     assert "erag agrees best" in "\n".join(table_one.page(found, table_one.means(tmp_path)))

@@ -65,7 +65,13 @@ class Question:
         return {"id": query_id, "input": self.text, "output": output}
 
 
-def trivia(articles: Sequence[Article], count: int, seed: int) -> list[Question]:
+# Of the sentences of the articles that questions are made of, those that stand by themselves by default.
+Facts = Sequence[Fact] | None
+
+
+def trivia(
+    articles: Sequence[Article], count: int, seed: int, every: Facts = None
+) -> list[Question]:
     """Who or what did something: the subject of a sentence that has another name, or a number, in the rest."""
     names, rng = counts(articles), random.Random(f"trivia {seed}")
 
@@ -80,12 +86,14 @@ def trivia(articles: Sequence[Article], count: int, seed: int) -> list[Question]
         answers = [bare, *([fact.title] if fact.title.endswith(f" {bare}") else [])]
         yield Question(f"Who or what {fact.rest}?", tuple(answers), (fact.title,), (fact.text,))
 
-    return _drawn(facts(articles), made, count, rng)
+    return _drawn(every or facts(articles), made, count, rng)
 
 
-def claims(articles: Sequence[Article], count: int, seed: int) -> list[Question]:
+def claims(
+    articles: Sequence[Article], count: int, seed: int, every: Facts = None
+) -> list[Question]:
     """Sentences with a year, date or number, half of them with another one of the article in its place."""
-    rng, every = random.Random(f"claims {seed}"), facts(articles)
+    rng, every = random.Random(f"claims {seed}"), every or facts(articles)
     by_article: dict[str, list[Fact]] = {}
     for fact in every:
         by_article.setdefault(fact.title, []).append(fact)
@@ -117,9 +125,12 @@ def claims(articles: Sequence[Article], count: int, seed: int) -> list[Question]
     return mixed
 
 
-def two_hop(articles: Sequence[Article], count: int, seed: int) -> list[Question]:
+def two_hop(
+    articles: Sequence[Article], count: int, seed: int, every: Facts = None
+) -> list[Question]:
     """What is missing in a sentence on a name that a sentence of another article has, too; the name is X in both."""
-    rng, every, known = random.Random(f"two-hop {seed}"), facts(articles), counts(articles)
+    rng, known = random.Random(f"two-hop {seed}"), counts(articles)
+    every = every or facts(articles)
     links = _links(every, known)
     for linking in links.values():
         rng.shuffle(linking)
@@ -171,7 +182,9 @@ def _holds_once(text: str, words: str) -> bool:
     return bool(found) and words not in after and not longer
 
 
-def dialogue(articles: Sequence[Article], count: int, seed: int) -> list[Question]:
+def dialogue(
+    articles: Sequence[Article], count: int, seed: int, every: Facts = None
+) -> list[Question]:
     """Something is asked about a name of several words that stands once in all articles; its sentence is the answer."""
     rng, everything = random.Random(f"dialogue {seed}"), "\n".join(one.text for one in articles)
 
@@ -197,10 +210,10 @@ def dialogue(articles: Sequence[Article], count: int, seed: int) -> list[Questio
             text = rng.choice(_OPENINGS).format(title=fact.title, name=known[0])
             yield Question(text, (fact.text,), (fact.title,), (fact.text,))
 
-    return _drawn(facts(articles), made, count, rng)
+    return _drawn(every or facts(articles), made, count, rng)
 
 
-MAKERS: Mapping[str, Callable[[Sequence[Article], int, int], list[Question]]] = {
+MAKERS: Mapping[str, Callable[..., list[Question]]] = {
     "trivia": trivia,
     "claims": claims,
     "two-hop": two_hop,

@@ -59,17 +59,23 @@ class Fact:
         return [span.of(self.text) for span in self.spans if span.kind in kinds]
 
 
-def facts(articles: Iterable[Article]) -> list[Fact]:
-    """Every sentence of the articles that stands by itself, in their order, each text once."""
+def facts(articles: Iterable[Article], *, alone: bool = True) -> list[Fact]:
+    """Every sentence of the articles that stands by itself, in their order, each text once.
+
+    Args:
+        articles: in which they are looked for.
+        alone: whether sentences that lean on others are left out; without it, a reader has more to learn from.
+    """
     found: dict[str, Fact] = {}
     for article in articles:
         if "disambiguation" in article.title or article.title.startswith("List of"):
             continue
         for paragraph in article.text.splitlines():
             for text in sentences(paragraph):
-                if is_alone(text) and text not in found:
+                is_fit = is_alone(text) if alone else _SHORTEST <= len(text.split()) <= _LONGEST
+                if is_fit and text not in found:
                     fact = _fact(article.title, text)
-                    if fact.subject or not _OWNERS.search(text):
+                    if not alone or fact.subject or not _OWNERS.search(text):
                         found[text] = fact
     return list(found.values())
 
