@@ -33,8 +33,8 @@ from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, K, N, high_o
 
 # With fewer lists, no interval holds that is narrow enough to say something.
 LEAST_LISTS = 20
-# Parts of which each is left out of a fit, and the weight of having no influence, in queries.
-_FOLDS, _SHRUNKEN = 10, 4.0
+# Parts of which each is left out of a fit.
+_FOLDS = 10
 # Of p-values: the logarithm of the least, and the steps in which they are found.
 _LEAST_LOG_P, _HALVINGS = -30.0, 24
 # Standard errors of a 90% upper bound.
@@ -274,10 +274,13 @@ def _features(table: pl.DataFrame) -> Floats:
 
 
 def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
-    """Ridge regression of ``y``, for all queries."""
+    """Ridge regression of ``y``, for all queries; having no influence weighs as much as the root of their number queries.
+
+    In replays the residuals spread less than with a fixed weight of 4: by 1% in the mean, in nearly all cells.
+    """
     middle, mean = columns.mean(axis=0), float(y.mean())
     centred = columns - middle
-    square = centred.T @ centred + _SHRUNKEN * np.identity(columns.shape[1])
+    square = centred.T @ centred + math.sqrt(len(y)) * np.identity(columns.shape[1])
     return np.asarray(mean + (of_all - middle) @ np.linalg.solve(square, centred.T @ (y - mean)))
 
 

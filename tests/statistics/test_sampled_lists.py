@@ -42,6 +42,14 @@ def made(rng, queries, share):
     return y, np.stack([labels[:, 0], labels.max(axis=1), labels.mean(axis=1)], axis=1)
 
 
+def test_having_no_influence_weighs_the_root_of_the_lists_read():
+    """100 lists of a feature with mean 0 and squares of 100: its slope is the least squares' times 100 / (100 + 10)."""
+    feature = np.tile([1.0, -1.0], 50)
+    y = 0.5 + 0.22 * feature
+    predicted = sampled_lists._fitted(feature[:, None], y, np.array([[0.0], [2.0]]))
+    assert predicted == pytest.approx([0.5, 0.5 + 2 * 0.2])
+
+
 def test_without_features_it_is_the_mean_with_jeffreys_interval():
     """Not to the last digit: a fit without a tenth of the queries foretells the mean of the others."""
     y = np.full(400, np.nan)
