@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import _replay_tables, fewer_reads
 from engine.messages.errors import InputError
+from engine.statistics.until import decided
 
 
 def test_the_tables_are_small_and_whole():
@@ -104,3 +105,17 @@ def test_cells_that_miss_are_named():
     assert fewer_reads.faults(good | held | {"new": 170}, 200) == ["new held in 85.0%"]
     low = good | held | {"rho": 0.5, "gain": 1.6, "expected": 1.4}
     assert fewer_reads.faults(low, 200) == ["1.14 of the width expected"]
+
+
+def test_a_run_that_is_told_apart_from_all_others_saves_its_lists_and_its_own_passages():
+    """Two runs without a difference, and one that is beaten by both at the same question."""
+    scores = np.array([[1.0] * 50, [1.0] * 50, [0.0] * 50])
+    (at,) = {
+        pair.decided_at
+        for pair in decided([scores[0] - scores[2]] * 2 + [0 * scores[0]], confidence=0.95)
+    } - {None}
+    lists = [[["x", own]] * 50 for own in "abc"]
+    # A question takes three lists of two passages and four passages alone; of the run that stops, one of either.
+    found = fewer_reads.stopping(scores, lists, 1)
+    left = (50 - at) / 50
+    assert found == pytest.approx({"lists": left * 2 / 10, "both": left * 3 / 10})

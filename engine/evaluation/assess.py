@@ -308,14 +308,13 @@ def _cut_runs(names: tuple[str, ...], settings: Settings) -> Note:
 
 def _short_lists(scored: Scored, runs: Sequence[str], settings: Settings) -> Note:
     """The runs that list fewer passages than the cutoff for most queries."""
-    k, total = settings.ranking.k, scored.queries
+    k = settings.ranking.k
     by_run: dict[str, Counter[int]] = defaultdict(Counter)
     for run, length, lists in scored.lengths:
         by_run[run][length] += lists
     short = {}
     for run in runs:
-        lengths = by_run[run]
-        lengths[0] += total - lengths.total()
+        lengths, total = by_run[run], by_run[run].total()
         if 2 * (fewer := total - lengths[k]) > total:
             median = next(
                 most

@@ -42,6 +42,7 @@ from engine.tables import (
 
 WRITTEN_PASSAGES = "written_passage_lists"
 _EMPTY_PASSAGES = "empty_passages"
+_LISTS: tables.Schema = {RUN: pl.String(), QUERY_ID: pl.String()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +118,8 @@ class EvaluationInputs:
         unmatchable: queries whose gold articles are named by title alone, where no listed passage has a
             title to match.
         fields: as in ``QuerySet``.
+        unread, unlabelled: ``run``, ``query_id`` of lists that are not read whole, and of those without scores by labels,
+            which ``runs`` lacks: of runs that were read enough.
     """
 
     queries: pl.DataFrame
@@ -131,11 +134,19 @@ class EvaluationInputs:
     unmatchable: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    unread: pl.DataFrame = field(default_factory=lambda: tables.empty(_LISTS))
+    unlabelled: pl.DataFrame = field(default_factory=lambda: tables.empty(_LISTS))
 
     @property
     def run_names(self) -> tuple[str, ...]:
         """The names of all runs, in order."""
         return self.names or tuple(self.runs[RUN].unique(maintain_order=True))
+
+    def lists(self) -> pl.DataFrame:
+        """``run`` and ``query_id`` of all lists, empty ones included, less those that are ``unlabelled``."""
+        names = pl.DataFrame({RUN: self.run_names}, {RUN: pl.String})
+        lists = names.join(self.queries.select(QUERY_ID), how="cross", maintain_order="left_right")
+        return lists.join(self.unlabelled, on=list(_LISTS), how="anti", maintain_order="left")
 
 
 NO_INPUTS = EvaluationInputs(

@@ -206,8 +206,9 @@ def score_annotator(
             runs, labels, queries, defined, relevant=relevant, missing=missing, names=names
         )
 
+    scores = by(inputs.runs, query_ids)
     return AnnotatorScores(
-        by(inputs.runs, query_ids),
+        scores.join(inputs.unlabelled, on=[RUN, QUERY_ID], how="anti", maintain_order="left"),
         score_reordered(inputs.runs, query_ids, by),
         undefined,
         labelled_queries=len(query_ids) or sum(of.height for of in labelled.tables.values()),
@@ -299,15 +300,15 @@ def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
 
     Inputs are as ``budgets.cut_for`` gives them. No passages where a run lists none, unless ``missing`` leaves these queries out.
     """
-    runs, queries = inputs.runs, inputs.queries
+    runs = inputs.runs
     listed = (
         given_together(runs, settings)
         .group_by(RUN, QUERY_ID, maintain_order=True)
         .agg(pl.col(DOC_ID).alias(DOC_IDS))
     )
     lists = (
-        pl.DataFrame({RUN: inputs.run_names}, {RUN: pl.String})
-        .join(queries.select(QUERY_ID), how="cross", maintain_order="left_right")
+        inputs.lists()
+        .join(inputs.unread, on=[RUN, QUERY_ID], how="anti", maintain_order="left")
         .join(listed, on=[RUN, QUERY_ID], how="left", maintain_order="left")
         .with_columns(pl.col(DOC_IDS).fill_null([]))
     )

@@ -2,14 +2,15 @@
 
 A round evaluates the first queries of the order, labels and lists together, as any evaluation is; what was read
 before is in the store. Verdicts hold at any time of stopping (``statistics.until``), so that the rounds may end as
-soon as every pair of runs is decided. How many queries a round has follows from how many seem to be needed.
+soon as every pair of runs is decided. A run all of whose pairs are decided is read no further: what its other queries
+would give cannot change a decision. How many queries a round has follows from how many seem to be needed.
 
 To reach a width, the first rounds show how well labels foretell lists, and so how many are needed, with the labels of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -21,41 +22,51 @@ from engine.evaluation.prepare import prepare
 from engine.evaluation.shards import FirstQueries
 from engine.evaluation.workload import Workload
 from engine.messages.notes import Note, count_note
+from engine.messages.wording import agreeing, counted, listed
 from engine.ranking.measures import largest_value, parse_measure
 from engine.statistics.runs import RunScores, comparer, drawn_share, place_of, unit
 from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, compared, half_width, next_lists
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID
 
-# Codes of the notes on queries that the verdict did without, and on the width.
-STOPPED, REACHED = "queries_not_read", "width_reached"
+# Codes of the notes on queries that the verdict did without, on runs that it needed fewer of, and on the width.
+STOPPED, DECIDED, REACHED = "queries_not_read", "runs_read_less", "width_reached"
 # Queries of the first round; how much larger the next one is at least and at most. Lists of the first round to a width.
 FIRST_ROUND, _LEAST, _MOST, FIRST_LISTS = 32, 1.25, 2.0, 40
 
 
 def read_until_decided(
     work: Workload, passes: Sequence[Pass], context: Context
-) -> tuple[Workload, tuple[Note]]:
+) -> tuple[Workload, tuple[Note, ...]]:
     """Read and score queries until every pair of runs is decided, or all are read.
 
+    Lists of a run are read until it is told apart from every other one, and its passages labelled until then, too,
+    where no measure of other runs' lists needs these labels.
+
     Returns:
-        The evaluation of the queries that were read, and how many were not.
+        The evaluation of what was read, and notes on what was not.
 
     Raises:
         InputError, ReadError: as ``passes.read_and_score``.
     """
-    bootstrap = work.conditions[0].bootstrap
+    settings, runs = work.conditions[0], work.shards.runs
+    bootstrap, labels = settings.bootstrap, not settings.scores_lists_alone(len(runs))
     order = place_of(work.shards.queries()[QUERY_ID], bootstrap.seed).sort()
-    kept: Kept = []
+    parts = ["passages"] * (not labels) + ["lists"] * settings.reader.end_to_end
+    kept, stopped = Kept(), dict[str, int]()
     n = min(FIRST_ROUND, len(order))
     while True:
-        now = _first(work, order[n - 1])
+        last = tuple((run, order[read - 1]) for run, read in stopped.items())
+        now = _first(work, FirstQueries(bootstrap.seed, order[n - 1], last, labels))
         read_and_score(now, [shard.number for shard in now.shards.shards], passes, context, kept)
         found = _scores(now)
-        apart = found and ((found.differences.low > 0) | (found.differences.high < 0)).all()
-        if n == len(order) or apart:
-            what = "[query was|queries were] not read, since the verdict stands: all figures are of the others"
-            return now, (count_note(STOPPED, len(order) - n, what),)
-        pairs = combinations(found.runs, 2) if found else ()
+        if found and {*found.runs} != {*runs}:
+            found = None  # a run has no score yet
+        pairs = found.undecided() if found else list(combinations(runs, 2))
+        if n == len(order) or not pairs:
+            return now, tuple(_not_read(len(order) - n, stopped, parts))
+        if parts:
+            left = {run for pair in pairs for run in pair}
+            stopped |= {run: n for run in runs if run not in left | stopped.keys()}
         needed = [found.needed(*pair, bootstrap.confidence) for pair in pairs if found]
         wanted = max(filter(None, needed), default=_MOST * n)
         n = min(len(order), int(min(max(wanted, _LEAST * n), _MOST * n)))
@@ -81,7 +92,7 @@ def read_to_width(
             prepared = [prepare(work.shards.read(0), drawn)] if work.prepared else []
             now = replace(work, conditions=(drawn,), prepared=tuple(prepared))
         else:
-            now = _first(work, order[n - 1])
+            now = _first(work, FirstQueries(bootstrap.seed, order[n - 1]))
         read_and_score(now, [shard.number for shard in now.shards.shards], passes, context, kept)
         found = _compared(now)
         known, further = found[0].n if found else 0, (2 * n, labelled)
@@ -103,13 +114,25 @@ def read_to_width(
     return now, (Note(REACHED, n, text),)
 
 
-def _first(work: Workload, last: str) -> Workload:
-    """The evaluation of the first queries of the order alone, up to a place in it."""
-    part = work.shards.first(FirstQueries(work.conditions[0].bootstrap.seed, last))
+def _first(work: Workload, queries: FirstQueries) -> Workload:
+    """The evaluation of the first queries of the order alone."""
+    part = work.shards.first(queries)
     prepared = [
         prepare(part.read(0), one, part=True) for one in work.conditions[: bool(work.prepared)]
     ]
     return replace(work, shards=part, prepared=tuple(prepared))
+
+
+def _not_read(queries: int, stopped: Mapping[str, int], parts: Sequence[str]) -> Iterator[Note]:
+    """Notes on queries that the verdict did without, and on runs of which it did without these parts."""
+    what = (
+        "[query was|queries were] not read, since the verdict stands: all figures are of the others"
+    )
+    yield count_note(STOPPED, queries, what)
+    numbers = listed([f"{run} for {counted(n, '[query|queries]')}" for run, n in stopped.items()])
+    text = f"{' and '.join(parts)} were read of {numbers}: by then "
+    text += f"{agreeing(len(stopped), '[it|each]')} was told apart from every other run"
+    yield Note(DECIDED, len(stopped), text, tuple(stopped))
 
 
 def _compared(work: Workload) -> list[Estimate]:

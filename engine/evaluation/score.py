@@ -14,6 +14,7 @@ import polars as pl
 from engine import tables
 from engine.evaluation.answer_counts import Outputs, count_outputs, merge_outputs
 from engine.evaluation.budgets import budget_notes
+from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prepare import (
     AnnotatorScores,
     Prepared,
@@ -65,7 +66,7 @@ class Scored:
         truncated: reads whose input was cut.
         left_out: queries that failed reads leave out of some figure.
         cut_runs: runs that list more passages than the cutoff keeps.
-        lengths: a run, a length and how many of its lists within the cutoff have it; not of empty lists.
+        lengths: a run, a length and how many of its lists within the cutoff have it.
         outputs: what readers answered, counted.
         notes: on inputs and labels.
     """
@@ -137,7 +138,7 @@ def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored
         truncated=sum(int(reading.reads[TRUNCATED].sum()) for reading in readings.values()),
         left_out=len({query for name in names for query in left_out[name]}),
         cut_runs=inputs.cut_runs,
-        lengths=_lengths(inputs.runs),
+        lengths=_lengths(inputs),
         outputs=count_outputs(readings.values(), downstream, inputs.queries, settings),
         notes=tuple(_notes(prepared, labelled)),
     )
@@ -275,9 +276,10 @@ def _with_unread(labelled: Labelled, annotator: str, pairs: pl.DataFrame) -> Lab
     return replace(labelled, labels=labels, notes=(*labelled.notes, note))
 
 
-def _lengths(runs: pl.DataFrame) -> tuple[tuple[str, int, int], ...]:
-    lists = runs.group_by(RUN, QUERY_ID).agg(pl.len().alias(N))
-    return tuple(lists.group_by(RUN, N).len("lists").sort(RUN, N).iter_rows())
+def _lengths(inputs: EvaluationInputs) -> tuple[tuple[str, int, int], ...]:
+    counted = inputs.runs.group_by(RUN, QUERY_ID).agg(pl.len().alias(N))
+    lists = inputs.lists().join(counted, on=[RUN, QUERY_ID], how="left")
+    return tuple(lists.group_by(RUN, pl.col(N).fill_null(0)).len("lists").sort(RUN, N).iter_rows())
 
 
 def _score_labels(
@@ -347,8 +349,7 @@ def _notes(prepared: Prepared, labelled: Mapping[str, Labelled]) -> Iterator[Not
 
 def _empty_lists(prepared: Prepared) -> Iterator[Note]:
     """How many queries each run lists nothing for, and what that means."""
-    runs, total = prepared.inputs.runs, prepared.inputs.queries.height
-    with_results = dict(runs.group_by(RUN).agg(pl.col(QUERY_ID).n_unique()).iter_rows())
+    empty = {run: lists for run, length, lists in _lengths(prepared.inputs) if length == 0}
     consequence = (
         "and [is|are] left out of it"
         if prepared.settings.ranking.missing == "skip"
@@ -357,7 +358,7 @@ def _empty_lists(prepared: Prepared) -> Iterator[Note]:
     for run in prepared.inputs.run_names:
         yield count_note(
             "queries_without_results",
-            total - with_results.get(run, 0),
+            empty.get(run, 0),
             f"[query has|queries have] no results in {{}} {consequence}",
             about=(run,),
         )

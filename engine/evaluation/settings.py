@@ -15,7 +15,7 @@ from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.checked import Checked
 from engine.messages.errors import InputError
 from engine.messages.wording import meant
-from engine.ranking.measures import UTILITY_KIND
+from engine.ranking.measures import OF_ONE_LIST, UTILITY_KIND
 from engine.ranking.ranking_settings import ALL_JUDGMENTS, RankingSettings
 from engine.ranking.scores import Relevant
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
@@ -133,6 +133,11 @@ class Settings(Checked):
         if all(annotator.judges_everything for annotator in self.resolved.listed):
             return ALL_JUDGMENTS
         return "pool" if runs > 1 else "list"
+
+    def scores_lists_alone(self, runs: int) -> bool:
+        """Whether no score by labels depends on passages that other runs list, given the number of runs."""
+        kinds = {measure.kind for measure in self.resolved.measures}
+        return kinds <= OF_ONE_LIST or self.relevant(runs) == "list"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,7 +20,7 @@ from engine.sources.io.locations import Location
 from engine.sources.runs.edits import PerturbedRun
 from engine.statistics.cells import Clusters, clusters_of
 from engine.statistics.runs import place_of
-from engine.tables import DOC_ID, QUERY_ID
+from engine.tables import DOC_ID, QUERY_ID, RUN
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,17 @@ class Shard:
 
 @dataclass(frozen=True)
 class FirstQueries:
-    """The queries that come first in the order of a seed, up to the place (``runs.place_of``) of the last of them."""
+    """The queries that come first in the order of a seed, up to the place (``runs.place_of``) of the last of them.
+
+    Attributes:
+        stopped: by run, the place of the last query that is read of it, where that comes earlier.
+        labels: whether passages of these runs are labelled all the same.
+    """
 
     seed: int
     last: str
+    stopped: tuple[tuple[str, str], ...] = ()
+    labels: bool = True
 
     def among(self, queries: pl.DataFrame) -> pl.DataFrame:
         return queries.filter(place_of(queries[QUERY_ID], self.seed) <= self.last)
@@ -59,12 +66,18 @@ class FirstQueries:
         def of_them(table: pl.DataFrame) -> pl.DataFrame:
             return table.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
 
-        runs = of_them(inputs.runs)
+        by_place = queries.select(QUERY_ID, place_of(queries[QUERY_ID], self.seed).alias("place"))
+        unread = pl.DataFrame(self.stopped, {RUN: pl.String, "last": pl.String}, orient="row")
+        unread = unread.join(by_place, how="cross").filter(pl.col("place") > pl.col("last"))
+        unread = unread.select(RUN, QUERY_ID)
+        unlabelled = unread.clear() if self.labels else unread
+        runs = of_them(inputs.runs).join(
+            unlabelled, on=[RUN, QUERY_ID], how="anti", maintain_order="left"
+        )
         corpus = inputs.corpus.join(runs, on=DOC_ID, how="semi", maintain_order="left")
         judged = {name: of_them(table) for name, table in inputs.tables.items()}
-        return replace(
-            inputs, queries=queries, runs=runs, corpus=corpus, tables=judged, names=names
-        )
+        part = replace(inputs, queries=queries, runs=runs, corpus=corpus, tables=judged)
+        return replace(part, names=names, unread=unread, unlabelled=unlabelled)
 
 
 class Within(NamedTuple):

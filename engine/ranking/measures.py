@@ -29,6 +29,8 @@ _COUNTS = frozenset({"P", "R", "F1", "Success"})
 GRADED_KINDS = frozenset({"P", "R", "F1", "Success", "DCG", "nDCG", "Judged"})
 # Measures that have no cutoff in tokens.
 _IN_PASSAGES = frozenset({"F1", "Rprec", UTILITY_KIND})
+# Measures of a list to which labels of no other passages matter.
+OF_ONE_LIST = frozenset({"P", "RR", "DCG", "Success", "Judged"})
 # What a relevant passage is where none says otherwise (trec_eval's relevance_level).
 DEFAULT_REL = 1.0
 

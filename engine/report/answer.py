@@ -15,7 +15,7 @@ from engine.evaluation.answer_counts import ALIKE, MARKED, WORDY
 from engine.evaluation.assess import PRIMARY_UNDEFINED, SAMPLED_LISTS, SHORT_LISTS
 from engine.evaluation.fitting import IDENTICAL
 from engine.evaluation.inputs import WRITTEN_PASSAGES
-from engine.evaluation.rounds import REACHED, STOPPED
+from engine.evaluation.rounds import DECIDED, REACHED, STOPPED
 from engine.evaluation.score import UNREAD
 from engine.messages.wording import counted
 from engine.report import blind_spots, grids, header, layout, printed, verdict
@@ -30,7 +30,7 @@ _MOST_RUNS, _FEWEST_RUNS = 10, 3
 _MOST_ANNOTATORS = 8
 # Notes that stand in the answer as they are; of others their codes.
 _OF_INPUTS = (PRIMARY_UNDEFINED, SHORT_LISTS, IDENTICAL, WRITTEN_LISTS, WRITTEN_PASSAGES)
-_IN_FULL = (REACHED, SAMPLED_LISTS, UNREAD, STOPPED, *_OF_INPUTS, ALIKE, WORDY, MARKED)
+_IN_FULL = (REACHED, SAMPLED_LISTS, UNREAD, STOPPED, DECIDED, *_OF_INPUTS, ALIKE, WORDY, MARKED)
 
 
 def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:

@@ -265,6 +265,8 @@ class Findings:
         means |= verdict["means"] if verdict else {}
         known = {run: mean for run, mean in means.items() if mean is not None}
         best = verdict and verdict["best"]
+        if verdict and self.configuration.get("until"):  # means may be of other queries each
+            known = {run: -place for place, run in enumerate(verdict["means"])}
         return sorted(names, key=lambda name: (-known.get(name, -math.inf), name != best))
 
     @property

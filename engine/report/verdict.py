@@ -187,7 +187,8 @@ def _figures(
         if "rho" in evaluation.end_to_end.columns and choice.annotator is None:
             those = "with whole lists read, and the labels of all"
         number = f"{choice.n} of {evaluation.queries} queries, {those}"
-    figures = "; ".join(_some([_lead(lead) for lead in choice.leads]))
+    leads = [_lead(one) + f", on {one.n} queries" * (one.n < choice.n) for one in choice.leads]
+    figures = "; ".join(_some(leads))
     tested = not any(math.isnan(lead.low) for lead in choice.leads)
     if evaluation and not choice.leads:
         figures, tested = _own_score(choice, evaluation)

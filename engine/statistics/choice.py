@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
-from engine.statistics.correlation import DECIMALS, Bootstrap
+from engine.statistics.correlation import Bootstrap
 from engine.statistics.power import queries_needed
 from engine.statistics.runs import Compare, RunScores
 from engine.tables import (
@@ -30,6 +29,7 @@ class Lead:
     """How far the mean of a run is above that of another, on the same queries.
 
     Attributes:
+        n: queries that both have.
         difference: 0 or more.
         low, high: its interval, which holds together with those of all pairs of runs
             (``leads.paired_intervals``), so that it also holds after the best run was chosen. NaN without
@@ -42,6 +42,7 @@ class Lead:
 
     run: str
     over: str
+    n: int
     difference: float
     low: float
     high: float
@@ -73,9 +74,9 @@ class Choice:
 
     Attributes:
         annotator, measure: the score that decides; both None for the end-to-end score.
-        n: queries that all runs have.
+        n: queries that all runs have; read ``until`` a verdict, that any run has.
         pairs: pairs of runs that intervals and p-values are adjusted for.
-        means: of every run on these, the best first.
+        means: of every run on those of these that it has, the best first (``RunScores.ranked``).
         best: the run to choose.
         leads: of ``best`` over each other run, in the order of ``means``.
         opinions: of the annotators that score the best run, except the one that decides, in order.
@@ -129,8 +130,7 @@ def choose(
     candidates = [run for run in found.runs if run not in never_chosen] if found else []
     if found is None or len(candidates) < 2:
         return None
-    means = {run: found.mean(run) for run in candidates}
-    means = dict(sorted(means.items(), key=lambda item: -item[1]))  # equal ones stay in order
+    means = {run: found.mean(run) for run in found.ranked(candidates)}
     best, *others = means
     opinions: list[Opinion] = []
     for name, primary in primary_measures(run_pairs.select(ANNOTATOR, MEASURE).iter_rows()).items():
@@ -184,7 +184,7 @@ def _opinion(found: RunScores | None, ranked: Sequence[str]) -> tuple[str, Lead]
     order = [run for run in ranked if run in found.runs]
     if len(order) < 2:
         return None
-    best = max(order, key=found.mean)
+    best = found.ranked(order)[0]
     over = order[1] if best == order[0] else order[0]
     return best, _lead(found, best, over)
 
@@ -198,7 +198,7 @@ def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = Non
         needed = found.needed(run, over, plan.confidence)
     elif plan is not None and plan.resamples and not significant and not found.means:
         needed = queries_needed(
-            np.round(found.of(run) - found.of(over), DECIMALS),
+            found.paired(run, over),
             found.largest,
             confidence=plan.confidence,
             comparisons=len(found.differences.value),
@@ -207,6 +207,7 @@ def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = Non
     return Lead(
         run=run,
         over=over,
+        n=found.shared(run, over),
         difference=value,
         low=low,
         high=high,

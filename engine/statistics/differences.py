@@ -20,7 +20,8 @@ def mean_differences(
 
     Args:
         scores: shape (s, n), s >= 2; the same queries in every row, in the order in which they were read where
-            the plan is to read ``until`` a verdict: intervals are then those of ``until.decided``.
+            the plan is to read ``until`` a verdict: intervals are then those of ``until.decided``, each of the
+            queries that neither run lacks (NaN).
         largest, clusters: as in ``leads.paired_intervals``.
 
     Returns:
@@ -30,7 +31,8 @@ def mean_differences(
     """
     paired = _paired(scores)
     if bootstrap.until:
-        found_by = decided(paired, confidence=bootstrap.confidence, largest=largest)
+        known = [row[~np.isnan(row)] for row in paired]
+        found_by = decided(known, confidence=bootstrap.confidence, largest=largest)
         columns = [[one.value, one.low, one.high, one.p] for one in found_by]
         value, low, high, p = np.round(np.array(columns).T, DECIMALS) + 0.0
         return Differences(value, low, high, p)

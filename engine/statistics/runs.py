@@ -7,7 +7,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import cached_property
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,10 @@ _NO_FIGURES = dict.fromkeys(
 
 @dataclass(frozen=True)
 class RunScores:
-    """Scores of some runs on the queries that all of them have.
+    """Scores of some runs on the queries that all of them have; read ``until`` a verdict, that any of them has.
 
     Attributes:
-        values: (runs, n).
+        values: (runs, n); NaN where a run was read no further.
         largest: the largest difference of two runs on a query.
         differences: of every two runs, in the order of ``combinations``.
         clusters: (n,) of the queries, or None.
@@ -73,11 +74,41 @@ class RunScores:
     means: tuple[float, ...] = ()
 
     def of(self, run: str) -> Floats:
-        return np.asarray(self.values[self.runs.index(run)])
+        values = np.asarray(self.values[self.runs.index(run)])
+        return values[~np.isnan(values)]
+
+    def paired(self, run: str, over: str) -> Floats:
+        """The first run's scores less the second's, of the queries that both have."""
+        first, second = (self.values[self.runs.index(name)] for name in (run, over))
+        differences = np.round(first - second, DECIMALS)
+        return np.asarray(differences[~np.isnan(differences)])
 
     def mean(self, run: str) -> float:
         mean = self.means[self.runs.index(run)] if self.means else float(self.of(run).mean())
         return round(mean, DECIMALS)
+
+    def ranked(self, runs: Sequence[str]) -> list[str]:
+        """Runs, the best first: by their means; where they were read on other queries, by how many each one leads."""
+        leads = dict.fromkeys(runs, 0)
+        if self.is_partial:
+            for run, over in permutations(runs, 2):
+                leads[run] += self.difference(run, over)[0] > 0
+        return sorted(runs, key=lambda run: (-leads[run], -self.mean(run)))
+
+    def undecided(self) -> list[tuple[str, str]]:
+        """Pairs of runs whose interval holds 0."""
+        apart = (self.differences.low > 0) | (self.differences.high < 0)
+        pairs = zip(combinations(self.runs, 2), apart, strict=True)
+        return [pair for pair, is_apart in pairs if not is_apart]
+
+    @cached_property
+    def is_partial(self) -> bool:
+        """Whether runs were read on other queries than others."""
+        return bool(np.isnan(self.values).any())
+
+    def shared(self, run: str, over: str) -> int:
+        """How many queries both runs have."""
+        return len(self.paired(run, over)) if self.is_partial else self.values.shape[1]
 
     def difference(self, run: str, over: str) -> tuple[float, float, float, float]:
         """The first run's mean less the second's, the bounds of its interval, and p."""
@@ -93,8 +124,8 @@ class RunScores:
     def needed(self, run: str, over: str, confidence: float) -> int | None:
         """Queries that would decide by confidence sequences, of queries in the order of reading (``until.Decision``)."""
         of_pair = 1 - (1 - confidence) / len(self.differences.value)
-        paired = np.round(self.of(run) - self.of(over), DECIMALS)
-        return decided([paired], confidence=of_pair, largest=self.largest)[0].needed
+        paired = [self.paired(run, over)]
+        return decided(paired, confidence=of_pair, largest=self.largest)[0].needed
 
 
 # The scores of a table by a measure of an annotator (None: end to end); None of one run, or of no query.
@@ -126,10 +157,11 @@ def comparer(
         shared = next(iter(by_run.values())).select(QUERY_ID).sort(QUERY_ID)
         for of_run in by_run.values():
             shared = shared.join(of_run, on=QUERY_ID, how="semi", maintain_order="left")
-        if bootstrap.until:
-            shared = shared.sort(place_of(shared[QUERY_ID], bootstrap.seed))
         if shared.is_empty():
             return None
+        if bootstrap.until:
+            every = pl.concat([of_run.select(QUERY_ID) for of_run in by_run.values()]).unique()
+            shared = every.sort(place_of(every[QUERY_ID], bootstrap.seed))
         columns = [
             shared.join(of_run, on=QUERY_ID, how="left", maintain_order="left")[VALUE].to_numpy()
             for of_run in by_run.values()
@@ -207,7 +239,7 @@ def compare_runs(
             chances[key] = chances_above(scores, bootstrap, clusters)
         return chances[key]
 
-    for group in _by_measure(cells):
+    for each, group in _by_measure(cells):
         x, y = np.stack([cell.x for cell in group]), np.stack([cell.y for cell in group])
         clusters = group[0].clusters
         key = {ANNOTATOR: group[0].annotator, MEASURE: group[0].measure, K: group[0].k}
@@ -220,16 +252,16 @@ def compare_runs(
             soft = {SOFT_ACCURACY: soft_pairwise_accuracy(*sides)}
             counts = {RUNS_COMPARED: len(group), N: x.shape[1]}
             systems.append(key | counts | tau | soft | {NOTE: orders.note})
-        scored = compare(_table(group), group[0].annotator, group[0].measure)
+        scored = compare(_table(each), group[0].annotator, group[0].measure)
         assert scored is not None
         for (a, b), share in zip(combinations(group, 2), agreement.tolist(), strict=True):
-            counts = {N: x.shape[1], PAIRS: len(agreement)}
+            counts = {N: scored.shared(a.run, b.run), PAIRS: len(agreement)}
             outcome = {} if whole is None else _figures(whole, a.run, b.run, END_TO_END)
             measures.append(
                 key
                 | {RUN: a.run, RUN_B: b.run, AGREEMENT: share}
                 | counts
-                | {END_TO_END_N: 0 if whole is None else whole.values.shape[1]}
+                | {END_TO_END_N: 0 if whole is None else whole.shared(a.run, b.run)}
                 | _figures(scored, a.run, b.run, DIFFERENCE)
                 | (outcome or _NO_FIGURES)
             )
@@ -253,11 +285,11 @@ def _figures(scores: RunScores, run: str, run_b: str, name: str) -> Row:
     return {column: value, low_of(name): low, high_of(name): high, p_of(name): p}
 
 
-def _by_measure(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
-    """The cells of a measure, on the queries that all its runs share; of two runs or more."""
+def _by_measure(cells: Sequence[Cell]) -> Iterator[tuple[list[Cell], list[Cell]]]:
+    """The cells of a measure, and the same on the queries that all its runs share; of two runs or more."""
     groups: dict[tuple[str, str, int | None], list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[cell.annotator, cell.measure, cell.k].append(cell)
     for group in groups.values():
         if len(group) > 1 and (shared := on_shared_queries(group)):
-            yield shared
+            yield group, shared

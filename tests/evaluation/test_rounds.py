@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import polars as pl
@@ -25,7 +26,8 @@ from engine.report.identity import refuse_another
 from engine.report.results import write_results
 from engine.report.verdict import summarize_verdict
 from engine.sources.io.folders import folder_at
-from engine.statistics.runs import place_of
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.runs import comparer, place_of
 from engine.statistics.until import decided
 from tests.conftest import ScriptedReader
 from tests.tables import amount
@@ -33,15 +35,16 @@ from tests.tables import amount
 UNTIL = {"k": 3, "measures": "RR@3 P@3", "until": "verdict", "actors": 0, "dtype": "float32"}
 
 
-def made(queries=200, better=0.5, seed=1):
-    """A run that lists the answer first for a share of the queries, and one that never does."""
+def made(queries=200, better=0.5, seed=1, **others):
+    """Runs that list the answer first for a share of the queries; ``poor`` never does."""
+    shares = {"good": better, "poor": 0, **others}
     chance = random.Random(seed)
     corpus = [(f"d{d}", "", f"text {d}", f"A{d}") for d in range(40)]
     corpus += [(f"a{q}", "", f"says yes{q}", f"B{q}") for q in range(queries)]
     rows = []
     for q in range(queries):
-        first = [f"a{q}"] if chance.random() < better else []
-        for run, ids in (("good", first), ("poor", [])):
+        for run, share in shares.items():
+            ids = [f"a{q}"] if share and chance.random() < share else []
             ids = ids + [f"d{d}" for d in chance.sample(range(40), 3 - len(ids))]
             rows += [(f"q{q}", d, rank, -float(rank), run) for rank, d in enumerate(ids, 1)]
     return EvaluationInputs(
@@ -98,7 +101,7 @@ def test_a_clear_lead_is_told_from_some_of_the_queries(tmp_path, options):
         assert all(column.is_nan().all() for column in bounds)
     # The rest of a full evaluation is what is missing, and its figures are as ever.
     rest = ScriptedReader(says)
-    full = run(tmp_path, inputs, rest, **{**options, "until": None})
+    full = run(tmp_path, inputs, rest, **{**options, "until": None, "resamples": 0})
     assert full.queries == 200
     assert not set(rest.asked) & set(reader.asked)
 
@@ -107,7 +110,7 @@ def test_a_clear_lead_is_told_from_some_of_the_queries(tmp_path, options):
 def test_equal_runs_are_read_to_the_end_as_in_a_full_evaluation(tmp_path, lazy):
     inputs = made(queries=60, better=0.05)
     found = run(tmp_path / "until", inputs, lazy=lazy)
-    full = run(tmp_path / "full", inputs, until=None, lazy=lazy)
+    full = run(tmp_path / "full", inputs, until=None, lazy=lazy, resamples=0)
     assert amount(found, "queries_not_read") == 0
     assert_frame_equal(found.query_scores, full.query_scores, check_exact=True)
     assert_frame_equal(found.downstream, full.downstream, check_exact=True)
@@ -115,6 +118,77 @@ def test_equal_runs_are_read_to_the_end_as_in_a_full_evaluation(tmp_path, lazy):
     said = " ".join(summarize_verdict(found)["sentences"])
     assert said.startswith("The data do not decide between")
     assert "60 queries are too few: plan for about" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "labels"),
+    [
+        ({"measures": "nDCG@3 P@3"}, True),
+        ({"measures": "RR@3 P@3", "lazy": True}, False),
+        ({"measures": "nDCG@3", "relevant": "list"}, False),
+        ({"measures": "RR@3", "end_to_end": False}, False),
+        ({"measures": "nDCG@3", "end_to_end": False}, True),
+    ],
+    ids=["pool", "lazy", "list", "labels", "labels of the pool"],
+)
+def test_a_run_told_apart_from_all_others_is_read_no_further_at_the_same_verdict(
+    tmp_path, options, labels
+):
+    """Against the full evaluation, whose scores decide every pair at its number of queries."""
+    inputs, reader = made(100, 0.6, near=0.5, mid=0.25), ScriptedReader(says)
+    result = run(tmp_path, inputs, reader, **options)
+    full = run(tmp_path / "full", inputs, **{**options, "until": None, "resamples": 0})
+    order = inputs.queries.sort(place_of(inputs.queries["query_id"], 0))["query_id"].to_list()
+    # What was made is as in the full evaluation, of the first queries for each run.
+    read = {}
+    for name in ("downstream", "query_scores"):
+        ours, theirs = getattr(result, name), getattr(full, name)
+        keys = [key for key in ours.columns if key in ("run", "measure", "query_id")]
+        theirs = theirs.join(ours, on=keys, how="semi", maintain_order="left")
+        assert_frame_equal(ours, theirs, check_exact=True)
+        by_run = {one: set(rows["query_id"]) for (one,), rows in ours.group_by("run")}
+        assert all(queries == set(order[: len(queries)]) for queries in by_run.values())
+        read[name] = {one: len(queries) for one, queries in by_run.items()}
+    if labels:
+        assert set(read["query_scores"].values()) == {result.queries}
+    # Every pair is decided as if all runs had been read as far, and each run as far as its pairs take.
+    whole = options.get("end_to_end", True)
+    scores, what = (full.downstream, "end_to_end") if whole else (full.query_scores, "difference")
+    values = {(r, q): v for r, q, v in scores.select("run", "query_id", "value").iter_rows()}
+    pairs = list(combinations(result.shards.runs, 2))
+    paired = [[values[a, q] - values[b, q] for q in order[: result.queries]] for a, b in pairs]
+    expected = dict(zip(pairs, decided(np.array(paired), confidence=0.95), strict=True))
+    n, found = read["downstream" if whole else "query_scores"], result.statistics
+    for row in found.run_pairs.iter_rows(named=True):
+        leads = (row[f"{what}_low"] > 0) - (row[f"{what}_high"] < 0)
+        assert leads == expected[row["run"], row["run_b"]].leads
+        assert row[f"{what}_n" if whole else "n"] == min(n[row["run"]], n[row["run_b"]])
+    for one in n:
+        times = [pair.decided_at for key, pair in expected.items() if one in key]
+        assert n[one] >= max(time or result.queries for time in times)
+    best = found.choice.best
+    assert {lead.over: lead.n for lead in found.choice.leads} == {
+        one: min(n[one], n[best]) for one in n if one != best
+    }
+    (note,) = [note for note in result.notes if note.code == "runs_read_less"]
+    stopped = {one for one in n if n[one] < result.queries}
+    assert (note.amount, set(note.about)) == (len(stopped), stopped)
+    assert bool(stopped) == ("nDCG" not in options["measures"] or whole)
+    said = " ".join(summarize_verdict(result)["sentences"])
+    assert all(f", on {n[one]} queries" in said for one in stopped)
+
+
+def test_the_best_run_is_the_one_that_leads_not_the_one_with_the_easier_queries():
+    """Run a leads b where both were read; b, read on, has the higher mean."""
+    order = pl.DataFrame({"query_id": [f"q{n}" for n in range(90)]})
+    ids = order.sort(place_of(order["query_id"], 0))["query_id"].to_list()
+    values = {"c": [0.0] * 90, "b": [0.0] * 30 + [1.0] * 60, "a": [0.5] * 30}
+    rows = [(r, q, v) for r, of in values.items() for q, v in zip(ids, of, strict=False)]
+    scores = pl.DataFrame(rows, schema=["run", "query_id", "value"], orient="row")
+    found = comparer(Bootstrap(until="verdict"), lambda *_: 1.0, None)(scores, None, None)
+    assert [found.mean(run) for run in "abc"] == [0.5, 0.666666666667, 0.0]
+    assert found.ranked("bca") == ["a", "b", "c"]
+    assert (found.shared("a", "b"), found.shared("b", "c")) == (30, 90)
 
 
 def test_an_interrupted_evaluation_comes_to_the_same_verdict(tmp_path):
@@ -125,13 +199,14 @@ def test_an_interrupted_evaluation_comes_to_the_same_verdict(tmp_path):
                     raise KeyboardInterrupt
                 yield from super().__call__(plan, [unit], spec)
 
-    inputs, whole, first, rest = made(better=0.3), *(ScriptedReader(says) for _ in "abc")
+    inputs, whole, first, rest = made(120, 0.4, near=0.3), *(ScriptedReader(says) for _ in "abc")
     first = Interrupted(says)
     expected = run(tmp_path / "whole", inputs, whole)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "store", inputs, first)
     result = run(tmp_path / "store", inputs, rest)
     assert result.statistics.choice == expected.statistics.choice
+    assert amount(result, "runs_read_less") == amount(expected, "runs_read_less") > 0
     assert sorted(first.asked + rest.asked) == sorted(whole.asked)
 
 
@@ -163,10 +238,11 @@ def test_shards_come_to_the_verdict_of_the_whole_with_a_reader_that_is_loaded_on
 ):
     monkeypatch.setattr(readers, "load", Loaded)
     Loaded.times = 0
-    inputs, settings = made(), Settings.of(**UNTIL)
+    inputs, settings = made(120, 0.9, near=0.3), Settings.of(**UNTIL)
     whole = evaluate(inputs, settings, store=tmp_path / "store")
     assert Loaded.times == 1
     assert amount(whole, "queries_not_read") > 0
+    assert amount(whole, "runs_read_less") > 0
     for name in ("queries", "corpus"):
         getattr(inputs, name).write_parquet(tmp_path / f"{name}.parquet")
     for (name,), rows in inputs.runs.group_by("run"):
@@ -174,7 +250,7 @@ def test_shards_come_to_the_verdict_of_the_whole_with_a_reader_that_is_loaded_on
     files = InputFiles(
         queries=tmp_path / "queries.parquet",
         corpus=tmp_path / "corpus.parquet",
-        run=(tmp_path / "good.parquet", tmp_path / "poor.parquet"),
+        run=tuple(tmp_path / f"{name}.parquet" for name in ("good", "poor", "near")),
     )
     shards = partition(files, folder_at(tmp_path / "inputs"), k=3, pairs_per_shard=200)
     assert len(shards.shards) > 3
@@ -183,6 +259,7 @@ def test_shards_come_to_the_verdict_of_the_whole_with_a_reader_that_is_loaded_on
     ).evaluations
     assert Loaded.times == 2
     assert parts.statistics.choice == whole.statistics.choice
+    assert amount(parts, "runs_read_less") == amount(whole, "runs_read_less")
     assert (parts.queries, parts.passages) == (whole.queries, whole.passages)
     assert amount(parts, "queries_not_read") == amount(whole, "queries_not_read")
     found = write_results(parts, {}, tmp_path / "out")

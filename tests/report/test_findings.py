@@ -127,3 +127,7 @@ def test_of_runs_with_equal_scores_the_one_to_choose_comes_first():
     rows = [{"run": run, "value": 0.5} for run in ("a", "b")]
     tied = found(end_to_end=rows, verdict={"best": "b", "means": {"a": 0.5, "b": 0.5}})
     assert tied.runs == ["b", "a"]
+    # Of runs that were read on other queries, the verdict knows the order.
+    known = {"annotators": [], "own_annotators": [], "until": "verdict"}
+    ahead = {"best": "b", "means": {"b": 0.5, "a": 0.6}}
+    assert found(configuration=known, end_to_end=rows, verdict=ahead).runs == ["b", "a"]

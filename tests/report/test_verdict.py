@@ -250,7 +250,7 @@ def test_every_sentence_is_that_of_a_case():
 )
 def test_numbers_of_queries_have_two_digits_and_are_more_than_there_are(needed, said_of_it):
     lead = Lead(
-        run="t", over="s", difference=0.1, low=-0.1, high=0.3, p=0.4, significant=False,
+        run="t", over="s", n=64, difference=0.1, low=-0.1, high=0.3, p=0.4, significant=False,
         queries_needed=needed,
     )  # fmt: skip
     choice = Choice(

@@ -72,12 +72,15 @@ def _differences(findings: Findings) -> Drawing:
     if any(math.isfinite(lead["low"]) for lead in leads):
         together = f" that hold together for all {choice['pairs']} pairs of runs"
         level = f"{findings.confidence:.0%} intervals{together * (choice['pairs'] > 1)}"
+    those = f"{choice['n']:,} queries that all runs have"
+    if any(lead.get("n", choice["n"]) < choice["n"] for lead in leads):
+        those = f"queries that both have, {choice['n']:,} at most"
     rest = len(findings.leads) - len(shown)
     more = f" The {len(shown)} best of {len(findings.leads)} other runs." if rest else ""
     return forest(
         "differences",
         f"Difference from {best}, query by query",
-        f"Mean difference in the {score} over the {choice['n']:,} queries that all runs have, with {level}. An "
+        f"Mean difference in the {score} over the {those}, with {level}. An "
         f"interval left of 0 (dashed): the run is worse than {best}; one that holds 0: the data do not tell.{more}",
         rows,
         f"difference in the {score}",
@@ -110,14 +113,14 @@ def _scores(findings: Findings) -> Drawing:
         axes.set_xlabel("mean over queries")
         add_legend(figure, axes, len(series))
 
-    n = max(mean.n for _, means in series for mean in means if mean is not None)
+    numbers = {mean.n for _, means in series for mean in means if mean is not None}
     more = f" The {_MOST_RUNS} best of {len(findings.runs)} runs." * (
         len(findings.runs) > _MOST_RUNS
     )
     return Drawing(
         "scores",
         "End-to-end score and labels' scores, by run",
-        f"Means over {n:,} queries with {findings.confidence:.0%} intervals of each mean alone. "
+        f"Means over {'up to ' * (len(numbers) > 1)}{max(numbers):,} queries with {findings.confidence:.0%} intervals of each mean alone. "
         f"{_APART * (len(findings.runs) > 1)}{more}",
         1.1 + 0.14 * len(series) + len(runs) * (0.22 + 0.11 * len(series)),
         draw,
