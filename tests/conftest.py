@@ -32,6 +32,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what their controll
     kept_reader.lend(cache)
     atexit.register(kept_reader.keep, cache)  # before the cache is removed: the last one goes first
 
+# Writes of stores wait for the disk, thousands of times in a session, and no test cuts the power. Processes
+# that tests start still wait.
+os.fsync = lambda descriptor: None
+
 import polars as pl
 import pytest
 from hypothesis import settings
