@@ -71,7 +71,14 @@ def run(inputs, settings, store, reader):
     return evaluate(inputs, settings, store=store, executor=NamedExecutor("scripted", reader))
 
 
-@pytest.mark.parametrize("seed", range(2 * len(BINARY + GRADED)))
+# Each twice, once among the slow tests: alone, and beside labels that need no reads.
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=[pytest.mark.slow] if (seed + seed // 2) % 2 else [])
+        for seed in range(2 * len(BINARY + GRADED))
+    ],
+)
 def test_every_measure_asked_is_that_of_the_full_evaluation(tmp_path, seed):
     chance = random.Random(seed)
     measures = (BINARY + GRADED)[seed // 2]
