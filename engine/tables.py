@@ -243,7 +243,9 @@ PREFERENCES: Schema = {
     RUN: pl.String(),
     RUN_B: pl.String(),
     VALUE: pl.Float64(),  # 1 where run is preferred, -1 where run_b is, 0 for neither
-    STRATUM: pl.String(),
+    # How much more than on average of the queries on which runs differ labels prefer run to run_b; of being drawn.
+    LABEL: pl.Float64(),
+    PROBABILITY: pl.Float64(),
     DRAWN: pl.String(),  # all strata and their sizes, as JSON
 }
 PREFERRED: Schema = {

@@ -52,7 +52,7 @@ def person(page):
             "shown": shown,
             "best": next(doc_id for doc_id in shown if "capital" in passages[doc_id]),
             "runs": [[side["run"]] for side in sides],
-            "drawn": {"stratum": task["stratum"], "design": data["design"]},
+            "drawn": {"probability": task["probability"], "design": data["design"]},
         }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +34,7 @@ from engine.tables import (
     BEST,
     DOC_ID,
     LABEL,
+    PROBABILITY,
     QUERY_ID,
     SHOWN,
     TIMES_CHOSEN,
@@ -161,31 +161,34 @@ def _label(material: Material) -> Labelled:
 
 
 def preferred(
-    judged: pl.DataFrame, *, strata: Mapping[str, int], queries: int, level: float
+    judged: pl.DataFrame, *, differing: int, queries: int, level: float
 ) -> tuple[float, float, float]:
     """The mean outcome over all queries, from judgments of some, with its interval.
 
-    It weighs the mean of each stratum by its share of the queries (Neyman 1934). The interval is for other queries like
-    these: a t interval with Satterthwaite's degrees of freedom (1946). Few judgments that agree hide what is rare: the
-    spread of a stratum is shrunken to that of all, and this to 1 (``benchmarks.ask``). Without any its mean is 0.
+    Each judgment counts by the inverse of its probability (Hájek 1971), and what labels say of the queries that were not
+    judged corrects the mean, by a regression (Cassel, Särndal & Wretman 1976; Angelopoulos et al. 2023). The interval is for
+    other queries like these: a t interval with Satterthwaite's degrees of freedom (1946). Few judgments that agree hide what is
+    rare: there is one more, of no preference though a label prefers a run, and with a squared residual of 1/2 (``benchmarks.ask``).
 
     Args:
-        judged: ``stratum``, and ``value`` in [-1, 1], of each query that was judged.
-        strata: how many queries each has, of which some were drawn at random; those of none have the outcome 0.
+        judged: of each query that was judged the ``value`` in [-1, 1]; how much more than on average of the differing queries
+            labels prefer the first run (``label``); and its ``probability`` of being drawn.
+        differing: how many queries these were drawn from; the others have the outcome 0.
         queries: how many there are in all.
         level: 1 less the confidence.
     """
-    values = [judged.filter(stratum=name)[VALUE].to_numpy() for name in strata]
-    sums, squares = np.array([(of.sum(), (of**2).sum()) for of in values]).T
-    means = sums / (counts := np.array([max(1, len(of)) for of in values]))
-    shares = np.array([*strata.values()]) / queries
-    value = float(shares @ means)
-    squares -= means * sums
-    pooled = (squares.sum() + 3) / (counts.sum() - len(counts) + 3)
-    within = shares**2 * (squares + 2 * pooled + 0.1) / (counts + 1) / counts
-    between = (float(shares @ (means - value) ** 2) + (1 - shares.sum()) * value**2) / queries
-    variance = float(within.sum()) + between
-    freedom = variance**2 / (float((within**2 / (counts + 1)).sum()) + between**2 / queries)
+    values, labels, probabilities = judged.select(VALUE, LABEL, PROBABILITY).to_numpy().T
+    weights = 1 / probabilities / (1 / probabilities).sum()
+    n, share = judged.height, differing / queries
+    about, along = values - weights @ values, labels - weights @ labels
+    spread = weights @ along**2
+    slope = weights @ (about * along) / (spread + 1 / n)
+    rest = weights * (about - slope * along)
+    value = share * float(np.clip(weights @ (values - slope * labels), -1, 1))
+    within = share**2 * float(rest @ rest + 0.5 / n**2) * n / max(1, n - 1)
+    between = float(share * slope**2 * spread + value**2 * (1 / share - 1)) / queries
+    variance = within + between
+    freedom = variance**2 / (within**2 / max(1, n - 1) + between**2 / queries)
     half = -float(sp.special.stdtrit(freedom, level / 2)) * math.sqrt(variance)
     return value, max(-1.0, value - half), min(1.0, value + half)
 
@@ -195,15 +198,16 @@ def _conclude(
 ) -> pl.DataFrame:
     # Several who judged a query are one opinion: their mean.
     keys = [tables.CRITERION, tables.RUN, tables.RUN_B, tables.DRAWN]
-    means = outcomes.group_by(*keys, tables.STRATUM, QUERY_ID).agg(pl.col(VALUE).mean())
+    means = outcomes.group_by(*keys, QUERY_ID).agg(pl.col(VALUE, LABEL, PROBABILITY).mean())
     pairs = max(1, means.select(keys[1:3]).n_unique())
     rows, level = [], (1 - settings.bootstrap.confidence) / pairs
     for (*names, drawn), judged in means.sort(pl.all()).group_by(keys, maintain_order=True):
         design = json.loads(str(drawn))
-        mean, *bounds = preferred(judged, **design, level=level)
-        if clusters is not None:  # of which the strata know nothing
+        differing, queries = sum(design["strata"].values()), design["queries"]
+        mean, *bounds = preferred(judged, differing=differing, queries=queries, level=level)
+        if clusters is not None:  # of which the probabilities know nothing
             bounds = [math.nan, math.nan]
-        rows.append((*names, judged.height, design["queries"], mean, *bounds, pairs))
+        rows.append((*names, judged.height, queries, mean, *bounds, pairs))
     return pl.DataFrame(rows, schema=tables.PREFERRED, orient="row")
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import polars as pl
 import pytest
 import scipy.stats
@@ -20,8 +21,9 @@ def judged(*rows):
     return preferences_of("p.jsonl", lines)
 
 
-def drawn(stratum, queries=10, **strata):
-    return {"stratum": stratum, "design": {"strata": strata, "queries": queries}}
+def drawn(labels=None, probability=0.5, queries=10, **strata):
+    how = {"probability": probability, "design": {"strata": strata, "queries": queries}}
+    return how if labels is None else {**how, "labels": labels}
 
 
 def by_passage(table, query_id="1"):
@@ -32,7 +34,7 @@ def test_a_null_of_a_table_is_a_value_that_is_not_given():
     row = {"query_id": "1", "shown": ["x", "y"], "best": "x"}
     nulls = dict.fromkeys(("answers", "runs", "criteria", "drawn"))
     assert preferences_of("p", [(1, row | nulls)]).equals(preferences_of("p", [(1, row)]))
-    answers = {"answers": ["x", "y"], "runs": [["a"], ["b"]], "drawn": drawn("s", s=2)}
+    answers = {"answers": ["x", "y"], "runs": [["a"], ["b"]], "drawn": drawn(s=2)}
     of_answers = {"query_id": "1", "best": None, **answers}
     expected = preferences_of("p", [(1, of_answers)])
     assert preferences_of("p", [(1, of_answers | {"shown": None})]).equals(expected)
@@ -115,7 +117,7 @@ def test_a_file_of_preferences(tmp_path):
 
 def test_judgments_of_runs_have_a_row_for_each_pair_and_criterion(tmp_path):
     path = tmp_path / "p.jsonl"
-    how = drawn("a", a=4)
+    how = drawn({"a": 0.5, "b": -0.25}, a=4)
     lines = [
         {"query_id": "1", "answers": ["Rome", "", "Oslo"], "best": "", "runs": [["a"], ["b"], ["c"]], "drawn": how,
          "criteria": {"concise": ["Rome", ""]}},
@@ -135,43 +137,50 @@ def test_judgments_of_runs_have_a_row_for_each_pair_and_criterion(tmp_path):
         ("2", [], "passages", "a", "c", -1),
         ("2", [], "passages", "b", "c", 0),
     ]
-    assert found.filter(run="a", run_b="b")["stratum"].to_list() == ["a", "a", "a"]
+    labels = found.unique(["run", "run_b", "label", "probability"]).sort("run", "run_b")
+    assert labels.select("run", "run_b", "label", "probability").rows() == [
+        ("a", "b", 0.75, 0.5), ("a", "c", 0.5, 0.5), ("b", "c", -0.25, 0.5)
+    ]  # fmt: skip
 
 
 def of_runs(*judged):
-    """Outcomes by stratum: -1, 0 or 1 of each query that was judged."""
-    rows = [(name, float(value)) for name, values in judged for value in values]
-    return pl.DataFrame(rows, schema={"stratum": pl.String(), "value": pl.Float64()}, orient="row")
+    """Outcome, what labels say, and the probability of each query that was judged."""
+    schema = dict.fromkeys(("value", "label", "probability"), pl.Float64())
+    return pl.DataFrame(judged, schema=schema, orient="row")
 
 
-def test_a_preference_weighs_each_stratum_by_its_size():
-    judgments = of_runs(("a", [1, 1, 1, 0]), ("b", [-1, 0]))
-    value, low, high = preference.preferred(
-        judgments, strata={"a": 20, "b": 40}, queries=100, level=0.05
+def test_a_preference_is_corrected_by_what_labels_say_of_queries_that_were_not_judged():
+    # 80 of 100 queries differ. Weights 1/4, 1/4, 1/4, 1/8, 1/8 of one.
+    judgments = of_runs((1, 1, 0.1), (1, 0.5, 0.1), (0, 0, 0.1), (0, -0.5, 0.2), (-1, -1, 0.2))
+    value, low, high = preference.preferred(judgments, differing=80, queries=100, level=0.05)
+    w, y, x = (
+        np.array([2, 2, 2, 1, 1]) / 8,
+        np.array([1, 1, 0, 0, -1]),
+        judgments["label"].to_numpy(),
     )
-    # 0.2 * 3/4 - 0.4 * 1/2, however many were judged; 40 queries are alike, and count as 0.
-    assert value == pytest.approx(-0.05)
-    # Squares about the means: 3/4 and 1/2, with 2 of the spread of both and 0.1 added each; one degree of freedom more.
-    pooled = (0.75 + 0.5 + 3) / (3 + 1 + 3)
-    within = [0.2**2 * (0.85 + 2 * pooled) / 5 / 4, 0.4**2 * (0.6 + 2 * pooled) / 3 / 2]
-    between = (0.2 * 0.8**2 + 0.4 * 0.45**2 + 0.4 * 0.05**2) / 100
-    variance = sum(within) + between
-    freedom = variance**2 / (within[0] ** 2 / 5 + within[1] ** 2 / 3 + between**2 / 100)
-    half = scipy.stats.t.ppf(0.975, freedom) * variance**0.5
-    assert (low, high) == pytest.approx((value - half, value + half))
+    # One more judgment, a whole label from the mean and without a preference, and the residual 1/2 squared.
+    rows = [*(np.sqrt(5 * w) * (x - w @ x)), 1], [*(np.sqrt(5 * w) * (y - w @ y)), 0]
+    (slope,) = np.linalg.lstsq(np.array(rows[:1]).T, np.array(rows[1]), rcond=None)[0]
+    # Labels are 0 on average of the queries that differ.
+    assert value == pytest.approx(0.8 * (w @ y - slope * (w @ x)))
+    residuals = 5 * w * (y - w @ y - slope * (x - w @ x))
+    within = 0.8**2 * (residuals @ residuals + 0.5) / 4 / 5
+    between = (0.8 * slope**2 * (w @ (x - w @ x) ** 2) + 0.2 * 0.8 * (value / 0.8) ** 2) / 100
+    freedom = (within + between) ** 2 / (within**2 / 4 + between**2 / 100)
+    half = scipy.stats.t.ppf(0.975, freedom) * (within + between) ** 0.5
+    assert (low, high) == pytest.approx((max(-1, value - half), value + half))
 
 
-def test_a_stratum_without_judgments_may_favour_either_run():
-    strata = {"a": 50, "b": 50}
-    value, low, high = preference.preferred(
-        of_runs(("a", [1] * 20)), strata=strata, queries=100, level=0.05
-    )
-    assert value == pytest.approx(0.5)
-    assert low < 0.0 < 0.99 < high
+def test_few_judgments_that_agree_hide_what_is_rare():
+    # One more squared residual of 1/2, for n - 1 degrees of freedom, at least one; no more than -1 to 1.
+    for n, half in ((1, 1), (20, scipy.stats.t.ppf(0.975, 19) * (0.5 / 19 / 20) ** 0.5)):
+        judged = of_runs(*[(0, 0, 0.2)] * n)
+        value, low, high = preference.preferred(judged, differing=100, queries=100, level=0.05)
+        assert (value, low, high) == (0, pytest.approx(-half), pytest.approx(half))
 
 
 def test_judgments_of_a_query_by_several_are_one_outcome():
-    how = drawn("a", a=10)
+    how = drawn(a=10)
     best = ["x", "x", None, "y"]
     lines = [
         {"query_id": "1" if n < 2 else "2", "shown": ["x", "y"], "best": one, "runs": [["r"], ["s"]], "drawn": how}
@@ -224,11 +233,12 @@ def test_judgments_of_a_query_by_several_are_one_outcome():
                 "is not as it was; keep what `erag ask` wrote",
             )
             for runs, how in [
-                ([["a"]], drawn("s", s=4)),
-                ([["a"], ["b"]], drawn("t", s=4)),
-                ([["a"], ["b"]], drawn("s", s=0)),
-                ([["a"], ["b"]], drawn("s", queries=3, s=4)),
-                ([["a"], ["b"]], drawn("s", s="4")),
+                ([["a"]], drawn(s=4)),
+                ([["a"], ["b"]], drawn(probability=0, s=4)),
+                ([["a"], ["b"]], drawn({"a": math.inf}, s=4)),
+                ([["a"], ["b"]], drawn(s=0)),
+                ([["a"], ["b"]], drawn(queries=3, s=4)),
+                ([["a"], ["b"]], drawn(s="4")),
                 ([["a"], ["b"]], {"stratum": ["s"], "design": {}}),
             ]
         ),

@@ -15,11 +15,14 @@ from engine.messages.wording import listed
 from engine.report.findings import Findings
 from engine.report.page.render import as_it_is, rendered, require_page, source
 from engine.sources.io.files import write_text
+from engine.statistics.arrays import Floats, Mask
 from engine.tables import (
     ANNOTATOR,
     DOC_ID,
+    DOC_IDS,
     LABEL,
     OUTPUT,
+    PROBABILITY,
     QUERY,
     QUERY_ID,
     RANK,
@@ -29,9 +32,10 @@ from engine.tables import (
 )
 
 _ALIKE, _DISPUTED = " and ", ", disputed"
-# Part of the tasks that is drawn from all queries alike; of the others, how much sooner than where all labels prefer one
-# run those are drawn where labels disagree, or see no difference (``benchmarks.ask`` has other odds).
-_RANDOM, _ODDS = 1 / 3, {_DISPUTED: 1.25, _ALIKE: 0.9}
+# Part of the tasks that has all queries alike; and how much likelier queries are drawn where labels disagree
+# (``benchmarks.ask``).
+_RANDOM, _ODDS = 1 / 3, 1.25
+_OF_OTHERS = "give the runs that were evaluated, or leave `results` out"
 
 
 def write_ask_page(
@@ -48,7 +52,7 @@ def write_ask_page(
         seed: of what is drawn, and of the order of sides.
 
     Raises:
-        InputError, WriteError: as ``write_plain``; or no query tells the runs apart.
+        InputError, WriteError: as ``write_plain``; or no query tells the runs apart, or findings are of other lists.
     """
     require_page()
     names, rng, queries = inputs.run_names, np.random.default_rng(seed), inputs.queries
@@ -69,8 +73,7 @@ def write_ask_page(
         known = findings.table("evaluated_queries")
         queries = queries.join(known, on=[QUERY_ID, QUERY], how="semi")
         if of_answers:
-            answers = findings.downstream.select(QUERY_ID, RUN, pl.col(OUTPUT).str.strip_chars())
-            given = given.drop(OUTPUT).join(answers, on=[QUERY_ID, RUN])
+            given = _answered(given.join(queries, on=QUERY_ID, how="semi"), findings, inputs.k)
     given = given.join(queries, on=QUERY_ID, how="semi").sort(QUERY_ID, RUN)
     whole = given.filter(pl.len().over(QUERY_ID) == len(names))
     differing = whole.filter(pl.col(OUTPUT).n_unique().over(QUERY_ID) > 1)
@@ -87,7 +90,7 @@ def write_ask_page(
     data = {
         "of_answers": of_answers,
         "design": {"strata": sizes, "queries": compared},
-        "tasks": drawn.select(QUERY_ID, QUERY, STRATUM, "random").to_dicts(),
+        "tasks": drawn.select(QUERY_ID, QUERY, STRATUM, "random", PROBABILITY, "labels").to_dicts(),
         "sides": sides[rng.permutation(sides.height)].to_dicts(),
         "passages": inputs.corpus.filter(named).to_dicts(),
     }
@@ -100,11 +103,31 @@ def write_ask_page(
     return differ + left_out * (inputs.queries.height > compared) + f"; tasks: {drawn.height}"
 
 
+def _answered(given: pl.DataFrame, findings: Findings, k: int | None) -> pl.DataFrame:
+    """What runs give, with the answers that the reader made of these lists."""
+    answers = findings.downstream.select(QUERY_ID, RUN, pl.col(OUTPUT).str.strip_chars())
+    answered = given.drop(OUTPUT).join(answers, on=[QUERY_ID, RUN])
+    depth = findings.configuration.get("end_to_end_k")
+    if isinstance(depth, int):  # and no budget of tokens, of which a list may be longer
+        head = pl.col(DOC_ID).list.head(min(depth, k or depth))
+        read = findings.table("reads").select(QUERY_ID, pl.col(DOC_IDS).alias(DOC_ID))
+        lists, keys = answered.drop_nulls(OUTPUT).with_columns(head), [QUERY_ID, DOC_ID]
+        other = lists.join(read.with_columns(head), on=keys, how="anti")[RUN].unique().sort()
+        if other.len():
+            problem = f"has answers from other lists of {listed(other.to_list())}"
+            raise InputError(problem, _OF_OTHERS, path=findings.folder)
+    return answered
+
+
 def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
-    """Which run the first label prefers on each query, and whether others do: of answers, scores of them and of lists."""
-    queries = given.select(QUERY_ID).unique().sort(QUERY_ID)
+    """Which run the first label prefers on each query, and whether others do: of answers, scores of them and of lists.
+
+    With ``labels``: the share of each run in what labels prefer, less its mean; the first counts as much as all others.
+    """
+    queries, names = given.select(QUERY_ID).unique().sort(QUERY_ID), given[RUN].unique().sort()
     if findings is None:
-        return queries.with_columns(pl.lit("all").alias(STRATUM))
+        even = pl.struct(pl.lit(0.0).alias(name) for name in names)
+        return queries.with_columns(pl.lit("all").alias(STRATUM), labels=even)
     if findings.wholes:
         scored = {"": findings.downstream}
         scored |= {one[0]: findings.scores(*one) for one in findings.primary_measures.items()}
@@ -116,24 +139,48 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
         scores = labels.join(given, on=[QUERY_ID, OUTPUT], maintain_order="left")
     best = pl.col(RUN).filter(pl.col(VALUE) == pl.col(VALUE).max()).sort()
     is_disputed = pl.when(pl.col(STRATUM).n_unique() > 1)
-    votes = (
+    # Of the first label, and of the others together.
+    votes = [pl.col(STRATUM).list.contains(name) / pl.col(STRATUM).list.len() for name in names]
+    shares = [(of.first() + of.slice(1).mean().fill_null(of.first())) / 2 for of in votes]
+    first = pl.col(STRATUM).first().list.join(_ALIKE)
+    found = (
         scores.drop_nulls(VALUE)
         .group_by(QUERY_ID, ANNOTATOR, maintain_order=True)
         .agg(best.alias(STRATUM), pl.len())
-        .filter(pl.col("len") == given[RUN].n_unique())
-        .with_columns(pl.col(STRATUM).list.join(_ALIKE))
+        .filter(pl.col("len") == len(names))
         .group_by(QUERY_ID)
-        .agg(pl.col(STRATUM).first() + is_disputed.then(pl.lit(_DISPUTED)).otherwise(pl.lit("")))
+        .agg(
+            first + is_disputed.then(pl.lit(_DISPUTED)).otherwise(pl.lit("")),
+            pl.concat_list(shares).alias("labels"),
+        )
     )
-    voted = queries.join(votes, on=QUERY_ID, how="left", maintain_order="left")
-    return voted.with_columns(pl.col(STRATUM).fill_null("without labels"))
+    if found.is_empty():
+        raise InputError("has no labels of what these runs list", _OF_OTHERS, path=findings.folder)
+    voted = queries.join(found, on=QUERY_ID, how="left", maintain_order="left")
+    shares = [pl.col("labels").list.get(place) for place in range(len(names))]
+    centred = [(share - share.mean()).fill_null(0.0) for share in shares]
+    labels_of = pl.struct(of.alias(name) for of, name in zip(centred, names, strict=True))
+    return voted.select(QUERY_ID, pl.col(STRATUM).fill_null("without labels"), labels=labels_of)
 
 
 def draw_tasks(strata: pl.DataFrame, tasks: int, rng: np.random.Generator) -> pl.DataFrame:
-    """Tasks in a random order. Of a stratum all queries are as likely, however many of it are drawn."""
-    tasks, turn = min(tasks, strata.height), pl.Series(rng.exponential(size=strata.height))
-    is_random = turn.rank() <= ceil(_RANDOM * tasks)
-    odds = [next((_ODDS[sign] for sign in _ODDS if sign in name), 1.0) for name in strata[STRATUM]]
-    # The random ones; and by turn, which comes sooner with higher odds (Efraimidis & Spirakis 2006).
-    order = strata.with_columns(is_random.alias("random")).sort(~is_random, turn / pl.Series(odds))
-    return order.head(tasks)[rng.permutation(tasks)]
+    """Tasks in a random order, with the ``probability`` of each, and a ``random`` part that has all queries alike.
+
+    All strata have their share, or more where labels disagree, as exactly as whole numbers allow.
+    """
+    strata = strata[rng.permutation(strata.height)].sort(STRATUM, maintain_order=True)
+    tasks, is_disputed = min(tasks, strata.height), strata[STRATUM].str.ends_with(_DISPUTED)
+    odds = np.where(is_disputed, _ODDS, 1.0)
+    chances = np.minimum(1.0, tasks * odds / odds.sum())
+    # Where all disputed ones are drawn, the others have the rest.
+    chances[odds == 1] = (tasks - chances[odds > 1].sum()) / max(1, (odds == 1).sum())
+    drawn = strata.with_columns(pl.Series(PROBABILITY, chances)).filter(_drawn(chances, rng))
+    alike = 1 / drawn[PROBABILITY].to_numpy()
+    is_random = _drawn(alike * ceil(_RANDOM * tasks) / alike.sum(), rng)
+    return drawn.with_columns(pl.Series("random", is_random))[rng.permutation(drawn.height)]
+
+
+def _drawn(chances: Floats, rng: np.random.Generator) -> Mask:
+    """Which are drawn: each by its probability, and of neighbours as many as theirs add up to (Madow 1949)."""
+    sums = (chances.cumsum() + rng.random()).round(9)
+    return np.diff(np.floor(sums), prepend=0.0) > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import combinations
@@ -62,15 +63,17 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
         raise fault(f"shows one {what} twice ({quoted(shown)})", "list it once")
     if "best" not in record:
         raise fault('a judgment without "best"', f"write which {what} was best, or null for none")
-    runs, drawn = record.get("runs", []), ("", "")
+    runs, labels, drawn = record.get("runs", []), {}, (1.0, "")
     criteria = {"": record["best"]}
     try:
         criteria |= record.get("criteria", {})
         if runs or of_answers:
-            stratum, design = (record["drawn"][name] for name in ("stratum", "design"))
-            drawn = stratum, json.dumps(design)
-            sizes = design["strata"][stratum], sum(design["strata"].values()), design["queries"]
-            if not 0 < sizes[0] <= sizes[1] <= sizes[2] or len(runs) != len(known):
+            how, design = record["drawn"], record["drawn"]["design"]
+            drawn = float(how["probability"]), json.dumps(design)
+            labels = {run: float(how.get("labels", {}).get(run) or 0) for of in runs for run in of}
+            is_known = 0 < drawn[0] <= 1 and math.isfinite(sum(labels.values()))
+            is_part = 0 < sum(design["strata"].values()) <= design["queries"]
+            if not (is_known and is_part and len(runs) == len(known)):
                 raise ValueError
     except (AttributeError, KeyError, TypeError, ValueError):
         raise fault('"runs", "drawn" or "criteria" is not as it was', _AS_IT_WAS) from None
@@ -87,7 +90,9 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
         for run, run_b in combinations(sorted(wins), 2) if wins else [("", "")]:
             labelled = (documents, best) if documents else ([], [])
             outcome = float(wins.get(run, 0)) - wins.get(run_b, 0)
-            yield query_id, *labelled, f"{what}s {criterion}".strip(), run, run_b, outcome, *drawn
+            label = labels.get(run, 0.0) - labels.get(run_b, 0.0)
+            name = f"{what}s {criterion}".strip()
+            yield query_id, *labelled, name, run, run_b, outcome, label, *drawn
             documents = None  # whose labels count once
 
 

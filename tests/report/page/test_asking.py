@@ -121,7 +121,7 @@ def test_strata_are_by_the_run_that_labels_prefer(files, tmp_path):
 
 
 def test_where_labels_disagree_is_asked_more_often_and_of_a_stratum_all_alike(tmp_path):
-    n, draws = 300, 40
+    n, draws = 300, 20
     queries = pl.DataFrame({"query_id": [f"{i}" for i in range(n)], "query": "?", "answers": [["a"]] * n, "provenance": [[]] * n}, schema=tables.QUERIES)  # fmt: skip
     rows = [(f"{i}", f"{i}-{run}", 1, 1.0, run) for i in range(n) for run in NAMES]
     inputs = EvaluationInputs(
@@ -147,17 +147,24 @@ def test_where_labels_disagree_is_asked_more_often_and_of_a_stratum_all_alike(tm
                 return pl.DataFrame(labels, schema=tables.LABELS, orient="row")
             return queries.select("query_id", "query")
 
-    counts, of_query = {}, {}
+    counts, random, of_query = {}, {}, {}
     for seed in range(draws):
         write_ask_page(inputs, Labels(), tmp_path / "t.html", tasks=60, seed=seed)
         for task in content(tmp_path / "t.html")["tasks"]:
-            counts[task["stratum"]] = counts.get(task["stratum"], 0) + 1
+            name = task["stratum"]
+            counts[name] = counts.get(name, 0) + 1
+            random[name] = random.get(name, 0) + task["random"]
+            # 100 queries of each, of which 60 tasks are 1 : 1.25 : 1. The first label gives dense a share of 1, 1 and 1/2 of
+            # the preference, the other one 1, 1/2 and 1/2: 1, 3/4 and 1/2, which is 3/4 on average.
+            odds, label = {"dense": (1, 0.25), "dense, disputed": (1.25, 0)}.get(name, (1, -0.25))
+            assert task["probability"] == pytest.approx(60 * odds / 325)
+            assert task["labels"] == pytest.approx({"bm25": -label, "dense": label})
             of_query[int(task["query_id"]) // 150] = of_query.get(int(task["query_id"]) // 150, 0) + 1  # fmt: skip
     assert counts.keys() == {"dense", "dense, disputed", "bm25 and dense"}
-    # A third of 60 tasks is drawn alike; the others about as 1 : 1.25 : 0.9.
-    for name, odds in (("dense", 1), ("dense, disputed", 1.25), ("bm25 and dense", 0.9)):
-        assert counts[name] / draws == pytest.approx(60 / 9 + 40 * odds / 3.15, abs=1)
-    assert counts["dense, disputed"] > counts["dense"] > counts["bm25 and dense"]
+    for name, odds in (("dense", 1), ("dense, disputed", 1.25), ("bm25 and dense", 1)):
+        # To one task in each draw, and on average exactly; of the third that is random, all alike.
+        assert counts[name] / draws == pytest.approx(60 * odds / 3.25, abs=0.5)
+        assert random[name] / draws == pytest.approx(20 / 3, abs=0.5)
     assert of_query[0] / (60 * draws) == pytest.approx(0.5, abs=0.04)
 
 
@@ -184,20 +191,24 @@ def test_bad_input_is_one_line(files, tmp_path, capsys, change, words):
     assert "q.jsonl will be written" in capsys.readouterr().err
 
 
-def test_results_of_other_runs_are_refused(files, tmp_path):
-    from engine.evaluation.inputs import InputFiles, read_inputs
-
-    asked = InputFiles(queries=files / "q.jsonl", corpus=files / "c.jsonl", run=(files / "dense.trec",))  # fmt: skip
-    inputs = read_inputs(asked, k=2)
-    runs = inputs.runs
-    other = EvaluationInputs(
-        queries=inputs.queries,
-        corpus=inputs.corpus,
-        runs=pl.concat([runs, runs.with_columns(run=pl.lit("third"))]),
-        k=2,
-    )
-    with pytest.raises(InputError, match="no query has other answers by dense and third; .* res"):
-        write_ask_page(other, read_findings(files / "answers", None), tmp_path / "t", tasks=9, seed=0)  # fmt: skip
+def test_results_of_other_lists_are_refused(files, tmp_path, capsys):
+    lists = [line.split() for line in (files / "dense.trec").read_text().splitlines()]
+    turned = [[*row[:3], 1 - int(row[3]), row[3], "dense"] for row in lists]
+    own = [row for row in lists if row[3] == "1"]
+    unlabelled = [[*row[:2], own[place - 1][2], *row[3:]] for place, row in enumerate(own)]
+    remedy = "give the runs that were evaluated, or leave --results out"
+    for results, name, rows, words in (
+        ("answers", "dense", turned, f"answers: has answers from other lists of dense; {remedy}"),
+        ("answers", "third", lists, "no query has other answers by bm25 and third"),
+        ("labels", "dense", unlabelled, f"labels: has no labels of what these runs list; {remedy}"),
+    ):
+        other = tmp_path / f"{name}.trec"
+        other.write_text("".join(" ".join(map(str, row[:5])) + f" {name}\n" for row in rows))
+        given = ["--run", files / "bm25.trec", other, "--queries", files / "q.jsonl"]
+        more = ["--corpus", files / "c.jsonl", "--results", files / results]
+        assert erag("ask", *given, *more, "--out", tmp_path / "t.html") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert words in line
 
 
 def test_results_in_shards_keep_no_answers(files, tmp_path):

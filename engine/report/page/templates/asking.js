@@ -11,8 +11,6 @@ for (const {query_id, run, output, doc_id} of data.sides) {
   const known = sides.get(query_id), same = known.find((one) => one.output === output);
   if (same) { same.runs.push(run); same.lists.push(doc_id); } else known.push({output, runs: [run], lists: [doc_id]});
 }
-const drawn = {};
-for (const {stratum} of data.tasks) drawn[stratum] = (drawn[stratum] || 0) + 1;
 // By the place of a task: {best: a side, "none" or "equal"; criteria: the same by name}. Places in the order of judging.
 let judged = {}, order = [], at = 0, keeps = true, saved = true;
 
@@ -135,12 +133,11 @@ function named(value, shown) {
 function lines() {
   const places = order.slice().sort((a, b) => a - b);
   return places.map((place) => {
-    const {query_id, stratum, random} = data.tasks[place], {best, criteria} = judged[place];
+    const {query_id, stratum, random, probability, labels} = data.tasks[place], {best, criteria} = judged[place];
     const given = sides.get(query_id), shown = given.map((one) => one.output);
-    const probability = drawn[stratum] / data.design.strata[stratum];
     const line = {query_id, [data.of_answers ? "answers" : "shown"]: shown, best: named(best, shown)};
     if (Object.keys(criteria).length) line.criteria = Object.fromEntries(Object.entries(criteria).map(([name, value]) => [name, named(value, shown)]));
-    return JSON.stringify({...line, random, runs: given.map((one) => one.runs), drawn: {stratum, probability, design: data.design}}) + "\n";
+    return JSON.stringify({...line, random, runs: given.map((one) => one.runs), drawn: {stratum, probability, labels, design: data.design}}) + "\n";
   }).join("");
 }
 
