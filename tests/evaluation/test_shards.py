@@ -32,16 +32,17 @@ from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 
 __all__ = ["scripted"]  # a fixture
 FEW = {"annotators": ("erag",), "measures": "P@3"}
+PAIRS = 24  # of a shard, by rank: three shards
 
 
 def both(tmp_path, files, conditions, **more):
-    """A study of one shard, and of at least six."""
+    """A study of one shard, and of at least three."""
     k = max(condition.k for condition in conditions)
     held = study_shards(
         Held(read_inputs(files, k=k)), conditions, Context(store=tmp_path / "held-store", **more)
     )
-    cut = partition(files, folder_at(tmp_path / "inputs"), k=k, pairs_per_shard=15 * k)
-    assert len(cut.shards) >= 6
+    cut = partition(files, folder_at(tmp_path / "inputs"), k=k, pairs_per_shard=PAIRS * k)
+    assert len(cut.shards) >= 3
     parts = study_shards(
         cut, conditions,
         Context(store=tmp_path / "store", **more), folder_at(tmp_path / "shards"),
@@ -61,7 +62,7 @@ def assert_same(held, parts, tmp_path):
         folder = tmp_path / "shards" / part.parts.name
         for name in ("labels", "reads"):
             tables = [pl.read_parquet(path) for path in sorted((folder / name).iterdir())]
-            assert len(tables) >= 6
+            assert len(tables) >= 3
             # What requests took is never the same twice.
             compared = [
                 sorted_rows(table.drop("seconds", strict=False).unique())
@@ -98,7 +99,7 @@ def test_a_study_of_readers_and_cutoffs(tmp_path, tiny_t5):
     assert_same(held, parts, tmp_path)
     asked_before = len(Scripted.asked)
     again = study_shards(
-        partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=4, pairs_per_shard=60),
+        partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=4, pairs_per_shard=PAIRS * 4),
         conditions,
         Context(store=tmp_path / "store"),
         folder_at(tmp_path / "shards"),
@@ -216,7 +217,7 @@ def test_an_annotator_of_the_users(tmp_path):
     assert_same(held, parts, tmp_path)
     # Nobody knows whether a function does what it did: nothing that it made is taken up.
     again = evaluate_shards(
-        partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=90),
+        partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=PAIRS * 6),
         [asked],
         Context(store=tmp_path / "store"),
         folder_at(tmp_path / "shards"),
@@ -295,7 +296,7 @@ def test_shards_that_a_study_scored_are_taken_up_by_one_of_its_readers(tmp_path,
     _, parts = both(tmp_path, files, conditions)
     read = len(Scripted.asked)
     for condition, of_one in conditions.items():
-        cut = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=90)
+        cut = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=PAIRS * 6)
         context = Context(store=tmp_path / "another")
         shards = folder_at(tmp_path / "shards")
         (alone,) = evaluate_shards(cut, [of_one], context, shards).evaluations
@@ -308,7 +309,7 @@ def test_shards_that_a_study_scored_are_taken_up_by_one_of_its_readers(tmp_path,
 def test_a_repeatability_check_needs_no_store_of_shards_that_are_scored(tmp_path):
     asked = settings(**FEW)
     both(tmp_path, made(tmp_path), one(asked))
-    cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=90)
+    cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=PAIRS * 6)
     context = Context(store=tmp_path / "another")
     (evaluation,) = evaluate_shards(
         cut, [asked.but(certify=10)], context, folder_at(tmp_path / "shards")

@@ -148,7 +148,7 @@ def the_whole(tmp_path, asked, store="store", **more):
     return evaluate(inputs, asked, store=tmp_path / store)
 
 
-def in_shards(tmp_path, asked, pairs=80, files=None, **more):
+def in_shards(tmp_path, asked, pairs=120, files=None, **more):
     inputs = folder_at(tmp_path / "inputs")
     files = files or made(tmp_path, cluster=asked.bootstrap.cluster)
     (evaluation,) = evaluate_shards(
