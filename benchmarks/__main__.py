@@ -44,6 +44,7 @@ NAMES = (
     "lead_coverage",
     "difference_size",
     "fewer_reads",
+    "width_coverage",
     "label_bench",
     "table_one",
     "chunking",

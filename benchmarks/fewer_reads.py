@@ -1,6 +1,6 @@
 """What fewer reads cost in certainty: full evaluations, replayed with a part of their reads.
 
-    python -m benchmarks.fewer_reads [--quick] [--replays 200] [--widths 20] [--verdicts 2000] [--picture FILE] [--json FILE]
+    python -m benchmarks.fewer_reads [--quick] [--replays 200] [--widths 20] [--verdicts 2000] [--workers 2] [--picture FILE] [--json FILE]
 
 The tables (``replays``) hold every read of full evaluations by the bundled Fusion-in-Decoder reader: run, query, rank,
 passage, prompt tokens, label and score of the whole list, the latter two by exact match and by F1 in hundredths.
@@ -11,16 +11,17 @@ passage, prompt tokens, label and score of the whole list, the latter two by exa
 - ``fid``, ``fid10``: 1,000 made-up questions with 50 passages by BM25; with ten, also with 10% and 30% exchanged.
 
 Sampled lists: a share of the queries has whole lists read: 45%, or where rho is 0.77 or more as many as 55% of the tokens
-pay for. Labels are read up to the first useful passage (exact match), or all (F1, of which nothing can be left out, so that
-a reader that encodes each passage once saves no tokens: 45% of the lists there, judged by what theory expects). "Gain" is the
-width of the interval over that of all lists, beside what theory expects of rho. "New" and
+pay for. The first three passages of all lists are labelled, up to the first useful one, whose label is 1: what ``--lazy
+--measures Success@1 RR@3 Success@3`` reads. "Gain" is the width of the interval over that of all lists, beside what theory
+expects of rho alone, and with the half values that the interval adds at both ends of the range ("ends"), by which cells are
+judged that know less. "New" and
 "these" are the shares of replays whose interval holds the mean of other queries (replays resample queries) and of
 these. Tokens are counted as the reader takes them: a passage that is read alone and in a list is encoded once; "alone" counts
 both reads, as in-prompt readers take them.
 
 Lists for a width: where rho is 0.77 or more, as many lists as ``--width`` reads for intervals 1.5 times as wide as those of all
 lists, beside as many as the same rule reads without labels ("alone"). "Lists" is the share of whole lists, which the target
-is for: labels are read in any case. "With labels" counts the tokens of these too, as in-prompt readers take them.
+is for. "With labels" counts the tokens of these too, as in-prompt readers take them.
 
 Until decided: queries in random order, the lead looked at after every one. Of several runs, one that is told apart from every
 other is read no further: "lists" is what its lists save of the passages in all prompts (a list is a prompt of its own), and "both"
@@ -32,7 +33,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -55,6 +58,8 @@ Ints = npt.NDArray[np.intp]
 REPLAYS = Path(__file__).parent / "replays"
 TABLES = ("nq", "trivia", "fid", "fid10")
 LEVEL = 0.05
+# So many passages of a list are labelled, fewer where one of them is useful. Of one to five, all reach the target.
+LABELLED = 3
 # Share of the lists that is read: theory has 1.2 times the width at this one where rho is 0.77.
 SHARE = 0.45
 LEAST, MOST = 0.93, 0.97
@@ -71,8 +76,8 @@ class Run:
     Attributes:
         y: (N,) scores of whole lists.
         features: (N, p) what labels say of them.
-        every, first: (N,) tokens of all passages, and of those up to the first useful one.
-        singles: (N,) how many these are.
+        every, first: (N,) tokens of all passages, and of those that are labelled for means.
+        singles: (N,) how many are read in search of the first useful one.
         k: passages of a list.
     """
 
@@ -98,7 +103,7 @@ class Cell:
 
     @property
     def needed(self) -> float:
-        """Tokens up to the first useful passages, for one of all passages."""
+        """Tokens of the passages that are labelled, for one of all passages."""
         every, first = (
             sum(float(getattr(run, which).sum()) for run in self.runs)
             for which in ("every", "first")
@@ -126,18 +131,16 @@ def load(name: str, *, graded: bool) -> dict[str, Run]:
             pl.col("tokens").cast(pl.Float64),
         )
         labels, tokens = (np.array(lists[column].to_list()) for column in (label, "tokens"))
-        useful = labels.max(axis=1) > 0
         k = labels.shape[1]
-        rank = np.where(useful, 1 + labels.argmax(axis=1), k)
-        features = [labels[:, 0], useful / rank, labels.max(axis=1)]
-        if graded:
-            # The labels of all passages are known, so that their mean is too.
-            features.append(labels.mean(axis=1))
-            rank = np.full(len(labels), k)
+        found = labels >= 1
+        singles = np.where(found.any(axis=1), 1 + found.argmax(axis=1), k)
+        rank = np.minimum(singles, LABELLED)
         upto = np.arange(k) < rank[:, None]
+        most_useful = np.where(upto, labels, 0.0).max(axis=1)
+        features = [labels[:, 0], (most_useful >= 1) / rank, most_useful]
         runs[str(run)] = Run(
             lists[whole].to_numpy(), np.stack(features, axis=1), tokens.sum(axis=1),
-            (tokens * upto).sum(axis=1), rank.astype(np.float64), k,
+            (tokens * upto).sum(axis=1), singles.astype(np.float64), k,
         )  # fmt: skip
     return runs
 
@@ -157,8 +160,8 @@ def replayed(cell: Cell, replays: int) -> dict[str, Any]:
     """Widths, coverage and tokens of a cell with some of its lists."""
     count, needed = len(cell.y), cell.needed
     every = np.arange(count)
-    n = round(SHARE * count)
-    if needed < 1 and cell.estimate(every, every).rho >= RHO:
+    n, whole = round(SHARE * count), cell.estimate(every, every)
+    if whole.rho >= RHO:
         n = int((TOKENS - needed) / (1 - needed) * count)
     held = {"new": 0, "these": 0}
     gains, rhos = [], []
@@ -167,25 +170,34 @@ def replayed(cell: Cell, replays: int) -> dict[str, Any]:
         # Other queries: as many, drawn from all. Their own mean is what those of "these" are about.
         drawn = rng.integers(0, count, count)
         found = cell.estimate(drawn, rng.choice(count, n, replace=False))
-        means = ("new", False, cell.y.mean()), ("these", True, cell.y[drawn].mean())
-        for kind, here, mean in means:
-            low, high = found.interval(LEVEL, here=here)
-            held[kind] += int(low - 1e-9 <= mean <= high + 1e-9)
         low, high = found.interval(LEVEL)
+        here = found.interval(LEVEL, here=True)
+        held["new"] += _within(cell.y.mean(), low, high)
+        held["these"] += _within(cell.y[drawn].mean(), *here)
         least, most = cell.estimate(drawn, every).interval(LEVEL)
         gains.append((high - low) / (most - least))
         rhos.append(found.rho)
     rho, part = max(0.0, float(np.mean(rhos))), n / count
+    theory = rho**2 + (1 - rho**2) / part
+    # In variances of a score: the squares of the half values, which are added to those of all residuals.
+    reach = np.array([whole.f.max() - whole.low, whole.high - whole.f.min()])
+    added = float((np.minimum(reach, 1.0) ** 2).sum() / 2 / cell.y.var()) / n
     return {
         "n": n,
-        "lazy": bool(needed < 1),
         "rho": rho,
         "gain": float(np.mean(gains)),
-        "expected": float(np.sqrt(rho**2 + (1 - rho**2) / part)),
+        "error": float(np.std(gains) / np.sqrt(replays)),
+        "theory": float(np.sqrt(theory)),
+        "expected": float(np.sqrt((theory + added / part) / (1 + added * part))),
         "tokens": part + (1 - part) * needed,
         "alone": (needed + part) / 2,
         **held,
     }
+
+
+def _within(mean: float, low: float, high: float) -> bool:
+    """Up to rounding."""
+    return bool(low - 1e-9 <= mean <= high + 1e-9)
 
 
 def faults(figures: dict[str, Any], replays: int) -> list[str]:
@@ -195,7 +207,7 @@ def faults(figures: dict[str, Any], replays: int) -> list[str]:
         for kind in ("new", "these"):
             if beyond(figures[kind], replays, least=LEAST, most=MOST):
                 wrong.append(f"{kind} held in {figures[kind] / replays:.1%}")
-    if figures["lazy"] and figures["rho"] >= RHO:
+    if figures["rho"] >= RHO:
         if figures["gain"] > GAIN or figures["tokens"] > TOKENS:
             wrong.append(
                 f"{figures['gain']:.2f} times the width at {figures['tokens']:.0%} of the tokens"
@@ -235,7 +247,7 @@ def to_width(cell: Cell, replays: int) -> dict[str, Any] | None:
         drawn, order = rng.integers(0, count, count), rng.permutation(count)
         found, other = (lists_for_width(one, drawn, order, width) for one in (cell, alone))
         low, high = found.interval(LEVEL)
-        held += int(low - 1e-9 <= cell.y.mean() <= high + 1e-9)
+        held += _within(cell.y.mean(), low, high)
         reached += int(high - low <= 2 * width + 1e-9)
         lists += np.array([found.n, other.n]) / count / replays
     share, of = lists.tolist()
@@ -245,13 +257,15 @@ def to_width(cell: Cell, replays: int) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def widths(replays: int) -> tuple[dict[str, Any], list[tuple[Line, bool]]]:
+def widths(
+    of_cells: Iterator[tuple[Cell, dict[str, Any] | None]], replays: int
+) -> tuple[dict[str, Any], list[tuple[Line, bool]]]:
     """Of every cell whose labels know enough, what a width takes; printed, and against the target."""
     print(f"\n{'lists for a width':32}{'rho':>6}{'width':>7}{'lists':>7}{'alone':>7}{'share':>7}"
           f"{'with labels':>13}{'new':>6}{'reached':>9}")  # fmt: skip
     cases = {}
-    for cell in cells():
-        if (found := to_width(cell, replays)) is None:
+    for cell, found in of_cells:
+        if found is None:
             continue
         cases[cell.name] = found
         print(
@@ -379,36 +393,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--widths", type=int, default=20, help="replays of lists for a width")
     parser.add_argument("--verdicts", type=int, default=2000)
     parser.add_argument("--picture", type=Path, help="share of tokens against certainty, as PNG")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
     options = parser.parse_args(arguments)
     start = time.perf_counter()
     lines: list[tuple[Line, bool]] = []
+    nq, fid10, fid = (load(name, graded=False) for name in ("nq", "fid10", "fid"))
+    pairs = {
+        "NQ, bm25 and noise60": (nq["bm25"], nq["noise60"]),
+        "FiD, bm25 and noise30": (fid10["bm25"], fid10["noise30"]),
+    }
+    every, pool = list(cells()), ProcessPoolExecutor(options.workers)
+    of_shares = pool.map(partial(replayed, replays=options.replays), every)
+    differences = [first.y - second.y for first, second in pairs.values()]
+    of_verdicts = pool.map(partial(verdicts, replays=options.verdicts), differences)
+    of_widths = pool.map(partial(to_width, replays=options.widths), every)
     print(f"{'sampled lists':32}{'n':>5}{'rho':>6}{'gain':>6}{'theory':>8}"
-          f"{'tokens':>8}{'alone':>7}{'new':>8}{'these':>8}")  # fmt: skip
+          f"{'ends':>6}{'tokens':>8}{'alone':>7}{'new':>8}{'these':>8}")  # fmt: skip
     sampled = {}
-    for cell in cells():
-        found = sampled[cell.name] = replayed(cell, options.replays)
+    for cell, found in zip(every, of_shares, strict=True):
+        sampled[cell.name] = found
         wrong = faults(found, options.replays)
         held = "".join(f"{found[kind] / options.replays:8.1%}" for kind in ("new", "these"))
         print(
-            f"{cell.name:32}{found['n']:5}{found['rho']:6.2f}{found['gain']:6.2f}{found['expected']:8.2f}"
-            f"{found['tokens']:8.0%}{found['alone']:7.0%}{held}{'  MISSED: ' * bool(wrong)}{'; '.join(wrong)}",
+            f"{cell.name:32}{found['n']:5}{found['rho']:6.2f}{found['gain']:6.2f}{found['theory']:8.2f}"
+            f"{found['expected']:6.2f}{found['tokens']:8.0%}{found['alone']:7.0%}{held}{'  MISSED: ' * bool(wrong)}{'; '.join(wrong)}",
             flush=True,
         )
     missed = sum(bool(faults(found, options.replays)) for found in sampled.values())
     lines.append(
         (Line("cells of sampled lists that miss", f"{missed} of {len(sampled)}", "0"), missed == 0)
     )
-    to_widths, of_widths = widths(options.widths)
-    lines += of_widths
-
-    nq, fid10, fid = (load(name, graded=False) for name in ("nq", "fid10", "fid"))
-    pairs = {
-        "NQ, bm25 and noise60": (nq["bm25"], nq["noise60"]),
-        "FiD, bm25 and noise30": (fid10["bm25"], fid10["noise30"]),
-    }
+    to_widths, width_lines = widths(zip(every, of_widths, strict=True), options.widths)
+    lines += width_lines
     until = {}
-    for name, (first, second) in pairs.items():
-        found = until[name] = verdicts(first.y - second.y, options.verdicts)
+    for name, found in zip(pairs, of_verdicts, strict=True):
+        until[name] = found
         worst = max(found["false_null"], found["false_shifted"])
         lines += [
             (Line(f"{name}: false verdicts at any n", f"{worst:.1%}", f"{FALSE:.0%} at most"), worst <= FALSE),
