@@ -68,7 +68,7 @@ def scripted(monkeypatch):
 
 ASKED = {
     "runs": [["one"], ["three"]],
-    "drawn": {"stratum": "all", "design": {"strata": {"all": 30}, "queries": 40}},
+    "drawn": {"probability": 0.5, "design": {"strata": {"all": 30}, "queries": 40}},
 }
 
 
