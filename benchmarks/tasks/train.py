@@ -51,15 +51,15 @@ class Size:
     questions: int
     epochs: int
     rounds: int = 1
-    most: int = 1600
+    most: int = 800
 
 
 SIZES: Mapping[str, Size] = {
-    "claims": Size(1200, 1, rounds=3),
-    "nq": Size(MOST * 4, 4),
-    "dialogue": Size(1200, 2),
+    "claims": Size(1200, 1, rounds=3, most=1600),
+    "nq": Size(MOST * 4, 2),
+    "dialogue": Size(1200, 1),
     "two-hop": Size(2400, 1),
-    "trivia": Size(400, 6),
+    "trivia": Size(400, 2),
 }
 
 
