@@ -10,11 +10,8 @@ from typing import Annotated, Any, get_args
 
 from cyclopts import Group, Parameter, Token
 
-from engine.evaluation.corpora import split_runs, split_tables
 from engine.evaluation.inputs import InputFiles, input_tables
-from engine.evaluation.prepare import refuse_lacking_tables
-from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
-from engine.evaluation.study import Sweep
+from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings, Sweep
 from engine.labels.label_settings import LabelSettings, option_classes
 from engine.labels.registry import ANNOTATORS
 from engine.machine.pool import PoolSettings
@@ -204,6 +201,10 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
 
 def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     """The input files; a file that no annotator needs, or an annotator without its file, is refused."""
+    # Imported here, so that help is quick.
+    from engine.evaluation.corpora import split_runs, split_tables
+    from engine.evaluation.prepare import refuse_lacking_tables
+
     if lacking := next((name for name in ("queries", "run") if not options[name]), None):
         raise InputError(f"`{lacking}` is missing", "give it (--help shows examples)")
     given = {name: options[name] for name in input_tables() if options[name] is not None}

@@ -12,9 +12,9 @@ import polars as pl
 
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import InputFiles
-from engine.evaluation.settings import Settings
+from engine.evaluation.settings import Settings, Sweep
 from engine.evaluation.shards import Held
-from engine.evaluation.study import Sweep, vary
+from engine.evaluation.study import vary
 from engine.labels.annotator import READER
 from engine.machine.device import best_dtype
 from engine.messages.errors import InputError
@@ -35,12 +35,12 @@ from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
 from engine.tables import ARTICLE_ID, QUERY_ID
 from jobs._command import ConfigFile, run_command, with_verbosity
+from jobs._evaluating import evaluate_and_report
 from jobs._progress import event, shown_progress
 from jobs._results import outputs
 from jobs._signals import keeps
 from jobs._steps import step
 from jobs._terminal import say
-from jobs.evaluate import evaluate_and_report
 
 K = 10
 # Ten passages drown a model of this size; of 2 to 5 passages, 3 give its score the most variance.

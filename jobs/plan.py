@@ -12,7 +12,6 @@ from engine.planning.forecast import PlanSettings
 from jobs._command import run_command, with_verbosity
 from jobs._evaluation_options import DRY_RUN, RUNNING, parameters
 from jobs._options import option, options_of, take, with_signature
-from jobs._planning import plan_and_print
 
 _PLAN = Group("Plan", sort_key=-1)
 
@@ -38,6 +37,8 @@ def plan_command() -> Callable[..., None]:
         others are made, as a probe, to predict the rest, and are cached for the evaluation. Nothing else is
         written.
         """
+        from jobs._planning import plan_and_print  # here, so that help is quick
+
         plan_and_print(options, take(PlanSettings, options))
 
     return with_verbosity(with_signature(plan, plan_parameters()), as_json=True)

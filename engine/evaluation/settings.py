@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -12,12 +13,13 @@ from engine.labels.annotator import Annotator, Scale
 from engine.labels.label_settings import LabelSettings, changed_options, option_classes
 from engine.labels.registry import ANNOTATORS
 from engine.machine.remote.api_settings import ApiSettings
-from engine.messages.checked import Checked
+from engine.messages.checked import Checked, Positive
 from engine.messages.errors import InputError
 from engine.messages.wording import meant
 from engine.ranking.measures import OF_ONE_LIST, UTILITY_KIND
 from engine.ranking.ranking_settings import ALL_JUDGMENTS, RankingSettings
 from engine.ranking.scores import Relevant
+from engine.reading.protocol import Augmentation
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
 from engine.statistics.correlation import Bootstrap
 
@@ -342,3 +344,33 @@ def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str])
             f"every measure is undefined on the labels of {annotator} (the first is {reasons[0]})",
             f"add {fitting}",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Checked):
+    """What varies in a study.
+
+    Attributes:
+        readers: LLMs to compare; none for that of the settings.
+        augmentations: ways to give a reader its passages; none for that of the settings.
+        k_sweep: Several cutoffs, as in 5,10,20,50: correlations against k. Lists of each k are read
+            whole.
+
+    Raises:
+        InputError: a value is given twice (a reader's directory in whatever spelling), or a cutoff is
+            below 1.
+    """
+
+    readers: tuple[str, ...] = ()
+    augmentations: tuple[Augmentation, ...] = ()
+    k_sweep: tuple[Positive, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option, values in (
+            ("reader", [os.path.normpath(name) for name in self.readers]),
+            ("augmentation", self.augmentations),
+            ("k_sweep", self.k_sweep),
+        ):
+            if len(set(values)) < len(values):
+                raise InputError(f"`{option}` has a value twice", "give each once")

@@ -5,7 +5,6 @@ Every read that some condition needs is done once; each condition is then assess
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +19,10 @@ from engine.evaluation.context import Context
 from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.read_jobs import Reading
-from engine.evaluation.settings import Settings
+from engine.evaluation.settings import Settings, Sweep
 from engine.evaluation.shards import Held, InputShards
 from engine.labels.annotator import READER as READER_ROLE
 from engine.machine.watch import OnEvent, silent
-from engine.messages.checked import Checked, Positive
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.ranking.measures import Measure
@@ -45,36 +43,6 @@ class Condition:
     reader: str
     augmentation: Augmentation
     k: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sweep(Checked):
-    """What varies in a study.
-
-    Attributes:
-        readers: LLMs to compare; none for that of the settings.
-        augmentations: ways to give a reader its passages; none for that of the settings.
-        k_sweep: Several cutoffs, as in 5,10,20,50: correlations against k. Lists of each k are read
-            whole.
-
-    Raises:
-        InputError: a value is given twice (a reader's directory in whatever spelling), or a cutoff is
-            below 1.
-    """
-
-    readers: tuple[str, ...] = ()
-    augmentations: tuple[Augmentation, ...] = ()
-    k_sweep: tuple[Positive, ...] = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for option, values in (
-            ("reader", [os.path.normpath(name) for name in self.readers]),
-            ("augmentation", self.augmentations),
-            ("k_sweep", self.k_sweep),
-        ):
-            if len(set(values)) < len(values):
-                raise InputError(f"`{option}` has a value twice", "give each once")
 
 
 @dataclass(frozen=True, kw_only=True)

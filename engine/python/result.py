@@ -16,7 +16,8 @@ import polars as pl
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.parts import delivered
-from engine.evaluation.study import Sweep, vary
+from engine.evaluation.settings import Sweep
+from engine.evaluation.study import vary
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.messages.wording import quoted

@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
-from unittest import mock
 
 from engine.messages.errors import InputError
 from engine.messages.extras import command, missing
@@ -82,6 +81,8 @@ def _refuse_download(*_: object) -> Any:
 
 def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
     _require("ir_datasets", place)
+    from unittest import mock  # loads asyncio
+
     import ir_datasets
     from ir_datasets.util import download
 
@@ -125,6 +126,8 @@ def _of_hugging_face(place: str) -> Any:
     """The split of a data set, as ``datasets`` has it."""
     _require("datasets", place)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from unittest import mock
+
     import datasets
     import huggingface_hub
 

@@ -10,20 +10,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.io.locations import Location, locate, open_binary
 
-# What Arrow, and Polars with what Arrow gave it, raise on a damaged file. A panic of Polars is no
+if TYPE_CHECKING:  # else imported where they are used, so that help is quick
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+# What Arrow beside its own exceptions, and Polars with what Arrow gave it, raise on a damaged file. A panic of Polars is no
 # Exception; names of columns that are not UTF-8 are decoded by Python.
 _DAMAGE = (
-    pa.ArrowException,
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,
     OSError,
@@ -43,6 +44,8 @@ class ParquetTable:
     """
 
     def __init__(self, path: Location, file: pq.ParquetFile) -> None:
+        import pyarrow as pa
+
         self._path = path
         self._file = file
         with _refusing_damage(path):
@@ -62,6 +65,8 @@ class ParquetTable:
         Raises:
             InputError: a part of the file is damaged.
         """
+        import pyarrow as pa
+
         wanted = self._wanted(columns)
         with _refusing_damage(self._path):
             batches = self._file.iter_batches(rows, columns=wanted)
@@ -134,6 +139,8 @@ def parse_parquet(content: bytes, path: Location) -> pl.DataFrame:
     Raises:
         InputError: as ``read_parquet``.
     """
+    import pyarrow as pa
+
     with _refusing_damage(path):
         file = _opened(pa.BufferReader(content))
     with file:
@@ -141,11 +148,15 @@ def parse_parquet(content: bytes, path: Location) -> pl.DataFrame:
 
 
 def _opened(source: Any) -> pq.ParquetFile:
+    import pyarrow.parquet as pq
+
     # With pre-buffering, Arrow's default, the whole file stays in memory until its last batch.
     return pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:
+    import pyarrow as pa
+
     table.validate(full=True)
     # Metadata is left out: Polars decodes names and notes in it, and panics where they are not UTF-8.
     plain = pa.schema([pa.field(field.name, field.type) for field in table.schema])
@@ -156,11 +167,13 @@ def _frame(table: pa.Table) -> pl.DataFrame:
 
 @contextlib.contextmanager
 def _refusing_damage(path: Location) -> Iterator[None]:
+    import pyarrow as pa
+
     try:
         yield
     except FileNotFoundError:
         raise InputError("no such file", "give a Parquet file", path=path) from None
-    except _DAMAGE as error:
+    except (pa.ArrowException, *_DAMAGE) as error:
         reason = str(error).split("\n")[0]
         raise InputError(
             f"not a readable Parquet file ({reason})", "check it, or write it again", path=path

@@ -9,7 +9,6 @@ from datetime import date
 from itertools import accumulate, chain
 
 import polars as pl
-import pyarrow as pa
 
 from engine import tables
 from engine.messages.errors import InputError
@@ -191,6 +190,8 @@ def _table(rows: Sequence[QueryRow]) -> pl.DataFrame:
 
 def _lists(lists: Sequence[Sequence[str]]) -> pl.Series:
     """A column of lists of texts, all at once: Polars makes a series of each, and ``pyarrow.array`` imports pandas."""
+    import pyarrow as pa  # takes longer than all of help may
+
     ends = pl.Series(list(accumulate(map(len, lists), initial=0)), dtype=pl.Int64)
     texts = pl.Series(list(chain.from_iterable(lists)), dtype=pl.String)
     flat = texts.to_arrow(compat_level=pl.CompatLevel.oldest())

@@ -12,13 +12,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
-import pyarrow.csv as pa_csv
 
 from engine import tables
 from engine.messages.errors import MASK, InputError, masked
@@ -36,6 +34,9 @@ from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
 from engine.sources.runs.forms import WHAT, is_table, records_of
 from engine.sources.runs.records import GIVEN, LARGEST_SCORE, LINE, read_records
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
+
+if TYPE_CHECKING:  # else imported where it is used, so that help is quick
+    import pyarrow as pa
 
 SCHEMA: tables.Schema = {
     QUERY_ID: pl.String(),
@@ -284,6 +285,8 @@ def _parsed(block: bytes, first_line: int) -> Batch | None:
     if b" \n" in block or b"\n " in block:
         block = block.replace(b" \n", b"\n").replace(b"\n ", b"\n")
     block = block.strip(b" ")
+    import pyarrow as pa
+
     try:
         table = _parse(block)
     except pa.ArrowInvalid:  # another number of columns, or a score that Arrow cannot read
@@ -299,6 +302,9 @@ def _parsed(block: bytes, first_line: int) -> Batch | None:
 
 
 def _parse(block: bytes) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
     texts = {
         QUERY_ID: pa.string(),
         DOC_ID: pa.string(),

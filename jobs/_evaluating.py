@@ -1,0 +1,156 @@
+"""What ``erag evaluate`` does: inputs read or cut, evaluated, written and printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from engine.evaluation.context import Context
+from engine.evaluation.digest import inputs_sha256
+from engine.evaluation.inputs import InputFiles, cut_inputs
+from engine.evaluation.partition import Partition
+from engine.evaluation.passes import check_readers
+from engine.evaluation.settings import Settings
+from engine.evaluation.shards import Held, InputShards
+from engine.evaluation.startup import partition_beside_ray, shard_pairs
+from engine.evaluation.study import Condition, study_shards
+from engine.evaluation.workload import digest_of_shards
+from engine.report.audit import Origin, input_files, name_files
+from engine.report.findings import Findings
+from engine.report.identity import refuse_another
+from engine.report.page.live import live_page
+from engine.report.summary import SHARDS
+from engine.sources.io.folders import Folder, folder_at, require_folder
+from engine.sources.io.locations import Location
+from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
+from jobs._command import command_line
+from jobs._data_sets import Asked, data_sets, refuse_place, report
+from jobs._evaluation_options import MODEL_FIELDS, given_files
+from jobs._progress import event, shown_progress
+from jobs._results import outputs, print_results, write_results
+from jobs._signals import keeps
+from jobs._steps import step
+
+_INPUTS = "inputs"
+_KEPT = "finished LLM calls are cached in {}; run the same command again to go on from there"
+
+
+def evaluate_data_sets(options: Mapping[str, Any]) -> None:
+    """Evaluate what the options of ``erag evaluate`` ask for: one data set, or several in turn.
+
+    Raises:
+        InputError: an option or file is at fault.
+    """
+    refuse_place(options)
+    asked = data_sets(options)
+    for one in asked.values():  # each before the first is read, which may take hours
+        _check(one)
+    found = {}
+    for name, one in asked.items():
+        with sole_writer(one.options["out"]):
+            found[name] = evaluate_and_report(
+                one.files,
+                one.conditions,
+                out=one.options["out"],
+                store=one.store,
+                full=options["full"],
+                overwrite=options["overwrite"],
+                printed=not name,
+            )
+    if options["data"]:
+        report(found, options)
+
+
+def _check(asked: Asked) -> None:
+    """Refuse, before anything is read, what cannot be written or would be written over."""
+    options, out = asked.options, asked.options["out"]
+    for place in (out, asked.store):
+        require_folder(place)
+    models = {name: options[name] for name in MODEL_FIELDS}
+    given = given_files({**options, **asked.files.tables, "run": list(asked.files.run)})
+    refuse_overlap(Inputs(given, models), outputs(out, next(iter(asked.conditions.values()))))
+    if not options["overwrite"]:  # before inputs are read, which may take minutes
+        refuse_another(out, asked.conditions)
+
+
+def evaluate_and_report(
+    files: InputFiles,
+    conditions: Mapping[Condition, Settings],
+    *,
+    out: Location,
+    store: Location,
+    full: bool = False,
+    overwrite: bool = False,
+    printed: bool = True,
+) -> Findings:
+    """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary where it is to be ``printed``.
+
+    Inputs that are too large to be held are cut into shards, in the folder of the results.
+
+    Args:
+        conditions: as ``study.vary`` gives them; several make a study.
+        full: whether to print all tables.
+        overwrite: whether to replace another evaluation under ``out``.
+
+    Raises:
+        InputError: another evaluation is there; otherwise as ``evaluate``.
+    """
+    settings = list(conditions.values())
+    keeps(_kept(settings[0], store))
+    # Before the work: it may take hours, in which files may change.
+    origin = Origin(command_line(), input_files(name_files(files)))
+    folder = None
+    step("reading the inputs")
+    if pairs := shard_pairs(files, settings[0]):
+        folder = folder_at(out) / SHARDS
+        shards: InputShards = _cut(files, settings, folder / _INPUTS, pairs)
+        digests = {"shards": digest_of_shards(shards)}
+    else:
+        held = Held.of_files(files, k=max(condition.k for condition in conditions))
+        inputs, shards = held.inputs, held
+        digests = inputs_sha256(cut_inputs(inputs, settings[0].ranking.k))
+    if not overwrite:
+        refuse_another(out, conditions, digests, runs=len(shards.runs))
+    step("preparing labels and the reader, which may be a model to convert or to load")
+    asked = {**name_files(files), **settings[0].flat()}
+    with (
+        shown_progress(then="scoring, and computing statistics") as shown,
+        live_page(out, asked, Context(store=store, on_progress=shown, on_event=event)) as context,
+    ):
+        done = study_shards(shards, conditions, context, folder)
+    result = done.evaluations[done.main]
+    study = done if len(conditions) > 1 else None
+    step("writing tables and the page")
+    found = write_results(result, name_files(files), out, study, origin)
+    if printed:
+        print_results(found, folder_at(out).shown(), full=full)
+    return found
+
+
+def _cut(files: InputFiles, settings: Sequence[Settings], folder: Folder, pairs: int) -> Partition:
+    """The inputs in shards of so many listed passages, with progress."""
+    with shown_progress("cutting into shards", "rows") as on_rows:
+
+        def on_cut(what: str, done: int) -> None:
+            if what == "runs":
+                on_rows(done, done)
+
+        return partition_beside_ray(
+            files,
+            folder,
+            settings[0].running.pool(),
+            k=max(one.ranking.k for one in settings),
+            pairs_per_shard=pairs,
+            on_progress=on_cut,
+            check=partial(check_readers, settings, event),
+        )
+
+
+def _kept(settings: Settings, store: Location) -> str:
+    """What is kept of an evaluation that is stopped."""
+    kept = _KEPT.format(folder_at(store).shown())
+    lost = [own.name for own in settings.reader.functions if not own.is_kept]
+    return (
+        f"outputs of {', '.join(lost)}, without a version, are lost; other {kept}" if lost else kept
+    )
