@@ -67,7 +67,12 @@ def read_until_decided(
         if parts:
             left = {run for pair in pairs for run in pair}
             stopped |= {run: n for run in runs if run not in left | stopped.keys()}
-        needed = [found.needed(*pair, bootstrap.confidence) for pair in pairs if found]
+        # Of the queries that both runs of a pair have; others may lack scores (``missing``, ``failed_reads``).
+        needed = [
+            (found.needed(*pair, bootstrap.confidence) or 0) * n / found.shared(*pair)
+            for pair in pairs
+            if found
+        ]
         wanted = max(filter(None, needed), default=_MOST * n)
         n = min(len(order), int(min(max(wanted, _LEAST * n), _MOST * n)))
 

@@ -226,7 +226,7 @@ def _own_score(choice: Choice, evaluation: Evaluation) -> tuple[str, bool]:
 def _needed(choice: Choice) -> Iterator[str]:
     """How many queries would separate the best run from those that the data do not separate from it."""
     numbers = [
-        f"{_number(lead.queries_needed, choice.n)} to separate {choice.best} from {lead.over}"
+        f"{_number(lead.queries_needed * choice.n // lead.n, choice.n)} to separate {choice.best} from {lead.over}"
         for lead in choice.leads
         if not lead.significant and lead.queries_needed is not None
     ]

@@ -88,11 +88,16 @@ class RunScores:
         return round(mean, DECIMALS)
 
     def ranked(self, runs: Sequence[str]) -> list[str]:
-        """Runs, the best first: by their means; where they were read on other queries, by how many each one leads."""
+        """Runs, the best first: by their means; where they were read on other queries, by how many each one leads.
+
+        A lead that is decided counts more than all that are not.
+        """
         leads = dict.fromkeys(runs, 0)
         if self.is_partial:
             for run, over in permutations(runs, 2):
-                leads[run] += self.difference(run, over)[0] > 0
+                value, low, high, _ = self.difference(run, over)
+                decided_for = (low > 0) - (high < 0)
+                leads[run] += len(runs) * decided_for + (value > 0) - (value < 0)
         return sorted(runs, key=lambda run: (-leads[run], -self.mean(run)))
 
     def undecided(self) -> list[tuple[str, str]]:
@@ -160,8 +165,7 @@ def comparer(
         if shared.is_empty():
             return None
         if bootstrap.until:
-            every = pl.concat([of_run.select(QUERY_ID) for of_run in by_run.values()]).unique()
-            shared = every.sort(place_of(every[QUERY_ID], bootstrap.seed))
+            shared = _read_as_far(list(by_run.values()), bootstrap.seed)
         columns = [
             shared.join(of_run, on=QUERY_ID, how="left", maintain_order="left")[VALUE].to_numpy()
             for of_run in by_run.values()
@@ -176,6 +180,21 @@ def comparer(
         return RunScores(tuple(by_run), values, most, known[key], codes)
 
     return compare
+
+
+def _read_as_far(runs: Sequence[pl.DataFrame], seed: int) -> pl.DataFrame:
+    """The queries that every run has which was read as far, in the order of reading.
+
+    A run was read as far as its last query. One that lacks a query before (it lists nothing there, or a read failed)
+    leaves that query out for all: leads of pairs on other queries could contradict each other.
+    """
+    every = pl.concat([of_run.select(QUERY_ID) for of_run in runs]).unique()
+    order = every.sort(place_of(every[QUERY_ID], seed)).with_row_index("place")
+    places = [order.join(of_run, on=QUERY_ID, how="semi")["place"] for of_run in runs]
+    ends, counts = [int(str(of.max())) for of in places], pl.concat(places).value_counts()
+    needed = sum((pl.col("place") <= end).cast(pl.UInt32) for end in ends)
+    kept = order.join(counts, on="place", maintain_order="left").filter(pl.col("count") == needed)
+    return kept.select(QUERY_ID)
 
 
 def place_of(query_ids: pl.Series, seed: int) -> pl.Series:

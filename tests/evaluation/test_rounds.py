@@ -1,6 +1,7 @@
 """Queries read until the verdict: what was read decides alone, and no interval stands that a stop would break."""
 
 import random
+import re
 from dataclasses import replace
 from itertools import combinations
 
@@ -189,6 +190,42 @@ def test_the_best_run_is_the_one_that_leads_not_the_one_with_the_easier_queries(
     assert [found.mean(run) for run in "abc"] == [0.5, 0.666666666667, 0.0]
     assert found.ranked("bca") == ["a", "b", "c"]
     assert (found.shared("a", "b"), found.shared("b", "c")) == (30, 90)
+
+
+def test_leads_are_of_the_queries_that_every_run_has_which_was_read_as_far():
+    """Each of three runs leads another on queries of their own; where all have scores, they do not."""
+    order = pl.DataFrame({"query_id": [f"q{n}" for n in range(301)]})
+    ids = order.sort(place_of(order["query_id"], 0))["query_id"].to_list()
+    rows = [(run, ids[300], 0.5) for run in "abc"]
+    for n, query_id in enumerate(ids[:300]):
+        best, other = ("ab", "bc", "ca")[n % 3]
+        rows += [(best, query_id, 1.0), (other, query_id, 0.0)]
+    compare = comparer(Bootstrap(until="verdict"), lambda *_: 1.0, None)
+    schema = ["run", "query_id", "value"]
+    found = compare(pl.DataFrame(rows, schema=schema, orient="row"), None, None)
+    assert found.values.tolist() == [[0.5]] * 3
+    # A run that was stopped lacks what comes later, and nothing else.
+    rows = [
+        (run, q, float(run == "a")) for run in "abc" for q in ids if run != "c" or q in ids[:50]
+    ]
+    rows.remove(("b", ids[20], 0.0))
+    found = compare(pl.DataFrame(rows, schema=schema, orient="row"), None, None)
+    assert [found.shared(*pair) for pair in ("ab", "ac", "bc")] == [300, 49, 49]
+
+
+@pytest.mark.parametrize("share", [2, 4])
+def test_queries_that_a_run_lacks_count_in_the_number_that_is_needed(tmp_path, share):
+    inputs = made(160, 0.6, near=0.5)
+    lacking = (pl.col("run") == "near") & (pl.col("query_id").str.slice(1).cast(int) % share != 0)
+    inputs = replace(inputs, runs=inputs.runs.filter(~lacking & (pl.col("run") != "poor")))
+    result = run(tmp_path, inputs, missing="skip")
+    (lead,) = result.statistics.choice.leads
+    n = result.statistics.choice.n
+    # Up to the last query that the run has, only those count that both have.
+    assert lead.difference >= 0
+    assert 160 // share == lead.n <= n < 160 // share + 10
+    (needed,) = re.findall("plan for about ([0-9,]+) to", summarize_verdict(result)["sentences"][1])
+    assert int(needed.replace(",", "")) == pytest.approx(lead.queries_needed * n / lead.n, rel=0.06)
 
 
 def test_an_interrupted_evaluation_comes_to_the_same_verdict(tmp_path):
