@@ -94,7 +94,9 @@ class Limits:
         self._open: list[Ticket] = []
         self._paused_until = -math.inf
         # Bytes of texts whose tokens a server has counted, and these.
-        self.counted, self._tokens = 0, 0
+        self._counted, self._tokens = 0, 0
+        # Bytes of texts that are not asked any more: they were answered, or given up.
+        self.ended = 0
         # What was found out about models on the server, by whoever asked first.
         self.known: dict[ApiSpec, ApiSpec] = {}
         self.batch = Batch(settings)
@@ -110,7 +112,7 @@ class Limits:
                 del _LIMITS[self.settings]
 
     def _estimate(self, size: int) -> int:
-        ratio = self._tokens / self.counted if self.counted else _TOKENS_OF_BYTE
+        ratio = self._tokens / self._counted if self._counted else _TOKENS_OF_BYTE
         return math.ceil(size * ratio)
 
     def take(self, size: int, output: int) -> Ticket:
@@ -154,9 +156,15 @@ class Limits:
             self._open.remove(ticket)
             ticket.expected = used or Usage()
             self.spent = self.spent.plus(ticket.expected)
-            if used is not None and used.prompt and calibrates:
-                self.counted += ticket.size
+            if used is not None and calibrates:
+                self.ended += ticket.size
+                self._counted += ticket.size if used.prompt else 0
                 self._tokens += used.prompt
+
+    def give_up(self, size: int) -> None:
+        """Say that a prompt of so many bytes, refused or not answered, is not asked any more."""
+        with self._lock:
+            self.ended += size
 
     def pause(self, seconds: float) -> None:
         """Hold all requests for so long, as the server demands."""
@@ -167,7 +175,7 @@ class Limits:
         """Refuse prompts that alone go beyond the bounds of the evaluation, with what is used already.
 
         Args:
-            size: of the prompts that are left, in bytes; without ``rate`` those that a server has counted included, so
+            size: of the prompts that are left, in bytes; without ``rate`` those that have ended (``ended``) included, so
                 that a request that has just been answered counts once.
             rate: tokens of a byte; by default what the server has counted so far.
 
@@ -175,7 +183,7 @@ class Limits:
             StoppedAskingError: they do.
         """
         with self._lock:
-            left = max(0, size - self.counted)
+            left = max(0, size - self.ended)
             prompt = math.ceil(size * rate) if rate is not None else self._estimate(left)
             expected = self.spent.plus(Usage(prompt))
         if bound := self._bound_passed(expected):

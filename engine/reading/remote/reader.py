@@ -71,10 +71,9 @@ class ApiReader:
             return self._of_batch(inputs)
         try:
             answer = self._client.ask(self._api, text, most, on_retry=self._retried)
-        except RefusedError as error:
-            return Done(ReadOutput.failed(str(error)))
-        except UnansweredError as error:
-            return Done(ReadOutput.failed(str(error)), answered=False)
+        except (RefusedError, UnansweredError) as error:
+            self._limits.give_up(self.size(inputs))
+            return Done(ReadOutput.failed(str(error)), answered=isinstance(error, RefusedError))
         return self._done(answer, inputs)
 
     def _of_batch(self, inputs: Sequence[str]) -> Done:

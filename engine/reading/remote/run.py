@@ -160,9 +160,8 @@ class _JobRequests:
         self._open: list[_Handover] = []
         self._asked: dict[Future[tuple[Done, float]], _PendingRead] = {}
         self._job = job
-        self._size = (
-            limits.counted
-        )  # of all prompts, in bytes: those that were answered before, and of these calls
+        # Of all prompts, in bytes: those that ended before, and of these calls.
+        self._size = limits.ended
 
     def prepare(self, pieces: Iterable[_Handover]) -> int:
         """Take on pieces; the bytes of their prompts, and of those that are still to come."""

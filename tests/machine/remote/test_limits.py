@@ -89,6 +89,16 @@ def test_prompts_are_foreseen_by_what_the_server_counted():
     assert made.take(20, 0)
 
 
+def test_prompts_that_are_given_up_are_not_foreseen():
+    made, _ = limits(max_tokens=1000)
+    ask(made, size=100, used=Usage(50, 0))  # half a token a byte
+    made.settle(made.take(500, 0), None)
+    made.give_up(500)
+    made.refuse_beyond(2500)  # 50 used, and 950 to come of 1,900 bytes
+    with pytest.raises(StoppedAskingError, match="about 1,001 tokens of prompts are needed in all"):
+        made.refuse_beyond(2501)
+
+
 def test_a_request_that_only_tries_the_server_foretells_no_others():
     made, _ = limits(max_tokens=1000)
     ticket = made.take(10, 0)

@@ -151,6 +151,33 @@ def test_a_job_whose_prompts_alone_go_beyond_the_bound_is_refused_before_or_soon
         assert 8 <= len(behaviour.prompts) < 12
 
 
+@pytest.mark.parametrize(("how", "count"), [("refused", 7), ("unanswered", 2), ("uncounted", 7)])
+def test_prompts_that_no_server_counted_are_not_foreseen_again(tmp_path, how, count):
+    # Of eight prompts of 4,000 bytes and 2,000 tokens, the last ones take nothing; twenty take 11 each, and 1 of an answer.
+    gone = {f"number {8 - one}" for one in range(1, count + 1)}
+    asked = []
+
+    def hears(body):
+        asked.append(prompt_of(body).endswith(tuple(gone)) and len(prompt_of(body)) > 1000)
+        return "too long" if asked[-1] and how == "refused" else None
+
+    def fault(number):
+        return (lambda to: to._send(200, [])) if asked[-1] and how == "unanswered" else None
+
+    def say(body):
+        return Said("x", prompt_tokens=0 if asked[-1] else len(prompt_of(body)) // 2)
+
+    with serving(Behaviour(say, refuse=hears, fault=fault)) as url:
+        # Two prompts foreseen that take nothing would be too many, and the first guess is 4,060.
+        spec = specify(url, max_tokens=2000 * (8 - count) + 2500, concurrency=1)
+        long = wanted(spec, 8, text="word " * 800 + "number {}")
+        found, _ = get_reads(
+            pl.concat([long, wanted(spec, 20)]), spec, tmp_path, pool=PoolSettings()
+        )
+    answered = 28 if how == "uncounted" else 28 - count
+    assert found["failure"].null_count() == answered
+
+
 def test_one_price_is_not_that_of_two_models(tmp_path):
     with serving(Behaviour(echo)) as url:
         made = ApiSettings(base_url=url, max_cost=1, price_in=1, price_out=1)
