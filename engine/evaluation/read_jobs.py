@@ -182,17 +182,13 @@ def specify_jobs(
     """
     jobs: list[Job] = []
     dtype, pool = settings.reader.dtype, settings.running.pool()
-    for ask in asks:
+    engines = [(ask, _engine_for(ask, settings, executor, on_event)) for ask in asks]
+    if executor is None:
+        _refuse_grounded(engines)  # before a server is asked for anything
+    for ask, engine in engines:
         elsewhere = is_api(ask.model) or settings.reader.own(ask.model)
         if dtype is None and executor is None and not elsewhere:
             dtype = reading_dtype(pool, on_event)
-        engine = _engine_for(ask, settings, executor, on_event)
-        if ask.scores == "grounded" and executor is None and engine in ("vllm", "openai"):
-            where = "runs on vLLM" if engine == "vllm" else "is behind an API"
-            raise InputError(
-                f"the reader {ask.model} {where}, which gives no entropies of its tokens",
-                "leave out the annotators that need them, or use `engine` transformers",
-            )
         spec, prompt = _specify(ask, settings, dtype, engine, asked=executor is None)
         spec = _scoring(spec, ask)
         if executor is None and spec.is_reproducible:
@@ -220,6 +216,19 @@ def _engine_for(
     if executor is None and resolve(ask.model).architecture == "causal":
         return "vllm" if reading_on_vllm(settings.running.pool(), on_event) else "transformers"
     return "transformers"
+
+
+def _refuse_grounded(engines: Iterable[tuple[Ask, Engine]]) -> None:
+    """Refuse readers that are asked for entropies of tokens where what runs them gives none."""
+    for ask, engine in engines:
+        if ask.scores == "grounded" and engine in ("vllm", "openai"):
+            vllm = engine == "vllm"
+            where = "runs on vLLM" if vllm else "is behind an API"
+            other = "`engine` transformers" if vllm else "a reader on this machine"
+            raise InputError(
+                f"the reader {ask.model} {where}, which gives no entropies of its tokens",
+                f"leave out the annotators that need them, or use {other}",
+            )
 
 
 def _specify(
