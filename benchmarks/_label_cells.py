@@ -82,7 +82,7 @@ class Way:
         name, augmentation, dtype = text, "in-prompt", None
         while not is_api(name):
             before, _, last = name.rpartition(":")
-            if not before or last not in ("fid", *get_args(Dtype)):
+            if not before or before.endswith(".py") or last not in ("fid", *get_args(Dtype)):
                 break
             name = before
             augmentation, dtype = ("fid", dtype) if last == "fid" else (augmentation, last)
@@ -231,9 +231,12 @@ def make_cell(
         executor: reads instead of the reader, as in ``evaluate``.
     """
     names, lists = labels_for(inputs, way, wanted), inputs.runs[RUN].n_unique() > 1
+    asked_of = (way.reader, judge if JUDGE in names else None)
+    # A cell means the same reader on every machine, and vLLM gives not all labels; servers and functions take no engine.
+    weights = any(one and not (is_api(one) or is_named(one)) for one in asked_of)
     settings = Settings.of(
         reader=reader_name(way.reader), functions=reader_functions([way.reader, judge]), augmentation=way.augmentation if lists or set(names) & ANSWERED else "in-prompt",
-        dtype=way.dtype, annotators=names, end_to_end=lists,
+        dtype=way.dtype, engine="transformers" if weights else "auto", annotators=names, end_to_end=lists,
         k=k, actors=0, resamples=0, metric="em", **({"judge": judge and reader_name(judge), "judge_labels": "graded"} if JUDGE in names else {}),
     )  # fmt: skip
     found = evaluate(inputs, settings, store=store, executor=executor)

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import scipy.stats
 
-from benchmarks import label_bench
+from benchmarks import _label_cells, label_bench
 from benchmarks._label_cells import (
     CELLS,
     MOST_BYTES,
@@ -22,9 +22,13 @@ from benchmarks._label_cells import (
     read_cell,
 )
 from engine import tables
+from engine.evaluation import read_jobs
+from engine.evaluation.api_readers import refuse_unfit
 from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.read_jobs import asks_of, specify_jobs
 from engine.statistics.correlation import Bootstrap
 from tests.conftest import ScriptedReader, make_run
+from tests.reading.remote.server import Behaviour, Said, serving
 
 COUNT, K = 24, 3
 
@@ -168,6 +172,8 @@ def test_ways_are_named_as_on_the_command_line():
     assert Way.of("/models/llm.gguf:bfloat16") == Way("/models/llm.gguf", "in-prompt", "bfloat16")
     assert Way.of("openai:gpt:fid") == Way("openai:gpt:fid")
     assert Way.of("mine.py:answer:float32") == Way("mine.py:answer", "in-prompt", "float32")
+    assert Way.of("mine.py:fid") == Way("mine.py:fid")
+    assert Way.of("mine.py:float32:fid:bfloat16") == Way("mine.py:float32", "fid", "bfloat16")
     assert Way.of("my-model:latest") == Way("my-model:latest")
 
 
@@ -183,6 +189,21 @@ def test_a_function_in_a_file_makes_a_cell_of_the_labels_that_it_can_give(inputs
     assert not way.lacks & set(own.labels)
     # A chat's prompt has its passages in another order than a text's; single passages have none.
     assert own.table["erag"].equals(cell.table["erag"])
+
+
+@pytest.mark.parametrize(("reader", "engine"), [("bundled:float32", "transformers"), ("openai:m", "openai")])  # fmt: skip
+def test_cells_have_the_same_reader_where_vllm_is(inputs, tmp_path, monkeypatch, reader, engine):
+    def evaluate(inputs, settings, **_):  # as far as readers are loaded
+        refuse_unfit([settings])
+        raise LookupError({job.spec.engine for job in specify_jobs(asks_of(settings), settings)})
+
+    monkeypatch.setattr(read_jobs, "reading_on_vllm", lambda *_: True)
+    monkeypatch.setattr(_label_cells, "evaluate", evaluate)
+    with serving(Behaviour(lambda body: Said("yes"))) as url, pytest.raises(LookupError) as asked:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        way = Way.of(reader)
+        make_cell("made", inputs, way, ("erag", "grogu"), store=tmp_path, k=K)
+    assert asked.value.args == ({engine},)
 
 
 def test_committed_cells_are_small_and_hold_what_their_digests_say():
