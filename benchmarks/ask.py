@@ -87,6 +87,8 @@ CELLS = (
     Cell("all differ, labels right in 40%", 1.0, 0.5, 0.55, 0.4),
     Cell("all differ, labels know nothing", 1.0, 0.5, 0.55, 0.0),
     Cell("all differ, people rarely prefer one", 1.0, 0.1, 0.5, 0.7),
+    Cell("all differ, 97% prefer one, know nothing", 1.0, 1.0, 0.97, 0.0),
+    Cell("all differ, 97% prefer one, right in 70%", 1.0, 1.0, 0.97, 0.7),
     Cell("replay of NQ, bm25 and dense", 0, 0, 0, 0, ("nq", "bm25", "dense")),
     Cell("replay of FiD, bm25 and noise30", 0, 0, 0, 0, ("fid10", "bm25", "noise30")),
 )

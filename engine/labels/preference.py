@@ -29,6 +29,8 @@ from engine.messages.checked import Checked
 from engine.messages.notes import count_note
 from engine.messages.wording import with_interval
 from engine.sources.runs.preferences import preferences_of, read_preferences
+from engine.statistics.arrays import Floats
+from engine.statistics.bounded import lower_bound, weighed
 from engine.statistics.cells import Clusters
 from engine.tables import (
     BEST,
@@ -69,6 +71,9 @@ class Options(Checked):
 # Strength of the prior (L2 on log strengths). Without one a passage that was always chosen, as most
 # are that few people saw, would be infinitely strong.
 PRIOR = 0.1
+# Of judgments that differ from most. Of 20 to 100 judgments, where people differ on 1% to 10% of the queries, t intervals hold in
+# 53% at least, those with 5 in this place in 93%, with 6 in 96%. More would make intervals wider that hold without it.
+FEW = 6
 
 
 def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.DataFrame:
@@ -167,8 +172,9 @@ def preferred(
 
     Each judgment counts by the inverse of its probability (Hájek 1971), and what labels say of the queries that were not
     judged corrects the mean, by a regression (Cassel, Särndal & Wretman 1976; Angelopoulos et al. 2023). The interval is for
-    other queries like these: a t interval with Satterthwaite's degrees of freedom (1946). Few judgments that agree hide what is
-    rare: there is one more, of no preference though a label prefers a run, and with a squared residual of 1/2 (``benchmarks.ask``).
+    other queries like these: a t interval with Satterthwaite's degrees of freedom (1946), with one more judgment, of no preference
+    though a label prefers a run, and with a squared residual of 1/2. Where fewer than ``FEW`` judgments differ from most, a
+    t interval does not see what is rare: on each side the interval reaches as far as ``_hidden`` at least.
 
     Args:
         judged: of each query that was judged the ``value`` in [-1, 1]; how much more than on average of the differing queries
@@ -189,8 +195,24 @@ def preferred(
     between = float(share * slope**2 * spread + value**2 * (1 / share - 1)) / queries
     variance = within + between
     freedom = variance**2 / (within**2 / max(1, n - 1) + between**2 / queries)
-    half = -float(sp.special.stdtrit(freedom, level / 2)) * math.sqrt(variance)
-    return value, max(-1.0, value - half), min(1.0, value + half)
+    t = -float(sp.special.stdtrit(freedom, level / 2))
+    reaches = [t * math.sqrt(variance)] * 2
+    if np.count_nonzero(values != np.median(values)) < FEW:
+        for side, rests in enumerate((values - slope * labels, slope * labels - values)):
+            hidden = math.hypot(share * _hidden(rests, weights, level / 2), t * math.sqrt(between))
+            reaches[side] = max(reaches[side], hidden)
+    return value, max(-1.0, value - reaches[0]), min(1.0, value + reaches[1])
+
+
+def _hidden(rests: Floats, weights: Floats, tail: float) -> float:
+    """How far below their weighted mean that of all queries may be, because judgments of -1 are rare and none was drawn.
+
+    Gaffke's bound (2005; ``bounded``): judgments less what labels say, and one more with the largest weight, which is -1 where
+    labels say what they do on average. Of n judgments that are all 1 it is 2 (1 - tail^(1/n)) below, as the rule of three has it.
+    """
+    sizes = np.append(weights, weights.max()) * len(weights)
+    rows = weighed(np.append(rests, -1.0) * sizes, sizes)
+    return float(weights @ rests) - lower_bound(rows, tail)
 
 
 def _conclude(

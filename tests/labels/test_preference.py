@@ -150,33 +150,49 @@ def of_runs(*judged):
 
 
 def test_a_preference_is_corrected_by_what_labels_say_of_queries_that_were_not_judged():
-    # 80 of 100 queries differ. Weights 1/4, 1/4, 1/4, 1/8, 1/8 of one.
-    judgments = of_runs((1, 1, 0.1), (1, 0.5, 0.1), (0, 0, 0.1), (0, -0.5, 0.2), (-1, -1, 0.2))
+    # 80 of 100 queries differ. Weights 1/16 and 1/32 of one. Ten differ from most, so that a t interval sees them.
+    once = ((1, 1, 0.1), (1, 0.5, 0.1), (0, 0, 0.1), (0, -0.5, 0.2), (-1, -1, 0.2))
+    judgments, n = of_runs(*once * 4), 20
     value, low, high = preference.preferred(judgments, differing=80, queries=100, level=0.05)
-    w, y, x = (
-        np.array([2, 2, 2, 1, 1]) / 8,
-        np.array([1, 1, 0, 0, -1]),
-        judgments["label"].to_numpy(),
-    )
+    w = np.array([2, 2, 2, 1, 1] * 4) / 32
+    y, x = judgments["value"].to_numpy(), judgments["label"].to_numpy()
     # One more judgment, a whole label from the mean and without a preference, and the residual 1/2 squared.
-    rows = [*(np.sqrt(5 * w) * (x - w @ x)), 1], [*(np.sqrt(5 * w) * (y - w @ y)), 0]
+    rows = [*(np.sqrt(n * w) * (x - w @ x)), 1], [*(np.sqrt(n * w) * (y - w @ y)), 0]
     (slope,) = np.linalg.lstsq(np.array(rows[:1]).T, np.array(rows[1]), rcond=None)[0]
     # Labels are 0 on average of the queries that differ.
     assert value == pytest.approx(0.8 * (w @ y - slope * (w @ x)))
-    residuals = 5 * w * (y - w @ y - slope * (x - w @ x))
-    within = 0.8**2 * (residuals @ residuals + 0.5) / 4 / 5
+    residuals = n * w * (y - w @ y - slope * (x - w @ x))
+    within = 0.8**2 * (residuals @ residuals + 0.5) / (n - 1) / n
     between = (0.8 * slope**2 * (w @ (x - w @ x) ** 2) + 0.2 * 0.8 * (value / 0.8) ** 2) / 100
-    freedom = (within + between) ** 2 / (within**2 / 4 + between**2 / 100)
+    freedom = (within + between) ** 2 / (within**2 / (n - 1) + between**2 / 100)
     half = scipy.stats.t.ppf(0.975, freedom) * (within + between) ** 0.5
     assert (low, high) == pytest.approx((max(-1, value - half), value + half))
 
 
-def test_few_judgments_that_agree_hide_what_is_rare():
-    # One more squared residual of 1/2, for n - 1 degrees of freedom, at least one; no more than -1 to 1.
-    for n, half in ((1, 1), (20, scipy.stats.t.ppf(0.975, 19) * (0.5 / 19 / 20) ** 0.5)):
-        judged = of_runs(*[(0, 0, 0.2)] * n)
-        value, low, high = preference.preferred(judged, differing=100, queries=100, level=0.05)
-        assert (value, low, high) == (0, pytest.approx(-half), pytest.approx(half))
+def agreeing(n, others, other, most=1):
+    judged = of_runs(*[(other, 0, 0.2)] * others, *[(most, 0, 0.2)] * (n - others))
+    return preference.preferred(judged, differing=600, queries=600, level=0.05)
+
+
+@pytest.mark.parametrize("n", [20, 50])
+def test_judgments_that_agree_hide_as_much_as_the_rule_of_three_says(n):
+    # With more of the others, n that agree are drawn in less than 2.5% of the cases (Clopper & Pearson).
+    hidden = 1 - 0.025 ** (1 / n)
+    assert agreeing(n, 0, 0) == (1, pytest.approx(1 - 2 * hidden), 1)
+    assert agreeing(n, 0, 0, most=0.0) == (0, pytest.approx(-hidden), pytest.approx(hidden))
+    assert agreeing(1, 0, 0, most=0) == (0, -1, 1)
+
+
+@pytest.mark.parametrize("n", [20, 50, 100])
+@pytest.mark.parametrize("other", [-1, 0])
+def test_intervals_hold_where_nearly_all_prefer_one_run(n, other):
+    # Added up over how many of the n differ from the others: no more than 40% do.
+    bounds = np.array([agreeing(n, others, other)[1:] for others in range(2 * n // 5)])
+    for share in (0.01, 0.02, 0.03, 0.05, 0.1):
+        mean = 1 - share * (1 - other)
+        holds = (bounds[:, 0] <= mean + 1e-12) & (mean <= bounds[:, 1] + 1e-12)
+        odds = scipy.stats.binom.pmf(range(len(bounds)), n, share)
+        assert odds @ holds >= 0.93, share
 
 
 def test_judgments_of_a_query_by_several_are_one_outcome():
