@@ -7,11 +7,13 @@ import numpy as np
 import polars as pl
 import pytest
 import scipy.stats
+from polars.testing import assert_frame_equal
 
 from engine import tables
 from engine.evaluation.settings import Settings
 from engine.labels import preference
 from engine.messages.errors import InputError
+from engine.python.record_forms import records
 from engine.sources.runs.preferences import preferences_of, read_preferences
 
 
@@ -141,6 +143,22 @@ def test_judgments_of_runs_have_a_row_for_each_pair_and_criterion(tmp_path):
     assert labels.select("run", "run_b", "label", "probability").rows() == [
         ("a", "b", 0.75, 0.5), ("a", "c", 0.5, 0.5), ("b", "c", -0.25, 0.5)
     ]  # fmt: skip
+
+
+def test_records_of_different_pages_are_the_same_in_a_frame():
+    """Its structs have all fields of all records: null in those that lack them."""
+    lines = [
+        {"query_id": "1", "shown": ["x", "y"], "best": "x", "runs": [["a"], ["b"]], "drawn": how}
+        for how in (drawn(z=2), drawn({"a": 0.5, "b": -0.5}, a=4, z=3), drawn({"c": 1.0}, z=2))
+    ]
+    frame = pl.DataFrame(lines)
+    assert frame["drawn"][0]["labels"] is None
+    assert frame["drawn"][0]["design"]["strata"] == {"z": 2, "a": None}
+    of_lines, of_frame = (
+        preferences_of("p", enumerate(records(given, "p"), 1)) for given in (lines, frame)
+    )
+    assert of_lines["label"].to_list() == [0, 1, 0]
+    assert_frame_equal(of_frame, of_lines)
 
 
 def of_runs(*judged):

@@ -69,8 +69,11 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
         criteria |= record.get("criteria", {})
         if runs or of_answers:
             how, design = record["drawn"], record["drawn"]["design"]
+            sizes, weighed = sorted(design["strata"].items()), how.get("labels") or {}
+            # A frame names the strata of all its pages, in any order, with null where a page lacks one.
+            design = {**design, "strata": {name: n for name, n in sizes if n is not None}}
             drawn = float(how["probability"]), json.dumps(design)
-            labels = {run: float(how.get("labels", {}).get(run) or 0) for of in runs for run in of}
+            labels = {run: float(weighed.get(run) or 0) for of in runs for run in of}
             is_known = 0 < drawn[0] <= 1 and math.isfinite(sum(labels.values()))
             is_part = 0 < sum(design["strata"].values()) <= design["queries"]
             if not (is_known and is_part and len(runs) == len(known)):
