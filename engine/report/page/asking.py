@@ -137,6 +137,9 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
     else:
         labels = findings.table("labels").rename({DOC_ID: OUTPUT, LABEL: VALUE})
         scores = labels.join(given, on=[QUERY_ID, OUTPUT], maintain_order="left")
+    scores = scores.drop_nulls(VALUE)
+    if scores.is_empty():
+        raise InputError("has no labels of what these runs list", _OF_OTHERS, path=findings.folder)
     best = pl.col(RUN).filter(pl.col(VALUE) == pl.col(VALUE).max()).sort()
     is_disputed = pl.when(pl.col(STRATUM).n_unique() > 1)
     # Of the first label, and of the others together.
@@ -144,8 +147,7 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
     shares = [(of.first() + of.slice(1).mean().fill_null(of.first())) / 2 for of in votes]
     first = pl.col(STRATUM).first().list.join(_ALIKE)
     found = (
-        scores.drop_nulls(VALUE)
-        .group_by(QUERY_ID, ANNOTATOR, maintain_order=True)
+        scores.group_by(QUERY_ID, ANNOTATOR, maintain_order=True)
         .agg(best.alias(STRATUM), pl.len())
         .filter(pl.col("len") == len(names))
         .group_by(QUERY_ID)
@@ -154,8 +156,7 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
             pl.concat_list(shares).alias("labels"),
         )
     )
-    if found.is_empty():
-        raise InputError("has no labels of what these runs list", _OF_OTHERS, path=findings.folder)
+    # Sparse labels, as those of qrels, may cover what all runs show on no query at all.
     voted = queries.join(found, on=QUERY_ID, how="left", maintain_order="left")
     shares = [pl.col("labels").list.get(place) for place in range(len(names))]
     centred = [(share - share.mean()).fill_null(0.0) for share in shares]

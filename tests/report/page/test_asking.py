@@ -9,7 +9,9 @@ import pytest
 import erag_engine
 from engine import tables
 from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
+from engine.python.input_forms import Given, inputs_of
 from engine.report.findings import read_findings
 from engine.report.page.asking import write_ask_page
 from engine.sources.runs.preferences import read_preferences
@@ -194,13 +196,10 @@ def test_bad_input_is_one_line(files, tmp_path, capsys, change, words):
 def test_results_of_other_lists_are_refused(files, tmp_path, capsys):
     lists = [line.split() for line in (files / "dense.trec").read_text().splitlines()]
     turned = [[*row[:3], 1 - int(row[3]), row[3], "dense"] for row in lists]
-    own = [row for row in lists if row[3] == "1"]
-    unlabelled = [[*row[:2], own[place - 1][2], *row[3:]] for place, row in enumerate(own)]
     remedy = "give the runs that were evaluated, or leave --results out"
     for results, name, rows, words in (
         ("answers", "dense", turned, f"answers: has answers from other lists of dense; {remedy}"),
         ("answers", "third", lists, "no query has other answers by bm25 and third"),
-        ("labels", "dense", unlabelled, f"labels: has no labels of what these runs list; {remedy}"),
     ):
         other = tmp_path / f"{name}.trec"
         other.write_text("".join(" ".join(map(str, row[:5])) + f" {name}\n" for row in rows))
@@ -209,6 +208,31 @@ def test_results_of_other_lists_are_refused(files, tmp_path, capsys):
         assert erag("ask", *given, *more, "--out", tmp_path / "t.html") == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert words in line
+
+
+def test_labels_of_one_passage_a_query_are_of_these_runs(tmp_path):
+    """Judgments that never compare the passages of both runs leave queries without labels; of other passages they are refused."""
+    ids = [f"q{i}" for i in range(120)]
+
+    def lists(shift):
+        listed = [(one, ids[place - shift]) for place, one in enumerate(ids)]
+        return {run: {one: {f"{of}-x": 2.0, f"{of}-{run}": 1.0} for one, of in listed} for run in "ab"}  # fmt: skip
+
+    queries = pl.DataFrame({"query_id": ids, "query": ids})
+    corpus = {f"{one}-{name}": "text" for one in ids for name in "xab"}
+    qrels = {one: {f"{one}-{'ab'[place % 2]}": 1} for place, one in enumerate(ids)}
+    options = {"annotators": ("qrels",), "end_to_end": False, "k": 2, "resamples": 0}
+    result = erag_engine.evaluate(queries, corpus, lists(0), qrels=qrels, **options)
+    result.save(tmp_path / "labels")
+    found, settings = read_findings(tmp_path / "labels", None), Settings.of(**options)
+    these, others = (inputs_of(Given(queries, corpus, lists(by)), settings) for by in (0, 1))
+    said = write_ask_page(these, found, tmp_path / "t.html", tasks=9, seed=0)
+    assert said == "120 of 120 queries tell the runs apart; tasks: 9"
+    data = content(tmp_path / "t.html")
+    assert data["design"] == {"strata": {"without labels": 120}, "queries": 120}
+    assert [task["labels"] for task in data["tasks"]] == [{"a": 0, "b": 0}] * 9
+    with pytest.raises(InputError, match="labels: has no labels of what these runs list; give the"):
+        write_ask_page(others, found, tmp_path / "other.html", tasks=9, seed=0)
 
 
 def test_results_in_shards_keep_no_answers(files, tmp_path):
