@@ -12,7 +12,8 @@ whatever machine; LLM calls are cached in the folder of ``--work`` besides, so t
 tasks are made of the bundled articles by rules (``benchmarks.tasks``). Retrievers: BM25, dense vectors of the bundled
 encoder, both fused by reciprocal ranks, and BM25's passages of ranks 21 to 25, the deliberately bad run.
 ``bundled-fid`` writes its answers; the decoder ``bundled`` chooses between the verdicts of a claim (``tasks/claims.txt``);
-``trained-fid`` and ``trained-in-prompt`` are ``bundled-fid`` trained on for each task (``benchmarks.tasks.train``).
+``trained-fid`` and ``trained-in-prompt`` are ``bundled-fid`` trained on for each task (``benchmarks.tasks.train``). Where
+both are there, the paper's Figure 3 follows the table: eRAG's tau with Fusion-in-Decoder less that in-prompt.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
 from engine.report import across_data_sets as across
+from engine.report import layout
+from engine.report.layout import Grid
 from engine.report.page.exports import markdown
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import wikipedia_dump
@@ -44,10 +47,29 @@ from engine.sources.passages.cut import passages
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
+from engine.statistics.cells import read_cells
 from engine.statistics.choice import primary_measures
+from engine.statistics.comparison import compare_cells, correlate_cells
 from engine.statistics.correlation import Bootstrap
+from engine.statistics.intervals import holm
 from engine.statistics.table import analyse
-from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, OUTPUT, QUERY_ID, RANK, RUN, VALUE, K
+from engine.tables import (
+    ANNOTATOR,
+    DATA_SET,
+    DOC_ID,
+    LABEL,
+    MEASURE,
+    METHOD,
+    OUTPUT,
+    QUERY_ID,
+    RANK,
+    RUN,
+    TAU,
+    VALUE,
+    K,
+    difference_of,
+    p_of,
+)
 
 CELLS = Path(__file__).parent / "cells"
 DEPTH, MOST, SEED = 5, 300, 0
@@ -71,13 +93,15 @@ READERS: Mapping[str, Mapping[str, Any]] = {
     "trained-fid": {"augmentation": "fid"},
     "trained-in-prompt": {"augmentation": "in-prompt"},
 }
+# The two ways that the paper's Figure 3 compares.
+WAYS = ("trained-fid", "trained-in-prompt")
 # All passages in one prompt, as long as five inputs of Fusion-in-Decoder.
 IN_PROMPT = Path(__file__).parent / "tasks" / "in-prompt.txt"
 # Where a reader chooses its answer: the small decoder seldom writes a verdict, so that its column would say nothing.
 PROMPTS = {("claims", "bundled"): str(Path(__file__).parent / "tasks" / "claims.txt")}
 # The paper's order: eRAG first. It has no order of the others that holds for all tasks.
 FIRST = "erag"
-BOOTSTRAP = Bootstrap(resamples=2000)
+BOOTSTRAP = Bootstrap(resamples=4000)
 
 
 @dataclass(frozen=True)
@@ -115,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for reader in [] if options.shown_only else options.readers.split(","):
             make_cell(task, reader, options)
     found = across.together(list(cells(options.cells)), BOOTSTRAP)
-    for line in page(found, means(options.cells)):
+    for line in page(found, means(options.cells), by_way(options.cells)):
         print(line)
     figures = [Line(name, value) for name, value in summary(found).items()]
     write_report(options, ("polars", "scipy"), found.content(), figures)
@@ -231,23 +255,13 @@ def cells(folder: Path) -> Iterator[across.Cell]:
     made = [Kept(**json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
     places = {(task, reader): i for i, (task, reader) in enumerate((t, r) for r in READERS for t in TASKS)}  # fmt: skip
     for one in sorted(made, key=lambda one: places[one.task, one.reader]):
-        scores = pl.read_parquet(folder / f"{one.task}-{one.reader}-scores.parquet")
-        is_whole = pl.col(ANNOTATOR) == END_TO_END
-        whole = scores.filter(is_whole).with_columns(
-            pl.lit(one.k, pl.Int64).alias(K), pl.lit("").alias(OUTPUT)
-        )
+        ranked, whole = kept_scores(folder, one.task, one.reader)
         undefined = pl.DataFrame(one.undefined, schema=tables.UNDEFINED, orient="row")
-        ranked = scores.filter(~is_whole)
         primary = primary_measures(ranked.select(ANNOTATOR, MEASURE).iter_rows())
         # Run by run: runs are not compared here, which would take most of the time.
         found = [
-            analyse(
-                ranked.filter(run=run),
-                whole.filter(run=run).select(list(tables.DOWNSTREAM)),
-                BOOTSTRAP,
-                undefined=undefined,
-            )
-            for run in scores[RUN].unique(maintain_order=True)
+            analyse(ranked.filter(run=run), whole.filter(run=run), BOOTSTRAP, undefined=undefined)
+            for run in ranked[RUN].unique(maintain_order=True)
         ]
         correlations, comparisons = (
             pl.concat(getattr(each, name) for each in found)
@@ -257,6 +271,49 @@ def cells(folder: Path) -> Iterator[across.Cell]:
         yield across.Cell(
             one.task, one.reader, one.augmentation, task, n, primary, correlations, comparisons
         )
+
+
+def kept_scores(folder: Path, task: str, reader: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The query scores of a kept cell, and its end-to-end scores (``tables.DOWNSTREAM``, without outputs)."""
+    scores = pl.read_parquet(folder / f"{task}-{reader}-scores.parquet")
+    is_whole = pl.col(ANNOTATOR) == END_TO_END
+    whole = scores.filter(is_whole).with_columns(
+        pl.lit(DEPTH, pl.Int64).alias(K), pl.lit("").alias(OUTPUT)
+    )
+    return scores.filter(~is_whole), whole.select(list(tables.DOWNSTREAM))
+
+
+def by_way(folder: Path) -> Grid:
+    """Figure 3: eRAG's tau by readers trained with Fusion-in-Decoder, less that in-prompt, where both cells are kept.
+
+    Both taus are over the same questions; Holm's correction is over the rows.
+    """
+    made: list[dict[str, Any]] = []
+    for task in TASKS:
+        if not all((folder / f"{task}-{reader}.json").exists() for reader in WAYS):
+            continue
+        # Readers stand where runs are compared.
+        sides = [
+            [frame.with_columns(pl.col(RUN).alias(DATA_SET), pl.lit(reader).alias(RUN)) for frame in kept_scores(folder, task, reader)]
+            for reader in WAYS
+        ]  # fmt: skip
+        ranked, whole = (pl.concat(frames) for frames in zip(*sides, strict=True))
+        names = ranked.select(ANNOTATOR, MEASURE).iter_rows()
+        ranked = ranked.filter(annotator=FIRST, measure=primary_measures(names)[FIRST])
+        for run in ranked[DATA_SET].unique(maintain_order=True):
+            both = list(read_cells(*(frame.filter(data_set=run).drop(DATA_SET) for frame in (ranked, whole))))  # fmt: skip
+            correlated = correlate_cells(both, BOOTSTRAP)
+            (row,) = compare_cells(both, correlated, BOOTSTRAP).iter_rows(named=True)
+            made.append(row | {"task": task, RUN: run})
+    p_values = holm([row[p_of(TAU)] for row in made])
+    rows = [
+        [row["task"], row[RUN], row[MEASURE], layout.interval(row, TAU, difference_of(TAU), plus="+"), layout.p_value(p)]
+        for row, p in zip(made, p_values, strict=True)
+    ]  # fmt: skip
+    head = ["task", "run", "measure", "difference", f"p (Holm, {len(rows)} rows)"]
+    caption = layout.methods_line(row[METHOD] for row in made)
+    title = f"{layout.KENDALL} of {FIRST} by {WAYS[0]}, less that by {WAYS[1]}:"
+    return Grid("by way", caption, head, rows, 3, title)
 
 
 def summary(found: across.Together) -> dict[str, str]:
@@ -279,13 +336,13 @@ def means(folder: Path) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def page(found: across.Together, ends: pl.DataFrame) -> Iterator[str]:
+def page(found: across.Together, ends: pl.DataFrame, ways: Grid) -> Iterator[str]:
     """The table as Markdown, and what explains it."""
     yield across.answer(found).headline
     yield ""
     yield from ("| " + " | ".join(map(str, row)) + " |" for row in [ends.columns, *ends.iter_rows()])  # fmt: skip
     yield ""
-    for one in (across.grid(found, primary=True), *across.all_grids(found)):
+    for one in (across.grid(found, primary=True), *across.all_grids(found), ways):
         yield f"{one.title}\n\n{markdown(one)}"
     yield from (f"- {line}" for line in (*across.answer(found).reasons, *across.notes(found)))
     yield ""

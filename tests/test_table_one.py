@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from benchmarks import table_one
-from benchmarks.tasks import make, train
+from benchmarks.tasks import make, sentences, train
 from benchmarks.tasks.retrieve import late
 from benchmarks.tasks.sentences import facts, is_alone
 from engine import tables
@@ -68,6 +68,16 @@ def test_claims_are_balanced_and_a_refuted_one_differs_from_its_sentence_by_a_va
     assert len({one.sentences for one in made}) == 20
     chosen = read_template(table_one.PROMPTS["claims", "bundled"], "claims").choices
     assert {choice.strip() for choice in chosen} == set(by_label)
+
+
+def test_names_that_link_two_articles_come_in_an_order_that_no_process_changes():
+    # All names are in one sentence of each article, in no alphabetic order.
+    text = "The mayor received {}, then {}, then {}, then {} and then {} in the town.".format(
+        *PEOPLE
+    )
+    every = [sentences._fact(title, text) for title in ("Aruba", "Angola")]
+    links = make._links(every, dict.fromkeys(PEOPLE, 2) | {"The": 0})
+    assert list(links) == sorted(PEOPLE[:5])
 
 
 def test_two_hop_questions_hide_one_name_in_sentences_of_two_articles(articles):
@@ -168,4 +178,13 @@ def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
     assert json.loads((tmp_path / "nq-bundled-fid.json").read_text())["queries"] == 12
     with pytest.raises(InputError, match="train it: .* --tasks nq --ways fid"):
         table_one.make_cell("nq", "trained-fid", options)
-    assert "erag agrees best" in "\n".join(table_one.page(found, table_one.means(tmp_path)))
+    # Read in two ways: in-prompt the labels agree with the score in fewer questions.
+    table_one.keep("nq", "trained-fid", done, tmp_path)
+    done.downstream = whole.with_columns(pl.Series("value", [float(i % 3 == 0) for i in range(12)]))
+    table_one.keep("nq", "trained-in-prompt", done, tmp_path)
+    ways = table_one.by_way(tmp_path)
+    # Every second and every third of 12 questions: 2 of 6 and 2 of the other 6, a tau of 0.
+    assert [row[:3] + [row[3].split()[0]] for row in ways.rows] == [["nq", "bm25", "P@5", "+1.00"]]
+    text = "\n".join(table_one.page(found, table_one.means(tmp_path), ways))
+    assert "erag agrees best" in text
+    assert "less that by trained-in-prompt" in text

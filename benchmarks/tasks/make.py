@@ -161,7 +161,7 @@ def _links(every: Sequence[Fact], known: Mapping[str, int]) -> dict[str, list[Fa
     """The sentences of each name that sentences of several articles have once, as a whole name."""
     links: dict[str, list[Fact]] = {}
     for fact in every:
-        for name in {*fact.values("name")} - _WEAK:
+        for name in sorted({*fact.values("name")} - _WEAK):  # sets differ from process to process
             if known[name] > 1 and len(name) > 3 and _holds_once(fact.text, name):
                 links.setdefault(name, []).append(fact)
     return {name: some for name, some in links.items() if len({one.title for one in some}) > 1}
