@@ -8,11 +8,12 @@ import polars as pl
 import pytest
 
 from benchmarks import table_one
-from benchmarks.tasks import make, sentences, train
+from benchmarks.tasks import cutoffs, make, sentences, train
 from benchmarks.tasks.retrieve import late
 from benchmarks.tasks.sentences import facts, is_alone
 from engine import tables
 from engine.evaluation.settings import Settings
+from engine.evaluation.study import Condition
 from engine.messages.errors import InputError
 from engine.reading.prompting.template import read_template
 from engine.report import across_data_sets as across
@@ -188,3 +189,41 @@ def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
     text = "\n".join(table_one.page(found, table_one.means(tmp_path), ways))
     assert "erag agrees best" in text
     assert "less that by trained-in-prompt" in text
+
+
+def test_a_cell_of_cutoffs_gives_the_figure_and_is_not_read_again(tmp_path, capsys):
+    ids = [f"q{i:02}" for i in range(40)]
+    runs = make_run([(q, f"{q}-{rank}", rank) for q in ids for rank in range(1, 51)])
+    # Every second question is answered by the first passage, every fourth by the second.
+    truths = [(q, f"{q}-{rank}", float(i % (2 * rank) == 0 and rank < 3)) for i, q in enumerate(ids) for rank in range(1, 51)]  # fmt: skip
+    labels = pl.DataFrame(truths, schema=["query_id", "doc_id", "label"], orient="row")
+    evaluations = {}
+    for k in sorted(cutoffs.CUTOFFS, reverse=True):
+        scores = pl.DataFrame({"run": "bm25", "annotator": "erag", "measure": f"P@{k}", "query_id": ids, "value": [float(i % 2 == 0) for i in range(40)]})  # fmt: skip
+        # Up to five passages the reader is right where eRAG says so, and beyond wherever four divide.
+        whole = [float(i % (2 if k <= 5 else 4) == 0) for i in range(40)]
+        evaluations[Condition("r", "fid", k)] = SimpleNamespace(
+            settings=Settings.of(reader="bundled-fid", augmentation="fid", k=k),
+            readings={"reader": SimpleNamespace(spec=SimpleNamespace(fingerprint="f"))},
+            queries=40,
+            undefined=tables.empty(tables.UNDEFINED),
+            labels=labels.with_columns(pl.lit("erag").alias("annotator")),
+            inputs=SimpleNamespace(runs=runs),
+            downstream=scores.select("run", "query_id").with_columns(pl.Series("value", whole)),
+            query_scores=scores,
+        )
+    done = SimpleNamespace(evaluations=evaluations, main=next(iter(evaluations)))
+    cutoffs.keep("two-hop", "bm25", done, tmp_path)
+    kept = pl.read_parquet(tmp_path / "two-hop-bm25-labels.parquet")
+    assert kept.filter(query_id="q04")["erag"].to_list() == [1, 1] + [0] * 48
+    cutoffs.main(["--cells", str(tmp_path), "--work", str(tmp_path), "--tasks", "two-hop", "--questions", "40"])  # fmt: skip
+    printed = capsys.readouterr().out
+    assert "two-hop-bm25: kept from before" in printed
+    means, erag = ([cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if line.startswith("| two-hop"))  # fmt: skip
+    assert means == ["two-hop", "bm25", "40", "(mean score)", "em"] + 3 * ["0.500"] + 3 * ["0.250"]
+    assert erag[:5] == ["two-hop", "bm25", "40", "erag", "P@k"]
+    # Of 20 questions that eRAG says are answered 10 are, of the others none: a tau of 0.58.
+    assert [cell[:4] for cell in erag[5:]] == 3 * ["1.00"] + 3 * ["0.58"]
+    assert all("[" in cell for cell in erag[5:])
+    with pytest.raises(InputError, match="train it: .* --tasks two-hop --ways fid"):
+        cutoffs.main(["--cells", str(tmp_path), "--work", str(tmp_path), "--tasks", "two-hop", "--questions", "41"])  # fmt: skip

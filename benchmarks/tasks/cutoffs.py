@@ -1,0 +1,175 @@
+"""Figure 1 of the eRAG paper on the tasks of Table 1: how well each label agrees with the end-to-end score, by k.
+
+    python -m benchmarks.tasks.cutoffs [--data DIR] [--tasks nq,trivia,two-hop] [--runs bm25] [--questions 300]
+        [--work DIR] [--cells DIR] [--shown-only]
+
+The reader of a task is ``trained-fid`` (``benchmarks.tasks.train``), which learned from lists of five. It reads each of
+the 50 passages of a list alone, and the first 1, 3, 5, 10, 20 and 50 together.
+
+A cell is a task with a run. Its labels, the scores at every k and how it was made are kept in ``benchmarks/cells/cutoffs``
+(``--cells``); the table is made of these alone, and ``--shown-only`` reads nothing. A cell that is there with as many
+questions is not read again, and LLM calls are cached in the folder of ``--work``, so that an interrupted cell goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from benchmarks.table_one import BOOTSTRAP, CELLS, END_TO_END, MOST, Kept, inputs_of, settings_of
+from benchmarks.tasks.retrieve import retrieve
+from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.settings import Sweep
+from engine.evaluation.study import Study, study, vary
+from engine.report import layout
+from engine.report.layout import Grid
+from engine.report.page.exports import markdown
+from engine.sources.passages.read import read_corpus
+from engine.sources.queries.read import read_queries
+from engine.sources.runs.read import write_run
+from engine.statistics.cells import read_cells
+from engine.statistics.comparison import correlate_cells
+from engine.tables import (
+    ANNOTATOR,
+    DOC_ID,
+    LABEL,
+    MEASURE,
+    METHOD,
+    QUERY_ID,
+    RANK,
+    RUN,
+    TAU,
+    VALUE,
+    K,
+)
+
+CUTOFFS = (1, 3, 5, 10, 20, 50)
+TASKS = ("nq", "trivia", "two-hop")
+_DEEPEST = CUTOFFS[-1]
+_READER, _WAY = "trained-fid", "fid"
+_MEASURES = f"nDCG@{_DEEPEST} P@{_DEEPEST} Success@{_DEEPEST}"
+_SCORED = [K, ANNOTATOR, MEASURE, QUERY_ID, VALUE]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="folder of nq: queries.jsonl and corpus.jsonl")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--runs", default="bm25", help="of bm25, dense, rrf and late")
+    parser.add_argument("--questions", type=int, default=MOST, help=f"of each task, at most {MOST}")
+    parser.add_argument("--work", type=Path, default=Path("build/table-one"))
+    parser.add_argument("--cells", type=Path, default=CELLS / "cutoffs", help="folder of the cells")
+    parser.add_argument("--shown-only", action="store_true", help="read nothing")
+    options = parser.parse_args(arguments)
+    for run in [] if options.shown_only else options.runs.split(","):
+        for task in options.tasks.split(","):
+            make_cell(task, run, options)
+    print(markdown(drawn(options.cells)))
+
+
+def make_cell(task: str, run: str, options: argparse.Namespace) -> None:
+    """Evaluate a task at every cutoff, and keep what was found, unless that is there with as many questions.
+
+    Args:
+        options: ``questions``, ``cells``, ``work`` and ``data``, as in the command.
+    """
+    name = f"{task}-{run}"
+    there = options.cells / f"{name}.json"
+    if there.exists() and json.loads(there.read_text())["queries"] >= options.questions:
+        print(f"{name}: kept from before")
+        return
+    settings = settings_of(task, _READER, options.work).but(k=_DEEPEST, measures=_MEASURES)
+    inputs = read_inputs(
+        InputFiles(
+            **lists_of(task, run, options.work, options.data),
+            limit=options.questions,
+            need_answers=settings.needs_answers(),
+            need_provenance=settings.needs_provenance(),
+        ),
+        k=_DEEPEST,
+    )
+    conditions = vary(settings, Sweep(k_sweep=CUTOFFS))
+    done = study(inputs, conditions, store=options.work / "store")
+    keep(task, run, done, options.cells)
+    print(f"{name}: {len(inputs.queries)} questions, {done.seconds:.0f} s", flush=True)
+
+
+def lists_of(task: str, run: str, work: Path, data: Path | None) -> dict[str, Any]:
+    """The files of a task with one run, whose lists are as long as the largest cutoff."""
+    files = inputs_of(task, work, data)
+    path = files["corpus"].parent / f"{task}-{run}-{_DEEPEST}.parquet"
+    if not path.exists():
+        corpus, queries = read_corpus(files["corpus"]), read_queries(files["queries"])
+        listed = retrieve(corpus, queries, k=_DEEPEST, indexes=path.parent)
+        write_run(listed.filter(pl.col(RUN) == run), path)
+    return {**files, RUN: (path,)}
+
+
+def keep(task: str, run: str, done: Study, folder: Path) -> None:
+    """Write the labels of a cell by rank, its scores at every cutoff, and how it was made."""
+    main = done.evaluations[done.main]
+    reader = main.settings.reader
+    undefined = [list(row) for row in main.undefined.iter_rows()]
+    fingerprint = main.readings["reader"].spec.fingerprint
+    made = Kept(
+        task,
+        _READER,
+        reader.augmentation,
+        reader.metric_name,
+        _DEEPEST,
+        main.queries,
+        undefined,
+        fingerprint,
+    )
+    wide = main.labels.pivot(ANNOTATOR, index=[QUERY_ID, DOC_ID], values=LABEL)
+    listed = main.inputs.runs.select(QUERY_ID, RANK, DOC_ID)
+    labels = listed.join(wide, on=[QUERY_ID, DOC_ID], how="left").sort(QUERY_ID, RANK).drop(DOC_ID)
+    whole = [pl.lit(END_TO_END).alias(ANNOTATOR), pl.lit(reader.metric_name).alias(MEASURE)]
+    scores = [
+        frame.with_columns(pl.lit(condition.k, pl.Int64).alias(K)).select(_SCORED)
+        for condition, one in sorted(done.evaluations.items(), key=lambda item: item[0].k)
+        for frame in (one.downstream.with_columns(whole), one.query_scores)
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, table in (("labels", labels), ("scores", pl.concat(scores))):
+        path = folder / f"{task}-{run}-{part}.parquet"
+        table.write_parquet(path, compression="zstd", compression_level=19)
+    (folder / f"{task}-{run}.json").write_text(json.dumps(asdict(made), indent=1) + "\n")
+
+
+def drawn(folder: Path) -> Grid:
+    """The figure as a table: the mean end-to-end score and Kendall's tau by task, run, annotator and measure, at every k."""
+    rows: dict[tuple[str, ...], dict[int, str]] = {}
+    methods: list[str] = []
+    for path in sorted(folder.glob("*.json")):
+        one = Kept(**json.loads(path.read_text()))
+        of_cell = (one.task, path.stem.removeprefix(f"{one.task}-"), str(one.queries))
+        kept = pl.read_parquet(path.with_name(f"{path.stem}-scores.parquet"))
+        for k in CUTOFFS:
+            scores = kept.filter(pl.col(K) == k).with_columns(pl.lit(of_cell[1]).alias(RUN))
+            is_whole = pl.col(ANNOTATOR) == END_TO_END
+            whole, ranked = scores.filter(is_whole), scores.filter(~is_whole)
+            of_whole = (*of_cell, "(mean score)", one.metric)
+            rows.setdefault(of_whole, {})[k] = f"{whole.select(pl.col(VALUE).mean()).item():.3f}"
+            cells = list(read_cells(ranked, whole))
+            for cell, found in zip(cells, correlate_cells(cells, BOOTSTRAP), strict=True):
+                measure = cell.measure.replace(f"@{k}", "@k")
+                row = asdict(found.correlation)
+                methods.append(row[METHOD])
+                of_row = (*of_cell, cell.annotator, measure)
+                rows.setdefault(of_row, {})[k] = layout.interval(row, TAU)
+    head = ["task", RUN, "n", ANNOTATOR, MEASURE, *(f"k = {k}" for k in CUTOFFS)]
+    filled = [[*names, *(by_k.get(k, "") for k in CUTOFFS)] for names, by_k in rows.items()]
+    return Grid("by cutoff", layout.methods_line(methods), head, filled, 5)
+
+
+if __name__ == "__main__":
+    main()
