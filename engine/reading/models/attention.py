@@ -15,7 +15,7 @@ too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -126,11 +126,12 @@ class Packing:
 
         Shapes: query (heads, tokens, width), key and value (groups, tokens, width), sinks (heads,), the score of
         a further key without a value; the result is (tokens, heads, width). Heads that share a group's keys are
-        further query rows of it.
+        further query rows of it. A second row that no span has is the first again.
         """
         keys, values = self.cache.keys[layer], self.cache.values[layer]
-        keys.index_copy_(1, self._places, key)
-        values.index_copy_(1, self._places, value)
+        own_rows = len(self._places)
+        keys.index_copy_(1, self._places, key[:, :own_rows])
+        values.index_copy_(1, self._places, value[:, :own_rows])
         heads, tokens, width = query.shape
         groups = keys.shape[0]
         out = query.new_empty((tokens, heads, width))
@@ -165,6 +166,7 @@ class Packing:
                     weights = torch.softmax(scores, -1)[..., : stem + looked]
                     answer = torch.matmul(weights, nearby)
                 out[at : at + rows] = answer.reshape(heads, rows, width).transpose(0, 1)
+        out[own_rows:] = out[0]
         return out
 
     @cached_property
@@ -206,17 +208,14 @@ def pack(ids: Sequence[int], spans: Sequence[Span], cache: Cache, *, writing: bo
     Args:
         writing: whether each span is the one new token of a read under way.
     """
-    asked, ids, spans = len(spans), list(ids), list(spans)
-    if len(ids) == 1:
-        # Products with a single row take another way through the library, and round otherwise.
-        ids *= 2
-        spans.append(replace(spans[0], at=1))
+    # Products with a single row take another way through the library, and round otherwise. Attention takes it once.
+    double = 2 if len(ids) == 1 else 1
     last = [s.at + s.tokens - 1 for s in spans]
     return Pass(
-        torch.tensor(ids),
-        torch.cat([torch.arange(s.have, s.have + s.tokens) for s in spans]),
+        torch.tensor([*ids] * double),
+        torch.cat([torch.arange(s.have, s.have + s.tokens) for s in spans]).repeat(double),
         torch.tensor(last if len(last) > 1 else last * 2),
-        asked,
+        len(spans),
         Packing(cache, spans, writing),
     )
 

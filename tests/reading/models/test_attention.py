@@ -63,6 +63,7 @@ class Sequences:
         ([5, 1, 9], [0, 0, 4], False),
         ([7, 3, 4], [6, 2, 3], False),
         ([7, 3, 4], [6, 2, 3], True),  # one token each
+        ([7], [6], True),
         ([20, 600], [19, 0], False),  # more queries than attend at once
     ],
 )
@@ -80,9 +81,10 @@ def test_each_sequence_sees_itself_and_what_it_has(lengths, have, writing):
     assert of_pass.last.tolist()[: len(spans)] == [s.at + s.tokens - 1 for s in spans]
     positions = [position for _, first, last in parts for position in range(first, last)]
     assert of_pass.positions.tolist()[:at] == positions
-    if at > 1:  # a single token is made two
-        expected = torch.cat([made.whole(i)[first:] for i, first, _ in parts])
-        torch.testing.assert_close(made.attend(of_pass.packing, parts), expected)
+    if at == 1:  # a single token is made two, which attention takes for one
+        parts *= 2
+    expected = torch.cat([made.whole(i)[first:] for i, first, _ in parts])
+    torch.testing.assert_close(made.attend(of_pass.packing, parts), expected)
 
 
 def test_attention_that_is_not_plain_is_refused():
