@@ -194,14 +194,13 @@ def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
 def test_a_cell_of_cutoffs_gives_the_figure_and_is_not_read_again(tmp_path, capsys):
     ids = [f"q{i:02}" for i in range(40)]
     runs = make_run([(q, f"{q}-{rank}", rank) for q in ids for rank in range(1, 51)])
-    # Every second question is answered by the first passage, every fourth by the second.
-    truths = [(q, f"{q}-{rank}", float(i % (2 * rank) == 0 and rank < 3)) for i, q in enumerate(ids) for rank in range(1, 51)]  # fmt: skip
-    labels = pl.DataFrame(truths, schema=["query_id", "doc_id", "label"], orient="row")
+    # The first passage answers every second question, the third one every fourth.
+    answered = [(q, f"{q}-{rank}", float(i % (rank + 1) == 0 and rank in (1, 3))) for i, q in enumerate(ids) for rank in range(1, 51)]  # fmt: skip
+    labels = pl.DataFrame(answered, schema=["query_id", "doc_id", "label"], orient="row")
     evaluations = {}
     for k in sorted(cutoffs.CUTOFFS, reverse=True):
-        scores = pl.DataFrame({"run": "bm25", "annotator": "erag", "measure": f"P@{k}", "query_id": ids, "value": [float(i % 2 == 0) for i in range(40)]})  # fmt: skip
-        # Up to five passages the reader is right where eRAG says so, and beyond wherever four divide.
-        whole = [float(i % (2 if k <= 5 else 4) == 0) for i in range(40)]
+        # With up to five passages the reader is right where the first one answers, beyond where the third does.
+        right = [float(i % (2 if k <= 5 else 4) == 0) for i in range(40)]
         evaluations[Condition("r", "fid", k)] = SimpleNamespace(
             settings=Settings.of(reader="bundled-fid", augmentation="fid", k=k),
             readings={"reader": SimpleNamespace(spec=SimpleNamespace(fingerprint="f"))},
@@ -209,21 +208,30 @@ def test_a_cell_of_cutoffs_gives_the_figure_and_is_not_read_again(tmp_path, caps
             undefined=tables.empty(tables.UNDEFINED),
             labels=labels.with_columns(pl.lit("erag").alias("annotator")),
             inputs=SimpleNamespace(runs=runs),
-            downstream=scores.select("run", "query_id").with_columns(pl.Series("value", whole)),
-            query_scores=scores,
+            downstream=pl.DataFrame({"query_id": ids, "value": right, "k": k}),
         )
     done = SimpleNamespace(evaluations=evaluations, main=next(iter(evaluations)))
     cutoffs.keep("two-hop", "bm25", done, tmp_path)
-    kept = pl.read_parquet(tmp_path / "two-hop-bm25-labels.parquet")
-    assert kept.filter(query_id="q04")["erag"].to_list() == [1, 1] + [0] * 48
-    cutoffs.main(["--cells", str(tmp_path), "--work", str(tmp_path), "--tasks", "two-hop", "--questions", "40"])  # fmt: skip
+    options = ["--cells", str(tmp_path), "--work", str(tmp_path), "--tasks", "two-hop"]
+    cutoffs.main([*options, "--questions", "40"])
     printed = capsys.readouterr().out
     assert "two-hop-bm25: kept from before" in printed
-    means, erag = ([cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if line.startswith("| two-hop"))  # fmt: skip
-    assert means == ["two-hop", "bm25", "40", "(mean score)", "em"] + 3 * ["0.500"] + 3 * ["0.250"]
-    assert erag[:5] == ["two-hop", "bm25", "40", "erag", "P@k"]
-    # Of 20 questions that eRAG says are answered 10 are, of the others none: a tau of 0.58.
-    assert [cell[:4] for cell in erag[5:]] == 3 * ["1.00"] + 3 * ["0.58"]
-    assert all("[" in cell for cell in erag[5:])
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if line.startswith("| two-hop")]  # fmt: skip
+    assert all(row[:3] == ["two-hop", "bm25", "40"] for row in rows)
+    figures = {tuple(row[3:5]): row[5:] for row in rows}
+    assert figures["(mean score)", "em"] == 3 * ["0.500"] + 3 * ["0.250"]
+    # Success is the first label. Where it is 1, 10 of 20 questions are right beyond five passages, else none: a tau of 0.58.
+    success = figures["erag", "Success@k"]
+    assert [cell[:4] for cell in success] == 3 * ["1.00"] + 3 * ["0.58"]
+    # From the third passage on P is 0 for 20, 1 / k for 10 and 2 / k for 10: 400 / sqrt(400 * 500), then 300 / sqrt(300 * 500).
+    assert [cell[:4] for cell in figures["erag", "P@k"]] == [
+        "1.00",
+        "0.89",
+        "0.89",
+        "0.77",
+        "0.77",
+        "0.77",
+    ]
+    assert all("[" in cell for cell in success)
     with pytest.raises(InputError, match="train it: .* --tasks two-hop --ways fid"):
-        cutoffs.main(["--cells", str(tmp_path), "--work", str(tmp_path), "--tasks", "two-hop", "--questions", "41"])  # fmt: skip
+        cutoffs.main([*options, "--questions", "41"])

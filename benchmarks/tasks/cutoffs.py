@@ -6,7 +6,7 @@
 The reader of a task is ``trained-fid`` (``benchmarks.tasks.train``), which learned from lists of five. It reads each of
 the 50 passages of a list alone, and the first 1, 3, 5, 10, 20 and 50 together.
 
-A cell is a task with a run. Its labels, the scores at every k and how it was made are kept in ``benchmarks/cells/cutoffs``
+A cell is a task with a run. Its labels, the end-to-end scores at every k and how it was made are kept in ``benchmarks/cells/cutoffs``
 (``--cells``); the table is made of these alone, and ``--shown-only`` reads nothing. A cell that is there with as many
 questions is not read again, and LLM calls are cached in the folder of ``--work``, so that an interrupted cell goes on.
 """
@@ -22,11 +22,13 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks.table_one import BOOTSTRAP, CELLS, END_TO_END, MOST, Kept, inputs_of, settings_of
+from benchmarks.table_one import BOOTSTRAP, CELLS, MOST, Kept, inputs_of, settings_of
 from benchmarks.tasks.retrieve import retrieve
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Sweep
 from engine.evaluation.study import Study, study, vary
+from engine.ranking.measures import parse_measures
+from engine.ranking.scores import score_runs
 from engine.report import layout
 from engine.report.layout import Grid
 from engine.report.page.exports import markdown
@@ -53,8 +55,7 @@ CUTOFFS = (1, 3, 5, 10, 20, 50)
 TASKS = ("nq", "trivia", "two-hop")
 _DEEPEST = CUTOFFS[-1]
 _READER, _WAY = "trained-fid", "fid"
-_MEASURES = f"nDCG@{_DEEPEST} P@{_DEEPEST} Success@{_DEEPEST}"
-_SCORED = [K, ANNOTATOR, MEASURE, QUERY_ID, VALUE]
+_MEASURES = ("nDCG", "P", "Success")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -86,7 +87,7 @@ def make_cell(task: str, run: str, options: argparse.Namespace) -> None:
     if there.exists() and json.loads(there.read_text())["queries"] >= options.questions:
         print(f"{name}: kept from before")
         return
-    settings = settings_of(task, _READER, options.work).but(k=_DEEPEST, measures=_MEASURES)
+    settings = settings_of(task, _READER, options.work).but(k=_DEEPEST)
     inputs = read_inputs(
         InputFiles(
             **lists_of(task, run, options.work, options.data),
@@ -114,11 +115,9 @@ def lists_of(task: str, run: str, work: Path, data: Path | None) -> dict[str, An
 
 
 def keep(task: str, run: str, done: Study, folder: Path) -> None:
-    """Write the labels of a cell by rank, its scores at every cutoff, and how it was made."""
+    """Write the labels of a cell by rank, the end-to-end score at every cutoff, and how it was made."""
     main = done.evaluations[done.main]
-    reader = main.settings.reader
-    undefined = [list(row) for row in main.undefined.iter_rows()]
-    fingerprint = main.readings["reader"].spec.fingerprint
+    reader, spec = main.settings.reader, main.readings["reader"].spec
     made = Kept(
         task,
         _READER,
@@ -126,20 +125,17 @@ def keep(task: str, run: str, done: Study, folder: Path) -> None:
         reader.metric_name,
         _DEEPEST,
         main.queries,
-        undefined,
-        fingerprint,
+        [list(row) for row in main.undefined.iter_rows()],
+        spec.fingerprint,
     )
     wide = main.labels.pivot(ANNOTATOR, index=[QUERY_ID, DOC_ID], values=LABEL)
     listed = main.inputs.runs.select(QUERY_ID, RANK, DOC_ID)
     labels = listed.join(wide, on=[QUERY_ID, DOC_ID], how="left").sort(QUERY_ID, RANK).drop(DOC_ID)
-    whole = [pl.lit(END_TO_END).alias(ANNOTATOR), pl.lit(reader.metric_name).alias(MEASURE)]
-    scores = [
-        frame.with_columns(pl.lit(condition.k, pl.Int64).alias(K)).select(_SCORED)
-        for condition, one in sorted(done.evaluations.items(), key=lambda item: item[0].k)
-        for frame in (one.downstream.with_columns(whole), one.query_scores)
-    ]
+    whole = pl.concat(
+        one.downstream.select(K, QUERY_ID, VALUE) for one in done.evaluations.values()
+    )
     folder.mkdir(parents=True, exist_ok=True)
-    for part, table in (("labels", labels), ("scores", pl.concat(scores))):
+    for part, table in (("labels", labels), ("scores", whole.sort(K, QUERY_ID))):
         path = folder / f"{task}-{run}-{part}.parquet"
         table.write_parquet(path, compression="zstd", compression_level=19)
     (folder / f"{task}-{run}.json").write_text(json.dumps(asdict(made), indent=1) + "\n")
@@ -151,24 +147,38 @@ def drawn(folder: Path) -> Grid:
     methods: list[str] = []
     for path in sorted(folder.glob("*.json")):
         one = Kept(**json.loads(path.read_text()))
-        of_cell = (one.task, path.stem.removeprefix(f"{one.task}-"), str(one.queries))
-        kept = pl.read_parquet(path.with_name(f"{path.stem}-scores.parquet"))
+        run = path.stem.removeprefix(f"{one.task}-")
+        of_cell = (one.task, run, str(one.queries))
         for k in CUTOFFS:
-            scores = kept.filter(pl.col(K) == k).with_columns(pl.lit(of_cell[1]).alias(RUN))
-            is_whole = pl.col(ANNOTATOR) == END_TO_END
-            whole, ranked = scores.filter(is_whole), scores.filter(~is_whole)
-            of_whole = (*of_cell, "(mean score)", one.metric)
-            rows.setdefault(of_whole, {})[k] = f"{whole.select(pl.col(VALUE).mean()).item():.3f}"
+            whole, ranked = kept_scores(path, run, k)
+            mean = whole.select(pl.col(VALUE).mean()).item()
+            rows.setdefault((*of_cell, "(mean score)", one.metric), {})[k] = f"{mean:.3f}"
             cells = list(read_cells(ranked, whole))
             for cell, found in zip(cells, correlate_cells(cells, BOOTSTRAP), strict=True):
-                measure = cell.measure.replace(f"@{k}", "@k")
-                row = asdict(found.correlation)
+                row, measure = asdict(found.correlation), cell.measure.replace(f"@{k}", "@k")
                 methods.append(row[METHOD])
                 of_row = (*of_cell, cell.annotator, measure)
                 rows.setdefault(of_row, {})[k] = layout.interval(row, TAU)
     head = ["task", RUN, "n", ANNOTATOR, MEASURE, *(f"k = {k}" for k in CUTOFFS)]
-    filled = [[*names, *(by_k.get(k, "") for k in CUTOFFS)] for names, by_k in rows.items()]
+    filled = [[*names, *(by_k[k] for k in CUTOFFS)] for names, by_k in rows.items()]
     return Grid("by cutoff", layout.methods_line(methods), head, filled, 5)
+
+
+def kept_scores(path: Path, run: str, k: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Of a kept cell the end-to-end scores of the first ``k`` passages, and the scores of their labels by query."""
+    whole = pl.read_parquet(path.with_name(f"{path.stem}-scores.parquet")).filter(pl.col(K) == k)
+    labels = pl.read_parquet(path.with_name(f"{path.stem}-labels.parquet"))
+    listed = labels.filter(pl.col(RANK) <= k).with_columns(
+        pl.col(RANK).cast(pl.String).alias(DOC_ID), pl.lit(run).alias(RUN)
+    )
+    known = [name for name in labels.columns if name not in (QUERY_ID, RANK)]
+    long = listed.unpivot(
+        known, index=[QUERY_ID, DOC_ID], variable_name=ANNOTATOR, value_name=LABEL
+    )
+    measures = parse_measures(" ".join(f"{name}@{k}" for name in _MEASURES))
+    ids = whole[QUERY_ID].to_list()
+    ranked = score_runs(listed, long.drop_nulls(), ids, measures, relevant="list")
+    return whole.with_columns(pl.lit(run).alias(RUN)), ranked
 
 
 if __name__ == "__main__":
