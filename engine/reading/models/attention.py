@@ -9,7 +9,7 @@ only (``machine.device.bf16_rows_are_steady``). There it holds to the bit: matri
 however many there are, from two on, and attention written out as two products around a softmax gives the
 same rows however queries are cut, up to some 900 tokens (both measured on oneDNN with AVX512-BF16, as is
 that the flash kernel of ``scaled_dot_product_attention`` does not). There it is faster than that kernel,
-too.
+too, where keys are copied before they are turned: the product itself copies turned ones slowly.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Packing:
                         scale=scale,
                     )
                 else:
-                    scores = torch.matmul(folded * scale, near.transpose(1, 2))
+                    scores = torch.matmul(folded * scale, near.contiguous().transpose(1, 2))
                     scores[..., span.kept : stem] = float("-inf")
                     own = scores.view(groups, -1, rows, stem + looked)[..., stem + seen - rows :]
                     own += self._hidden(rows, looked - seen, scores)
