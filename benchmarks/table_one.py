@@ -10,9 +10,10 @@ whatever machine; LLM calls are cached in the folder of ``--work`` besides, so t
 
 ``nq`` are questions of people, the first of ``queries.jsonl`` in ``--data``, over its ``corpus.jsonl``; the other four
 tasks are made of the bundled articles by rules (``benchmarks.tasks``). Retrievers: BM25, dense vectors of the bundled
-encoder, both fused by reciprocal ranks, and BM25's passages of ranks 21 to 25, the deliberately bad run.
-``bundled-fid`` writes its answers; the decoder ``bundled`` chooses between the verdicts of a claim (``tasks/claims.txt``);
-``trained-fid`` and ``trained-in-prompt`` are ``bundled-fid`` trained on for each task (``benchmarks.tasks.train``). Where
+encoder, both fused by reciprocal ranks, and a deliberately bad run: BM25's passages of ranks 21 to 25, of ``nq`` those of
+ranks 2 to 6, since its corpus has one passage of most answers, and readers answered 0 or 1 question from later ranks.
+``bundled-fid`` writes its answers, but never a verdict, so that it has no claims; the decoder ``bundled`` chooses between the
+verdicts of a claim (``tasks/claims.txt``); ``trained-fid`` and ``trained-in-prompt`` are ``bundled-fid`` trained on for each task (``benchmarks.tasks.train``). Where
 both are there, the paper's Figure 3 follows the table: eRAG's tau with Fusion-in-Decoder less that in-prompt.
 """
 
@@ -29,7 +30,7 @@ import polars as pl
 
 from benchmarks._harness import Line, make_parser, write_report
 from benchmarks.tasks.make import MAKERS
-from benchmarks.tasks.retrieve import retrieve
+from benchmarks.tasks.retrieve import LATE, retrieve
 from engine import tables
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.evaluate import evaluate
@@ -74,6 +75,8 @@ from engine.tables import (
 CELLS = Path(__file__).parent / "cells"
 DEPTH, MOST, SEED = 5, 300, 0
 RUNS = ("bm25", "dense", "rrf", "late")
+# Where the bad run of a task begins, if not late: the corpus of nq has one passage of most answers.
+LATE_OF = {"nq": 2}
 # In the place of the annotator, in the table of scores.
 END_TO_END = "end to end"
 _SHORT = Settings.of(
@@ -99,6 +102,8 @@ WAYS = ("trained-fid", "trained-in-prompt")
 IN_PROMPT = Path(__file__).parent / "tasks" / "in-prompt.txt"
 # Where a reader chooses its answer: the small decoder seldom writes a verdict, so that its column would say nothing.
 PROMPTS = {("claims", "bundled"): str(Path(__file__).parent / "tasks" / "claims.txt")}
+# No columns: what a reader never writes is never right. Trained for claims, it writes verdicts.
+WITHOUT = frozenset([("claims", "bundled-fid")])
 # The paper's order: eRAG first. It has no order of the others that holds for all tasks.
 FIRST = "erag"
 BOOTSTRAP = Bootstrap(resamples=4000)
@@ -137,7 +142,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     for task in options.tasks.split(","):
         for reader in [] if options.shown_only else options.readers.split(","):
-            make_cell(task, reader, options)
+            if (task, reader) in WITHOUT:
+                print(f"{task}-{reader}: left out, since this reader never writes a verdict")
+            else:
+                make_cell(task, reader, options)
     found = across.together(list(cells(options.cells)), BOOTSTRAP)
     for line in page(found, means(options.cells), by_way(options.cells)):
         print(line)
@@ -176,7 +184,10 @@ def inputs_of(task: str, work: Path, data: Path | None) -> dict[str, Any]:
     """The files of a task: questions, passages and runs, made where they are not there."""
     folder = work / ("nq" if task == "nq" else "made")
     corpus, queries = folder / "corpus.parquet", folder / f"{task}.jsonl"
-    runs = tuple(folder / f"{task}-{name}.parquet" for name in RUNS)
+    begin = LATE_OF.get(task, LATE)
+    # Named by where it begins: a folder may have a bad run of other ranks.
+    names = [f"late-{begin}" if name == "late" and begin != LATE else name for name in RUNS]
+    runs = tuple(folder / f"{task}-{name}.parquet" for name in names)
     files = {"queries": queries, "corpus": corpus, "run": runs}
     if all(path.exists() for path in (corpus, queries, *runs)):
         return files
@@ -193,7 +204,7 @@ def inputs_of(task: str, work: Path, data: Path | None) -> dict[str, Any]:
         found = passages(articles)
     queries.write_text("\n".join([*lines, ""]), encoding="utf-8")
     write_parquet(found, corpus)
-    listed = retrieve(found, read_queries(queries), k=DEPTH, indexes=folder)
+    listed = retrieve(found, read_queries(queries), k=DEPTH, indexes=folder, begin=begin)
     for name, path in zip(RUNS, runs, strict=True):
         write_run(listed.filter(pl.col(RUN) == name), path)
     return files

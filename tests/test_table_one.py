@@ -104,11 +104,12 @@ def test_sentences_that_lean_on_others_are_left_out():
     assert len(facts([Article("1", "Alabama", text)], alone=False)) == 2
 
 
-def test_the_bad_run_has_the_late_ranks_of_another():
+@pytest.mark.parametrize("begin", [2, 21])
+def test_the_bad_run_has_the_late_ranks_of_another(begin):
     run = make_run([(q, f"d{rank}", rank) for q in ("q1", "q2") for rank in range(1, 31)])
-    found = late(run, k=2)
+    found = late(run, k=2, begin=begin)
     assert found.select("query_id", "doc_id", "rank", "run").rows() == [
-        (q, doc_id, rank, "late") for q in ("q1", "q2") for rank, doc_id in ((1, "d21"), (2, "d22"))
+        (q, f"d{begin + i}", 1 + i, "late") for q in ("q1", "q2") for i in (0, 1)
     ]
 
 

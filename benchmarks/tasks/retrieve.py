@@ -12,18 +12,21 @@ from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.fusion import reciprocal_rank
 from engine.tables import RANK, RUN
 
-# Passages of each list that are fused; and where the bad run begins: late, so that few answers are found.
+# Passages of each list that are fused; and the rank of BM25's list at which the bad run begins.
 _FUSED = 100
 LATE = 21
 
 
-def retrieve(corpus: pl.DataFrame, queries: pl.DataFrame, *, k: int, indexes: Path) -> pl.DataFrame:
+def retrieve(
+    corpus: pl.DataFrame, queries: pl.DataFrame, *, k: int, indexes: Path, begin: int = LATE
+) -> pl.DataFrame:
     """The runs ``bm25``, ``dense`` (the bundled encoder), ``rrf`` (both fused) and ``late``, in one table.
 
     Args:
         corpus, queries: the passages, and what is asked.
         k: passages per query.
         indexes: the folder of the corpus' indexes; those that are there are used.
+        begin: the rank of BM25 at which ``late`` begins.
     """
     if not (indexes / "bm25").exists():
         bm25.build_index(corpus, indexes / "bm25")
@@ -33,11 +36,11 @@ def retrieve(corpus: pl.DataFrame, queries: pl.DataFrame, *, k: int, indexes: Pa
     second = dense.search(indexes / "dense", queries, dense.SearchOptions(k=_FUSED))
     fused = reciprocal_rank(pl.concat([first, second]), k=k)
     best = [run.filter(pl.col(RANK) <= k) for run in (first, second, fused)]
-    return pl.concat([*best, late(first, k=k)])
+    return pl.concat([*best, late(first, k=k, begin=begin)])
 
 
-def late(run: pl.DataFrame, *, k: int) -> pl.DataFrame:
-    """A run of the passages that another one ranks from ``LATE`` on, for each query."""
-    rank = pl.col(RANK) - LATE + 1
+def late(run: pl.DataFrame, *, k: int, begin: int) -> pl.DataFrame:
+    """A run of the passages that another one ranks from ``begin`` on, for each query."""
+    rank = pl.col(RANK) - begin + 1
     kept = run.with_columns(rank, pl.lit("late").alias(RUN)).filter(pl.col(RANK).is_between(1, k))
     return kept.select(list(tables.RUNS))
