@@ -210,7 +210,8 @@ def test_an_interruption_loses_nothing_that_came(behaviour, monkeypatch):
         monkeypatch.setattr(Embedder, "_keep", keep)
         before = len(behaviour.texts)
         vectors(url)
-    assert behaviour.texts[before:] == TEXTS[128:-1]
+    # Requests that are under way at once arrive in any order.
+    assert sorted(behaviour.texts[before:]) == sorted(TEXTS[128:-1])
 
 
 def test_a_file_of_vectors_that_cannot_be_used_is_named(behaviour, cache):
