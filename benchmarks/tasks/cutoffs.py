@@ -23,8 +23,8 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks.table_one import BOOTSTRAP, CELLS, MOST, Kept, inputs_of, settings_of
-from benchmarks.tasks.retrieve import retrieve
+from benchmarks.table_one import BOOTSTRAP, CELLS, LATE_OF, MOST, Kept, inputs_of, settings_of
+from benchmarks.tasks.retrieve import LATE, retrieve
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Sweep
 from engine.evaluation.study import Study, study, vary
@@ -110,7 +110,8 @@ def lists_of(task: str, run: str, work: Path, data: Path | None) -> dict[str, An
     path = files["corpus"].parent / f"{task}-{run}-{_DEEPEST}.parquet"
     if not path.exists():
         corpus, queries = read_corpus(files["corpus"]), read_queries(files["queries"])
-        listed = retrieve(corpus, queries, k=_DEEPEST, indexes=path.parent)
+        begin = LATE_OF.get(task, LATE)
+        listed = retrieve(corpus, queries, k=_DEEPEST, indexes=path.parent, begin=begin)
         write_run(listed.filter(pl.col(RUN) == run), path)
     return {**files, RUN: (path,)}
 
