@@ -97,6 +97,8 @@ class ReaderSpec:
             it is never cut. (In the first group.)
         begun: whether nothing but the tokenizer's begin token stands before the passages. (In the first
             group.)
+        fused_attention: whether prompts of a decoder-only model go through the flash kernel in the engine's own loops on a CPU.
+            (In the first group.)
         chosen: why ``engine`` runs the model, where two could; None where nothing was to be chosen.
         memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
@@ -128,6 +130,7 @@ class ReaderSpec:
     code: str = ""
     shared_prefix: str = ""
     begun: bool = False
+    fused_attention: bool = False
     chosen: Chosen | None = None
     memory: int = 0
     threads: int = 0
@@ -195,6 +198,8 @@ class ReaderSpec:
         ]
         if self.begun:  # earlier reads lost the token where a prompt was cut
             decisive.append({"begun": True})
+        if self.fused_attention and self.engine == "transformers" and not self.executor:
+            decisive.append({"fused_attention": True})
         if self.thought != THINK or self.room:
             decisive.append({"thought": [*self.thought, self.room]})
         if self.scores:

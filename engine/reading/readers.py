@@ -77,10 +77,13 @@ def specify(
         and template.body.fields[0] == PASSAGES
         and chat.is_begun(model.path, name, trusted=bool(code))
     )
+    dtype = dtype or device.best_dtype()
+    on_gpu = device.machine_has_gpu() if gpu is None else gpu
+    own_loops = engine == "transformers" and model.architecture == "causal" and not on_gpu
     spec = ReaderSpec(
         weights=model.digest,
         architecture=model.architecture,
-        dtype=dtype or device.best_dtype(),
+        dtype=dtype,
         max_new_tokens=made.max_new_tokens,
         stop=made.stop,
         max_input_tokens=template.max_input_tokens or (FID_INPUT_TOKENS if made.fused else 0),
@@ -97,11 +100,13 @@ def specify(
         code=code,
         shared_prefix=prefix,
         begun=begun,
+        # By the machine that starts the evaluation: keys must not depend on which nodes are up.
+        fused_attention=own_loops and dtype == "bfloat16" and device.has_amx(),
         memory=memory,
         engine=engine,
     )
     if memory:
-        _refuse_too_little(spec, gpu=device.machine_has_gpu() if gpu is None else gpu)
+        _refuse_too_little(spec, gpu=on_gpu)
     return spec, made
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,30 @@ def test_settings_that_decide_the_outputs_are_in_the_reads_key(tiny_t5, tmp_path
     fronts += ["choices: ['a', 'b']\n", "choices: ['b', 'a']\n"]
     prints = {specify(tiny_t5, tmp_path, f"---\n{f}{body}")[0].fingerprint for f in fronts}
     assert len(prints) == len(fronts)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gpu", "fused"),
+    [
+        ("bfloat16", False, True),
+        ("float32", False, False),  # exact, whatever the kernel
+        ("bfloat16", True, False),
+    ],
+)
+def test_with_amx_prompts_go_through_the_flash_kernel_under_keys_of_their_own(
+    dtype, gpu, fused, monkeypatch
+):
+    given = {"augmentation": "in-prompt", "task": "short-answer", "dtype": dtype, "gpu": gpu}
+    monkeypatch.setattr(readers.device, "has_amx", lambda: False)
+    without, _ = readers.specify("bundled", **given)
+    monkeypatch.setattr(readers.device, "has_amx", lambda: True)
+    spec, _ = readers.specify("bundled", **given)
+    assert spec.fused_attention is fused
+    assert (spec.fingerprint != without.fingerprint) is fused
+    # Neither vLLM nor an executor reads otherwise for it.
+    assert replace(spec, engine="vllm").fingerprint == replace(without, engine="vllm").fingerprint
+    named = replace(spec, executor="mine"), replace(without, executor="mine")
+    assert named[0].fingerprint == named[1].fingerprint
 
 
 def test_encoder_decoder_readers_read_listed_passages_of_any_template(tiny_t5, tmp_path):

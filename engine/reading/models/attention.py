@@ -10,6 +10,9 @@ however many there are, from two on, and attention written out as two products a
 same rows however queries are cut, up to some 900 tokens (both measured on oneDNN with AVX512-BF16, as is
 that the flash kernel of ``scaled_dot_product_attention`` does not). There it is faster than that kernel,
 too, where keys are copied before they are turned: the product itself copies turned ones slowly.
+
+Where that kernel is the faster one, prompts go through it: in fp32, behind many tokens, and in bf16 with AMX
+(``protocol.ReaderSpec.fused_attention``), where outputs depend on the cut in any case.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ _KEYS = 32
 # Query rows that attend at once: bounds the scores held, and leaves out keys that come later. Fewer or more
 # make reads slower.
 _ROWS = 64
+# Tokens before a span from which on the flash kernel is the faster one in fp32: scores no longer fit the caches.
+_FAR = 1024
 
 # What some models add to attention, and is not done here. Gemma 2's soft cap of scores is left out, as transformers
 # leaves it out by default (``sdpa``).
@@ -111,6 +116,8 @@ class Packing:
     spans: Sequence[Span]
     # One new token per sequence, for which the flash kernel is the faster one.
     writing: bool = False
+    # Whether prompts go through the flash kernel, however long they are.
+    fused: bool = False
     _hiding: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
     def attend(
@@ -136,6 +143,12 @@ class Packing:
         groups = keys.shape[0]
         out = query.new_empty((tokens, heads, width))
         for span in self.spans:
+            if sinks is None and self._is_fused(span, query):
+                own = slice(span.at, span.at + span.tokens)
+                known = slice(span.offset, span.offset + span.have)
+                new = query[:, own], key[:, own], value[:, own]
+                out[own] = _flash(*new, keys[:, known], values[:, known], scale).transpose(0, 1)
+                continue
             for first in range(0, span.tokens, _ROWS):
                 rows = min(_ROWS, span.tokens - first)
                 at, seen = span.at + first, span.have - span.kept + first + rows
@@ -169,6 +182,10 @@ class Packing:
         out[own_rows:] = out[0]
         return out
 
+    def _is_fused(self, span: Span, query: torch.Tensor) -> bool:
+        far = query.dtype == torch.float32 and span.have >= _FAR
+        return (self.fused or far) and not (self.writing or span.kept)
+
     @cached_property
     def _places(self) -> torch.Tensor:
         """Where in the cache each packed token's keys and values go: (tokens,)."""
@@ -184,6 +201,33 @@ class Packing:
             hidden = like.new_full((rows, rows + beyond), float("-inf"))
             self._hiding[rows, beyond] = hidden.triu(1)
         return self._hiding[rows, beyond]
+
+
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Causal attention of new tokens to each other, and to all before them, by torch's flash kernel.
+
+    Shapes: query (heads, tokens, width), key and value (groups, tokens, width), keys and values of the tokens before
+    (groups, have, width); the result is that of query. The kernel hides later tokens of a square only, so that it is called
+    for each part, and both are weighed by the sums of their exponentials, as in FlashAttention (Dao et al. 2022, section 3.1).
+    """
+    heads, groups = query.shape[0], key.shape[0]
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    new = (states.repeat_interleave(heads // groups, 0).unsqueeze(0) for states in (key, value))
+    near, near_logs = flash(query.unsqueeze(0), *new, 0.0, True, scale=scale)
+    if not keys.shape[1]:
+        return near[0]
+    folded = query.reshape(1, groups, -1, query.shape[-1])
+    far, far_logs = flash(folded, keys.unsqueeze(0), values.unsqueeze(0), scale=scale)
+    share = torch.sigmoid(near_logs.reshape(query.shape[:2]) - far_logs.reshape(query.shape[:2]))
+    mixed = torch.lerp(far.reshape(query.shape).float(), near[0].float(), share.unsqueeze(-1))
+    return mixed.to(query.dtype)
 
 
 class Pass(NamedTuple):
@@ -202,11 +246,19 @@ class Pass(NamedTuple):
     packing: Packing
 
 
-def pack(ids: Sequence[int], spans: Sequence[Span], cache: Cache, *, writing: bool = False) -> Pass:
+def pack(
+    ids: Sequence[int],
+    spans: Sequence[Span],
+    cache: Cache,
+    *,
+    writing: bool = False,
+    fused: bool = False,
+) -> Pass:
     """A pass of these tokens, after which the logits of each span's last are wanted.
 
     Args:
         writing: whether each span is the one new token of a read under way.
+        fused: whether prompts go through the flash kernel, however long they are.
     """
     # Products with a single row take another way through the library, and round otherwise. Attention takes it once.
     double = 2 if len(ids) == 1 else 1
@@ -216,7 +268,7 @@ def pack(ids: Sequence[int], spans: Sequence[Span], cache: Cache, *, writing: bo
         torch.cat([torch.arange(s.have, s.have + s.tokens) for s in spans]).repeat(double),
         torch.tensor(last if len(last) > 1 else last * 2),
         len(spans),
-        Packing(cache, spans, writing),
+        Packing(cache, spans, writing, fused),
     )
 
 

@@ -72,10 +72,13 @@ class CausalReader(PromptReader):
         of = (model, writer, self.stats)
         padded = PaddedModel(*of, shares=shares)
         self._model: PackedModel | PaddedModel = padded
+        fused = spec.fused_attention
         if packs and window:
-            self._model = WindowedModel(*of, window=window, padded=padded, head=self._head)
+            self._model = WindowedModel(
+                *of, window=window, padded=padded, head=self._head, fused=fused
+            )
         elif packs:
-            self._model = PackedModel(*of, head=self._head)
+            self._model = PackedModel(*of, head=self._head, fused=fused)
         most = min(filter(None, (positions, packs and window)), default=None)
         if measured := device.token_cost(self._device, self._model.probe, most=most):
             self._model.learn(*measured)

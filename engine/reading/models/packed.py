@@ -34,6 +34,7 @@ class PackedModel:
         writer: continues the answers.
         stats: counts the tokens.
         head: tokens that most prompts begin with; their keys and values are kept.
+        fused: whether prompts go through the flash kernel, however long they are.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class PackedModel:
         stats: ReaderStats,
         *,
         head: Sequence[int] = (),
+        fused: bool = False,
     ) -> None:
         config = model.config
         self._model = model
@@ -53,6 +55,7 @@ class PackedModel:
         groups: int = getattr(config, "num_key_value_heads", 0) or heads
         width: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         self._shape = {"layers": layers, "groups": groups, "width": width, "dtype": model.dtype}
+        self._fused = fused
         self._head = list(head)
         self._head_cache: Cache | None = None
         self._chunk = _LEAST_CHUNK
@@ -159,7 +162,7 @@ class PackedModel:
                 kept, stem = len(asked[i].tokens) - 1, offsets[places[prompts[i]]]
                 spans.append(Span(len(ids), last - first, begins[i], kept + first, stem, kept))
                 ids += texts[i][first:last]
-            of = pack(ids, spans, cache)
+            of = self._pack(ids, spans, cache)
             logits = self._forward(of._replace(last=torch.arange(len(of.ids)), asked=len(ids)))
             given = [(i, token) for i, *at in pieces for token in asked[i].target[slice(*at)]]
             tokens, entropies = [token for _, token in given], self._writer.entropies
@@ -203,7 +206,7 @@ class PackedModel:
                 for i, first, last in pieces:
                     spans.append(Span(len(ids), last - first, offsets[i], first))
                     ids += sequences[parts[i].sample][first:last]
-                logits = self._forward(pack(ids, spans, cache))
+                logits = self._forward(self._pack(ids, spans, cache))
                 self._stats.prompt_tokens += len(ids)
                 self._stats.padded_tokens += len(ids)
                 ended = [
@@ -221,11 +224,14 @@ class PackedModel:
         if self._head_cache is None:
             cache = Cache.empty(len(self._head), **self._shape)
             if self._head:
-                self._forward(pack(self._head, [Span(0, len(self._head), 0, 0)], cache))
+                self._forward(self._pack(self._head, [Span(0, len(self._head), 0, 0)], cache))
                 self._stats.prompt_tokens += len(self._head)
                 self._stats.padded_tokens += len(self._head)
             self._head_cache = cache
         return self._head_cache
+
+    def _pack(self, ids: Sequence[int], spans: Sequence[Span], cache: Cache) -> Pass:
+        return pack(ids, spans, cache, fused=self._fused)
 
     def _forward(self, of: Pass) -> torch.Tensor:
         """The logits that are asked for: (asked, vocabulary)."""

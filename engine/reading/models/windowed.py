@@ -30,9 +30,10 @@ class WindowedModel(PackedModel):
         window: int,
         padded: PaddedModel,
         head: list[int],
+        fused: bool = False,
     ) -> None:
         self._padded, self._window = padded, window
-        super().__init__(model, writer, *more, head=head[:window])
+        super().__init__(model, writer, *more, head=head[:window], fused=fused)
 
     def batches(self, asked: Sequence[TokenizedPrompt], **most: Any) -> Iterator[list[int]]:
         """See ``PackedModel``. All texts of a batch are run in one way."""

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from engine.reading.models import attention
 from engine.reading.models.attention import Cache, Packing, Span, attend, pack, round_up
 
 HEADS, GROUPS, WIDTH = 6, 2, 8
@@ -55,6 +56,7 @@ class Sequences:
         return attend(Layer(), *new, None, packing=packing)[0][0]
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(
     ("lengths", "have", "writing"),
     [
@@ -65,9 +67,10 @@ class Sequences:
         ([7, 3, 4], [6, 2, 3], True),  # one token each
         ([7], [6], True),
         ([20, 600], [19, 0], False),  # more queries than attend at once
+        ([1100, 9], [1024, 0], False),  # so far behind that the flash kernel attends
     ],
 )
-def test_each_sequence_sees_itself_and_what_it_has(lengths, have, writing):
+def test_each_sequence_sees_itself_and_what_it_has(lengths, have, writing, fused):
     made = Sequences(lengths, have)
     parts = [
         (i, known, length) for i, (length, known) in enumerate(zip(lengths, have, strict=True))
@@ -76,7 +79,7 @@ def test_each_sequence_sees_itself_and_what_it_has(lengths, have, writing):
     for i, first, last in parts:
         spans.append(Span(at, last - first, made.offsets[i], first))
         at += last - first
-    of_pass = pack([0] * at, spans, made.cache, writing=writing)
+    of_pass = pack([0] * at, spans, made.cache, writing=writing, fused=fused)
     assert of_pass.asked == len(spans)
     assert of_pass.last.tolist()[: len(spans)] == [s.at + s.tokens - 1 for s in spans]
     positions = [position for _, first, last in parts for position in range(first, last)]
@@ -85,6 +88,28 @@ def test_each_sequence_sees_itself_and_what_it_has(lengths, have, writing):
         parts *= 2
     expected = torch.cat([made.whole(i)[first:] for i, first, _ in parts])
     torch.testing.assert_close(made.attend(of_pass.packing, parts), expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "have", "fused", "expected"),
+    [
+        (torch.float32, 1024, False, 1),
+        (torch.float32, 1023, False, 0),
+        (torch.bfloat16, 1024, False, 0),  # written out, rows do not depend on the cut
+        (torch.bfloat16, 0, True, 1),
+    ],
+)
+def test_prompts_go_through_the_flash_kernel_where_it_is_faster(
+    dtype, have, fused, expected, monkeypatch
+):
+    calls = []
+    flash = attention._flash
+    monkeypatch.setattr(attention, "_flash", lambda *given: calls.append(1) or flash(*given))
+    cache = Cache.empty(have + 3, layers=1, groups=GROUPS, width=WIDTH, dtype=dtype)
+    packing = pack([0] * 3, [Span(0, 3, 0, have)], cache, fused=fused).packing
+    new = [torch.randn(1, many, 3, WIDTH, dtype=dtype) for many in (HEADS, GROUPS, GROUPS)]
+    attend(Layer(), *new, None, packing=packing)
+    assert len(calls) == expected
 
 
 def test_attention_that_is_not_plain_is_refused():

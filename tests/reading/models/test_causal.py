@@ -86,11 +86,14 @@ def test_outputs_equal_generate_in_one_batch_and_alone(bundled_spec, prompts):
     assert any("Oranjestad" in text for text in generated)  # the model does answer
 
 
-def test_outputs_do_not_depend_on_the_shared_prefix_or_the_budget(spec, prompts, generated):
+def test_outputs_do_not_depend_on_the_shared_prefix_the_budget_or_the_kernel(
+    spec, prompts, generated
+):
     for changed in (
         replace(spec, shared_prefix=""),
         replace(spec, shared_prefix="Something else."),
         replace(spec, memory=1),  # one read a batch
+        replace(spec, fused_attention=True),
     ):
         assert [r.output for r in CausalReader(changed).read(prompts)] == generated
 
