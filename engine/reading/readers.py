@@ -71,12 +71,6 @@ def specify(
         _refuse_too_long(model.path, made, _room(model.path, made))
     # An encoder reads an input as a whole: of what inputs share, nothing can be kept.
     prefix = made.prefix if model.architecture == "causal" else ""
-    begun = (
-        model.architecture == "causal"
-        and not (template.chat or prefix)
-        and template.body.fields[0] == PASSAGES
-        and chat.is_begun(model.path, name, trusted=bool(code))
-    )
     dtype = dtype or device.best_dtype()
     on_gpu = device.machine_has_gpu() if gpu is None else gpu
     own_loops = engine == "transformers" and model.architecture == "causal" and not on_gpu
@@ -99,7 +93,7 @@ def specify(
         room=_room(model.path, made),
         code=code,
         shared_prefix=prefix,
-        begun=begun,
+        begun=not prefix and _is_begun(model, template, trusted=bool(code)),
         # By the machine that starts the evaluation: keys must not depend on which nodes are up.
         fused_attention=own_loops and dtype == "bfloat16" and device.has_amx(),
         memory=memory,
@@ -108,6 +102,13 @@ def specify(
     if memory:
         _refuse_too_little(spec, gpu=on_gpu)
     return spec, made
+
+
+def _is_begun(model: weights.Weights, template: Template, *, trusted: bool) -> bool:
+    """Whether a prompt that begins with its passages has the tokenizer's begin token before them."""
+    passages_first = model.architecture == "causal" and not template.chat
+    passages_first = passages_first and template.body.fields[0] == PASSAGES
+    return passages_first and chat.is_begun(model.path, model.name, trusted=trusted)
 
 
 def _refuse_quantised(model: weights.Weights, quantised: dict[str, Any]) -> None:
