@@ -106,6 +106,12 @@ def loading_bytes(path: Path, dtype: str) -> int:
     return sum(sorted(cast)[-_IN_FLIGHT:])
 
 
+def ordering_bytes(path: Path) -> int:
+    """Bytes that ordering weights in bf16 takes for a while: the largest matrix of a layer, there twice."""
+    named = (entry for file in weight_files(path) for entry in tensors(file).items())
+    return 2 * max((math.prod(e["shape"]) for name, e in named if ".layers." in name), default=0)
+
+
 def _stored(file: Path) -> list[_Stored]:
     """The tensors of a safetensors file, by its header."""
     entries = tensors(file).values()

@@ -3,7 +3,8 @@
 transformers maps the files of weights and casts each tensor to the precision in use. Where that is not
 the one in the files, the mapped pages stay resident beside what they were cast to until the end: a model
 stored in bf16 takes half as much again while it is loaded in fp32. There, files are read instead of mapped,
-tensor by tensor, so that only the few in flight are there twice. Values are the same to the last bit.
+tensor by tensor, so that only the few in flight are there twice. Values are the same to the last bit. So are
+those whose tensors are replaced one after another (``engine.reading.models.ordered``).
 
 A process that has several readers of one model holds its weights once, and processes of one machine load
 large models one after another.
@@ -121,6 +122,7 @@ def load_model(
     dtype: Dtype,
     code: str,
     device: torch.device,
+    mapped: bool = True,
     **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
     """A model from its directory, and which weights were missing, unexpected or of another shape.
@@ -134,6 +136,7 @@ def load_model(
         config: its configuration, loaded.
         dtype: the precision in use.
         code: the digest of the model's code, if it may run; empty where it may not.
+        mapped: whether files may be mapped. What is read instead is freed tensor by tensor, by who replaces them.
         device: where it is to be. On a GPU tensors go there one by one, so that main memory never has all.
         options: of ``from_pretrained``.
     """
@@ -159,7 +162,7 @@ def load_model(
         or not isinstance(model_class, type)
         or "text_config" in config.sub_configs
         or getattr(config, "quantization_config", None)  # its tensors are not cast, but unpacked
-        or not model_files.are_cast(files, dtype)
+        or (mapped and not model_files.are_cast(files, dtype))
     ):
         return getattr(transformers, auto).from_pretrained(
             path,

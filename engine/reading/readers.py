@@ -154,6 +154,8 @@ def _refuse_too_little(spec: ReaderSpec, *, gpu: bool) -> None:
     # Quantised weights are used as they are stored.
     quantised = spec.quantised_bytes > 0
     loading = 0 if quantised else model_files.loading_bytes(Path(spec.path), spec.dtype)
+    if spec.dtype == "bfloat16" and spec.architecture == "causal":  # wherever it will be read
+        loading = max(loading, model_files.ordering_bytes(Path(spec.path)))
     least = device.least_memory(spec.weight_bytes, gpu=gpu, loading=loading)
     if spec.memory < least:
         raise InputError(

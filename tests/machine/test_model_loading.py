@@ -199,6 +199,7 @@ def test_the_least_budget_has_room_for_the_tensors_that_are_cast(stored):
     # By hand: all matrices of a feed-forward layer have 512 x 2048 numbers, 2 MiB in bf16.
     assert model_files.loading_bytes(stored, "float32") == 4 * 2 * MIB
     assert model_files.loading_bytes(stored, "bfloat16") == 0
+    assert model_files.ordering_bytes(stored) == 2 * MIB
     weights = device.weight_bytes(model_files.parameters(stored), "float32")
     plain = device.least_memory(weights, gpu=False)
     assert device.least_memory(weights, gpu=False, loading=64 * MIB) == plain

@@ -8,6 +8,7 @@ nothing is padded. Outputs equal ``generate``'s (tested in fp32).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
@@ -16,7 +17,7 @@ from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.answers import Rule, rule_of, scored, with_own
-from engine.reading.models import attention
+from engine.reading.models import attention, ordered
 from engine.reading.models.decoding import Step, TokenizedPrompt, Writer, Written
 from engine.reading.models.grounding import Weighed, finish
 from engine.reading.models.packed import PackedModel
@@ -46,6 +47,7 @@ class CausalReader(PromptReader):
         window = _window(config)
         known = config.model_type in attention.FAMILIES and not (self._alone or runs_code)
         packs = known and window != 0 and self._device.type == "cpu"
+        orders = packs and ordered.pays(spec)
         model, loading = shared_model(
             "causal",
             Path(spec.path),
@@ -54,9 +56,12 @@ class CausalReader(PromptReader):
             code=spec.code,
             digest=spec.weights,
             device=self._device,
+            mapped=not orders,
         )
         refuse_missing(loading, spec.name)
         model = model.eval()
+        if orders:
+            ordered.order_weights(model)
         self.stats = ReaderStats()
         ends = model.generation_config.eos_token_id
         writer = Writer(
@@ -85,7 +90,8 @@ class CausalReader(PromptReader):
             self.stats.token_bytes = int(measured[1])
         self.stats.prompt_tokens = self.stats.padded_tokens = 0  # without those of the probes
         self._most_tokens = device.max_batch_tokens(self._device)
-        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        tensors = chain(model.parameters(), model.buffers())  # ordered weights are the latter
+        weights = sum(t.numel() * t.element_size() for t in tensors)
         self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
