@@ -119,6 +119,8 @@ class Packing:
     # Whether prompts go through the flash kernel, however long they are.
     fused: bool = False
     _hiding: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+    # Room for the scores of one block: else the system takes and clears its pages for each.
+    _scores: torch.Tensor = field(default_factory=lambda: torch.empty(0))
 
     def attend(
         self,
@@ -169,14 +171,19 @@ class Packing:
                         scale=scale,
                     )
                 else:
-                    scores = torch.matmul(folded * scale, near.contiguous().transpose(1, 2))
+                    near = near.contiguous()
+                    size = folded[..., 0].numel() * near.shape[1]
+                    if len(self._scores) < size:
+                        self._scores = query.new_empty(size)
+                    scores = self._scores[:size].view(groups, -1, near.shape[1])
+                    torch.bmm(folded * scale, near.transpose(1, 2), out=scores)
                     scores[..., span.kept : stem] = float("-inf")
                     own = scores.view(groups, -1, rows, stem + looked)[..., stem + seen - rows :]
                     own += self._hidden(rows, looked - seen, scores)
                     if sinks is not None:
                         further = sinks.repeat_interleave(rows).view(groups, -1, 1)
                         scores = torch.cat([scores, further], -1)
-                    weights = torch.softmax(scores, -1)[..., : stem + looked]
+                    weights = torch.softmax(scores, -1, out=scores)[..., : stem + looked]
                     answer = torch.matmul(weights, nearby)
                 out[at : at + rows] = answer.reshape(heads, rows, width).transpose(0, 1)
         out[own_rows:] = out[0]
