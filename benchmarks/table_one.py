@@ -12,6 +12,8 @@ whatever machine; LLM calls are cached in the folder of ``--work`` besides, so t
 tasks are made of the bundled articles by rules (``benchmarks.tasks``). Retrievers: BM25, dense vectors of the bundled
 encoder, both fused by reciprocal ranks, and a deliberately bad run: BM25's passages of ranks 21 to 25, of ``nq`` those of
 ranks 2 to 6, since its corpus has one passage of most answers, and readers answered 0 or 1 question from later ranks.
+For the paper's Figure 2 ``fid-2m``, ``fid-5m`` and ``fid-8m`` are trained as ``bundled-fid`` is, for an eighth of its steps:
+``python -m jobs.bundled_reader --size 2m --hours 0.12 --out build/table-one/training/fid-2m``. Their cells are in ``benchmarks/cells/sizes``.
 ``bundled-fid`` writes its answers, but never a verdict, so that it has no claims; the decoder ``bundled`` chooses between the
 verdicts of a claim (``tasks/claims.txt``); ``trained-fid`` and ``trained-in-prompt`` are ``bundled-fid`` trained on for each task (``benchmarks.tasks.train``). Where
 both are there, the paper's Figure 3 follows the table: eRAG's tau with Fusion-in-Decoder less that in-prompt.
@@ -34,7 +36,7 @@ from benchmarks.tasks.retrieve import LATE, retrieve
 from engine import tables
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
 from engine.report import across_data_sets as across
@@ -95,7 +97,7 @@ READERS: Mapping[str, Mapping[str, Any]] = {
     "bundled": {"reader": "bundled", "augmentation": "in-prompt"},
     "trained-fid": {"augmentation": "fid"},
     "trained-in-prompt": {"augmentation": "in-prompt"},
-}
+} | {f"fid-{size}": {"augmentation": "fid"} for size in ("2m", "5m", "8m")}
 # The two ways that the paper's Figure 3 compares.
 WAYS = ("trained-fid", "trained-in-prompt")
 # All passages in one prompt, as long as five inputs of Fusion-in-Decoder.
@@ -159,25 +161,34 @@ def make_cell(task: str, reader: str, options: argparse.Namespace) -> None:
     Args:
         options: ``questions``, ``cells``, ``work`` and ``data``, as in the command.
     """
-    name, questions = f"{task}-{reader}", options.questions
-    there = options.cells / f"{name}.json"
-    if there.exists() and json.loads(there.read_text())["queries"] >= questions:
-        print(f"{name}: kept from before")
+    name = f"{task}-{reader}"
+    if is_kept(name, options):
         return
     settings = settings_of(task, reader, options.work)
-    files = inputs_of(task, options.work, options.data)
-    inputs = read_inputs(
-        InputFiles(
-            **files,
-            limit=questions,
-            need_answers=settings.needs_answers(),
-            need_provenance=settings.needs_provenance(),
-        ),
-        k=DEPTH,
-    )
+    inputs = listed(inputs_of(task, options.work, options.data), settings, options.questions)
     done = evaluate(inputs, settings, store=options.work / "store")
     keep(task, reader, done, options.cells)
     print(f"{name}: {done.queries} questions, {done.seconds:.0f} s", flush=True)
+
+
+def is_kept(name: str, options: argparse.Namespace) -> bool:
+    """Whether a cell is there with as many questions, which is printed."""
+    there = options.cells / f"{name}.json"
+    kept = there.exists() and json.loads(there.read_text())["queries"] >= options.questions
+    if kept:
+        print(f"{name}: kept from before")
+    return bool(kept)
+
+
+def listed(files: Mapping[str, Any], settings: Settings, questions: int) -> EvaluationInputs:
+    """The first questions of a task with their lists, and what the settings need of them."""
+    found = InputFiles(
+        **files,
+        limit=questions,
+        need_answers=settings.needs_answers(),
+        need_provenance=settings.needs_provenance(),
+    )
+    return read_inputs(found, k=settings.ranking.k)
 
 
 def inputs_of(task: str, work: Path, data: Path | None) -> dict[str, Any]:
@@ -221,11 +232,15 @@ def settings_of(task: str, reader: str, work: Path) -> Settings:
     prompt = PROMPTS.get((task, reader))
     if "reader" in READERS[reader]:
         return TASKS[task].but(**READERS[reader], prompt=prompt)
-    model = model_of(task, way, work)
+    of_size = reader.startswith("fid-")
+    model = work / "training" / reader / "model" if of_size else model_of(task, way, work)
     if not model.exists():
+        command = f"benchmarks.tasks.train --tasks {task} --ways {way}"
+        if of_size:
+            size = reader.removeprefix("fid-")
+            command = f"jobs.bundled_reader --size {size} --hours 0.12 --out {model.parent}"
         raise InputError(
-            f"no {reader} for {task}: {model} is not there",
-            f"train it: python -m benchmarks.tasks.train --tasks {task} --ways {way}",
+            f"no {reader} for {task}: {model} is not there", f"train it: python -m {command}"
         )
     if way == "in-prompt":
         prompt = str(IN_PROMPT)
@@ -234,30 +249,37 @@ def settings_of(task: str, reader: str, work: Path) -> Settings:
 
 def keep(task: str, reader: str, done: Evaluation, folder: Path) -> None:
     """Write the tables of a cell, and how it was made."""
-    settings, spec = done.settings, done.readings["reader"].spec
-    made = Kept(
-        task,
-        reader,
-        settings.reader.augmentation,
-        settings.reader.metric_name,
-        settings.ranking.k,
-        done.queries,
-        [list(row) for row in done.undefined.iter_rows()],
-        spec.fingerprint,
-    )
-    wide = done.labels.pivot(ANNOTATOR, index=[QUERY_ID, DOC_ID], values=LABEL)
-    listed = done.inputs.runs.select(RUN, QUERY_ID, RANK, DOC_ID)
-    labels = listed.join(wide, on=[QUERY_ID, DOC_ID], how="left").sort(RUN, QUERY_ID, RANK)
+    labels = labels_by_rank(done)
     whole = done.downstream.select(RUN, QUERY_ID, VALUE).with_columns(
-        pl.lit(END_TO_END).alias(ANNOTATOR), pl.lit(settings.reader.metric_name).alias(MEASURE)
+        pl.lit(END_TO_END).alias(ANNOTATOR), pl.lit(done.settings.reader.metric_name).alias(MEASURE)
     )
     scores = pl.concat([done.query_scores, whole.select(list(tables.QUERY_SCORES))])
-    folder.mkdir(exist_ok=True)
-    name = f"{task}-{reader}"
+    write_cell(f"{task}-{reader}", labels, scores, kept_of(task, reader, done), folder)
+
+
+def kept_of(task: str, reader: str, done: Evaluation) -> Kept:
+    """How a cell was made by an evaluation."""
+    settings, spec = done.settings, done.readings["reader"].spec
+    undefined = [list(row) for row in done.undefined.iter_rows()]
+    of_settings = settings.reader.augmentation, settings.reader.metric_name, settings.ranking.k
+    return Kept(task, reader, *of_settings, done.queries, undefined, spec.fingerprint)
+
+
+def labels_by_rank(done: Evaluation) -> pl.DataFrame:
+    """The labels of every listed passage: run, query, rank, document, and a column by annotator."""
+    wide = done.labels.pivot(ANNOTATOR, index=[QUERY_ID, DOC_ID], values=LABEL)
+    ranked = done.inputs.runs.select(RUN, QUERY_ID, RANK, DOC_ID)
+    return ranked.join(wide, on=[QUERY_ID, DOC_ID], how="left").sort(RUN, QUERY_ID, RANK)
+
+
+def write_cell(
+    name: str, labels: pl.DataFrame, scores: pl.DataFrame, made: Kept, folder: Path
+) -> None:
+    """Write the two tables of a cell, and how it was made, which marks it as kept."""
+    folder.mkdir(parents=True, exist_ok=True)
     for part, table in (("labels", labels), ("scores", scores)):
-        table.write_parquet(
-            folder / f"{name}-{part}.parquet", compression="zstd", compression_level=19
-        )
+        path = folder / f"{name}-{part}.parquet"
+        table.write_parquet(path, compression="zstd", compression_level=19)
     (folder / f"{name}.json").write_text(json.dumps(asdict(made), indent=1) + "\n")
 
 

@@ -180,6 +180,8 @@ def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
     assert json.loads((tmp_path / "nq-bundled-fid.json").read_text())["queries"] == 12
     with pytest.raises(InputError, match="train it: .* --tasks nq --ways fid"):
         table_one.make_cell("nq", "trained-fid", options)
+    with pytest.raises(InputError, match="train it: .* --size 2m .* --out .*fid-2m$"):
+        table_one.make_cell("nq", "fid-2m", options)
     # Read in two ways: in-prompt the labels agree with the score in fewer questions.
     table_one.keep("nq", "trained-fid", done, tmp_path)
     done.downstream = whole.with_columns(pl.Series("value", [float(i % 3 == 0) for i in range(12)]))
@@ -190,6 +192,9 @@ def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
     text = "\n".join(table_one.page(found, table_one.means(tmp_path), ways))
     assert "erag agrees best" in text
     assert "less that by trained-in-prompt" in text
+    command = ["--tasks", "claims", "--readers", "bundled-fid", "--cells", str(tmp_path)]
+    table_one.main(command)
+    assert "claims-bundled-fid: left out" in capsys.readouterr().out
 
 
 def test_a_cell_of_cutoffs_gives_the_figure_and_is_not_read_again(tmp_path, capsys):

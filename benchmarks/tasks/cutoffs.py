@@ -23,9 +23,21 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks.table_one import BOOTSTRAP, CELLS, LATE_OF, MOST, Kept, inputs_of, settings_of
+from benchmarks.table_one import (
+    BOOTSTRAP,
+    CELLS,
+    LATE_OF,
+    MOST,
+    Kept,
+    inputs_of,
+    is_kept,
+    kept_of,
+    labels_by_rank,
+    listed,
+    settings_of,
+    write_cell,
+)
 from benchmarks.tasks.retrieve import LATE, retrieve
-from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Sweep
 from engine.evaluation.study import Study, study, vary
 from engine.ranking.measures import parse_measures
@@ -84,20 +96,10 @@ def make_cell(task: str, run: str, options: argparse.Namespace) -> None:
         options: ``questions``, ``cells``, ``work`` and ``data``, as in the command.
     """
     name = f"{task}-{run}"
-    there = options.cells / f"{name}.json"
-    if there.exists() and json.loads(there.read_text())["queries"] >= options.questions:
-        print(f"{name}: kept from before")
+    if is_kept(name, options):
         return
     settings = settings_of(task, _READER, options.work).but(k=_DEEPEST)
-    inputs = read_inputs(
-        InputFiles(
-            **lists_of(task, run, options.work, options.data),
-            limit=options.questions,
-            need_answers=settings.needs_answers(),
-            need_provenance=settings.needs_provenance(),
-        ),
-        k=_DEEPEST,
-    )
+    inputs = listed(lists_of(task, run, options.work, options.data), settings, options.questions)
     conditions = vary(settings, Sweep(k_sweep=CUTOFFS))
     done = study(inputs, conditions, store=options.work / "store")
     keep(task, run, done, options.cells)
@@ -111,36 +113,20 @@ def lists_of(task: str, run: str, work: Path, data: Path | None) -> dict[str, An
     if not path.exists():
         corpus, queries = read_corpus(files["corpus"]), read_queries(files["queries"])
         begin = LATE_OF.get(task, LATE)
-        listed = retrieve(corpus, queries, k=_DEEPEST, indexes=path.parent, begin=begin)
-        write_run(listed.filter(pl.col(RUN) == run), path)
+        found = retrieve(corpus, queries, k=_DEEPEST, indexes=path.parent, begin=begin)
+        write_run(found.filter(pl.col(RUN) == run), path)
     return {**files, RUN: (path,)}
 
 
 def keep(task: str, run: str, done: Study, folder: Path) -> None:
     """Write the labels of a cell by rank, the end-to-end score at every cutoff, and how it was made."""
     main = done.evaluations[done.main]
-    reader, spec = main.settings.reader, main.readings["reader"].spec
-    made = Kept(
-        task,
-        _READER,
-        reader.augmentation,
-        reader.metric_name,
-        _DEEPEST,
-        main.queries,
-        [list(row) for row in main.undefined.iter_rows()],
-        spec.fingerprint,
-    )
-    wide = main.labels.pivot(ANNOTATOR, index=[QUERY_ID, DOC_ID], values=LABEL)
-    listed = main.inputs.runs.select(QUERY_ID, RANK, DOC_ID)
-    labels = listed.join(wide, on=[QUERY_ID, DOC_ID], how="left").sort(QUERY_ID, RANK).drop(DOC_ID)
+    labels = labels_by_rank(main).drop(RUN, DOC_ID)
     whole = pl.concat(
         one.downstream.select(K, QUERY_ID, VALUE) for one in done.evaluations.values()
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    for part, table in (("labels", labels), ("scores", whole.sort(K, QUERY_ID))):
-        path = folder / f"{task}-{run}-{part}.parquet"
-        table.write_parquet(path, compression="zstd", compression_level=19)
-    (folder / f"{task}-{run}.json").write_text(json.dumps(asdict(made), indent=1) + "\n")
+    made = kept_of(task, _READER, main)
+    write_cell(f"{task}-{run}", labels, whole.sort(K, QUERY_ID), made, folder)
 
 
 def drawn(folder: Path) -> Grid:
@@ -170,17 +156,17 @@ def kept_scores(path: Path, run: str, k: int) -> tuple[pl.DataFrame, pl.DataFram
     """Of a kept cell the end-to-end scores of the first ``k`` passages, and the scores of their labels by query."""
     whole = pl.read_parquet(path.with_name(f"{path.stem}-scores.parquet")).filter(pl.col(K) == k)
     labels = pl.read_parquet(path.with_name(f"{path.stem}-labels.parquet"))
-    listed = labels.filter(pl.col(RANK) <= k).with_columns(
+    ranked = labels.filter(pl.col(RANK) <= k).with_columns(
         pl.col(RANK).cast(pl.String).alias(DOC_ID), pl.lit(run).alias(RUN)
     )
     known = [name for name in labels.columns if name not in (QUERY_ID, RANK)]
-    long = listed.unpivot(
+    long = ranked.unpivot(
         known, index=[QUERY_ID, DOC_ID], variable_name=ANNOTATOR, value_name=LABEL
     )
     measures = parse_measures(" ".join(f"{name}@{k}" for name in _MEASURES))
     ids = whole[QUERY_ID].to_list()
-    ranked = score_runs(listed, long.drop_nulls(), ids, measures, relevant="list")
-    return whole.with_columns(pl.lit(run).alias(RUN)), ranked
+    scored = score_runs(ranked, long.drop_nulls(), ids, measures, relevant="list")
+    return whole.with_columns(pl.lit(run).alias(RUN)), scored
 
 
 if __name__ == "__main__":
