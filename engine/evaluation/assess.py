@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,7 @@ from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.protocol import UNNAMED
 from engine.reading.repetition import RepeatabilityCheck
 from engine.statistics.choice import primary_measures
-from engine.statistics.comparison import RESAMPLING, STUDENTIZED
+from engine.statistics.comparison import STUDENTIZED, reachable_p
 from engine.statistics.sampled_lists import means as sampled_means
 from engine.statistics.single_labels import by_place, unseen
 from engine.statistics.table import Statistics, analyse
@@ -396,12 +395,8 @@ def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]
     tests = family.height
     if not bootstrap.resamples or not tests:
         return
-    # The least p-value that this many resamples can give, after Holm's correction: of resamples twice
-    # the smaller tail is taken, of permutations both tails.
-    tails = 1 if (family[tables.METHOD] != RESAMPLING).any() else 2
-    least = min(1.0, tails * tests / (bootstrap.resamples + 1))
+    least, needed = reachable_p(family[tables.METHOD], bootstrap)
     if least > 1 - bootstrap.confidence:
-        needed = math.ceil(tails * tests / (1 - bootstrap.confidence))
         yield Note(
             "unreachable_p",
             tests,

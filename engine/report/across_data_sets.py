@@ -26,6 +26,7 @@ from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Outputs
 from engine.sources.io.replacing import replaced_together
+from engine.statistics.comparison import reachable_p
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import holm
 from engine.tables import ANNOTATOR, DATA_SET, MEASURE, RHO, RUN, TAU, N
@@ -197,8 +198,9 @@ def missing_cells(found: Together) -> list[str]:
             why = (row[ANNOTATOR], row[tables.NOTE]) if known else _why(cell, row)
             about = [f"{row[MEASURE]} on {row[RUN]}"] if known else []
             reasons.setdefault((cell.data_set, *why), []).extend(about)
+    # Conditions of a data set share measures and runs.
     return [
-        f"{', '.join(filter(None, [*names, cut('; '.join(about), 80)]))}: {reason}"
+        f"{', '.join(filter(None, [*names, cut('; '.join(dict.fromkeys(about)), 80)]))}: {reason}"
         for (*names, reason), about in reasons.items()
     ]
 
@@ -245,13 +247,13 @@ def answer(found: Together) -> Answer:
 
 def notes(found: Together) -> list[str]:
     """That resamples are too few for any difference to be significant, where they are."""
-    least = found.tests * 2 / (found.bootstrap.resamples + 1)
-    if least <= (alpha := 1 - found.bootstrap.confidence):
+    tested = found.comparisons.filter(pl.col(tables.p_of(TAU)).is_not_nan())
+    least, needed = reachable_p(tested[tables.METHOD], found.bootstrap)
+    if least <= 1 - found.bootstrap.confidence:
         return []
     have = f"with {found.bootstrap.resamples} resamples, no p-value of {counted(found.tests, 'test[|s]')}"
     return [
-        f"{have} can fall below {min(1.0, least):.2f} after correction; give `resamples` "
-        f"{math.ceil(2 * found.tests / alpha)} or more"
+        f"{have} can fall below {least:.2f} after correction; give `resamples` {needed} or more"
     ]
 
 

@@ -59,6 +59,18 @@ INVERTED = "inverted"
 Comparable = Callable[[str, str], bool]
 
 
+def reachable_p(methods: pl.Series, bootstrap: Bootstrap) -> tuple[float, int]:
+    """What resamples can show of tests made in these ways, at best, after Holm's correction for all of them.
+
+    Returns:
+        the least p-value, and how many resamples would let one reach the level of the intervals.
+    """
+    # Of resamples twice the smaller tail is taken, of permutations both tails.
+    tails = 1 if (methods != RESAMPLING).any() else 2
+    least = min(1.0, tails * len(methods) / (bootstrap.resamples + 1))
+    return least, math.ceil(tails * len(methods) / (1 - bootstrap.confidence))
+
+
 @dataclass(frozen=True)
 class Correlated:
     """A cell's correlation, and where its replicates are: a row of those of cells on the same queries."""

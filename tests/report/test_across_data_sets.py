@@ -26,7 +26,8 @@ def correlation(annotator, tau, note="", run="bm25", measure="nDCG@5", n=10):
 def comparison(rival, difference, p, run="bm25", measure="nDCG@5", run_b=None):
     names = {"run": run, "run_b": run_b or run, "annotator": "erag", "annotator_b": rival}
     figures = {"tau_difference": difference, "tau_p": p, "rho_p": p, "tau_p_holm": 0.0}
-    return {**names, "measure": measure, "measure_b": measure, "k": 5, **figures}
+    more = {"measure": measure, "measure_b": measure, "k": 5, "method": "resampling"}
+    return {**names, **more, **figures}
 
 
 def cell(data_set, correlations, comparisons, **other):
@@ -143,3 +144,9 @@ def test_too_few_resamples_for_the_family_are_noted(found):
     assert across.notes(found) == []
     few = across.together(found.cells, Bootstrap(resamples=100))
     assert "below 0.06 after correction; give `resamples` 120 or more" in across.notes(few)[0]
+    # Of permutations both tails are taken: 3 / 101 = 0.030.
+    kind = pl.lit("permutation").alias("method")
+    cells = [one._replace(comparisons=one.comparisons.with_columns(kind)) for one in found.cells]
+    assert across.notes(across.together(cells, Bootstrap(resamples=100))) == []
+    few = across.together(cells, Bootstrap(resamples=100, confidence=0.98))
+    assert "below 0.03 after correction; give `resamples` 150 or more" in across.notes(few)[0]
