@@ -375,7 +375,8 @@ def page(found: across.Together, ends: pl.DataFrame, ways: Grid) -> Iterator[str
     yield ""
     yield from ("| " + " | ".join(map(str, row)) + " |" for row in [ends.columns, *ends.iter_rows()])  # fmt: skip
     yield ""
-    for one in (across.grid(found, primary=True), *across.all_grids(found), ways):
+    grids = [across.grid(found, primary=True), *across.all_grids(found)]
+    for one in [*grids, ways] if ways.rows else grids:
         yield f"{one.title}\n\n{markdown(one)}"
     yield from (f"- {line}" for line in (*across.answer(found).reasons, *across.notes(found)))
     yield ""

@@ -178,6 +178,9 @@ def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
         1
     )
     assert json.loads((tmp_path / "nq-bundled-fid.json").read_text())["queries"] == 12
+    # Readers of one way have no Figure 3.
+    text = "\n".join(table_one.page(found, table_one.means(tmp_path), table_one.by_way(tmp_path)))
+    assert "less that by" not in text
     with pytest.raises(InputError, match="train it: .* --tasks nq --ways fid"):
         table_one.make_cell("nq", "trained-fid", options)
     with pytest.raises(InputError, match="train it: .* --size 2m .* --out .*fid-2m$"):

@@ -10,6 +10,7 @@ import polars as pl
 
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import Ask
+from engine.machine import device
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings, require_gpus_used
 from engine.machine.remote.api_settings import is_api
@@ -251,6 +252,8 @@ def _specify(
     # One passage is the same prompt to a decoder-only reader, however whole lists are read.
     usual = ask.augmentation or settings.reader.augmentation
     one = ask.augmentation is None and resolve(ask.model).architecture == "causal"
+    # Only what a budget is judged by, and what AMX changes, needs to know: on a cluster nodes are asked.
+    on_gpu = bool(settings.running.memory) or (engine == "transformers" and device.has_amx())
     return specify(
         ask.model,
         augmentation="in-prompt" if one else usual,
@@ -258,7 +261,7 @@ def _specify(
         prompt=ask.prompt,
         dtype=dtype,
         memory=settings.running.memory,
-        gpu=bool(settings.running.memory) and reads_on_gpus(settings.running.pool()),
+        gpu=on_gpu and reads_on_gpus(settings.running.pool()),
         engine=engine,
         trust_remote_code=settings.reader.trust_remote_code,
     )

@@ -229,7 +229,7 @@ class _Actor:
         spec = self._host.specs[role]
         with loading_turn(spec.weight_bytes, always=spec.engine == "vllm"):
             self._host.reader(role)
-        gc.freeze()  # what is loaded by now stays: to look through it again and again takes 3% of reading
+        gc.freeze()  # what is loaded by now stays: no need to look through it again and again
         self._attempts.leave(actor)
         self._attempts.started()
 

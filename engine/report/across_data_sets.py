@@ -26,7 +26,7 @@ from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Outputs
 from engine.sources.io.replacing import replaced_together
-from engine.statistics.comparison import reachable_p
+from engine.statistics.comparison import STUDENTIZED, reachable_p
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import holm
 from engine.tables import ANNOTATOR, DATA_SET, MEASURE, RHO, RUN, TAU, N
@@ -247,11 +247,12 @@ def answer(found: Together) -> Answer:
 
 def notes(found: Together) -> list[str]:
     """That resamples are too few for any difference to be significant, where they are."""
-    tested = found.comparisons.filter(pl.col(tables.p_of(TAU)).is_not_nan())
+    drawn = pl.col(tables.METHOD) != STUDENTIZED
+    tested = found.comparisons.filter(drawn, pl.col(tables.p_of(TAU)).is_not_nan())
     least, needed = reachable_p(tested[tables.METHOD], found.bootstrap)
     if least <= 1 - found.bootstrap.confidence:
         return []
-    have = f"with {found.bootstrap.resamples} resamples, no p-value of {counted(found.tests, 'test[|s]')}"
+    have = f"with {found.bootstrap.resamples} resamples, no p-value of {counted(len(tested), 'test[|s]')}"
     return [
         f"{have} can fall below {least:.2f} after correction; give `resamples` {needed} or more"
     ]

@@ -15,6 +15,7 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.read_jobs import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
+from engine.machine import device
 from engine.messages.errors import InputError, ReadError
 from engine.reading.execute import UnitResult
 from engine.reading.executors import Backend, NamedExecutor
@@ -102,6 +103,19 @@ def test_graded_labels_are_the_probabilities(tmp_path):
     assert [str(m) for m in default.resolved.measures] == ["nDCG@10", "P@10", "Success@10"]
     with pytest.raises(InputError, match="AP@5 is not defined on the judge's graded labels"):
         Settings.of(annotators=("judge",), judge_labels="graded", measures="AP@5")
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_what_amx_changes_depends_on_where_reads_run_and_not_on_the_budget(gpu, monkeypatch):
+    monkeypatch.setattr(device, "has_amx", lambda: True)
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: gpu)
+    given = {"reader": "bundled", "dtype": "bfloat16", "engine": "transformers"}
+    specs = []
+    for memory in (0, 8 * 2**30):
+        settings = Settings.of(**given, memory=memory)
+        specs += [job.spec for job in specify_jobs(asks_of(settings), settings)]
+    assert [spec.fused_attention for spec in specs] == [not gpu] * len(specs)
+    assert len({spec.fingerprint for spec in specs}) == len(specs) / 2
 
 
 def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):

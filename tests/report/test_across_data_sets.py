@@ -148,5 +148,9 @@ def test_too_few_resamples_for_the_family_are_noted(found):
     kind = pl.lit("permutation").alias("method")
     cells = [one._replace(comparisons=one.comparisons.with_columns(kind)) for one in found.cells]
     assert across.notes(across.together(cells, Bootstrap(resamples=100))) == []
+    # Studentized p-values do not depend on how many there are.
+    kind = pl.lit("studentized").alias("method")
+    known = [one._replace(comparisons=one.comparisons.with_columns(kind)) for one in found.cells]
+    assert across.notes(across.together(known, Bootstrap(resamples=100, confidence=0.999))) == []
     few = across.together(cells, Bootstrap(resamples=100, confidence=0.98))
     assert "below 0.03 after correction; give `resamples` 150 or more" in across.notes(few)[0]

@@ -11,8 +11,9 @@ same rows however queries are cut, up to some 900 tokens (both measured on oneDN
 that the flash kernel of ``scaled_dot_product_attention`` does not). There it is faster than that kernel,
 too, where keys are copied before they are turned: the product itself copies turned ones slowly.
 
-Where that kernel is the faster one, prompts go through it: in fp32, behind many tokens, and in bf16 with AMX
-(``protocol.ReaderSpec.fused_attention``), where outputs depend on the cut in any case.
+Prompts go through that kernel in fp32, behind many tokens, where it is the faster one and the last bits depend on the cut
+(outputs do not), and in bf16 with AMX (``protocol.ReaderSpec.fused_attention``), where it is expected to be and outputs depend
+on the cut in any case.
 """
 
 from __future__ import annotations

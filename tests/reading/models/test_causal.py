@@ -98,6 +98,17 @@ def test_outputs_do_not_depend_on_the_shared_prefix_the_budget_or_the_kernel(
         assert [r.output for r in CausalReader(changed).read(prompts)] == generated
 
 
+def test_a_prompt_beyond_the_caches_gives_the_same_wherever_it_is_cut(spec):
+    tokenizer = AutoTokenizer.from_pretrained(spec.path)
+    text = " ".join(f"{word} {i}" for i in range(90) for word in ("oboe", "Aruba", "piano"))
+    assert 1100 < len(tokenizer.encode(text)) < 2000
+    spec = replace(spec, shared_prefix="", stop=())
+    whole = CausalReader(spec).read([[text]])[0].output
+    assert whole == generate(spec, [[text]])[0]
+    # Its prompt is cut after every 64 tokens.
+    assert CausalReader(replace(spec, memory=1)).read([[text]])[0].output == whole
+
+
 def counted(reader, monkeypatch):
     """The sizes of the batches that the reader answers from now on."""
     rows = []

@@ -1,11 +1,19 @@
 """Weights in oneDNN's order against the same weights as they were."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
+from engine.reading.models.causal import CausalReader
 from engine.reading.models.ordered import order_weights
 from tests.conftest import needs_steady_bf16
 
@@ -22,6 +30,18 @@ def random_model(config_type, model_type, *, tied):
 
 def held(model):
     return sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+
+
+@needs_steady_bf16
+@pytest.mark.parametrize(("dtype", "ordered"), [("bfloat16", True), ("float32", False)])
+def test_a_reader_on_a_cpu_orders_its_weights_in_bf16(dtype, ordered, bundled_spec, tmp_path):
+    model = random_model(LlamaConfig, LlamaForCausalLM, tied=True).to(getattr(torch, dtype))
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(bundled_spec.path).save_pretrained(tmp_path)
+    spec = replace(bundled_spec, path=str(tmp_path), dtype=dtype, shared_prefix="")
+    reader = CausalReader(spec)
+    kinds = {type(m).__name__ for m in reader._model._model.modules()}
+    assert ("_Ordered" in kinds) is ordered
 
 
 @needs_steady_bf16
