@@ -26,7 +26,8 @@ is for. "With labels" counts the tokens of these too, as in-prompt readers take 
 Until decided: queries in random order, the lead looked at after every one. Of several runs, one that is told apart from every
 other is read no further: "lists" is what its lists save of the passages in all prompts (a list is a prompt of its own), and "both"
 what its lists and the labels of its own passages save. ``nq4``, ``trivia4`` and ``two-hop4`` are the cells of Table 1: 300 questions, five
-passages each by BM25, dense vectors, both fused, and the late ranks of BM25, a run that finds little. The exit status is 1 where a target is missed.
+passages each by BM25, dense vectors, both fused, and the late ranks of BM25, a run that finds little. The exit status is 1 where a target is missed,
+but for `--quick`, whose few replays miss some by chance.
 """
 
 from __future__ import annotations
@@ -466,7 +467,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = {"sampled": sampled, "until": until, "orders": orders, "singles": singles}
     figures |= {"widths": to_widths, "stops": stops}
     write_report(options, ("numpy", "scipy"), figures, [line for line, _ in lines])
-    return int(not all(good for _, good in lines))
+    return int(not options.quick and not all(good for _, good in lines))
 
 
 def draw(shares: dict[str, list[float]], file: Path) -> None:
