@@ -221,7 +221,7 @@ def actors_of(head):
     for process in processes():
         with contextlib.suppress(OSError):
             name = Path("/proc", str(process), "cmdline").read_bytes()
-            if b"ReaderActor" in name and session_of(process) == head.session:
+            if b"MapBatches(_Actor)" in name and session_of(process) == head.session:
                 hosts.append(process)
     return hosts
 
@@ -265,8 +265,8 @@ def test_evaluations_are_submitted_watched_stopped_and_taken_up_again(head, inpu
     out = tmp_path / "undisturbed"
     done = head.ray("submit", *submission(inputs, tmp_path / "other", out))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"reading: 0/{READS} reads" in done.stdout
-    assert f"reading: {READS}/{READS} reads" in done.stdout
+    assert f"reading: 0/{READS} LLM calls" in done.stdout
+    assert f"reading: {READS}/{READS} LLM calls" in done.stdout
     assert shown_reads(done.stdout) == (READS, 0, READS)
     assert json.loads((out / "summary.json").read_text())["counts"]["queries"] == QUERIES
     assert len(labels(out)) == READS
@@ -281,7 +281,7 @@ def test_evaluations_are_submitted_watched_stopped_and_taken_up_again(head, inpu
     assert head.ask("/api/jobs/half/stop", head.token, "POST") == (200, {"stopped": True})
     wait_until(lambda: status_of(head, "half") != "RUNNING", 60, "the job still runs")
     assert "was stopped" in head.ray("status", "half").stdout
-    assert f"/{READS} reads" in head.ask("/api/jobs/half/logs", head.token)[1]["logs"]
+    assert f"/{READS} LLM calls" in head.ask("/api/jobs/half/logs", head.token)[1]["logs"]
     wait_until(lambda: not actors_of(head), 60, "the stopped job's actor still runs")
     kept = stored(store)
     assert 0 < len(kept) < READS
