@@ -323,3 +323,10 @@ def test_every_command_that_is_shown_runs(place, server, subtests):
                 check=False,
             )
             assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    listed = set(re.findall(r"[\w./-]+\.md", (ROOT / "docs/site/mkdocs.yml").read_text()))
+    docs = ROOT / "docs"
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    assert sorted(pages - listed) == []
