@@ -83,6 +83,14 @@ def test_with_amx_prompts_go_through_the_flash_kernel_under_keys_of_their_own(
     assert named[0].fingerprint == named[1].fingerprint
 
 
+def test_the_least_budget_of_bf16_has_room_for_a_matrix_that_is_ordered(monkeypatch):
+    given = {"augmentation": "in-prompt", "task": "short-answer", "memory": 2**31}
+    monkeypatch.setattr(readers.model_files, "ordering_bytes", lambda path: 2**33)
+    readers.specify("bundled", dtype="float32", **given)
+    with pytest.raises(InputError, match="cannot hold the reader in bfloat16"):
+        readers.specify("bundled", dtype="bfloat16", **given)
+
+
 def test_encoder_decoder_readers_read_listed_passages_of_any_template(tiny_t5, tmp_path):
     """The passages reach the model: other passages, another answer (random weights, fixed seed)."""
     content = '---\npassage: "w1 {text} "\nmax_new_tokens: 6\n---\n{passages}w2 {query}'

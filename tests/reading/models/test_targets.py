@@ -114,6 +114,8 @@ def test_targets_of_any_length_stand_behind_one_prompt(memory, bundled_spec, tmp
     save_random_model("llama", bundled_spec, tmp_path)
     spec = replace(bundled_spec, path=str(tmp_path), scores="target", memory=memory)
     reads = [["Who digs? Answer:", " ants" * n] for n in (1, 2, 33, 70, 150)]
+    # Behind so many tokens prompts go through another kernel.
+    reads += [["Passage: " + "the aardvark digs " * 180 + "Answer:", " ants" * n] for n in (1, 9)]
     outputs = CausalReader(spec).read(reads)
     for read, output in zip(reads, outputs, strict=True):
         log, tokens = of_causal(tmp_path, read)
