@@ -313,7 +313,12 @@ Finish = Callable[[], list[ReadOutput]]
 class StartingReader(Reader, Protocol):
     """A reader that prepares reads, in any thread, while it does others: ``read(inputs)`` is ``start(inputs)()``.
 
-    On vLLM they also begin then, beside those before them.
+    Attributes:
+        reads_ahead: whether reads may begin before the call in which they are finished: on vLLM beside those before
+            them, and on our own loops on a CPU while the last answers of those before them are written.
     """
+
+    @property
+    def reads_ahead(self) -> bool: ...
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish: ...

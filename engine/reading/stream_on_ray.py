@@ -33,7 +33,7 @@ from engine.messages.errors import ReadError
 from engine.reading.execute import UnitResult, run_unit, start
 from engine.reading.ledger import Attempts, paces_of, planning_of, start_ledger
 from engine.reading.plan import Unit
-from engine.reading.protocol import Reader, ReadOutput
+from engine.reading.protocol import Reader, ReadOutput, StartingReader
 from engine.reading.stream import (
     USER_ERRORS,
     Host,
@@ -238,7 +238,7 @@ class _Actor:
         no other one goes read by read meanwhile: a death would count for a read of either.
         """
         attempt, begun, finish = new_attempt(), 0, None
-        begins = self._host.specs[unit.reader].engine == "vllm"
+        begins = isinstance(reader, StartingReader) and reader.reads_ahead
         with self._order:
             if begins and not self._in_turn:
                 begun = self._attempts.begin(unit.number, attempt)

@@ -16,6 +16,8 @@ SOON = 20.0  # seconds that anything may take here
 class Reader:
     """Starts reads; ``on_finish`` is called as they are done, with the text of the first."""
 
+    reads_ahead = False
+
     def __init__(self, on_finish=lambda text: None):
         self.stats, self.on_finish = ReaderStats(), on_finish
         self.started = []

@@ -262,6 +262,8 @@ def test_an_actor_starts_a_unit_and_commits_another_while_it_reads(tmp_path):
             time.sleep(0.01)
 
     class Reader:
+        reads_ahead = False
+
         def __init__(self):
             self.stats = ReaderStats()
 
@@ -310,6 +312,8 @@ class Played:
 class Begins:
     """Begins reads when they are started, as vLLM does; says in which order, and waits before it ends the first."""
 
+    reads_ahead = True
+
     def __init__(self):
         self.stats, self.log, self.may_end = ReaderStats(), [], threading.Event()
 
@@ -339,7 +343,7 @@ class Begins:
 )
 def test_a_unit_in_which_processes_died_is_read_beside_no_other(begun, log):
     reader = Begins()
-    actor = stream_on_ray._Actor(Host([replace(SPEC, engine="vllm")], [None]), None)
+    actor = stream_on_ray._Actor(Host([SPEC], [None]), None)
     actor._attempts = Played(begun)
     with ThreadPoolExecutor(2) as threads:
         both = []

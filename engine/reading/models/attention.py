@@ -19,7 +19,7 @@ on the cut in any case.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -72,6 +72,7 @@ class Span:
         offset: where the sequence begins in the cache.
         have: how many of its tokens the cache holds before these.
         stem, kept: where its first tokens begin instead, which others may follow, too, and how many these are.
+        writing: whether it is the one new token of an answer under way. Those of a pass stand behind the others.
     """
 
     at: int
@@ -80,6 +81,7 @@ class Span:
     have: int
     stem: int = 0
     kept: int = 0
+    writing: bool = False
 
 
 def round_up(tokens: int) -> int:
@@ -108,17 +110,44 @@ class Cache:
         ):
             mine[:, here : here + tokens] = theirs[:, there : there + tokens]
 
+    def gather(self, moves: Sequence[tuple[int, int, int]], room: int, *, fresh: bool) -> None:
+        """Move what sequences have, (from, to, tokens) each in order, towards the front, with room for so many tokens in all.
+
+        Layer by layer, so that only one of them is there twice where a new one is needed, or asked for (``fresh``).
+        """
+        for states in (self.keys, self.values):
+            for layer, old in enumerate(states):
+                new = old
+                if fresh or old.shape[1] < room:
+                    new = old.new_zeros((old.shape[0], round_up(room), old.shape[2]))
+                for there, here, tokens in moves:
+                    if new is not old or there != here:
+                        new[:, here : here + tokens] = old[:, there : there + tokens].clone()
+                states[layer] = new
+
+
+class KeysAreKept(Exception):  # noqa: N818 - nothing went wrong
+    """The keys and values of a layer are in the cache, and nothing else of it is wanted."""
+
 
 @dataclass
 class Packing:
-    """How the tokens of a forward pass are packed; handed to attention through the model."""
+    """How the tokens of a forward pass are packed; handed to attention through the model.
+
+    Attributes:
+        copies: what sequences begin with, from where others have it in the cache, or have it once this pass has kept it:
+            (from, to, tokens) each.
+        fused: whether prompts go through the flash kernel, however long they are.
+        keeps: whether keys and values go to the cache; where they do not, they are there already.
+        attends: whether anything else is wanted of the layer.
+    """
 
     cache: Cache
     spans: Sequence[Span]
-    # One new token per sequence, for which the flash kernel is the faster one.
-    writing: bool = False
-    # Whether prompts go through the flash kernel, however long they are.
+    copies: Sequence[tuple[int, int, int]] = ()
     fused: bool = False
+    keeps: bool = True
+    attends: bool = True
     _hiding: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
     # Room for the scores of one block: else the system takes and clears its pages for each.
     _scores: torch.Tensor = field(default_factory=lambda: torch.empty(0))
@@ -137,15 +166,26 @@ class Packing:
         Shapes: query (heads, tokens, width), key and value (groups, tokens, width), sinks (heads,), the score of
         a further key without a value; the result is (tokens, heads, width). Heads that share a group's keys are
         further query rows of it. A second row that no span has is the first again.
+
+        Raises:
+            KeysAreKept: nothing else is wanted.
         """
         keys, values = self.cache.keys[layer], self.cache.values[layer]
-        own_rows = len(self._places)
-        keys.index_copy_(1, self._places, key[:, :own_rows])
-        values.index_copy_(1, self._places, value[:, :own_rows])
+        own_rows = self.spans[-1].at + self.spans[-1].tokens
+        if self.keeps:
+            keys.index_copy_(1, self._places, key[:, :own_rows])
+            values.index_copy_(1, self._places, value[:, :own_rows])
+            for there, here, many in self.copies:
+                for states in (keys, values):
+                    states[:, here : here + many] = states[:, there : there + many]
+        if not self.attends:
+            raise KeysAreKept
         heads, tokens, width = query.shape
         groups = keys.shape[0]
         out = query.new_empty((tokens, heads, width))
-        for span in self.spans:
+        # A sink is a key without a value, which the kernel does not know.
+        written = self._written if sinks is None else []
+        for span in self.spans[: len(self.spans) - len(written)]:
             if sinks is None and self._is_fused(span, query):
                 own = slice(span.at, span.at + span.tokens)
                 known = slice(span.offset, span.offset + span.have)
@@ -155,8 +195,7 @@ class Packing:
             for first in range(0, span.tokens, _ROWS):
                 rows = min(_ROWS, span.tokens - first)
                 at, seen = span.at + first, span.have - span.kept + first + rows
-                fused = self.writing and sinks is None
-                looked = seen if fused else round_up(seen)
+                looked = round_up(seen)
                 held = slice(span.offset, span.offset + looked)
                 near, nearby = keys[:, held], values[:, held]
                 if stem := round_up(span.kept):
@@ -164,35 +203,44 @@ class Packing:
                     near = torch.cat([keys[:, before], near], 1)
                     nearby = torch.cat([values[:, before], nearby], 1)
                 folded = query[:, at : at + rows].reshape(groups, -1, width)
-                if fused:
-                    answer = scaled_dot_product_attention(
-                        folded.unsqueeze(0),
-                        near.unsqueeze(0),
-                        nearby.unsqueeze(0),
-                        scale=scale,
-                    )
-                else:
-                    near = near.contiguous()
-                    size = folded[..., 0].numel() * near.shape[1]
-                    if len(self._scores) < size:
-                        self._scores = query.new_empty(size)
-                    scores = self._scores[:size].view(groups, -1, near.shape[1])
-                    torch.bmm(folded * scale, near.transpose(1, 2), out=scores)
+                near = near.contiguous()
+                size = folded[..., 0].numel() * near.shape[1]
+                if len(self._scores) < size:
+                    self._scores = query.new_empty(size)
+                scores = self._scores[:size].view(groups, -1, near.shape[1])
+                torch.bmm(folded * scale, near.transpose(1, 2), out=scores)
+                if stem:
                     scores[..., span.kept : stem] = float("-inf")
-                    own = scores.view(groups, -1, rows, stem + looked)[..., stem + seen - rows :]
-                    own += self._hidden(rows, looked - seen, scores)
-                    if sinks is not None:
-                        further = sinks.repeat_interleave(rows).view(groups, -1, 1)
-                        scores = torch.cat([scores, further], -1)
-                    weights = torch.softmax(scores, -1, out=scores)[..., : stem + looked]
-                    answer = torch.matmul(weights, nearby)
+                own = scores.view(groups, -1, rows, stem + looked)
+                hidden = self._hidden(rows, looked - seen, scores)
+                own[..., -hidden.shape[1] :] += hidden
+                if sinks is not None:
+                    further = sinks.repeat_interleave(rows).view(groups, -1, 1)
+                    scores = torch.cat([scores, further], -1)
+                weights = torch.softmax(scores, -1, out=scores)[..., : stem + looked]
+                answer = torch.matmul(weights, nearby)
                 out[at : at + rows] = answer.reshape(heads, rows, width).transpose(0, 1)
+        if written:
+            last = slice(own_rows - len(written), own_rows)
+            queries = query[:, last].transpose(0, 1).reshape(-1, 1, groups, heads // groups, width)
+            near, nearby = keys.unsqueeze(0), values.unsqueeze(0)
+            answers = [
+                scaled_dot_product_attention(one, near[:, :, held], nearby[:, :, held], scale=scale)
+                for one, held in zip(queries.unbind(), written, strict=True)
+            ]
+            out[last] = torch.cat(answers).view(-1, heads, width)
         out[own_rows:] = out[0]
         return out
 
+    @cached_property
+    def _written(self) -> list[slice]:
+        """What the answers under way look back at in the cache. They stand last."""
+        spans = [s for s in self.spans if s.writing]
+        return [slice(s.offset, s.offset + s.have + 1) for s in spans]
+
     def _is_fused(self, span: Span, query: torch.Tensor) -> bool:
         far = query.dtype == torch.float32 and span.have >= _FAR
-        return (self.fused or far) and not (self.writing or span.kept)
+        return (self.fused or far) and not span.kept
 
     @cached_property
     def _places(self) -> torch.Tensor:
@@ -201,13 +249,14 @@ class Packing:
         return torch.cat([torch.arange(first, first + tokens) for first, tokens in begins])
 
     def _hidden(self, rows: int, beyond: int, like: torch.Tensor) -> torch.Tensor:
-        """What hides later tokens from earlier ones, and from all those ``beyond`` the last.
+        """What hides later tokens from earlier ones, and from all those ``beyond`` the last: 0 or minus infinity.
 
-        (rows, rows + beyond), 0 or minus infinity.
+        (rows, keys), of the last keys, a multiple of ``_KEYS``: sums of parts that begin elsewhere take several times as long.
         """
         if (rows, beyond) not in self._hiding:
-            hidden = like.new_full((rows, rows + beyond), float("-inf"))
-            self._hiding[rows, beyond] = hidden.triu(1)
+            keys = round_up(rows + beyond)
+            hidden = like.new_full((rows, keys), float("-inf"))
+            self._hiding[rows, beyond] = hidden.triu(1 + keys - rows - beyond)
         return self._hiding[rows, beyond]
 
 
@@ -253,30 +302,43 @@ class Pass(NamedTuple):
     asked: int
     packing: Packing
 
+    @property
+    def narrow(self) -> Packing:
+        """How the tokens whose logits are wanted are packed alone, once all keys and values of a layer are kept."""
+        wanted = dict.fromkeys(self.last.tolist())
+        spans = (s for s in self.packing.spans if s.at + s.tokens - 1 in wanted)
+        ends = [
+            replace(s, at=row, tokens=1, have=s.have + s.tokens - 1) for row, s in enumerate(spans)
+        ]
+        return Packing(self.packing.cache, ends, fused=self.packing.fused, keeps=False)
+
 
 def pack(
     ids: Sequence[int],
     spans: Sequence[Span],
     cache: Cache,
     *,
-    writing: bool = False,
+    asked: Sequence[Span] | None = None,
+    copies: Sequence[tuple[int, int, int]] = (),
     fused: bool = False,
 ) -> Pass:
-    """A pass of these tokens, after which the logits of each span's last are wanted.
+    """A pass of these tokens, after which the logits of some spans' last are wanted.
 
     Args:
-        writing: whether each span is the one new token of a read under way.
+        asked: these spans, in their order; all by default.
+        copies: see ``Packing``.
         fused: whether prompts go through the flash kernel, however long they are.
     """
     # Products with a single row take another way through the library, and round otherwise. Attention takes it once.
     double = 2 if len(ids) == 1 else 1
-    last = [s.at + s.tokens - 1 for s in spans]
+    asked = spans if asked is None else asked
+    last = [s.at + s.tokens - 1 for s in asked]
     return Pass(
         torch.tensor([*ids] * double),
         torch.cat([torch.arange(s.have, s.have + s.tokens) for s in spans]).repeat(double),
-        torch.tensor(last if len(last) > 1 else last * 2),
-        len(spans),
-        Packing(cache, spans, writing, fused),
+        torch.tensor(last * 2 if len(last) == 1 else last, dtype=torch.long),
+        len(asked),
+        Packing(cache, spans, copies, fused),
     )
 
 

@@ -7,7 +7,9 @@ nothing is padded. Outputs equal ``generate``'s (tested in fp32).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.answers import Rule, rule_of, scored, with_own
 from engine.reading.models import attention, ordered
-from engine.reading.models.decoding import Step, TokenizedPrompt, Writer, Written
+from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.models.grounding import Weighed, finish
 from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
@@ -26,6 +28,8 @@ from engine.reading.models.sharing import common_length
 from engine.reading.models.targets import PromptRead, PromptReader
 from engine.reading.models.windowed import WindowedModel
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
+
+_ENDED = object()  # there is not another pass
 
 
 class CausalReader(PromptReader):
@@ -73,6 +77,8 @@ class CausalReader(PromptReader):
         self._positions = positions or batching.UNBOUNDED
         longest = max(1, positions - max(1, writer.most)) if positions else 0
         super().__init__(spec, tokenizer, spec.max_input_tokens or longest)
+        self._waiting: list[weakref.ref[_Call]] = []
+        self._ahead: _Call | None = None
         shares = window is None and not self._alone
         of = (model, writer, self.stats)
         padded = PaddedModel(*of, shares=shares)
@@ -94,22 +100,74 @@ class CausalReader(PromptReader):
         weights = sum(t.numel() * t.element_size() for t in tensors)
         self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
 
+    @property
+    def reads_ahead(self) -> bool:
+        """See ``engine.reading.protocol.StartingReader``. Passages that are weighed are read twice, in turn."""
+        return isinstance(self._model, PackedModel) and self._spec.scores != "grounded"
+
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's prompt. See ``engine.reading.protocol.Reader``."""
-        return self.start(inputs)()
+        return finish(self._spec, inputs, self._reads, self._continued)()
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
-        """Tokenize prompts. See ``engine.reading.protocol.StartingReader``."""
-        return finish(self._spec, inputs, self._reads, self._continued)
+        """Tokenize prompts; the call before may read some. See ``engine.reading.protocol.StartingReader``."""
+        if not self.reads_ahead:
+            return finish(self._spec, inputs, self._reads, self._continued)
+        call = _Call(self._reads(inputs))
+        self._waiting.append(weakref.ref(call))
+        return lambda: [output for output, _ in self._done(call, ahead=True)]
 
     def _continued(self, reads: Sequence[PromptRead]) -> list[Weighed]:
-        outputs = [read.refused(self._positions) for read in reads]
-        steps: list[Sequence[Step]] = [()] * len(reads)
+        return self._done(_Call(reads))
+
+    def _done(self, call: _Call, *, ahead: bool = False) -> list[Weighed]:
+        """Do the reads of a call; while its last answers are written, read prompts of the call that waits behind it."""
+        self._waiting = [one for one in self._waiting if one() not in (None, call)]
+        if self._ahead not in (None, call):  # out of turn
+            self._forget()
+        self._ahead = None
+        try:
+            for _ in self._passes_of(call):
+                pass
+            answers = [answer for answer in call.written.values() if not isinstance(answer, str)]
+            while self._model.is_writing(answers):
+                self._ahead = self._ahead or (self._next() if ahead else None)
+                if self._ahead is None or next(self._passes_of(self._ahead), _ENDED) is _ENDED:
+                    self._model.step()
+        except BaseException:
+            # Whose fault it is is not known: the call behind is read again in its turn, and not before.
+            self._forget()
+            raise
+        if self._ahead is None:
+            self._model.drop()  # another reader may have the memory
+        self.stats.peak_memory = device.peak_memory(self._device)
+        return call.weighed(self._rule)
+
+    def _next(self) -> _Call | None:
+        calls = (one() for one in self._waiting)
+        return next((call for call in calls if call and not call.failed), None)
+
+    def _forget(self) -> None:
+        if self._ahead is not None:
+            self._ahead.restart()
+        self._ahead = None
+        self._model.drop()
+
+    def _passes_of(self, call: _Call) -> Iterator[None]:
+        call.passes = call.passes or self._passes(call)
+        return call.passes
+
+    def _passes(self, call: _Call) -> Iterator[None]:
+        """Read the prompts of a call, pass by pass."""
+        reads = call.reads
+        for i, read in enumerate(reads):
+            if (refused := read.refused(self._positions)) is not None:
+                call.refused[i] = refused
         readable = [
             # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
             (i, TokenizedPrompt(tokens, common_length(read.head, tokens), read.tokens))
             for i, read in enumerate(reads)
-            if outputs[i] is None and (tokens := read.prompt.tokens) is not None
+            if i not in call.refused and (tokens := read.prompt.tokens) is not None
         ]
         before = self.stats.memory_halvings
         for places in self._model.batches(
@@ -117,28 +175,61 @@ class CausalReader(PromptReader):
             memory=self._allowance.bytes,
             max_tokens=1 if self._alone else self._spec.batch_tokens or self._most_tokens,
         ):
-            results: list[Written | str] = batching.run_halving(
-                places,
-                lambda part: self._model.answer([readable[place][1] for place in part]),
-                lambda _, reason: reason,
-                self._count_halving,
-            )
+            results: Sequence[Written | str] | None = None
+            try:
+                results = yield from self._model.passes([readable[place][1] for place in places])
+            except (RuntimeError, MemoryError) as error:
+                if not batching.is_out_of_memory(error):
+                    raise
+            if results is None:  # outside of the handler, whose traceback would keep what was made
+                batching.free_cached_memory()
+                results = batching.run_halving(
+                    places,
+                    lambda part: self._model.answer([readable[place][1] for place in part]),
+                    lambda _, reason: reason,
+                    self._count_halving,
+                )
             for place, result in zip(places, results, strict=True):
-                i, _ = readable[place]
-                outputs[i] = _output(reads[i], result, self._rule)
-                steps[i] = () if isinstance(result, str) else result.steps
+                call.written[readable[place][0]] = result
         if self.stats.memory_halvings > before:
             # Reads of later calls start smaller: what failed once would fail again, for a while.
             self._allowance.ran_out()
         elif self._allowance.went_well():
             self._model.grow()
-        self.stats.peak_memory = device.peak_memory(self._device)
-        pairs = zip(outputs, steps, strict=True)
-        return [Weighed(output, of) for output, of in pairs if output is not None]
 
     def _count_halving(self) -> None:
         self.stats.memory_halvings += 1
         self._model.shrink()
+
+
+@dataclass(eq=False)
+class _Call:
+    """Reads that are asked for together.
+
+    Attributes:
+        refused: outputs of those that are not read, by their places.
+        written: of the others; answers may be under way.
+        passes: does them; None before.
+        failed: whether reads failed when they were done ahead of their turn.
+    """
+
+    reads: Sequence[PromptRead]
+    refused: dict[int, ReadOutput] = field(default_factory=dict)
+    written: dict[int, Written | str] = field(default_factory=dict)
+    passes: Iterator[None] | None = None
+    failed: bool = False
+
+    def restart(self) -> None:
+        """Forget what was read ahead of its turn."""
+        self.refused, self.written, self.passes, self.failed = {}, {}, None, True
+
+    def weighed(self, rule: Rule) -> list[Weighed]:
+        """The outputs, in the order of the reads."""
+        found = {i: Weighed(output, ()) for i, output in self.refused.items()}
+        for i, result in self.written.items():
+            steps = () if isinstance(result, str) else result.steps
+            found[i] = Weighed(_output(self.reads[i], result, rule), steps)
+        return [found[i] for i in range(len(self.reads))]
 
 
 def _output(read: PromptRead, result: Written | str, rule: Rule) -> ReadOutput:

@@ -194,18 +194,16 @@ class Writer:
         self.most = 0 if spec.choices else spec.most_new_tokens
         self.padding = min(ends, default=0)
 
-    def write(self, answers: Sequence[Written | None], logits: torch.Tensor) -> list[int]:
+    def write(self, answers: Sequence[Written], logits: torch.Tensor) -> list[int]:
         """Take the next token of each answer; the places of those that go on.
 
         Args:
-            answers: None for rows that nothing is written of.
             logits: (answers, vocabulary).
         """
         if self._choices:
             chosen = choose(logits, self._choices, self._first)
             for answer, (text, confidence) in zip(answers, chosen, strict=True):
-                if answer is not None:
-                    answer.text, answer.confidence = text, confidence
+                answer.text, answer.confidence = text, confidence
             return []
         if not self._scores:
             tokens = next_tokens(logits)
@@ -213,12 +211,11 @@ class Writer:
             steps = scored_tokens(logits, None, entropies=self.entropies)
             tokens = [step.token for step in steps]
             for answer, step in zip(answers, steps, strict=True):
-                if answer is not None:
-                    answer.steps.append(step)
+                answer.steps.append(step)
         return [
             place
             for place, (answer, token) in enumerate(zip(answers, tokens, strict=True))
-            if answer is not None and self._take(answer, token)
+            if self._take(answer, token)
         ]
 
     def _take(self, answer: Written, token: int) -> bool:

@@ -53,6 +53,8 @@ class _Read(list[Input]):
 class EncoderDecoderReader:
     """A T5-type model that encodes each input alone and decodes greedily from all encodings."""
 
+    reads_ahead = False
+
     def __init__(self, spec: ReaderSpec) -> None:
         self._spec = spec
         self._device = device.prepare(spec)

@@ -3,19 +3,30 @@
 The tokens of many texts stand behind each other in one row (``engine.reading.models.attention``). What
 several begin with in common - the template's examples, the query or the passage, whichever stands
 first - is a segment of its own, whose keys and values the others copy (``engine.reading.models.sharing``).
-Prompts run in chunks small enough for a processor's caches; answers are then written together, a
-token of each in a step, since a step costs about as much for one as for many.
+Prompts run in chunks small enough for a processor's caches. Answers are written a token of each in a step,
+since a step costs about as much for one as for many, and least where it goes with a chunk of prompts that are still to be read,
+of the same batch or of later ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any, NamedTuple
 
 import torch
 
 from engine.reading.models import sharing
-from engine.reading.models.attention import ATTENTION, Cache, Pass, Span, pack, round_up
+from engine.reading.models.attention import (
+    ATTENTION,
+    Cache,
+    KeysAreKept,
+    Pass,
+    Span,
+    pack,
+    round_up,
+)
 from engine.reading.models.decoding import TokenizedPrompt, Writer, Written, scored_tokens
 from engine.reading.protocol import ReaderStats
 
@@ -24,6 +35,27 @@ _WHOLE_CHUNK = 1024
 # Fewer tokens at once waste the processor, whatever the memory.
 _LEAST_CHUNK = 64
 _Piece = tuple[int, int, int]  # of a segment, its tokens from one to before another
+
+
+class _Placed(NamedTuple):
+    """Parts of texts, where each begins in the cache, and where all end."""
+
+    parts: Sequence[sharing.Segment]
+    offsets: Sequence[int]
+    end: int
+
+
+@dataclass(eq=False)
+class _Going:
+    """An answer under way: how many tokens its prompt has, and where in the cache it begins."""
+
+    answer: Written
+    prompt: int
+    offset: int
+
+    def span(self, at: int) -> Span:
+        """Its last token, which is not in the cache yet."""
+        return Span(at, 1, self.offset, self.prompt + len(self.answer.tokens) - 1, writing=True)
 
 
 class PackedModel:
@@ -58,6 +90,9 @@ class PackedModel:
         self._fused = fused
         self._head = list(head)
         self._head_cache: Cache | None = None
+        self._cache: Cache | None = None
+        self._room = 0
+        self._going: list[_Going] = []
         self._chunk = _LEAST_CHUNK
         self._most = _WHOLE_CHUNK
         item = torch.empty((), dtype=model.dtype).element_size()
@@ -70,9 +105,13 @@ class PackedModel:
         self._token_bytes += 4 * config.hidden_size
         self._logits_bytes = 2 * item * config.vocab_size
 
+    @torch.inference_mode()
     def probe(self, tokens: int) -> None:
-        """Run a number of tokens as one text, to measure what they cost beside their cached states."""
-        self._prefill([[0] * tokens], chunk=tokens)
+        """Run a number of tokens as one text, to measure what they cost."""
+        texts = [[0] * tokens]
+        for _ in self._prefill(texts, self._place(texts), chunk=tokens):
+            pass
+        self.drop()
 
     def learn(self, fixed: float, per_token: float) -> None:
         """Take the measured bytes of a probe: of any, and of each of its tokens."""
@@ -82,9 +121,11 @@ class PackedModel:
         self._token_bytes = max(per_token - self._cached_token_bytes, least)
 
     def shrink(self) -> None:
-        """Run smaller chunks from now on: memory ran out."""
+        """Run smaller chunks from now on, and give back what is not in use: memory ran out."""
         self._most = max(_LEAST_CHUNK, self._most // 2)
         self._chunk = min(self._chunk, self._most)
+        self._room = 0
+        self._make_room(0, fresh=True)
 
     def grow(self) -> None:
         """Run chunks as large as at the beginning again, as far as the memory of a call allows."""
@@ -96,7 +137,8 @@ class PackedModel:
         """Places of ``asked`` in groups that fit ``memory`` bytes and ``max_tokens``, of at least one.
 
         Texts that begin alike stand together. Chunks take half of the memory at most, keys and
-        values the rest.
+        values the rest, those of answers that earlier batches leave under way included: where the next text does not
+        fit beside them, they are written on until it does.
         """
         # Any token of a chunk may be one whose logits are wanted, where targets are scored.
         token_bytes = self._token_bytes + self._logits_bytes * any(a.target for a in asked)
@@ -105,6 +147,12 @@ class PackedModel:
         left = memory - self._chunk_bytes - token_bytes * self._chunk
         left -= self._cached_token_bytes * len(self._head)
         order = sorted(range(len(asked)), key=lambda place: asked[place].tokens)
+
+        most = min(max_tokens, int(left / self._cached_token_bytes))
+        # One size from the first batch on: what a cache that grows leaves behind is too small for the next.
+        needed = sum(round_up(a.room(self._writer.most)) for a in asked)
+        self._room = most if needed > most else 0
+
         group: list[int] = []
         taken = 0
         for place in order:
@@ -118,33 +166,62 @@ class PackedModel:
                 length = sharing.common_length(tokens, before)
                 alone = length <= len(self._head) or (target and tokens == before)
                 shared = 0 if alone else round_up(length)
-                together = taken + room + shared
-                if together > max_tokens or together * self._cached_token_bytes > left:
+                if taken + room + shared > most:
                     yield group
-                    group, taken, shared = [], 0, 0
+                    group, shared = [], 0
                     room += bool(target and tokens == before) * round_up(len(tokens))
+            if not group:
+                while self._going and room + sum(self._rooms()) > most:
+                    self.step()
+                taken = sum(self._rooms())
             group.append(place)
             taken += room + shared
         if group:
             yield group
 
-    @torch.inference_mode()
     def answer(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
-        """Continue each text, or score the targets behind them."""
+        """Continue each text, or score the targets behind them. Answers may be under way when it ends."""
+        passes = self.passes(asked)
+        while True:
+            try:
+                next(passes)
+            except StopIteration as end:
+                written: list[Written] = end.value
+                return written
+
+    @torch.inference_mode()
+    def passes(self, asked: Sequence[TokenizedPrompt]) -> Generator[None, None, list[Written]]:
+        """As ``answer``, pass by pass; ``step`` may come between, and nothing else."""
         if any(a.target for a in asked):
+            yield
             return self._scored(asked)
-        tokens, written = [a.tokens for a in asked], [Written() for _ in asked]
-        cache, offsets, alive = self._prefill(tokens, written, chunk=self._chunk)
-        while alive:
-            # The last token written is not in the cache yet.
-            spans = [
-                Span(row, 1, offsets[i], len(tokens[i]) + len(written[i].tokens) - 1)
-                for row, i in enumerate(alive)
-            ]
-            last = [written[i].tokens[-1] for i in alive]
-            logits = self._forward(pack(last, spans, cache, writing=True))
-            alive = [alive[row] for row in self._writer.write([written[i] for i in alive], logits)]
+        written, before = [Written() for _ in asked], [*self._going]
+        try:
+            texts = [a.tokens for a in asked]
+            yield from self._prefill(texts, self._place(texts), written, chunk=self._chunk)
+        except Exception:  # these texts may be asked again
+            self._going = [going for going in before if going in self._going]
+            raise
         return written
+
+    def is_writing(self, answers: Collection[Written]) -> bool:
+        """Whether some of them are under way."""
+        wanted = set(map(id, answers))
+        return any(id(going.answer) in wanted for going in self._going)
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Write a token of each answer under way."""
+        self._advance()
+
+    def finish(self) -> None:
+        """Write the answers under way to their ends."""
+        while self._going:
+            self.step()
+
+    def drop(self) -> None:
+        """Forget the answers under way, and what the cache holds."""
+        self._going, self._cache = [], None
 
     def _scored(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
         """Score the targets, which look back at the keys and values of their prompt: it is computed once."""
@@ -153,8 +230,14 @@ class PackedModel:
         prompts = [tuple(a.tokens[:-1] or a.tokens) for a in asked]
         places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
         rooms = [round_up(len(text)) for text in texts]
-        cache, offsets, _ = self._prefill([*map(list, places)], chunk=self._chunk, more=sum(rooms))
-        begins = list(accumulate(rooms, initial=cache.keys[0].shape[1] - sum(rooms)))
+        stems = [*map(list, places)]
+        placed = self._place(stems, more=sum(rooms))
+        for _ in self._prefill(stems, placed, chunk=self._chunk):
+            pass
+        offsets = {
+            p.sample: at for p, at in zip(placed.parts, placed.offsets, strict=True) if p.whole
+        }
+        begins = list(accumulate(rooms, initial=placed.end))
         for pieces in _chunks([(i, 0, len(text)) for i, text in enumerate(texts)], self._chunk):
             spans: list[Span] = []
             ids: list[int] = []
@@ -162,7 +245,7 @@ class PackedModel:
                 kept, stem = len(asked[i].tokens) - 1, offsets[places[prompts[i]]]
                 spans.append(Span(len(ids), last - first, begins[i], kept + first, stem, kept))
                 ids += texts[i][first:last]
-            of = self._pack(ids, spans, cache)
+            of = self._pack(ids, spans)
             logits = self._forward(of._replace(last=torch.arange(len(of.ids)), asked=len(ids)))
             given = [(i, token) for i, *at in pieces for token in asked[i].target[slice(*at)]]
             tokens, entropies = [token for _, token in given], self._writer.entropies
@@ -171,82 +254,159 @@ class PackedModel:
                 written[i].steps.append(step)
         return written
 
-    @torch.inference_mode()
+    def _place(self, sequences: Sequence[list[int]], *, more: int | None = None) -> _Placed:
+        """Where texts stand in the cache, with room for their answers, or for so many tokens behind all of them."""
+        done = [min(sharing.common_length(self._head, s), len(s) - 1) for s in sequences]
+        parts = sharing.segments(sequences, done)
+        most = self._writer.most if more is None else 0
+        rooms = [round_up(part.end + most * part.whole) for part in parts]
+        first = self._make_room(sum(rooms) + (more or 0))
+        *offsets, end = accumulate(rooms, initial=first)
+        return _Placed(parts, offsets, end)
+
     def _prefill(
         self,
         sequences: Sequence[list[int]],
+        placed: _Placed,
         written: Sequence[Written] | None = None,
         *,
         chunk: int,
-        more: int = 0,
-    ) -> tuple[Cache, dict[int, int], list[int]]:
-        """Run the texts and take each answer's first token; ``more`` is room at the end of the cache.
+    ) -> Iterator[None]:
+        """Run the texts, and take each answer's first token, chunk by chunk."""
+        parts, offsets, _ = placed
+        head, cache = self._head_states(), self._held()
+        for part, offset in zip(parts, offsets, strict=True):
+            if part.start and part.parent < 0:
+                cache.copy_from(head, 0, offset, part.start)
+        for pieces in _chunks([(i, part.start, part.end) for i, part in enumerate(parts)], chunk):
+            spans: list[Span] = []
+            ids: list[int] = []
+            begun: list[tuple[Span, _Going]] = []
+            copies: list[tuple[int, int, int]] = []
+            for i, start, last in pieces:
+                part, sequence = parts[i], sequences[parts[i].sample]
+                spans.append(Span(len(ids), last - start, offsets[i], start))
+                ids += sequence[start:last]
+                if part.parent >= 0 and start == part.start:
+                    copies.append((offsets[part.parent], offsets[i], start))
+                if written is not None and part.whole and last == part.end:
+                    going = _Going(written[part.sample], len(sequence), offsets[i])
+                    begun.append((spans[-1], going))
+            self._stats.prompt_tokens += len(ids)
+            self._stats.padded_tokens += len(ids)
+            self._advance(ids, spans, begun, copies)
+            yield
 
-        Returns:
-            what the others follow from, where each text begins in it, and which answers go on.
+    def _advance(
+        self,
+        ids: Sequence[int] = (),
+        spans: Sequence[Span] = (),
+        begun: Sequence[tuple[Span, _Going]] = (),
+        copies: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        """Run tokens of prompts, and write a token of each answer: of those under way, and of those that begin with them."""
+        going = self._going
+        lasts = [each.answer.tokens[-1] for each in going]
+        writing = [each.span(at) for at, each in enumerate(going, start=len(ids))]
+        asked = [*(span for span, _ in begun), *writing]
+        logits = self._forward(self._pack([*ids, *lasts], [*spans, *writing], asked, copies))
+        if not asked:
+            return
+        going = [*(each for _, each in begun), *going]
+        try:
+            on = self._writer.write([each.answer for each in going], logits)
+        except ArithmeticError:  # nor may what stands in the cache be numbers
+            self._cache = None
+            raise
+        self._going = [going[place] for place in on]
+
+    def _make_room(self, room: int, *, fresh: bool = False) -> int:
+        """Bring the answers under way to the beginning of the cache, and have so much room behind them; where that begins.
+
+        Args:
+            fresh: whether it is made anew, no larger than that.
+
+        Raises:
+            RuntimeError: an earlier attempt failed, and what stood in it is lost.
         """
-        head = self._head_states()
-        done = [min(sharing.common_length(self._head, s), len(s) - 1) for s in sequences]
-        parts = sharing.segments(sequences, done)
-        most = 0 if more else self._writer.most
-        rooms = [round_up(p.end + (most if p.whole else 0)) for p in parts]
-        *offsets, room = accumulate(rooms, initial=0)
-        cache = Cache.empty(room + more, **self._shape)
-        alive: list[int] = []
-        for level in range(max((part.level for part in parts), default=-1) + 1):
-            own = [i for i, part in enumerate(parts) if part.level == level]
-            for i in own:
-                if parts[i].parent >= 0:
-                    cache.copy_from(cache, offsets[parts[i].parent], offsets[i], parts[i].start)
-                elif parts[i].start:
-                    cache.copy_from(head, 0, offsets[i], parts[i].start)
-            for pieces in _chunks([(i, parts[i].start, parts[i].end) for i in own], chunk):
-                spans: list[Span] = []
-                ids: list[int] = []
-                for i, first, last in pieces:
-                    spans.append(Span(len(ids), last - first, offsets[i], first))
-                    ids += sequences[parts[i].sample][first:last]
-                logits = self._forward(self._pack(ids, spans, cache))
-                self._stats.prompt_tokens += len(ids)
-                self._stats.padded_tokens += len(ids)
-                ended = [
-                    parts[i].sample if parts[i].whole and last == parts[i].end else None
-                    for i, _, last in pieces
-                ]
-                if written is not None and any(i is not None for i in ended):
-                    answers = [None if i is None else written[i] for i in ended]
-                    going = self._writer.write(answers, logits)
-                    alive += [read for row in going if (read := ended[row]) is not None]
-        begins = {p.sample: at for p, at in zip(parts, offsets, strict=True) if p.whole}
-        return cache, begins, alive
+        cache, self._cache = self._cache, None
+        if cache is None and self._going:
+            raise RuntimeError("the keys and values of answers under way are lost")
+        self._going.sort(key=lambda going: going.offset)
+        *begins, end = accumulate(self._rooms(), initial=0)
+        cache = cache or Cache.empty(0, **self._shape)
+        moves = [
+            (going.offset, begin, going.prompt + len(going.answer.tokens))
+            for going, begin in zip(self._going, begins, strict=True)
+        ]
+        cache.gather(moves, max(end + room, self._room), fresh=fresh)
+        for going, begin in zip(self._going, begins, strict=True):
+            going.offset = begin
+        self._cache = cache
+        return end
+
+    def _held(self) -> Cache:
+        assert self._cache is not None
+        return self._cache
+
+    def _rooms(self) -> list[int]:
+        return [round_up(going.prompt + self._writer.most) for going in self._going]
 
     def _head_states(self) -> Cache:
         if self._head_cache is None:
             cache = Cache.empty(len(self._head), **self._shape)
             if self._head:
-                self._forward(self._pack(self._head, [Span(0, len(self._head), 0, 0)], cache))
+                of = [Span(0, len(self._head), 0, 0)]
+                self._forward(pack(self._head, of, cache, asked=[], fused=self._fused))
                 self._stats.prompt_tokens += len(self._head)
                 self._stats.padded_tokens += len(self._head)
             self._head_cache = cache
         return self._head_cache
 
-    def _pack(self, ids: Sequence[int], spans: Sequence[Span], cache: Cache) -> Pass:
-        return pack(ids, spans, cache, fused=self._fused)
+    def _pack(
+        self,
+        ids: Sequence[int],
+        spans: Sequence[Span],
+        asked: Sequence[Span] | None = None,
+        copies: Sequence[tuple[int, int, int]] = (),
+    ) -> Pass:
+        return pack(ids, spans, self._held(), asked=asked, copies=copies, fused=self._fused)
 
     def _forward(self, of: Pass) -> torch.Tensor:
-        """The logits that are asked for: (asked, vocabulary)."""
+        """The logits that are asked for: (asked, vocabulary).
+
+        Of the last layer only keys and values are made of all tokens, and the rest where logits are asked for.
+        """
+
+        def narrow(layer: Any, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
+            try:
+                layer.forward(*given, **more | {"packing": replace(of.packing, attends=False)})
+            except KeysAreKept:
+                if not of.asked:
+                    raise
+            turned = tuple(part[:, of.last] for part in more["position_embeddings"])
+            more = more | {"position_embeddings": turned, "packing": of.narrow}
+            return (given[0][:, of.last], *given[1:]), more
+
         config = self._model.config
         own, config._attn_implementation = config._attn_implementation, ATTENTION
+        narrows = len(of.last) < len(of.ids)
+        last = self._model.get_decoder().layers[-1]
+        hook = last.register_forward_pre_hook(narrow, with_kwargs=True) if narrows else None
         try:
             out = self._model(
                 input_ids=of.ids.unsqueeze(0),
                 position_ids=of.positions.unsqueeze(0),
                 use_cache=False,
-                logits_to_keep=of.last,
+                logits_to_keep=0 if narrows else of.last,
                 packing=of.packing,
             )
+        except KeysAreKept:
+            return torch.empty((0, config.vocab_size))
         finally:  # others that have the model may run it with its own
             config._attn_implementation = own
+            if hook:
+                hook.remove()
         return out.logits[0, : of.asked]
 
 

@@ -7,7 +7,7 @@ first tokens that a batch shares are computed once and their keys and values rep
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -116,6 +116,21 @@ class PaddedModel:
             self._states = tuple((layer.keys, layer.values) for layer in cache.layers)
             self._states_of = head
         return self._states
+
+    def passes(self, asked: Sequence[TokenizedPrompt]) -> Generator[None, None, list[Written]]:
+        """``answer``, as who runs several models calls it: all at once, and nothing is under way when it ends."""
+        yield
+        return self.answer(asked)
+
+    def is_writing(self, answers: Collection[Written]) -> bool:
+        """Whether some of them are under way: see ``passes``."""
+        return False
+
+    def step(self) -> None:
+        """Nothing is under way: see ``passes``."""
+
+    def drop(self) -> None:
+        """Nothing is under way: see ``passes``."""
 
     @torch.inference_mode()
     def answer(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:

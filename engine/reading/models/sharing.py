@@ -21,7 +21,6 @@ class Segment:
         parent: index of the segment that ends at ``start``; -1 where none does.
         start, end: positions in the sequence, end exclusive; ``start < end``.
         sample: a sequence that has these tokens.
-        level: segments before this one on the way from the beginning.
         whole: whether this is the rest of ``sample``, so that its answer follows.
     """
 
@@ -29,7 +28,6 @@ class Segment:
     start: int
     end: int
     sample: int
-    level: int
     whole: bool
 
 
@@ -64,23 +62,23 @@ def segments(
         # The last token of each is its own.
         return min(length, len(sequences[i]) - 1, len(sequences[j]) - 1)
 
-    def split(members: list[int], depth: int, parent: int, level: int) -> None:
+    def split(members: list[int], depth: int, parent: int) -> None:
         if len(members) == 1:
             (member,) = members
-            segments.append(Segment(parent, depth, len(sequences[member]), member, level, True))
+            segments.append(Segment(parent, depth, len(sequences[member]), member, True))
             return
         lengths = [shared(a, b) for a, b in itertools.pairwise(members)]
         together = min(lengths)
         if together - depth >= least:
-            segments.append(Segment(parent, depth, together, members[0], level, False))
-            parent, depth, level = len(segments) - 1, together, level + 1
+            segments.append(Segment(parent, depth, together, members[0], False))
+            parent, depth = len(segments) - 1, together
         cuts = [i + 1 for i, length in enumerate(lengths) if length - depth < least]
         for first, last in zip([0, *cuts], [*cuts, len(members)], strict=True):
-            split(members[first:last], depth, parent, level)
+            split(members[first:last], depth, parent)
 
     start = 0
     for i in range(1, len(order) + 1):
         if i == len(order) or done[order[i]] != done[order[start]]:
-            split(order[start:i], done[order[start]], -1, 0)
+            split(order[start:i], done[order[start]], -1)
             start = i
     return segments

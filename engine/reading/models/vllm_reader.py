@@ -59,6 +59,8 @@ class VllmReader(PromptReader):
     groups are global, and go when the last reader of a model goes.
     """
 
+    reads_ahead = True
+
     def __init__(self, spec: ReaderSpec) -> None:
         config = AutoConfig.from_pretrained(
             spec.path, local_files_only=True, trust_remote_code=bool(spec.code)

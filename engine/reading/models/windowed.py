@@ -6,7 +6,7 @@ Longer ones are padded, with transformers' own attention.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
@@ -42,9 +42,9 @@ class WindowedModel(PackedModel):
             for batch in way([asked[place] for place in own], **most):
                 yield [own[place] for place in batch]
 
-    def answer(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
+    def passes(self, asked: Sequence[TokenizedPrompt]) -> Generator[None, None, list[Written]]:
         """Continue the texts of a batch, or of a part of one."""
-        return super().answer(asked) if self._fits(asked[0]) else self._padded.answer(asked)
+        return super().passes(asked) if self._fits(asked[0]) else self._padded.passes(asked)
 
     def _fits(self, text: TokenizedPrompt) -> bool:
         # The last token does not look back.

@@ -1,10 +1,20 @@
 """Attention of packed tokens against one sequence at a time."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from engine.reading.models import attention
-from engine.reading.models.attention import Cache, Packing, Span, attend, pack, round_up
+from engine.reading.models.attention import (
+    Cache,
+    KeysAreKept,
+    Packing,
+    Span,
+    attend,
+    pack,
+    round_up,
+)
 
 HEADS, GROUPS, WIDTH = 6, 2, 8
 
@@ -77,9 +87,9 @@ def test_each_sequence_sees_itself_and_what_it_has(lengths, have, writing, fused
     ]
     spans, at = [], 0
     for i, first, last in parts:
-        spans.append(Span(at, last - first, made.offsets[i], first))
+        spans.append(Span(at, last - first, made.offsets[i], first, writing=writing))
         at += last - first
-    of_pass = pack([0] * at, spans, made.cache, writing=writing, fused=fused)
+    of_pass = pack([0] * at, spans, made.cache, fused=fused)
     assert of_pass.asked == len(spans)
     assert of_pass.last.tolist()[: len(spans)] == [s.at + s.tokens - 1 for s in spans]
     positions = [position for _, first, last in parts for position in range(first, last)]
@@ -88,6 +98,58 @@ def test_each_sequence_sees_itself_and_what_it_has(lengths, have, writing, fused
         parts *= 2
     expected = torch.cat([made.whole(i)[first:] for i, first, _ in parts])
     torch.testing.assert_close(made.attend(of_pass.packing, parts), expected)
+
+
+def test_of_the_last_layer_only_the_tokens_that_are_asked_for_attend():
+    made = Sequences([70, 9, 5], [3, 0, 4])
+    parts = [(0, 3, 70), (1, 0, 9), (2, 4, 5)]
+    spans = [
+        Span(0, 67, made.offsets[0], 3),
+        Span(67, 9, made.offsets[1], 0),
+        Span(76, 1, made.offsets[2], 4, writing=True),
+    ]
+    of_pass = pack([0] * 77, spans, made.cache, asked=[spans[0], spans[2]])
+    assert (of_pass.last.tolist(), of_pass.asked) == ([66, 76], 2)
+    with pytest.raises(KeysAreKept):
+        made.attend(replace(of_pass.packing, attends=False), parts)
+    ends = [(0, 69, 70), (2, 4, 5)]
+    expected = torch.cat([made.whole(i)[first:] for i, first, _ in ends])
+    kept = made.cache.keys[0].clone()
+    torch.testing.assert_close(made.attend(of_pass.narrow, ends), expected)
+    assert torch.equal(made.cache.keys[0], kept)
+    # A single one is made two, which attention takes for one.
+    one = pack([0] * 77, spans, made.cache, asked=[spans[0]])
+    assert (one.last.tolist(), one.asked) == ([66, 66], 1)
+    expected = made.whole(0)[[69, 69]]
+    torch.testing.assert_close(made.attend(one.narrow, [(0, 69, 70)] * 2), expected)
+    assert pack([0] * 77, spans, made.cache, asked=[]).asked == 0
+
+
+def test_a_sequence_begins_with_what_another_has_kept_in_the_same_pass():
+    made = Sequences([40, 45], [0, 0])
+    for states in (made.queries, made.keys, made.values):
+        states[1][:, :33] = states[0][:, :33]
+    spans = [Span(0, 40, made.offsets[0], 0), Span(40, 12, made.offsets[1], 33)]
+    copies = [(made.offsets[0], made.offsets[1], 33)]
+    of_pass = pack([0] * 52, spans, made.cache, copies=copies)
+    expected = torch.cat([made.whole(0), made.whole(1)[33:]])
+    attended = made.attend(of_pass.packing, [(0, 0, 40), (1, 33, 45)])
+    torch.testing.assert_close(attended, expected)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("room", [64, 128, 256])
+def test_what_is_kept_moves_to_the_front_of_a_cache(room, fresh):
+    cache = Cache.empty(128, layers=2, groups=GROUPS, width=WIDTH, dtype=torch.float32)
+    for table in (*cache.keys, *cache.values):
+        table.copy_(torch.randn(table.shape))
+    before = [table.clone() for table in (*cache.keys, *cache.values)]
+    cache.gather([(10, 0, 20), (40, 24, 30)], room, fresh=fresh)
+    for table, old in zip((*cache.keys, *cache.values), before, strict=True):
+        assert table.shape[1] == (room if fresh else max(128, room))
+        assert torch.equal(table[:, :20], old[:, 10:30])
+        assert torch.equal(table[:, 24:54], old[:, 40:70])
+        assert table.isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks._single import default_prompt
+from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
+from engine.reading.models.decoding import TokenizedPrompt
 from tests.conftest import needs_steady_bf16
 
 PASSAGES = [
@@ -112,11 +114,141 @@ def test_a_prompt_beyond_the_caches_gives_the_same_wherever_it_is_cut(spec):
 def counted(reader, monkeypatch):
     """The sizes of the batches that the reader answers from now on."""
     rows = []
-    inner = reader._model.answer
+    inner = reader._model.passes
     monkeypatch.setattr(
-        reader._model, "answer", lambda asked: rows.append(len(asked)) or inner(asked)
+        reader._model, "passes", lambda asked: rows.append(len(asked)) or inner(asked)
     )
     return rows
+
+
+def watched(reader, monkeypatch):
+    """Of each pass of the reader from now on, tokens of prompts and tokens that answers go on with."""
+    passes = []
+    inner = reader._model._forward
+
+    def forward(of):
+        writing = sum(span.writing for span in of.packing.spans)
+        passes.append((sum(span.tokens for span in of.packing.spans) - writing, writing))
+        return inner(of)
+
+    monkeypatch.setattr(reader._model, "_forward", forward)
+    return passes
+
+
+def test_answers_go_on_beside_prompts_that_are_still_to_be_read(
+    spec, prompts, generated, monkeypatch
+):
+    # Chunks are of 64 tokens: in one batch, and in batches of which some leave answers to the next.
+    for tokens in (0, 700):
+        reader = CausalReader(replace(spec, batch_tokens=tokens))
+        reader._model._most = 64
+        rows, passes = counted(reader, monkeypatch), watched(reader, monkeypatch)
+        assert [r.output for r in reader.read(prompts)] == generated
+        assert (len(rows) > 1) == (tokens > 0)
+        assert sum(prompt > 0 and writing > 0 for prompt, writing in passes) >= 2
+        assert reader._model._cache is None  # others may have the memory
+
+
+def test_answers_under_way_are_written_on_until_memory_has_room_for_the_next(
+    spec, prompts, generated, monkeypatch
+):
+    reader = CausalReader(replace(spec, memory=1))  # one read a batch
+    rooms = []
+    inner = reader._model._advance
+
+    def advance(*given):
+        rooms.append(reader._model._cache.keys[0].shape[1])
+        inner(*given)
+
+    monkeypatch.setattr(reader._model, "_advance", advance)
+    outputs = reader.read(prompts)
+    assert [r.output for r in outputs] == generated
+    longest = max(r.prompt_tokens for r in outputs)
+    assert max(rooms) == round_up(longest + spec.max_new_tokens)
+
+
+def test_answers_under_way_outlast_a_later_batch_that_memory_runs_out_in(
+    spec, prompts, generated, monkeypatch
+):
+    reader = CausalReader(spec)
+    model = reader._model
+    asked = [TokenizedPrompt(read.prompt.tokens) for read in reader._reads(prompts)]
+    assert len(list(model.batches(asked, memory=10**9, max_tokens=10**6))) == 1
+    written = model.answer(asked[:2])
+    assert model.is_writing(written)
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "_forward", lambda of: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model.answer(asked[2:])
+    held = model._cache.keys[0].shape[1]
+    model.shrink()
+    assert model._cache.keys[0].shape[1] == sum(model._rooms()) < held
+    written += model.answer(asked[2:])
+    model.finish()
+    assert not model.is_writing(written)
+    assert [answer.text.split("\n")[0].strip() for answer in written] == generated
+
+
+def test_the_call_behind_is_read_while_the_last_answers_are_written(
+    spec, prompts, generated, monkeypatch
+):
+    reader = CausalReader(spec)
+    assert reader.reads_ahead
+    reader.read(prompts[:1])  # the head is known
+    passes = watched(reader, monkeypatch)
+    first, second = reader.start(prompts[:3]), reader.start(prompts[3:])
+    assert passes == []
+    before = reader.stats.prompt_tokens
+    assert [r.output for r in first()] == generated[:3]
+    read = reader.stats.prompt_tokens - before
+    assert [r.output for r in second()] == generated[3:]
+    # Nothing of the second call was left, and few steps were for its answers alone.
+    assert reader.stats.prompt_tokens - before == read
+    alone = sum(tokens == 0 for tokens, _ in passes)
+    assert alone < 2 * spec.max_new_tokens - 2
+    assert not reader._waiting
+
+
+def test_a_call_that_fails_ahead_of_its_turn_is_read_in_its_turn(
+    spec, prompts, generated, monkeypatch
+):
+    reader = CausalReader(spec)
+    inner = reader._model._forward
+    (bad,) = reader._reads(prompts[3:4])
+    tried = []
+
+    def forward(of):
+        ends = [s.have + s.tokens for s in of.packing.spans if not s.writing]
+        if bad.prompt.length in ends:
+            tried.append(ends)
+            raise ArithmeticError("logits are not numbers")
+        return inner(of)
+
+    monkeypatch.setattr(reader._model, "_forward", forward)
+    first, second = reader.start(prompts[:3]), reader.start(prompts[3:])
+    with pytest.raises(ArithmeticError):
+        first()
+    # Who called reads one by one then, and nothing of the second call is tried meanwhile, nor by a third one.
+    assert [reader.read([one])[0].output for one in prompts[:3]] == generated[:3]
+    third = reader.start(prompts[:3])
+    assert [r.output for r in third()] == generated[:3]
+    assert len(tried) == 1
+    with pytest.raises(ArithmeticError):
+        second()
+    assert reader.read(prompts[4:])[0].output == generated[4]
+
+
+def test_reads_out_of_turn_leave_the_outputs_as_they_are(spec, prompts, generated):
+    reader = CausalReader(spec)
+    first, second, third = (reader.start([one]) for one in prompts[:3])
+    assert [r.output for r in first()] == generated[:1]
+    assert [r.output for r in reader.read(prompts[3:])] == generated[3:]
+    assert [r.output for r in third()] == generated[2:3]
+    assert [r.output for r in second()] == generated[1:2]
+    abandoned = reader.start(prompts)
+    del abandoned
+    fourth = reader.start(prompts[:1])
+    assert [r.output for r in fourth()] == generated[:1]
 
 
 def test_batches_hold_no_more_tokens_than_the_specification_says(
@@ -248,7 +380,7 @@ def test_a_prompt_whose_question_does_not_fit_fails(spec, prompts):
 
 def test_out_of_memory_ends_in_the_same_outputs(spec, prompts, generated, monkeypatch):
     reader = CausalReader(spec)
-    inner = reader._model.answer
+    inner = reader._model.passes
 
     def tight(asked):
         if len(asked) > 2:
@@ -256,13 +388,13 @@ def test_out_of_memory_ends_in_the_same_outputs(spec, prompts, generated, monkey
         return inner(asked)
 
     whole, chunk = reader._allowance.bytes, reader._model._most
-    monkeypatch.setattr(reader._model, "answer", tight)
+    monkeypatch.setattr(reader._model, "passes", tight)
     assert [r.output for r in reader.read(prompts)] == generated
     assert reader.stats.memory_halvings >= 1
     assert reader._allowance.bytes < whole
     assert reader._model._most < chunk
     # once there is room again, batches and chunks grow to what they were
-    monkeypatch.setattr(reader._model, "answer", inner)
+    monkeypatch.setattr(reader._model, "passes", inner)
     for _ in range(64):
         assert [r.output for r in reader.read(prompts[:1])] == generated[:1]
         if (reader._allowance.bytes, reader._model._most) == (whole, chunk):

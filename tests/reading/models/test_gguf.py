@@ -176,8 +176,8 @@ def test_prompts_have_one_begin_token_whole_or_cut(
 def read_and_check(spec, inputs):
     """Reads, after checks that the model was given one begin token each time, and answered as it does alone."""
     reader = CausalReader(spec)
-    given, answer = [], reader._model.answer
-    reader._model.answer = lambda asked: given.extend(a.tokens for a in asked) or answer(asked)
+    given, passes = [], reader._model.passes
+    reader._model.passes = lambda asked: given.extend(a.tokens for a in asked) or passes(asked)
     outputs = reader.read(inputs)
     assert [(tokens[0], tokens.count(1)) for tokens in given] == [(1, 1)] * len(inputs)
     model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32)

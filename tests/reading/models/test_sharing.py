@@ -18,13 +18,12 @@ def test_segments_make_up_every_sequence(sequences, least, data):
         assert part.start < part.end
         assert part.whole or part.end - part.start >= least
         if part.parent < 0:
-            assert part.level == 0
             assert part.start == done[part.sample]
             continue
         before = parts[part.parent]
         assert part.parent < place
         assert not before.whole
-        assert (before.end, before.level + 1) == (part.start, part.level)
+        assert before.end == part.start
         # The parent's tokens are this sequence's own.
         assert sequences[before.sample][: before.end] == sequences[part.sample][: before.end]
     for part in whole:
@@ -41,7 +40,7 @@ def test_two_sequences_share_their_common_beginning():
 def test_sharing_nests():
     a, b, c = [0] * 10 + [1] * 10 + [2], [0] * 10 + [1] * 10 + [3], [0] * 10 + [4]
     parts = segments([a, b, c], [0, 0, 0], least=8)
-    assert [part.level for part in parts if not part.whole] == [0, 1]
+    assert [part.parent for part in parts if not part.whole] == [-1, 0]
     assert sum(part.end - part.start for part in parts) == 10 + 10 + 3
 
 
