@@ -76,6 +76,7 @@ def run_unit(
     """
     start = time.perf_counter()
     computed, padded = reader.stats.prompt_tokens, reader.stats.padded_tokens
+    ahead = reader.stats.nanoseconds_ahead
     try:
         outputs = finish() if finish else reader.read(inputs)
     except InputError:  # what a reader of the user's returns cannot be used: no other read would be
@@ -90,7 +91,7 @@ def run_unit(
         _refuse_short_of_memory(outputs)
     if any(output.failure is None for output in outputs):
         _PROVEN.add(reader)
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - start - (reader.stats.nanoseconds_ahead - ahead) / 1e9
     return UnitResult(
         unit,
         outputs,

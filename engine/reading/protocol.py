@@ -270,6 +270,8 @@ class ReaderStats:
         token_bytes: measured bytes per prompt token; 0 where they were not measured.
         retried: requests that a server was asked again, since they failed.
         changed_servers: answers in which a server gave another fingerprint of itself than at first.
+        nanoseconds_ahead: spent on reads of calls that had not come to their turn, less those of calls that have: their
+            tokens count in their turn, too.
     """
 
     padded_tokens: int = 0
@@ -279,6 +281,7 @@ class ReaderStats:
     token_bytes: int = 0
     retried: int = 0
     changed_servers: int = 0
+    nanoseconds_ahead: int = 0
 
 
 def field_types(record: type) -> dict[str, type]:

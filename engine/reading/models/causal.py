@@ -7,11 +7,13 @@ nothing is padded. Outputs equal ``generate``'s (tested in fp32).
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
@@ -126,13 +128,14 @@ class CausalReader(PromptReader):
         if self._ahead not in (None, call):  # out of turn
             self._forget()
         self._ahead = None
+        self._charge(call.owed)
         try:
             for _ in self._passes_of(call):
                 pass
             answers = [answer for answer in call.written.values() if not isinstance(answer, str)]
             while self._model.is_writing(answers):
                 self._ahead = self._ahead or (self._next() if ahead else None)
-                if self._ahead is None or next(self._passes_of(self._ahead), _ENDED) is _ENDED:
+                if self._ahead is None or not self._passes_ahead(self._ahead):
                     self._model.step()
         except BaseException:
             # Whose fault it is is not known: the call behind is read again in its turn, and not before.
@@ -142,6 +145,25 @@ class CausalReader(PromptReader):
             self._model.drop()  # another reader may have the memory
         self.stats.peak_memory = device.peak_memory(self._device)
         return call.weighed(self._rule)
+
+    def _passes_ahead(self, call: _Call) -> bool:
+        """Whether a pass of the call's was left. What it costs is charged when the call's turn comes."""
+        start, stats = time.perf_counter_ns(), self.stats
+        before = stats.prompt_tokens, stats.padded_tokens
+        went = next(self._passes_of(call), _ENDED) is not _ENDED
+        cost = _Cost(
+            stats.prompt_tokens - before[0],
+            stats.padded_tokens - before[1],
+            time.perf_counter_ns() - start,
+        )
+        self._charge(_Cost(*(-part for part in cost)))
+        call.owed = _Cost(*map(sum, zip(call.owed, cost, strict=True)))
+        return went
+
+    def _charge(self, cost: _Cost) -> None:
+        self.stats.prompt_tokens += cost.prompt_tokens
+        self.stats.padded_tokens += cost.padded_tokens
+        self.stats.nanoseconds_ahead -= cost.nanoseconds
 
     def _next(self) -> _Call | None:
         calls = (one() for one in self._waiting)
@@ -202,6 +224,12 @@ class CausalReader(PromptReader):
         self._model.shrink()
 
 
+class _Cost(NamedTuple):
+    prompt_tokens: int = 0
+    padded_tokens: int = 0
+    nanoseconds: int = 0
+
+
 @dataclass(eq=False)
 class _Call:
     """Reads that are asked for together.
@@ -211,6 +239,7 @@ class _Call:
         written: of the others; answers may be under way.
         passes: does them; None before.
         failed: whether reads failed when they were done ahead of their turn.
+        owed: what passes cost that were done ahead of it.
     """
 
     reads: Sequence[PromptRead]
@@ -218,6 +247,7 @@ class _Call:
     written: dict[int, Written | str] = field(default_factory=dict)
     passes: Iterator[None] | None = None
     failed: bool = False
+    owed: _Cost = field(default_factory=_Cost)
 
     def restart(self) -> None:
         """Forget what was read ahead of its turn."""

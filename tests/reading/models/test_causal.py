@@ -15,9 +15,11 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks._single import default_prompt
+from engine.reading.execute import run_unit
 from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.decoding import TokenizedPrompt
+from engine.reading.plan import Unit
 from tests.conftest import needs_steady_bf16
 
 PASSAGES = [
@@ -198,14 +200,19 @@ def test_the_call_behind_is_read_while_the_last_answers_are_written(
     passes = watched(reader, monkeypatch)
     first, second = reader.start(prompts[:3]), reader.start(prompts[3:])
     assert passes == []
-    before = reader.stats.prompt_tokens
-    assert [r.output for r in first()] == generated[:3]
-    read = reader.stats.prompt_tokens - before
-    assert [r.output for r in second()] == generated[3:]
-    # Nothing of the second call was left, and few steps were for its answers alone.
-    assert reader.stats.prompt_tokens - before == read
-    alone = sum(tokens == 0 for tokens, _ in passes)
-    assert alone < 2 * spec.max_new_tokens - 2
+    units = []
+    for finish, part in ((first, prompts[:3]), (second, prompts[3:])):
+        unit = Unit(len(units), 0, len(part))
+        units.append(run_unit(reader, unit, part, worker="", finish=finish))
+    assert [r.output for unit in units for r in unit.outputs] == generated
+    # The prompts of both came one behind the other, and no step was for the first call's answers alone.
+    prompt = [tokens for tokens, _ in passes]
+    assert min(prompt[:2]) > 0
+    assert not any(prompt[2:])
+    # Each call has its own tokens and time, though it took them in another's.
+    assert [unit.computed_tokens for unit in units] == prompt[:2]
+    assert all(unit.seconds > 0 for unit in units)
+    assert reader.stats.nanoseconds_ahead == 0
     assert not reader._waiting
 
 
