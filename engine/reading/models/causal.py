@@ -104,8 +104,11 @@ class CausalReader(PromptReader):
 
     @property
     def reads_ahead(self) -> bool:
-        """See ``engine.reading.protocol.StartingReader``. Passages that are weighed are read twice, in turn."""
-        return isinstance(self._model, PackedModel) and self._spec.scores != "grounded"
+        """See ``engine.reading.protocol.StartingReader``. Where nothing is written, no answer goes on; passages that
+        are weighed are read twice, in turn.
+        """
+        writes = not self._spec.choices and self._spec.scores not in ("target", "grounded")
+        return writes and isinstance(self._model, PackedModel)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's prompt. See ``engine.reading.protocol.Reader``."""
@@ -137,9 +140,12 @@ class CausalReader(PromptReader):
                 self._ahead = self._ahead or (self._next() if ahead else None)
                 if self._ahead is None or not self._passes_ahead(self._ahead):
                     self._model.step()
-        except BaseException:
+        except BaseException as error:
             # Whose fault it is is not known: the call behind is read again in its turn, and not before.
             self._forget()
+            if batching.is_out_of_memory(error):  # between batches, where nothing can be halved
+                self._count_halving()
+                self._allowance.ran_out()
             raise
         if self._ahead is None:
             self._model.drop()  # another reader may have the memory

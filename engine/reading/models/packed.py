@@ -108,9 +108,9 @@ class PackedModel:
     @torch.inference_mode()
     def probe(self, tokens: int) -> None:
         """Run a number of tokens as one text, to measure what they cost."""
-        texts = [[0] * tokens]
-        for _ in self._prefill(texts, self._place(texts), chunk=tokens):
-            pass
+        self._head_states()
+        span = Span(0, tokens, self._make_room(tokens), 0)
+        self._forward(self._pack([0] * tokens, [span]))
         self.drop()
 
     def learn(self, fixed: float, per_token: float) -> None:
@@ -171,7 +171,9 @@ class PackedModel:
                     group, shared = [], 0
                     room += bool(target and tokens == before) * round_up(len(tokens))
             if not group:
-                while self._going and room + sum(self._rooms()) > most:
+                # A batch of few texts has few beginnings in common.
+                worth = max(room, min(needed, most // 4))
+                while self._going and worth + sum(self._rooms()) > most:
                     self.step()
                 taken = sum(self._rooms())
             group.append(place)

@@ -39,6 +39,9 @@ class WindowedModel(PackedModel):
         """See ``PackedModel``. All texts of a batch are run in one way."""
         for fits, way in ((True, super().batches), (False, self._padded.batches)):
             own = [place for place, text in enumerate(asked) if self._fits(text) is fits]
+            if own and not fits:  # padded batches may have all of the memory
+                self.finish()
+                self.drop()
             for batch in way([asked[place] for place in own], **most):
                 yield [own[place] for place in batch]
 
