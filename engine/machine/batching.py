@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+# Work that may be left and taken up again between its forward passes.
+Passes = Generator[None, None, Result]
 
 # Answers of a batch are written together, and a step costs about as much for one as for many. A unit of
 # work is as large, some ten seconds of a core's.
@@ -64,20 +66,20 @@ def cut_batches(
     return batches
 
 
-def run_halving(
+def halving(
     batch: Sequence[Item],
-    forward: Callable[[Sequence[Item]], Sequence[Result]],
+    passes: Callable[[Sequence[Item]], Passes[Sequence[Result]]],
     on_single_failure: Callable[[Item, str], Result],
     on_halving: Callable[[], None],
-) -> list[Result]:
-    """Run ``forward`` over ``batch``; where memory runs out, halve and go on.
+) -> Passes[list[Result]]:
+    """Run ``passes`` over ``batch``, pass by pass; where memory runs out, halve and go on.
 
     An item that does not fit even alone gives ``on_single_failure(item, reason)``. Results keep the
     order of ``batch``. Errors other than a lack of memory are passed on.
     """
     failure: str | None = None
     try:
-        return list(forward(batch))
+        return list((yield from passes(batch)))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -87,11 +89,36 @@ def run_halving(
     if len(batch) == 1:
         return [on_single_failure(batch[0], f"{OUT_OF_MEMORY} ({failure})")]
     on_halving()
+    results: list[Result] = []
     half = len(batch) // 2
-    return [
-        *run_halving(batch[:half], forward, on_single_failure, on_halving),
-        *run_halving(batch[half:], forward, on_single_failure, on_halving),
-    ]
+    for part in (batch[:half], batch[half:]):
+        results += yield from halving(part, passes, on_single_failure, on_halving)
+    return results
+
+
+def run_halving(
+    batch: Sequence[Item],
+    forward: Callable[[Sequence[Item]], Sequence[Result]],
+    on_single_failure: Callable[[Item, str], Result],
+    on_halving: Callable[[], None],
+) -> list[Result]:
+    """``halving``, of a batch that is run in one pass."""
+
+    def passes(part: Sequence[Item]) -> Passes[Sequence[Result]]:
+        yield
+        return forward(part)
+
+    return run(halving(batch, passes, on_single_failure, on_halving))
+
+
+def run(passes: Passes[Result]) -> Result:
+    """Run them all."""
+    while True:
+        try:
+            next(passes)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 class Allowance:

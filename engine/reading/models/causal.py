@@ -120,18 +120,21 @@ class CausalReader(PromptReader):
             return finish(self._spec, inputs, self._reads, self._continued)
         call = _Call(self._reads(inputs))
         self._waiting.append(weakref.ref(call))
-        return lambda: [output for output, _ in self._done(call, ahead=True)]
+        return lambda: [output for output, _ in self._do(call, ahead=True)]
 
     def _continued(self, reads: Sequence[PromptRead]) -> list[Weighed]:
-        return self._done(_Call(reads))
+        return self._do(_Call(reads))
 
-    def _done(self, call: _Call, *, ahead: bool = False) -> list[Weighed]:
+    def _do(self, call: _Call, *, ahead: bool = False) -> list[Weighed]:
         """Do the reads of a call; while its last answers are written, read prompts of the call that waits behind it."""
-        self._waiting = [one for one in self._waiting if one() not in (None, call)]
+        # In place: another thread may be starting a call.
+        for one in [one for one in self._waiting if one() in (None, call)]:
+            self._waiting.remove(one)
         if self._ahead not in (None, call):  # out of turn
             self._forget()
         self._ahead = None
         self._charge(call.owed)
+        halvings = self.stats.memory_halvings
         try:
             for _ in self._passes_of(call):
                 pass
@@ -145,6 +148,7 @@ class CausalReader(PromptReader):
             self._forget()
             if batching.is_out_of_memory(error):  # between batches, where nothing can be halved
                 self._count_halving()
+            if self.stats.memory_halvings > halvings:
                 self._allowance.ran_out()
             raise
         if self._ahead is None:
@@ -197,26 +201,19 @@ class CausalReader(PromptReader):
             for i, read in enumerate(reads)
             if i not in call.refused and (tokens := read.prompt.tokens) is not None
         ]
+
+        def passes(places: Sequence[int]) -> batching.Passes[list[Written | str]]:
+            return (yield from self._model.passes([readable[place][1] for place in places]))
+
         before = self.stats.memory_halvings
         for places in self._model.batches(
             [asked for _, asked in readable],
             memory=self._allowance.bytes,
             max_tokens=1 if self._alone else self._spec.batch_tokens or self._most_tokens,
         ):
-            results: Sequence[Written | str] | None = None
-            try:
-                results = yield from self._model.passes([readable[place][1] for place in places])
-            except (RuntimeError, MemoryError) as error:
-                if not batching.is_out_of_memory(error):
-                    raise
-            if results is None:  # outside of the handler, whose traceback would keep what was made
-                batching.free_cached_memory()
-                results = batching.run_halving(
-                    places,
-                    lambda part: self._model.answer([readable[place][1] for place in part]),
-                    lambda _, reason: reason,
-                    self._count_halving,
-                )
+            results = yield from batching.halving(
+                places, passes, lambda _, reason: reason, self._count_halving
+            )
             for place, result in zip(places, results, strict=True):
                 call.written[readable[place][0]] = result
         if self.stats.memory_halvings > before:

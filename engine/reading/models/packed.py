@@ -10,13 +10,14 @@ of the same batch or of later ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 
+from engine.machine import batching
 from engine.reading.models import sharing
 from engine.reading.models.attention import (
     ATTENTION,
@@ -91,7 +92,8 @@ class PackedModel:
         self._head = list(head)
         self._head_cache: Cache | None = None
         self._cache: Cache | None = None
-        self._room = 0
+        self._room = 0  # of the cache from the first batch on
+        self._bound = batching.UNBOUNDED  # of a cache that is kept
         self._going: list[_Going] = []
         self._chunk = _LEAST_CHUNK
         self._most = _WHOLE_CHUNK
@@ -151,7 +153,7 @@ class PackedModel:
         most = min(max_tokens, int(left / self._cached_token_bytes))
         # One size from the first batch on: what a cache that grows leaves behind is too small for the next.
         needed = sum(round_up(a.room(self._writer.most)) for a in asked)
-        self._room = most if needed > most else 0
+        self._room, self._bound = (most if needed > most else 0), most
 
         group: list[int] = []
         taken = 0
@@ -181,19 +183,10 @@ class PackedModel:
         if group:
             yield group
 
-    def answer(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
-        """Continue each text, or score the targets behind them. Answers may be under way when it ends."""
-        passes = self.passes(asked)
-        while True:
-            try:
-                next(passes)
-            except StopIteration as end:
-                written: list[Written] = end.value
-                return written
-
     @torch.inference_mode()
-    def passes(self, asked: Sequence[TokenizedPrompt]) -> Generator[None, None, list[Written]]:
-        """As ``answer``, pass by pass; ``step`` may come between, and nothing else."""
+    def passes(self, asked: Sequence[TokenizedPrompt]) -> batching.Passes[list[Written]]:
+        """Continue each text, or score the targets behind them; answers may be under way when it ends. Between its
+        passes may come ``step``, and nothing else."""
         if any(a.target for a in asked):
             yield
             return self._scored(asked)
@@ -337,11 +330,14 @@ class PackedModel:
         self._going.sort(key=lambda going: going.offset)
         *begins, end = accumulate(self._rooms(), initial=0)
         cache = cache or Cache.empty(0, **self._shape)
+        needed = max(end + room, self._room)
+        # A larger one is left of a call that was allowed more memory.
+        fresh = fresh or cache.keys[0].shape[1] > round_up(max(needed, self._bound))
         moves = [
             (going.offset, begin, going.prompt + len(going.answer.tokens))
             for going, begin in zip(self._going, begins, strict=True)
         ]
-        cache.gather(moves, max(end + room, self._room), fresh=fresh)
+        cache.gather(moves, needed, fresh=fresh)
         for going, begin in zip(self._going, begins, strict=True):
             going.offset = begin
         self._cache = cache

@@ -7,7 +7,7 @@ first tokens that a batch shares are computed once and their keys and values rep
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -117,11 +117,6 @@ class PaddedModel:
             self._states_of = head
         return self._states
 
-    def passes(self, asked: Sequence[TokenizedPrompt]) -> Generator[None, None, list[Written]]:
-        """``answer``, as who runs several models calls it: all at once, and nothing is under way when it ends."""
-        yield
-        return self.answer(asked)
-
     def is_writing(self, answers: Collection[Written]) -> bool:
         """Whether some of them are under way: see ``passes``."""
         return False
@@ -133,8 +128,9 @@ class PaddedModel:
         """Nothing is under way: see ``passes``."""
 
     @torch.inference_mode()
-    def answer(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
-        """Continue texts that share a head, as one batch."""
+    def passes(self, asked: Sequence[TokenizedPrompt]) -> batching.Passes[list[Written]]:
+        """Continue texts that share a head, as one batch: all at once, and nothing is under way when it ends."""
+        yield
         shared = self._shared(asked)
         rest = [[*a.tokens[shared:], *a.target[:-1]] for a in asked]
         rows, length = len(rest), max(map(len, rest))

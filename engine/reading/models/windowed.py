@@ -6,9 +6,10 @@ Longer ones are padded, with transformers' own attention.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from engine.machine import batching
 from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
@@ -45,7 +46,7 @@ class WindowedModel(PackedModel):
             for batch in way([asked[place] for place in own], **most):
                 yield [own[place] for place in batch]
 
-    def passes(self, asked: Sequence[TokenizedPrompt]) -> Generator[None, None, list[Written]]:
+    def passes(self, asked: Sequence[TokenizedPrompt]) -> batching.Passes[list[Written]]:
         """Continue the texts of a batch, or of a part of one."""
         return super().passes(asked) if self._fits(asked[0]) else self._padded.passes(asked)
 

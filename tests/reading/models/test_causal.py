@@ -8,6 +8,7 @@ import functools
 import json
 import random
 from dataclasses import replace
+from string import ascii_letters
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks._single import default_prompt
+from engine.machine.batching import run
 from engine.reading.execute import run_unit
 from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
@@ -137,6 +139,11 @@ def watched(reader, monkeypatch):
     return passes
 
 
+def answered(model, asked):
+    """The answers that one batch begins."""
+    return run(model.passes(asked))
+
+
 def test_answers_go_on_beside_prompts_that_are_still_to_be_read(
     spec, prompts, generated, monkeypatch
 ):
@@ -176,19 +183,79 @@ def test_answers_under_way_outlast_a_later_batch_that_memory_runs_out_in(
     model = reader._model
     asked = [TokenizedPrompt(read.prompt.tokens) for read in reader._reads(prompts)]
     assert len(list(model.batches(asked, memory=10**9, max_tokens=10**6))) == 1
-    written = model.answer(asked[:2])
+    written = answered(model, asked[:2])
     assert model.is_writing(written)
+    inner, passes = model._forward, []
+
+    def forward(of):
+        if any(one.asked > 2 for one in passes):  # an answer of the batch has begun
+            raise ZeroDivisionError
+        passes.append(of)
+        return inner(of)
+
+    model._chunk = 64
     with monkeypatch.context() as patch:
-        patch.setattr(model, "_forward", lambda of: 1 / 0)
+        patch.setattr(model, "_forward", forward)
         with pytest.raises(ZeroDivisionError):
-            model.answer(asked[2:])
+            answered(model, asked[4:] + asked[2:4])
+    assert [id(going.answer) for going in model._going] == [id(answer) for answer in written]
     held = model._cache.keys[0].shape[1]
     model.shrink()
     assert model._cache.keys[0].shape[1] == sum(model._rooms()) < held
-    written += model.answer(asked[2:])
+    written += answered(model, asked[2:])
     model.finish()
     assert not model.is_writing(written)
     assert [answer.text.split("\n")[0].strip() for answer in written] == generated
+
+
+def test_a_batch_beside_answers_under_way_waits_for_a_quarter_of_the_room(spec, monkeypatch):
+    # Without that, each answer that ends would make room for a batch of one text.
+    reader = CausalReader(replace(spec, shared_prefix="", stop=()))
+    asked = [f"{letter} what is the capital of aruba" for letter in ascii_letters[:30]]
+    room = round_up(len(reader._tokenizer.encode(asked[0])) + spec.max_new_tokens)
+    monkeypatch.setattr(reader, "_most_tokens", 8 * room)
+    reader._model._most = 64  # answers begin, and end, one after the other
+    rows = counted(reader, monkeypatch)
+    outputs = [r.output for r in reader.read([[text] for text in asked])]
+    assert sum(rows) == len(asked)
+    assert min(rows) >= 2
+    assert outputs == [CausalReader(reader._spec).read([[text]])[0].output for text in asked]
+
+
+def test_a_cache_is_kept_no_larger_than_a_later_call_may_have(
+    spec, prompts, generated, monkeypatch
+):
+    reader = CausalReader(spec)
+    model = reader._model
+    asked = [TokenizedPrompt(read.prompt.tokens) for read in reader._reads(prompts)]
+    list(model.batches(asked, memory=10**9, max_tokens=10**6))
+    written = answered(model, asked)
+    full = model._cache.keys[0].shape[1]
+    least = round_up(max(len(one.tokens) for one in asked) + spec.max_new_tokens)
+    for places in model.batches(asked[:1], memory=10**9, max_tokens=least):
+        written += answered(model, [asked[place] for place in places])
+    assert model._cache.keys[0].shape[1] <= least < full
+    model.finish()
+    texts = [answer.text.split("\n")[0].strip() for answer in written]
+    assert texts == [*generated, generated[0]]
+
+
+def test_memory_that_runs_out_between_batches_makes_later_calls_smaller(
+    spec, prompts, generated, monkeypatch
+):
+    reader = CausalReader(spec)
+    whole = reader._allowance.bytes
+
+    def step():
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader._model, "step", step)
+        with pytest.raises(MemoryError):
+            reader.read(prompts)
+    assert reader.stats.memory_halvings == 1
+    assert reader._allowance.bytes == whole / 2
+    assert [r.output for r in reader.read(prompts)] == generated
 
 
 def test_the_call_behind_is_read_while_the_last_answers_are_written(
@@ -513,11 +580,16 @@ def test_a_window_that_hides_nothing_of_a_text_leaves_it_packed(family, bundled_
     spec = replace(spec, shared_prefix="")
     CausalReader(spec)  # leaves the model that both share as it was
     reader = CausalReader(spec)
-    padded, lengths = reader._model._padded.answer, []
-    reader._model._padded.answer = lambda asked: (
-        lengths.extend(len(text.tokens) for text in asked) or padded(asked)
-    )
+    padded, lengths, caches = reader._model._padded.passes, [], []
+
+    def passes(asked):
+        lengths.extend(len(text.tokens) for text in asked)
+        caches.append(reader._model._cache)
+        return padded(asked)
+
+    reader._model._padded.passes = passes
     assert [r.output for r in reader.read([[text] for text in texts])] == expected
+    assert not any(caches)  # padded batches may have all of the memory
     assert len(set(expected)) > 12
     assert sorted(lengths) == sorted([*range(18, 25), *[18] * 3, 40])
 

@@ -21,7 +21,9 @@ from tests.reading.models.test_causal import PASSAGES, QUESTIONS, save_random_mo
 from tests.reading.models.test_encoder_decoder import TEXTS, make_spec
 from tests.reading.models.test_targets import loaded
 
-EXACT = 1e-5
+# Of random models whose small differences grow: on some processors ours and transformers' fp32 are off fp64's by 2.5e-5 and
+# 1e-5. Another prompt, token or key token changes 1e-2 and more.
+EXACT = 1e-4
 
 
 def observed(logits):
@@ -110,7 +112,7 @@ def test_of_encoder_decoder_models_too(kind, tmp_path_factory):
         ]  # fmt: skip
     else:
         spec = make_spec(kind, tmp_path_factory)
-        # With larger weights, for which small differences grow, transformers' own fp32 is off by more than the bound.
+        # With larger weights transformers' own fp32 is off by more than the bound.
         tiny_models.save_model(kind, Path(spec.path), factor=1.5)
         reads = [[text, TEXTS[-1]] for text in TEXTS[:6]]
     reader = EncoderDecoderReader(replace(spec, scores="grounded"))
