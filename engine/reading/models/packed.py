@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from threading import Lock
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -35,6 +37,8 @@ from engine.reading.protocol import ReaderStats
 _WHOLE_CHUNK = 1024
 # Fewer tokens at once waste the processor, whatever the memory.
 _LEAST_CHUNK = 64
+# Readers share a model, perhaps in several threads, and each pass sets the model up for itself.
+_LOCKS: WeakKeyDictionary[torch.nn.Module, Lock] = WeakKeyDictionary()
 _Piece = tuple[int, int, int]  # of a segment, its tokens from one to before another
 
 
@@ -81,6 +85,7 @@ class PackedModel:
     ) -> None:
         config = model.config
         self._model = model
+        self._lock = _LOCKS.setdefault(model, Lock())
         self._writer = writer
         self._stats = stats
         layers: int = config.num_hidden_layers
@@ -387,24 +392,25 @@ class PackedModel:
             return (given[0][:, of.last], *given[1:]), more
 
         config = self._model.config
-        own, config._attn_implementation = config._attn_implementation, ATTENTION
-        narrows = len(of.last) < len(of.ids)
-        last = self._model.get_decoder().layers[-1]
-        hook = last.register_forward_pre_hook(narrow, with_kwargs=True) if narrows else None
-        try:
-            out = self._model(
-                input_ids=of.ids.unsqueeze(0),
-                position_ids=of.positions.unsqueeze(0),
-                use_cache=False,
-                logits_to_keep=0 if narrows else of.last,
-                packing=of.packing,
-            )
-        except KeysAreKept:
-            return torch.empty((0, config.vocab_size))
-        finally:  # others that have the model may run it with its own
-            config._attn_implementation = own
-            if hook:
-                hook.remove()
+        with self._lock:
+            own, config._attn_implementation = config._attn_implementation, ATTENTION
+            narrows = len(of.last) < len(of.ids)
+            last = self._model.get_decoder().layers[-1]
+            hook = last.register_forward_pre_hook(narrow, with_kwargs=True) if narrows else None
+            try:
+                out = self._model(
+                    input_ids=of.ids.unsqueeze(0),
+                    position_ids=of.positions.unsqueeze(0),
+                    use_cache=False,
+                    logits_to_keep=0 if narrows else of.last,
+                    packing=of.packing,
+                )
+            except KeysAreKept:
+                return torch.empty((0, config.vocab_size))
+            finally:  # others that have the model may run it with its own
+                config._attn_implementation = own
+                if hook:
+                    hook.remove()
         return out.logits[0, : of.asked]
 
 

@@ -9,6 +9,7 @@ import json
 import random
 from dataclasses import replace
 from string import ascii_letters
+from threading import Thread
 
 import pytest
 import torch
@@ -310,6 +311,25 @@ def test_a_call_that_fails_ahead_of_its_turn_is_read_in_its_turn(
     with pytest.raises(ArithmeticError):
         second()
     assert reader.read(prompts[4:])[0].output == generated[4]
+
+
+def test_readers_in_two_threads_share_a_model(spec, prompts, generated):
+    first, second = CausalReader(spec), CausalReader(spec)
+    model = first._model._model
+    assert model is second._model._model
+    threads, outputs = [], []
+
+    def begin(*_):  # within a pass of the first reader, before the second one's model is set up
+        if not threads:
+            threads.append(Thread(target=lambda: outputs.extend(second.read(prompts))))
+            threads[0].start()
+            threads[0].join(0.5)
+
+    handle = model.get_decoder().layers[0].register_forward_pre_hook(begin)
+    assert [r.output for r in first.read(prompts)] == generated
+    threads[0].join()
+    handle.remove()
+    assert [r.output for r in outputs] == generated
 
 
 def test_reads_out_of_turn_leave_the_outputs_as_they_are(spec, prompts, generated):
