@@ -223,9 +223,7 @@ def test_a_batch_beside_answers_under_way_waits_for_a_quarter_of_the_room(spec, 
     assert outputs == [CausalReader(reader._spec).read([[text]])[0].output for text in asked]
 
 
-def test_a_cache_is_kept_no_larger_than_a_later_call_may_have(
-    spec, prompts, generated, monkeypatch
-):
+def test_a_cache_is_kept_no_larger_than_a_later_call_may_have(spec, prompts, generated):
     reader = CausalReader(spec)
     model = reader._model
     asked = [TokenizedPrompt(read.prompt.tokens) for read in reader._reads(prompts)]
