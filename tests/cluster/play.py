@@ -17,8 +17,8 @@ from tests.faults.processes import with_variable
 
 READS = 96
 UNIT = 4
-# A lost node's actor works at one unit; the other in its queue it has not begun.
-IN_FLIGHT = UNIT
+# What a lost node's actor had begun: the unit that it reads, and the one before, whose results are on their way.
+IN_FLIGHT = 2 * UNIT
 
 ENVIRONMENT = {
     # A lost node is noticed within two seconds instead of fifteen.

@@ -65,7 +65,7 @@ def ledger_killed(stage):
         stage.kill_process("Ledger")
         stage.kill(node)
 
-    return stage.read(actors=2, do=kill)
+    return stage.read(actors=2, after=8, do=kill)
 
 
 def all_lost(stage):

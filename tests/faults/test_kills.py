@@ -104,7 +104,7 @@ def killed_and_run_again(tmp_path, kill, ray, seed):
 def test_a_killed_driver_loses_and_doubles_nothing(tmp_path, kill, seed):
     found = killed_and_run_again(tmp_path, kill, False, seed)
     assert (found.lost, found.doubled) == (0, 0)
-    assert found.repeated <= 8  # the unit that was read or written
+    assert found.repeated <= 8  # two units: one that is read, one that is written
 
 
 @pytest.mark.usefixtures("ray_session")
