@@ -35,6 +35,7 @@ ORDER = [
 ]
 BASE = {"tables", "messages", "version"}
 CODE = ("engine", "jobs", "benchmarks")
+PACKAGE = "engine"  # hands on what is asked for, and imports nothing by itself
 # Functions beyond these need a comment that says why, directly above: "# Long: …" or "# Wide: …".
 LONGEST, WIDEST, EXCEPTIONS = 80, 8, 5
 # How large the house may be. A change that makes a figure smaller lowers its limit. The goal of the rebuilding is
@@ -43,7 +44,7 @@ LIMITS = {
     "lines": 60_207,  # 53,553 of Python in engine/ and jobs/, without jobs/bundled_reader/
     "rooms": 23,  # 26: folders and modules directly in engine/, the package itself, jobs/, benchmarks/
     "floors": 11,  # 13, where each room stands above all that it imports from
-    "arrows": 125,  # 151: pairs of rooms of which one imports from the other
+    "arrows": 121,  # 151: pairs of rooms of which one imports from the other
     "options": 71,  # 61 of erag evaluate
 }
 # Stems that several modules of the engine have, and how many. None may be added.
@@ -127,8 +128,7 @@ def test_retrieval_and_reading_do_not_know_each_other():
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    known = modules(*CODE)
-    del known["engine"]  # hands on what is asked for, and imports nothing by itself
+    known = {name: path for name, path in modules(*CODE).items() if name != PACKAGE}
     graph = {
         name: {
             imported if imported in known else imported.rpartition(".")[0]
@@ -240,11 +240,11 @@ def top(module):
 
 
 def arrows():
-    """(room, room that it imports from), each once; the engine's own version is no room."""
+    """(room, room that it imports from), each once; the engine's own version is not a room, nor are its names."""
     known = modules(*CODE)
     found = set()
-    for name, path in known.items():
-        for imported in set(imports(path)) - {"engine.__version__"}:
+    for name in known.keys() - {PACKAGE}:
+        for imported in set(imports(known[name])) - {"engine.__version__"}:
             target = imported if imported in known else imported.rpartition(".")[0]
             if target in known:
                 found.add((top(name), top(target)))
