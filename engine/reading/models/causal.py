@@ -21,7 +21,7 @@ from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.answers import Rule, rule_of, scored, with_own
-from engine.reading.models import attention, ordered
+from engine.reading.models import attention, in_place, ordered
 from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.models.grounding import Weighed, finish
 from engine.reading.models.packed import PackedModel
@@ -66,6 +66,8 @@ class CausalReader(PromptReader):
         )
         refuse_missing(loading, spec.name)
         model = model.eval()
+        if packs:
+            in_place.reuse_tensors(model)
         if orders:
             ordered.order_weights(model)
         self.stats = ReaderStats()

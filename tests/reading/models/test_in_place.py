@@ -1,0 +1,84 @@
+"""Layers that reuse the tensors they make against transformers' own."""
+
+import copy
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from engine.reading.models.in_place import reuse_tensors
+from engine.reading.readers import load
+
+SHAPE = {
+    "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def random_model(family, dtype):
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(family, **SHAPE)
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
+    for name, weight in model.named_parameters():
+        if "norm" in name:  # else 1 or 0, by which much is the same
+            torch.nn.init.normal_(weight)
+    return model
+
+
+def kinds(model):
+    return {type(module).__name__ for module in model.modules()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("family", "ours", "theirs"),
+    [
+        ("llama", {"_FeedForward", "_Norm"}, set()),
+        ("mistral", {"_FeedForward", "_Norm"}, set()),
+        ("qwen2", {"_FeedForward", "_Norm"}, set()),
+        ("qwen3", {"_FeedForward", "_Norm"}, set()),  # with norms of queries and keys
+        ("smollm3", {"_FeedForward", "_Norm"}, set()),
+        ("granite", {"_FeedForward", "_Norm"}, set()),
+        ("gemma2", {"_FeedForward"}, {"Gemma2RMSNorm"}),
+        ("olmo2", {"_FeedForward"}, {"Olmo2RMSNorm"}),
+        ("mixtral", {"_Norm"}, {"MixtralExperts"}),
+        ("phi3", {"_Norm"}, {"Phi3MLP"}),
+    ],
+)
+def test_bits_and_weights_are_those_of_transformers(family, ours, theirs, dtype):
+    plain = random_model(family, dtype)
+    model = copy.deepcopy(plain)
+    held = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
+    reuse_tensors(model)
+    reuse_tensors(model)  # as a second reader of a shared model does
+    assert kinds(model) & {"_FeedForward", "_Norm"} == ours
+    assert theirs <= kinds(model)
+    assert {name: tensor.data_ptr() for name, tensor in model.state_dict().items()} == held
+    with torch.inference_mode():
+        for tokens in (1, 2, 64, 331):
+            ids = torch.randint(SHAPE["vocab_size"], (1, tokens))
+            assert torch.equal(model(ids).logits, plain(ids).logits)
+
+
+def test_norms_whose_weights_have_another_precision_are_left():
+    plain = random_model("llama", "bfloat16")
+    plain.model.norm.float()
+    reuse_tensors(plain)
+    assert type(plain.model.norm).__name__ == "LlamaRMSNorm"
+
+
+def test_a_reader_on_a_cpu_makes_no_further_tensor_in_its_feed_forward_layers(bundled_spec):
+    reader = load(bundled_spec)
+    layer = reader._model._model.model.layers[0].mlp
+    places = []
+    hooks = [
+        layer.gate_proj.register_forward_hook(lambda _, __, made: places.append(made.data_ptr())),
+        layer.down_proj.register_forward_pre_hook(lambda _, got: places.append(got[0].data_ptr())),
+    ]
+    try:
+        reader.read([["a question"]])
+    finally:  # others share the model
+        for hook in hooks:
+            hook.remove()
+    assert len(places) >= 2
+    assert places[::2] == places[1::2]
