@@ -223,6 +223,9 @@ def prepare(spec: Share) -> torch.device:
 
     if spec.threads:
         torch.set_num_threads(spec.threads)
+    # As in statistics.resampling: from then on the C library keeps as much freed memory for the next pass. Else
+    # the system takes it, and clears every page again.
+    torch.empty(31 * 2**20, dtype=torch.uint8)
     if not _assigned_share():
         return torch.device("cpu")
     if not torch.cuda.is_available():

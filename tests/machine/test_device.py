@@ -1,6 +1,7 @@
 """What the engine takes a machine for, by its flags and by what its environment allows."""
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +169,25 @@ def test_onednn_has_amx_where_the_engine_says_so(monkeypatch, limit):
     kernels = [line for line in done.stdout.splitlines() if ",exec,cpu,matmul," in line]
     assert kernels
     assert any("amx" in line for line in kernels) is not device.bf16_rows_are_steady()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_a_process_that_reads_keeps_the_memory_of_a_layer_for_the_next():
+    """By the pages that the system clears while a layer's tensors, 6 MiB each, are made again and again."""
+    layers = """
+import resource, types, torch
+from engine.machine import device
+device.prepare(types.SimpleNamespace(threads=1, memory=0))
+def layer():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    tensors = [torch.ones(1024, 1536) for _ in range(6)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(*[layer() for _ in range(6)])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", layers], capture_output=True, text=True, check=True
+    )
+    assert max(map(int, done.stdout.split()[2:])) < 100  # of 9,216 pages
 
 
 @pytest.mark.slow
