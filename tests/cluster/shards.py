@@ -27,8 +27,6 @@ READS = QUERIES * (PASSAGES + 1)
 PAIRS_PER_SHARD = 16
 # A unit has a shard's reads at most: so many, where every query has its list.
 UNIT_READS = PAIRS_PER_SHARD // PASSAGES * (PASSAGES + 1)
-# What a lost actor had begun: the unit that it reads, and the one before, which it stores.
-IN_FLIGHT = 2 * UNIT_READS
 
 
 class Play(NamedTuple):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.cluster.play import play
-from tests.cluster.shards import IN_FLIGHT, READS, UNIT_READS
+from tests.cluster.shards import READS, UNIT_READS
 
 pytestmark = pytest.mark.faults
 SCENES = "tests.cluster.shard_scene"
@@ -24,14 +24,15 @@ def check(found, *, repeated, done=READS):
 
 def test_a_killed_node_loses_no_read_at_any_moment(tmp_path):
     for moment, found in play("nodes_killed", tmp_path, of=SCENES).items():
-        check(found, repeated=IN_FLIGHT)  # of its one actor
+        # A unit of its one actor; units of a shard are larger, once the pace is known.
+        check(found, repeated=UNIT_READS)
         assert found["lost_nodes"] == 1, moment
 
 
 @pytest.mark.parametrize(("scene", "actors"), [("node_drained", 1), ("all_lost", 2)])
 def test_lost_nodes_lose_no_read(tmp_path, scene, actors):
     (found,) = play(scene, tmp_path, of=SCENES).values()
-    check(found, repeated=actors * IN_FLIGHT)
+    check(found, repeated=actors * UNIT_READS)
     assert found["lost_nodes"] == actors
 
 
@@ -45,7 +46,7 @@ def test_without_any_node_the_job_waits_says_so_and_uses_those_that_join(tmp_pat
 
 def test_a_killed_process_loses_no_read_whatever_it_did(tmp_path):
     found = play("processes_killed", tmp_path, of=SCENES)
-    for what, repeated in [("ledger", 0), ("actor", IN_FLIGHT), ("judging", 0), ("planning", 0)]:
+    for what, repeated in [("ledger", 0), ("actor", UNIT_READS), ("judging", 0), ("planning", 0)]:
         check(found[what], repeated=repeated)
     assert found["actor"]["restarted_actors"] == 1
     assert found["judging"]["judged"] > found["actor"]["judged"]
@@ -80,6 +81,6 @@ def test_prompts_larger_than_the_object_store_pass_through_it(tmp_path):
 def test_a_lost_driver_costs_what_was_under_way(tmp_path):
     play("driver_killed", tmp_path, survives=False, of=SCENES)
     found = play("resumed", tmp_path, of=SCENES)["resumed"]
-    # The log has the reads of both.
-    check(found, repeated=2 * IN_FLIGHT)
+    # The log has the reads of both; two actors worked at a unit each.
+    check(found, repeated=2 * UNIT_READS)
     assert found["done"] < READS - 20
