@@ -244,7 +244,7 @@ SAME_FILES = (
 )
 
 
-def test_no_two_pinned_wheels_bring_the_same_file():
+def test_no_two_pinned_wheels_bring_different_files_of_one_name():
     """Of those that are installed here by their lists of files, of those for GPUs by what is known of them."""
     everyone, gpu = pins(ROOT / "constraints.txt"), pins(HERE / "constraints-gpu.txt")
     brought = collections.defaultdict(dict)
@@ -255,7 +255,7 @@ def test_no_two_pinned_wheels_bring_the_same_file():
                 if digest:  # pip compiles some, without one
                     brought[file][name] = digest
     assert len(brought) > 10_000
-    # The parts of a namespace may each bring its empty beginnings, as opencensus' do.
+    # The parts of a namespace may each bring what it begins with, as opencensus' do.
     assert not {file: found for file, found in brought.items() if len({*found.values()}) > 1}
     for pinned in (everyone, gpu):
         assert not [one for one in SAME_FILES if len(one & pinned.keys()) > 1]
