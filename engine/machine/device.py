@@ -223,9 +223,9 @@ def prepare(spec: Share) -> torch.device:
 
     if spec.threads:
         torch.set_num_threads(spec.threads)
-    # As in statistics.resampling: from then on the C library keeps as much freed memory for the next pass. Else
-    # the system takes it, and clears every page again.
-    torch.empty(31 * 2**20, dtype=torch.uint8)
+    # As in statistics.resampling: by its size the C library knows from then on what to keep for the next pass when
+    # it is freed. Else the system takes it, and clears every page again.
+    torch.empty(31 * 2**20, dtype=torch.uint8, device="cpu")
     if not _assigned_share():
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -293,8 +293,8 @@ def batch_memory(spec: Share, device: torch.device, weights: int) -> float:
     held = float(weights)
     if device.type != "cuda":
         held += PROCESS_MEMORY
-        with contextlib.suppress(OSError, ValueError):
-            held = max(held, _status_bytes("VmRSS"))
+        with contextlib.suppress(OSError, AttributeError, ValueError):
+            held = max(held, _resident())
     # A tenth stays free for the allocator's fragmentation.
     return max(0.0, 0.9 * total - held)
 
@@ -362,14 +362,18 @@ def peak_above(device: torch.device, run: Callable[[], None]) -> int | None:
         run()
         return torch.cuda.max_memory_allocated() - before
     try:
-        # Else what was freed before, and is still resident, would be reused unseen.
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        before = _resident()
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        before = _status_bytes("VmRSS")
     except (OSError, AttributeError, ValueError):
         return None
     run()
     return _status_bytes("VmHWM") - before
+
+
+def _resident() -> int:
+    """Bytes of main memory that this process holds, without those that were freed: these would be reused unseen."""
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return _status_bytes("VmRSS")
 
 
 def _status_bytes(name: str) -> int:

@@ -49,7 +49,8 @@ class _Norm(torch.nn.Module):
 
 
 def reuse_tensors(model: torch.nn.Module) -> None:
-    """Let the layers of a model that compute what Llama's do reuse the tensors they make; it cannot be trained then.
+    """Let the layers of a model that compute what Llama's do reuse the tensors they make; it can then not be
+    trained, nor run under autocast.
 
     Other families have copies of Llama's classes, which are known by what they are compiled to.
     """

@@ -15,12 +15,12 @@ SHAPE = {
 }  # fmt: skip
 
 
-def random_model(family, dtype):
+def random_model(family, dtype, **more):
     torch.manual_seed(1)
-    config = AutoConfig.for_model(family, **SHAPE)
+    config = AutoConfig.for_model(family, **SHAPE, **more)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
     for name, weight in model.named_parameters():
-        if "norm" in name:  # else 1 or 0, by which much is the same
+        if "norm" in name or name.endswith("bias"):  # else 1 or 0, by which much is the same
             torch.nn.init.normal_(weight)
     return model
 
@@ -41,12 +41,22 @@ def kinds(model):
         ("granite", {"_FeedForward", "_Norm"}, set()),
         ("gemma2", {"_FeedForward"}, {"Gemma2RMSNorm"}),
         ("olmo2", {"_FeedForward"}, {"Olmo2RMSNorm"}),
+        ("gemma3_text", {"_FeedForward"}, {"Gemma3RMSNorm"}),
         ("mixtral", {"_Norm"}, {"MixtralExperts"}),
+        ("qwen2_moe", {"_FeedForward", "_Norm"}, {"Qwen2MoeExperts"}),  # an expert that all share
         ("phi3", {"_Norm"}, {"Phi3MLP"}),
     ],
 )
 def test_bits_and_weights_are_those_of_transformers(family, ours, theirs, dtype):
-    plain = random_model(family, dtype)
+    check(random_model(family, dtype), ours, theirs)
+
+
+def test_biases_and_an_activation_that_gives_what_it_got():
+    more = {"mlp_bias": True, "attention_bias": True, "hidden_act": "linear"}
+    check(random_model("llama", "float32", **more), {"_FeedForward", "_Norm"}, {"LinearActivation"})
+
+
+def check(plain, ours, theirs):
     model = copy.deepcopy(plain)
     held = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
     reuse_tensors(model)
@@ -67,6 +77,7 @@ def test_norms_whose_weights_have_another_precision_are_left():
     assert type(plain.model.norm).__name__ == "LlamaRMSNorm"
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="reads on a GPU here")
 def test_a_reader_on_a_cpu_makes_no_further_tensor_in_its_feed_forward_layers(bundled_spec):
     reader = load(bundled_spec)
     layer = reader._model._model.model.layers[0].mlp
