@@ -298,6 +298,8 @@ def test_passages_from_the_page_to_the_evaluation(files, tmp_path, opened, capsy
     assert counted(page) == "Question 5 of 12, 4 judged"
     page.keyboard.press("0")
     page.keyboard.press("=")
+    # Another process of the browser keeps what was judged, a moment later.
+    page.wait_for_timeout(500)
     page.reload()  # half way
     assert counted(page) == "Question 7 of 12, 6 judged"
     # The mouse.
