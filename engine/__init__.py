@@ -54,6 +54,10 @@ if not TYPE_CHECKING:  # else every name would do for type checkers
     def __getattr__(name: str) -> Any:
         """Import what was asked for, once."""
         if name not in _PLACES:
+            from engine.messages.gone import replacement
+
+            if instead := replacement("name", f"engine.{name}"):
+                raise AttributeError(f"engine.{name} is gone: {instead}")
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         place, inside = _PLACES[name]
         module = importlib.import_module(place)

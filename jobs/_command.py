@@ -24,6 +24,7 @@ from engine.messages.errors import (
     WriteError,
     masked,
 )
+from engine.messages.gone import replacement
 from engine.sources.io.files import is_full
 from engine.sources.io.spool import forget_pipes
 from jobs._config import check_numbers, from_environment, options_from, tell_origins, variable
@@ -173,8 +174,13 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
 
 
 def _habit(tokens: Sequence[str]) -> str | None:
-    """What an option of another program is called here."""
+    """What an option of another program is called here, and what is used in place of a name that is gone."""
     names = [token.partition("=")[0] for token in tokens[: _end_of_options(tokens)]]
+    if tokens and (instead := replacement("command", tokens[0])):
+        return f"the command {tokens[0]} is gone: {instead}"
+    for name in names:
+        if instead := replacement("option", name.removeprefix("--").replace("-", "_")):
+            return f"{name} is gone: {instead}"
     return next((f"Unknown option: {n}; use {HABITS[n]}" for n in names if n in HABITS), None)
 
 

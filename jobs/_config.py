@@ -13,6 +13,7 @@ from cyclopts import App, ArgumentCollection, Token
 from cyclopts.config import Dict
 
 from engine.messages.errors import InputError, masked
+from engine.messages.gone import GONE, replacement
 from engine.messages.wording import quoted
 from engine.sources.io.lines import read_text
 from engine.sources.io.yaml_text import read_settings
@@ -49,6 +50,10 @@ def options_from(path: Path | None) -> list[Any]:
         if key := next((key for key in settings if _field(key) in opposites), None):
             problem, line = f"the key {quoted(key)} turns an option off", settings[key].line
             raise InputError(problem, 'write "off" behind the option', path=path, line=line)
+        for key, setting in settings.items():
+            if instead := replacement("option", _field(key)):
+                problem = f"the option {quoted(key)} is gone"
+                raise InputError(problem, instead, path=path, line=setting.line)
         if "config" in settings:
             problem, line = "a file of options within a file of options", settings["config"].line
             raise InputError(problem, "write its options into this one", path=path, line=line)
@@ -74,8 +79,12 @@ def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCol
     shell. Variables that are none of the command's options are another command's, and passed over.
 
     Raises:
-        InputError: several values, with a quotation that does not end.
+        InputError: several values, with a quotation that does not end; a variable of an option that is gone.
     """
+    for kind, gone in GONE:
+        if kind == "option" and os.environ.get(variable(gone)):
+            problem = f"the variable {variable(gone)} stands for an option that is gone"
+            raise InputError(problem, f"unset it: {GONE[kind, gone]}")
     # cyclopts' Env does not split as a shell does, and takes ERAG_NO_X=on for X=on.
     for argument in arguments:
         if argument.tokens or argument.children or not argument.parse or not argument.name:

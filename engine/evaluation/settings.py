@@ -15,6 +15,7 @@ from engine.labels.registry import ANNOTATORS
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.checked import Checked, Positive
 from engine.messages.errors import InputError
+from engine.messages.gone import replacement
 from engine.messages.wording import meant
 from engine.ranking.measures import OF_ONE_LIST, UTILITY_KIND
 from engine.ranking.ranking_settings import ALL_JUDGMENTS, RankingSettings
@@ -72,6 +73,9 @@ class Settings(Checked):
         classes = option_classes(labels.listed())
         labels = replace(labels, options=tuple(changed(labels.of(kind)) for kind in classes))
         parts = {name: changed(getattr(self, name)) for name in _PARTS}
+        for name in left:
+            if instead := replacement("option", name):
+                raise TypeError(f"the setting {name} is gone: {instead}")
         if left:
             hint = "; " + "".join(meant(name, self.flat()) for name in left)
             raise TypeError(f"no setting is called {', '.join(left)}{hint.rstrip('; ')}")

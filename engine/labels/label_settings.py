@@ -10,6 +10,7 @@ from engine.labels import registry
 from engine.labels.annotator import Annotator
 from engine.messages.checked import Checked
 from engine.messages.errors import InputError
+from engine.messages.gone import replacement
 from engine.messages.wording import meant
 
 Options = TypeVar("Options")
@@ -40,6 +41,8 @@ class LabelSettings(Checked):
         for annotator in self.annotators:
             name = annotator if isinstance(annotator, str) else annotator.name
             if isinstance(annotator, str) and name not in registry.ANNOTATORS:
+                if instead := replacement("annotator", name):
+                    raise InputError(f"the annotator {name} is gone", instead)
                 raise InputError(
                     f"unknown annotator {name!r}", f"{meant(name, registry.ANNOTATORS)}use {known}"
                 )

@@ -1,0 +1,19 @@
+"""List names of earlier versions that are gone, each with its replacement.
+
+Every door asks this one table: the command line, files of options, variables, Python. Add a row in the change that
+removes a name.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Kind = Literal["command", "option", "annotator", "name"]
+
+# (kind, name): the replacement, as the end of "… is gone: ". Options are named by field, Python names in full.
+GONE: dict[tuple[Kind, str], str] = {}
+
+
+def replacement(kind: Kind, name: str) -> str | None:
+    """The replacement of a name that is gone; None for any other name."""
+    return GONE.get((kind, name))

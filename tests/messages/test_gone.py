@@ -1,0 +1,57 @@
+"""Names that are gone answer with their replacement, at every door."""
+
+import pytest
+
+import engine
+from engine.evaluation.settings import Settings
+from engine.messages import gone
+from engine.messages.errors import InputError
+from tests.commands import erag
+
+ROWS = {
+    ("command", "weigh"): "use erag measure",
+    ("option", "old_way"): "write it as a run",
+    ("annotator", "oracle"): "use erag",
+    ("name", "engine.weighing"): "use engine.evaluate",
+}
+
+
+@pytest.fixture(autouse=True)
+def _rows(monkeypatch):
+    for key, instead in ROWS.items():
+        monkeypatch.setitem(gone.GONE, key, instead)
+
+
+def test_a_command_that_is_gone(capsys):
+    assert erag("weigh", "--queries", "q.jsonl") == 2
+    assert capsys.readouterr().err == "erag: the command weigh is gone: use erag measure\n"
+
+
+@pytest.mark.parametrize("written", ["--old-way", "--old-way=3"])
+def test_an_option_that_is_gone(written, capsys):
+    assert erag("fuse", written) == 2
+    assert capsys.readouterr().err == "erag: --old-way is gone: write it as a run\n"
+
+
+def test_an_option_that_is_gone_in_a_file(tmp_path, capsys):
+    config = tmp_path / "options.yaml"
+    config.write_text("k: 5\nold-way: 3\n")
+    assert erag("fuse", "--config", config) == 2
+    assert capsys.readouterr().err == (
+        f"erag: {config}:2: the option 'old-way' is gone; write it as a run\n"
+    )
+
+
+def test_a_variable_of_an_option_that_is_gone(monkeypatch, capsys):
+    monkeypatch.setenv("ERAG_OLD_WAY", "3")
+    assert erag("fuse", "a.trec", "b.trec") == 2
+    assert "ERAG_OLD_WAY stands for an option that is gone; unset it" in capsys.readouterr().err
+
+
+def test_names_that_are_gone_in_python():
+    with pytest.raises(TypeError, match="old_way is gone: write it as a run"):
+        Settings.of(old_way=3)
+    with pytest.raises(InputError, match="oracle is gone; use erag"):
+        Settings.of(annotators=("oracle",))
+    with pytest.raises(AttributeError, match="engine.weighing is gone: use engine.evaluate"):
+        _ = engine.weighing
