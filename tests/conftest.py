@@ -6,6 +6,7 @@ import atexit
 import gc
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -66,6 +67,9 @@ SPEC = ReaderSpec(
     parameters=1,
     name="test",
 )
+
+# A library that is not installed, as Python and as the engine's messages name it.
+_LACKING = re.compile(r"No module named '([\w.]+)'|pip install 'erag-engine\[(\w+)\]'")
 
 # Where tests run in several processes, a module's tests stay together, and so do those of a group here,
 # by how their ids begin: one process starts Ray, one converts the bundled reader, one parses the bundled
@@ -134,6 +138,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
     # What is imported by now stays: the collector, which runs with every read that is halved, passes it over.
     gc.freeze()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--light", action="store_true", help="skip tests whose libraries make check does not install"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """With --light, skip a test module that imports a library which is not installed."""
+    report = yield
+    return _light(collector.config, report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """With --light, skip a test that comes to a library which is not installed."""
+    report = yield
+    return _light(item.config, report)
+
+
+def _light(config: pytest.Config, report: Any) -> Any:
+    lacking = _LACKING.search(str(report.longrepr)) if report.failed else None
+    if config.getoption("--light") and lacking:
+        report.outcome = "skipped"
+        report.longrepr = ("", 0, f"Skipped: needs {lacking[1] or lacking[2]}")
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)
