@@ -1,0 +1,1 @@
+"""Measured comparisons with other implementations: each module prints ratios and writes JSON."""

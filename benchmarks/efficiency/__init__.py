@@ -1,0 +1,1 @@
+"""End-to-end evaluation against eRAG in time and memory: a grid of cells, a process each."""

@@ -1,1 +1,1 @@
-"""The evaluation: inputs and settings, prepare, read, assess; and studies of several conditions."""
+"""The evaluation: settings, inputs, shards that are planned, read and scored, and the conclusion over all queries; studies of several conditions."""

@@ -1,1 +1,1 @@
-"""What the engine says to a user: errors, notes, packages that are missing, and the words of all of them."""
+"""Messages to users: errors with a remedy, notes, missing packages, settings that check themselves, names that are gone."""

@@ -1,1 +1,1 @@
-"""Plans of evaluations: how many reads, how long, and what they cost, before they are done."""
+"""Plans of evaluations: LLM calls, tokens, memory, time and cost before they are spent."""

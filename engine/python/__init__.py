@@ -1,1 +1,1 @@
-"""The engine as Python users see it: whatever form their data have, and results that are looked at."""
+"""The engine for Python users: inputs of any form, ``evaluate``, and ``Result``."""

@@ -1,1 +1,1 @@
-"""Query coverage: which parts of what users ask an evaluation leaves out."""
+"""Query coverage: the parts of users' questions that contain no evaluation query."""

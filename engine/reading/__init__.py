@@ -1,1 +1,1 @@
-"""Reading: what a read is, planning reads, doing them here or on Ray, and keeping them."""
+"""Reading: plan of the reads, the read store, execution in this process or on Ray Data, repetition."""

@@ -1,1 +1,1 @@
-"""Results as people read them, and as JSON."""
+"""Results as people read them, as tables, and as JSON; comparisons of several results folders."""

@@ -1,1 +1,1 @@
-"""Retrievers: BM25 on Lucene, dense retrieval with FAISS, and their fusion."""
+"""Retrievers: BM25 on Lucene, dense retrieval with FAISS, encoders, and fusion of runs."""

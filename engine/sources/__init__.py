@@ -1,1 +1,1 @@
-"""Articles, passages, queries, runs and judgments, read from and written to files of any layout."""
+"""Files in and out, in any layout; data sets by name; the bundled articles and questions."""

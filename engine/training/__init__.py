@@ -1,1 +1,1 @@
-"""Training of readers: Fusion-in-Decoder and in-prompt, of the T5 family."""
+"""Training of readers of the T5 family: Fusion-in-Decoder and in-prompt, on Ray Train."""

@@ -1,1 +1,1 @@
-"""What a reader is given: templates, prompts, chat formats, and cutting to length."""
+"""Prompts: templates, rendering, chat formats, and cutting to length."""

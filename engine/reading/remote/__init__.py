@@ -1,1 +1,1 @@
-"""Readers behind an API: servers that speak OpenAI's protocol, asked over HTTP."""
+"""Readers behind an API: servers that speak OpenAI's protocol."""

@@ -1,1 +1,1 @@
-"""The page of an evaluation, ``report.html``: made of the files that the evaluation wrote, and of its inputs."""
+"""The page of an evaluation, ``report.html``, made of the files that the evaluation wrote."""

@@ -1,1 +1,1 @@
-"""Passages: cutting articles into them, writing them as a corpus, and reading corpora."""
+"""Passages: cut from articles, written as a corpus, read, and indexed by id."""

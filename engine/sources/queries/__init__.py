@@ -1,1 +1,1 @@
-"""Queries with their reference answers, read from every supported layout."""
+"""Queries with their reference answers, from every layout; users' questions."""

@@ -1,1 +1,1 @@
-"""Runs, judgments, preferences and edits: what is known about ranked lists, in and out."""
+"""Runs, judgments and preferences, with the texts of their passages; exports for other tools."""
