@@ -110,11 +110,10 @@ def _engine() -> str:
     if device.machine_has_gpu():
         missing_here = "the engine's own loops, padded; vLLM is not installed, which suits a GPU"
         return f"{missing_here} better: run 'make gpu'"
-    if is_installed("vllm"):
-        return f"the engine's own loops or {vllm}, whichever reads faster in a trial"
-    if device.has_amx():
-        return "the engine's own loops; with AMX vLLM read 2.4 times as fast: run 'make vllm'"
-    return "the engine's own loops; vLLM may read faster: run 'make vllm', and a trial decides"
+    if not device.has_amx():
+        return "the engine's own loops"
+    install = "" if is_installed("vllm") else ": run 'make vllm' first"
+    return f"the engine's own loops; with AMX `--engine vllm` may be faster{install}"
 
 
 def _torch() -> str:

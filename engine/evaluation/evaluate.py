@@ -12,16 +12,12 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-
-import polars as pl
 
 from engine.evaluation.api_readers import begin
 from engine.evaluation.assess import Evaluation, conclude
 from engine.evaluation.context import Context
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.early import refuse_early
-from engine.evaluation.fastest import settled
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.known import SoFar
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory, Parts
@@ -130,7 +126,7 @@ def evaluate_shards(
                 for settings in drawn:
                     refuse_early(shards, settings)
             context.on_known(SoFar(work, passes))
-            tell_engines(work.jobs, conditions[0].running.pool(), context.on_event)
+            tell_engines(work.jobs, conditions[0], context.on_event)
             if in_rounds:
                 read_some = read_until_decided if until else read_to_width
                 work, noted = read_some(work, passes, context)
@@ -168,41 +164,23 @@ def _work_for(
     roles = tuple(
         {
             job.ask.role.name: known.setdefault(job.identity, job)
-            for job in specify_jobs(asks_of(settings), settings, context.executor, context.on_event)
+            for job in specify_jobs(
+                asks_of(settings), settings, context.executor, context.on_event, context.place
+            )
         }
         for settings in conditions
-    )
-    first = Workload(
-        shards, tuple(conditions), roles, tuple(known.values()), (), context.place, None, prepared
-    )
-    jobs = settled(first.jobs, conditions[0], context, partial(_wanted_first, first))
-    by_identity = {job.identity: new for job, new in zip(first.jobs, jobs, strict=True)}
-    roles = tuple(
-        {name: by_identity[job.identity] for name, job in of_condition.items()}
-        for of_condition in roles
     )
     names = [
         digest_of(shards, settings, list(of_condition.values()))
         for settings, of_condition in zip(conditions, roles, strict=True)
     ]
-    return replace(
-        first,
-        roles=roles,
-        jobs=tuple(jobs),
-        parts=tuple(
-            _parts(settings, name, folder, is_lasting(settings, of_condition.values()))
-            for settings, name, of_condition in zip(conditions, names, roles, strict=True)
-        ),
-        unkept=None if folder is None else folder / names[0] / UNKEPT,
+    parts = tuple(
+        _parts(settings, name, folder, is_lasting(settings, of_condition.values()))
+        for settings, name, of_condition in zip(conditions, names, roles, strict=True)
     )
-
-
-def _wanted_first(work: Workload, job: Job) -> pl.DataFrame:
-    """The reads of a job in the first shard, for which a trial may be made: after all is checked that needs no reads."""
-    if not work.prepared:
-        for settings in work.conditions:
-            refuse_early(work.shards, settings)
-    return work.wanted(job, work.shards.read(work.shards.shards[0].number))
+    unkept = None if folder is None else folder / names[0] / UNKEPT
+    jobs = tuple(known.values())
+    return Workload(shards, tuple(conditions), roles, jobs, parts, context.place, unkept, prepared)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +13,14 @@ from engine.evaluation.settings import Settings
 from engine.labels.annotator import Ask
 from engine.machine import device
 from engine.machine.device import Dtype
-from engine.machine.pool import PoolSettings, require_gpus_used
+from engine.machine.pool import require_gpus_used
 from engine.machine.remote.api_settings import is_api
-from engine.machine.survey import reading_dtype, reading_on_vllm, reads_on_gpus
+from engine.machine.survey import (
+    either_engine_reads,
+    reading_dtype,
+    reading_on_vllm,
+    reads_on_gpus,
+)
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError, ReadError
 from engine.messages.extras import command
@@ -29,6 +35,7 @@ from engine.reading.prompting.template import QUESTION
 from engine.reading.protocol import Engine, ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.remote.specify import specify_api
+from engine.sources.io.folders import Folder
 from engine.tables import ANSWERS, CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY, QUERY_ID, READ_KEY
 
 # What identifies a read within a reading: the query, and its passages in their order.
@@ -173,10 +180,12 @@ def specify_jobs(
     settings: Settings,
     executor: Executor | None = None,
     on_event: OnEvent = silent,
+    store: Folder | None = None,
 ) -> list[Job]:
     """The readers that are asked, or the executor that stands in for them, with their prompts.
 
-    Where no precision is given, it is that of the nodes that will read, for which ``on_event`` may hear us wait.
+    Where no precision is given, it is that of the nodes that will read, for which ``on_event`` may hear us wait. A
+    ``store`` that vLLM's reads of a model are in decides for vLLM, where ``engine`` leaves it open.
 
     Raises:
         InputError: one cannot be used.
@@ -200,7 +209,24 @@ def specify_jobs(
         elif executor is None and spec.function and not reads_here(pool, [spec]):
             spec.function.reader.require_sendable()
         jobs.append(Job(ask, read_by(spec, executor), prompt))
+    open_to_both = settings.reader.engine == "auto" and executor is None
+    if store is not None and open_to_both and either_engine_reads(pool):
+        return _as_stored(jobs, store)
     return jobs
+
+
+def _as_stored(jobs: Sequence[Job], store: Folder) -> list[Job]:
+    """The jobs, on vLLM where it did most of the reads of their model that the store has."""
+    others = [replace(job, spec=replace(job.spec, engine="vllm")) for job in jobs]
+    more = Counter[tuple[object, ...]]()
+    for job, other in zip(jobs, others, strict=True):
+        by_own, by_vllm = (
+            sum((store / one.spec.fingerprint).sizes().values()) for one in (job, other)
+        )
+        more[job.spec.model] += by_vllm - by_own
+    return [
+        other if more[job.spec.model] > 0 else job for job, other in zip(jobs, others, strict=True)
+    ]
 
 
 def _engine_for(
@@ -282,15 +308,16 @@ def _scoring(spec: ReaderSpec, ask: Ask) -> ReaderSpec:
     return replace(spec, scores=ask.scores, choices=())
 
 
-def tell_engines(jobs: Iterable[Job], pool: PoolSettings, on_event: OnEvent) -> None:
+def tell_engines(jobs: Sequence[Job], settings: Settings, on_event: OnEvent) -> None:
     """Report readers placed on vLLM or in this process automatically, and API servers in use."""
-    jobs = list(jobs)
+    pool = settings.running.pool()
     elsewhere = all(job.spec.api or job.spec.function or job.spec.executor for job in jobs)
     if not elsewhere and pool.actors is None and pool.in_process:
         on_event(f"this process reads, since Ray is not installed; {command('ray')} adds others")
-    on_vllm = (job.spec for job in jobs if job.spec.engine == "vllm" and not job.spec.chosen)
-    for name in dict.fromkeys(spec.name for spec in on_vllm):
-        on_event(f"reader {name} runs on vLLM")
+    as_stored = settings.reader.engine == "auto" and either_engine_reads(pool)
+    why = ", as its reads in the store did; `engine` names the other" if as_stored else ""
+    for name in dict.fromkeys(job.spec.name for job in jobs if job.spec.engine == "vllm"):
+        on_event(f"reader {name} runs on vLLM{why}")
     asked = ((job.spec.name, job.spec.api, job.spec.room) for job in jobs if job.spec.api)
     for name, api, room in dict.fromkeys(asked):
         thinks = f"; it thinks first, in {room:,} tokens at most" if room else ""

@@ -90,7 +90,7 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
 def either_engine_reads(settings: PoolSettings) -> bool:
     """Whether readers may run on the engine's own loops or on vLLM: on a CPU of this machine, where vLLM is installed.
 
-    On a cluster without GPUs they run on the own loops: its nodes may differ in speed and in what is installed.
+    On a cluster without GPUs they run on the own loops: its nodes may differ in what is installed.
     """
     return _is_own(settings) and is_installed("vllm") and not device.machine_has_gpu()
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import polars as pl
 
 from engine.evaluation.budgets import cut_for
 from engine.evaluation.context import Context
-from engine.evaluation.fastest import settled
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
 from engine.evaluation.read_jobs import Job, requests_for, specify_jobs
@@ -81,7 +80,6 @@ def count_reads(
     context: Context,
     *,
     sample: Sample | None = None,
-    timed: bool = True,
 ) -> Iterator[Counted]:
     """Count the reads of an evaluation, or of a study, job by job; what is left has its prompts.
 
@@ -89,7 +87,6 @@ def count_reads(
         inputs: read at the largest cutoff of the conditions, or those of the sample.
         conditions: the settings of each.
         sample: what the inputs are a sample of, if they are one.
-        timed: whether engines may be, to choose one by a trial.
 
     Raises:
         InputError: as ``prepare.prepare``, of a sample only what concerns its reads; or a reader cannot be
@@ -100,17 +97,11 @@ def count_reads(
         for settings in conditions
         for one in _asked(inputs, settings, context, part=sample is not None)
     ]
-
-    def wanted_of(job: Job) -> pl.DataFrame:
-        reads = pl.concat([one.reads for one in asked if one.job.identity == job.identity])
-        return job.wanted(reads.unique(maintain_order=True), inputs.queries, inputs.corpus)
-
-    jobs = settled([one.job for one in asked], conditions[0], context, wanted_of if timed else None)
-    asked = [replace(one, job=job) for one, job in zip(asked, jobs, strict=True)]
     seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
     for job in {one.job.identity: one.job for one in asked}.values():
         same = [one for one in asked if one.job.identity == job.identity]
-        wanted = wanted_of(job)
+        reads = pl.concat([one.reads for one in same]).unique(maintain_order=True)
+        wanted = job.wanted(reads, inputs.queries, inputs.corpus)
         # A list of one passage that is read alone too is the same read, as is one of none.
         asks = conditions[0].resolved.asks.values()
         least = 1 - any(ask.closed for ask in asks if ask.role == job.ask.role)
@@ -153,7 +144,11 @@ def _asked(
         lists, requests = prepared.lists, list(prepared.requests)
     of_singles = {ask.role.name for ask in settings.resolved.asks.values()}
     jobs = specify_jobs(
-        (request.ask for request in requests), settings, context.executor, context.on_event
+        (request.ask for request in requests),
+        settings,
+        context.executor,
+        context.on_event,
+        context.place,
     )
     for job, request in zip(jobs, requests, strict=True):
         role = job.ask.role.name

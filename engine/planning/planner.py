@@ -84,8 +84,7 @@ def plan_evaluation(
     context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
     query_ids, each = inputs.queries[QUERY_ID], sample.lists if sample else 1
     drawn = [with_share(one, query_ids, each) for one in settings]
-    timed = asked.probe_reads != 0
-    counted = list(count_reads(inputs, drawn, context, sample=sample, timed=timed))
+    counted = list(count_reads(inputs, drawn, context, sample=sample))
     prober = Prober(context, asked, running.pool())
     groups = [
         prober.read(jobs, _size(jobs) / max(1, _size(counted)), seed=bootstrap.seed)

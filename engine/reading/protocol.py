@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
-from typing import Literal, NamedTuple, Protocol, get_args, get_type_hints, runtime_checkable
+from typing import Literal, Protocol, get_args, get_type_hints, runtime_checkable
 
 from engine.machine.device import Dtype, weight_bytes
 from engine.machine.remote.spec import ApiSpec
@@ -17,7 +17,7 @@ from engine.reading.function import FunctionSpec
 Augmentation = Literal["in-prompt", "fid"]
 # What does a reader's work: openai stands for a server that is asked, function for a function of the user's.
 Engine = Literal["transformers", "vllm", "openai", "function"]
-# What a user asks for; auto is one of the others, by the machines that read and what was timed on them.
+# What a user asks for; auto is one of the others, by the machines that read, and by the reads that the store has.
 EngineChoice = Literal["auto", "transformers", "vllm"]
 # Of what a reader gives the log-probability: of a target that it is given, or of the answer that it writes; or how much
 # surer it is of that than without passages.
@@ -33,26 +33,6 @@ UNNAMED = "a function without a name"
 # Part of every read's key. Raise it with any change that makes a reader answer differently: how prompts
 # are cut, where output ends, how it is cleaned.
 READING_VERSION = 3
-
-
-class Chosen(NamedTuple):
-    """Why an engine runs a reader that two could run (``evaluation.fastest``).
-
-    Attributes:
-        by: what decided.
-        reads: of the trial in which both were timed; 0 without one.
-        own, vllm: reads a second of each.
-    """
-
-    by: Literal["store", "record", "trial", "untimed"]
-    reads: int = 0
-    own: float = 0.0
-    vllm: float = 0.0
-
-    @property
-    def faster(self) -> Engine:
-        """The engine that reads faster; the own loops, which start faster, where none does."""
-        return "vllm" if self.vllm > self.own else "transformers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +79,6 @@ class ReaderSpec:
             group.)
         fused_attention: whether prompts of a decoder-only model go through the flash kernel in the engine's own loops on a CPU.
             (In the first group.)
-        chosen: why ``engine`` runs the model, where two could; None where nothing was to be chosen.
         memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
         gpus: how many GPUs of a node hold the model together (tensor parallelism, with vLLM only).
@@ -131,7 +110,6 @@ class ReaderSpec:
     shared_prefix: str = ""
     begun: bool = False
     fused_attention: bool = False
-    chosen: Chosen | None = None
     memory: int = 0
     threads: int = 0
     gpus: int = 1

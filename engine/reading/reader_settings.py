@@ -40,8 +40,8 @@ class ReaderSettings(Checked):
             300tok (docs/guide/chunking.md); by default as many as are labelled.
         engine: What runs the reader. vllm: vLLM, for decoder-only readers (installed by 'make gpu', without a
             GPU by 'make vllm'); transformers: the engine's own loops around transformers' models; auto: vLLM
-            on GPUs where it is installed, and on the CPUs of this machine the faster of the two
-            (docs/guide/readers.md#vllm).
+            on GPUs where it is installed, else the engine's own loops; on the CPUs of this machine vLLM goes on
+            with a store that has reads by it (docs/guide/readers.md#vllm).
         dtype: Precision of the reader; by default the fastest of this machine: bfloat16 where the
             hardware supports it, else float16 on a GPU and float32 on a CPU.
         trust_remote_code: Run the Python code that comes with a model, for models that need it. The

@@ -22,7 +22,6 @@ from engine.messages.extras import version_of
 from engine.messages.notes import Note
 from engine.ranking.scores import Relevant
 from engine.reading.costs import ReadingCosts
-from engine.reading.protocol import Chosen
 from engine.report import audit, verdict
 from engine.report.audit import Origin
 from engine.version import __version__
@@ -179,7 +178,6 @@ def _reader(reading: Reading) -> dict[str, Any]:
         "parameters": spec.parameters or None,
         "dtype": spec.dtype if known else None,
         "engine": spec.engine,
-        **({"engine_choice": _choice(spec.chosen)} if spec.chosen else {}),
         "prompt": prompt.template.name,
         "prompt_sha256": prompt.digest,
         PROMPT_PARTS: {
@@ -198,13 +196,6 @@ def _reader(reading: Reading) -> dict[str, Any]:
         **({"version": spec.function.reader.version} if spec.function else {}),
         **({} if known else {"reproducible": False}),
     }
-
-
-def _choice(chosen: Chosen) -> dict[str, Any]:
-    """Why one of two engines ran a reader; with what both did in the trial behind it."""
-    rates = {"transformers": chosen.own, "vllm": chosen.vllm}
-    timed = {"reads": chosen.reads, "reads_per_processor_second": rates}
-    return {"by": chosen.by, **(timed if chosen.reads else {})}
 
 
 def _server(reading: Reading, api: ApiSpec) -> dict[str, Any]:

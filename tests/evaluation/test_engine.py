@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 
+from engine.evaluation.evaluate import evaluate
 from engine.evaluation.read_jobs import asks_of, specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
 from engine.machine import device, pool
@@ -11,8 +12,11 @@ from engine.machine.pool import PoolSettings
 from engine.machine.survey import reading_dtype
 from engine.messages import extras
 from engine.messages.errors import InputError
+from engine.reading import readers
 from engine.reading.executors import backend_for
+from engine.reading.protocol import ReaderStats, ReadOutput
 from tests.conftest import ScriptedReader
+from tests.tables import inputs
 
 
 @pytest.fixture
@@ -71,9 +75,45 @@ def test_what_was_chosen_is_told_once_and_has_keys_of_its_own(tiny_t5):
     assert not {job.spec.fingerprint for job in ours} & {job.spec.fingerprint for job in theirs}
     told = []
     tell_engines(
-        [*theirs, *theirs, *ours, *specified(reader=str(tiny_t5))], PoolSettings(), told.append
+        [*theirs, *theirs, *ours, *specified(reader=str(tiny_t5))], Settings.of(), told.append
     )
     assert told == ["reader bundled runs on vLLM"]
+
+
+class Pretended:
+    """A reader that answers with the name of its engine."""
+
+    def __init__(self, spec):
+        self.stats, self.engine = ReaderStats(), spec.engine
+
+    def read(self, inputs):
+        return [ReadOutput(self.engine, 5, 1, False) for _ in inputs]
+
+
+@pytest.mark.usefixtures("gpu_with_vllm", "bundled_spec")
+def test_on_a_cpu_that_has_vllm_the_store_decides_and_without_reads_our_own_loops(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: False)
+    monkeypatch.setattr(readers, "load", Pretended)
+
+    def evaluated(place, **options):
+        told = []
+        settings = Settings.of(
+            k=3, annotators=("erag",), resamples=0, dtype="float32", actors=0, **options
+        )
+        found = evaluate(inputs(), settings, store=tmp_path / place, on_event=told.append)
+        reading = found.readings["reader"]
+        return set(reading.reads["output"]), reading.costs.done > 0, told
+
+    assert evaluated("empty") == ({"transformers"}, True, [])
+    assert evaluated("vllm", engine="vllm") == ({"vllm"}, True, ["reader bundled runs on vLLM"])
+    assert evaluated("vllm") == (
+        {"vllm"},
+        False,
+        ["reader bundled runs on vLLM, as its reads in the store did; `engine` names the other"],
+    )
+    assert evaluated("vllm", engine="transformers") == ({"transformers"}, True, [])
 
 
 @pytest.mark.usefixtures("bundled_spec")
@@ -83,7 +123,7 @@ def test_without_ray_this_process_reads_and_says_so_unless_actors_are_asked_for(
     jobs, told = specified(engine="transformers"), []
     for settings in (PoolSettings(), PoolSettings(actors=0)):
         assert backend_for(settings, [job.spec for job in jobs]).pool is None
-        tell_engines(jobs, settings, told.append)
+        tell_engines(jobs, Settings.of(actors=settings.actors), told.append)
     assert told == [
         "this process reads, since Ray is not installed; pip install 'erag-engine[ray]' adds others"
     ]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from engine.machine import device, model_files
@@ -12,7 +10,6 @@ from engine.machine.device import Dtype
 from engine.messages.errors import InputError
 from engine.messages.extras import is_installed
 from engine.reading.models import weights
-from engine.reading.protocol import ReaderSpec
 
 # What a process with vLLM holds on a CPU, without weights and cache: half of it are imports, the rest
 # activations of the widest batch.
@@ -60,17 +57,6 @@ def refuse(reader: weights.Weights, *, choices: int = 0) -> None:
             f"run 'pip install {_OF_A_PACKAGE}' wherever it is read",
             path=reader.name,
         )
-
-
-def on_cpu(specs: Sequence[ReaderSpec]) -> list[ReaderSpec]:
-    """The same readers on vLLM on a CPU; none where it cannot weigh the choices or passages of one, or memory does not suffice."""
-    try:
-        for spec in specs:
-            cache_memory(spec.weight_bytes, dtype=spec.dtype, memory=spec.memory)
-    except InputError:
-        return []
-    able = all(len(spec.choices) <= MOST_CHOICES and spec.scores != "grounded" for spec in specs)
-    return [replace(spec, engine="vllm") for spec in specs if able]
 
 
 def refuse_uneven(path: Path, name: str, gpus: int) -> None:
