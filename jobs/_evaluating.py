@@ -19,7 +19,6 @@ from engine.evaluation.workload import digest_of_shards
 from engine.report.audit import Origin, input_files, name_files
 from engine.report.findings import Findings
 from engine.report.identity import refuse_another
-from engine.report.page.live import live_page
 from engine.report.summary import SHARDS
 from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.locations import Location
@@ -113,11 +112,8 @@ def evaluate_and_report(
     if not overwrite:
         refuse_another(out, conditions, digests, runs=len(shards.runs))
     step("preparing labels and the reader, which may be a model to convert or to load")
-    asked = {**name_files(files), **settings[0].flat()}
-    with (
-        shown_progress(then="scoring, and computing statistics") as shown,
-        live_page(out, asked, Context(store=store, on_progress=shown, on_event=event)) as context,
-    ):
+    with shown_progress(then="scoring, and computing statistics") as shown:
+        context = Context(store=store, on_progress=shown, on_event=event)
         done = study_shards(shards, conditions, context, folder)
     result = done.evaluations[done.main]
     study = done if len(conditions) > 1 else None

@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from engine.machine.watch import OnEvent, silent
 from engine.reading.executors import Executor, Progress
 from engine.reading.stream import Host
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
-
-Mean = tuple[float, int]
-"""A mean, and of how many values it is."""
-
-
-class Known(NamedTuple):
-    """What is known of an evaluation while it reads.
-
-    Attributes:
-        runs: the names of all runs, in order.
-        scores: of runs, the end-to-end score of the lists so far, by ``metric``.
-        labels: of runs, the labels of passages so far by ``annotator``, the first one that has them read.
-        failed: calls that failed.
-        queries: those whose shards are scored, which all figures are of; None where figures are of all outputs so far.
-    """
-
-    runs: tuple[str, ...]
-    scores: Mapping[str, Mean]
-    labels: Mapping[str, Mean]
-    metric: str
-    annotator: str
-    failed: int
-    queries: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +19,6 @@ class Context:
         store: the read store, a path or an address.
         on_progress: called with the distinct reads done and wanted. Until all shards are planned, the
             latter is an estimate from above.
-        on_known: given, before reads are done, a function that says what is known so far, for another thread.
         on_event: told one line when nodes of the cluster come or go, actors restart, or the job waits.
         executor: a program of the user's that does the reads instead of the readers, given their
             prompts (docs/guide/python.md). The store keeps its reads under its name if it is a
@@ -54,7 +28,6 @@ class Context:
 
     store: Location
     on_progress: Progress = lambda done, total: None
-    on_known: Callable[[Callable[[], Known]], None] = lambda so_far: None
     on_event: OnEvent = silent
     executor: Executor | None = None
     host: type[Host] = Host

@@ -19,7 +19,6 @@ from engine.evaluation.context import Context
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.early import refuse_early
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.known import SoFar
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory, Parts
 from engine.evaluation.passes import Pass, read_and_score, without_reads
 from engine.evaluation.perturbed import merge_perturbed
@@ -125,7 +124,6 @@ def evaluate_shards(
             if not work.prepared:
                 for settings in drawn:
                     refuse_early(shards, settings)
-            context.on_known(SoFar(work, passes))
             tell_engines(work.jobs, conditions[0], context.on_event)
             if in_rounds:
                 read_some = read_until_decided if until else read_to_width

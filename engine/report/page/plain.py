@@ -25,7 +25,6 @@ class Page:
         drawings: its pictures.
         notes: what qualifies the figures, a sentence each.
         settings: what was asked for, by name.
-        reload: after how many seconds the browser looks for another one; 0 for never.
     """
 
     title: str
@@ -34,7 +33,6 @@ class Page:
     drawings: Sequence[Drawing]
     notes: Sequence[str]
     settings: Mapping[str, object]
-    reload: int = 0
 
 
 def write_plain(page: Page, folder: Path, *, single_file: bool = False) -> Written:
