@@ -49,20 +49,19 @@ from jobs._functions import reader_functions, reader_name
 
 CELLS = Path(__file__).parent / "labels"
 MOST_BYTES = 200_000
-# The annotators of the bench, in the order of its tables; those that this version has, and the set allows.
+# The annotators of the bench, in the order of its tables; cells of earlier versions have labels of grogu, which is gone.
 LABELS = (
     "erag", "gain", "likelihood", "dig", "perplexity", "pmi", "grogu", "utility", "containment", "containment-substring",
     "provenance", "dual",
 )  # fmt: skip
 # Those that are read from answers; the others know no way of reading.
-ANSWERED = {"erag", "gain", "likelihood", "dig", "perplexity", "grogu", "utility"}
+ANSWERED = {"erag", "gain", "likelihood", "dig", "perplexity", "utility"}
 ORDERED, TURNED = "bm25", "reversed"
 # Columns that are not labels.
 LIST, LIST_TURNED, PLACE = "list", "list_reversed", "place"
 BASELINE, KNOWN = "bm25", "erag-known"
-# Those that a function cannot give, which writes and gives no probabilities; and a server, none of whose are of all tokens.
-NOT_BY_FUNCTIONS = {"likelihood", "dig", "perplexity", "pmi", "grogu", "utility"}
-NOT_BY_SERVERS = {"grogu"}
+# Those that a function cannot give, which writes and gives no probabilities.
+NOT_BY_FUNCTIONS = {"likelihood", "dig", "perplexity", "pmi", "utility"}
 # Asked only where it is named.
 JUDGE = "judge"
 DIGITS = 5
@@ -96,8 +95,7 @@ class Way:
     @property
     def lacks(self) -> set[str]:
         """The labels that no reader of its kind can give."""
-        functions = NOT_BY_FUNCTIONS if is_named(self.reader) else set()
-        return NOT_BY_SERVERS if is_api(self.reader) else functions
+        return NOT_BY_FUNCTIONS if is_named(self.reader) else set()
 
 
 @dataclass(frozen=True)
@@ -232,7 +230,7 @@ def make_cell(
     """
     names, lists = labels_for(inputs, way, wanted), inputs.runs[RUN].n_unique() > 1
     asked_of = (way.reader, judge if JUDGE in names else None)
-    # A cell means the same reader on every machine, and vLLM gives not all labels; servers and functions take no engine.
+    # A cell means the same reader on every machine; servers and functions take no engine.
     weights = any(one and not (is_api(one) or is_named(one)) for one in asked_of)
     settings = Settings.of(
         reader=reader_name(way.reader), functions=reader_functions([way.reader, judge]), augmentation=way.augmentation if lists or set(names) & ANSWERED else "in-prompt",

@@ -202,7 +202,7 @@ def test_cells_have_the_same_reader_where_vllm_is(inputs, tmp_path, monkeypatch,
     with serving(Behaviour(lambda body: Said("yes"))) as url, pytest.raises(LookupError) as asked:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         way = Way.of(reader)
-        make_cell("made", inputs, way, ("erag", "grogu"), store=tmp_path, k=K)
+        make_cell("made", inputs, way, ("erag", "likelihood"), store=tmp_path, k=K)
     assert asked.value.args == ({engine},)
 
 

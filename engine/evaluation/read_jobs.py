@@ -86,9 +86,6 @@ class Job:
             scored = pl.concat_list(QUERY) if self.ask.task == QUESTION else pl.col(ANSWERS)
             rows = queries.select(QUERY_ID, scored.alias(ANSWERS)).iter_rows()
             targets = {query: list(map(self.prompt.target, texts)) for query, texts in rows}
-        elif self.spec.scores == "grounded":  # which compares with the prompt without passages
-            asked = queries.select(QUERY_ID, QUERY).iter_rows()
-            targets = {query: ["".join(self.prompt.render(text, []))] for query, text in asked}
         fingerprint = self.spec.fingerprint
         return wanted_reads(
             lists, queries, corpus, prompt=self.prompt, fingerprint=fingerprint, targets=targets
@@ -192,10 +189,8 @@ def specify_jobs(
     """
     jobs: list[Job] = []
     dtype, pool = settings.reader.dtype, settings.running.pool()
-    engines = [(ask, _engine_for(ask, settings, executor, on_event)) for ask in asks]
-    if executor is None:
-        _refuse_grounded(engines)  # before a server is asked for anything
-    for ask, engine in engines:
+    for ask in asks:
+        engine = _engine_for(ask, settings, executor, on_event)
         elsewhere = is_api(ask.model) or settings.reader.own(ask.model)
         if dtype is None and executor is None and not elsewhere:
             dtype = reading_dtype(pool, on_event)
@@ -243,19 +238,6 @@ def _engine_for(
     if executor is None and resolve(ask.model).architecture == "causal":
         return "vllm" if reading_on_vllm(settings.running.pool(), on_event) else "transformers"
     return "transformers"
-
-
-def _refuse_grounded(engines: Iterable[tuple[Ask, Engine]]) -> None:
-    """Refuse readers that are asked for entropies of tokens where what runs them gives none."""
-    for ask, engine in engines:
-        if ask.scores == "grounded" and engine in ("vllm", "openai"):
-            vllm = engine == "vllm"
-            where = "runs on vLLM" if vllm else "is behind an API"
-            other = "`engine` transformers" if vllm else "a reader on this machine"
-            raise InputError(
-                f"the reader {ask.model} {where}, which gives no entropies of its tokens",
-                f"leave out the annotators that need them, or use {other}",
-            )
 
 
 def _specify(

@@ -33,6 +33,5 @@ ANNOTATORS: dict[str, Annotator] = {
         scored.DIG,
         scored.PMI,
         scored.PERPLEXITY,
-        scored.GROGU,
     )
 }

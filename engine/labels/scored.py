@@ -8,13 +8,9 @@ prompt, teacher-forced:
 - ``dig``: max over y of p(y | q, d), less max over y of p(y | q), in [-1, 1] (document information gain, Wang et
   al., EMNLP 2025, arXiv 2509.12765; without their smoothing of p over windows and their weights of the first tokens);
 - ``pmi``: (log p(q | d) - log p(q)) / |q|, in nats by token (Liu et al., NAACL 2025, arXiv 2411.07773);
-- ``perplexity``: one over the perplexity of the reader's own answer a from d, p(a | q, d) ** (1 / |a|), in (0, 1];
-- ``grogu``: how much lower the reader's entropy is with d than without, at the key tokens of a: the mean of
-  H(. | q, a before t) - H(. | q, d, a before t) over the tokens a_t that are at least twice as likely with d as without,
-  in nats by token; 0 without such a token. The idea is that of GroGU (Hua et al., arXiv 2601.23129); what makes a key
-  token there was not available, so that the factor 2 and the mean are this project's (``reading.models.grounding``).
+- ``perplexity``: one over the perplexity of the reader's own answer a from d, p(a | q, d) ** (1 / |a|), in (0, 1].
 
-A read that failed counts as a probability of 0; with ``pmi`` and ``grogu`` its passage has label 0.
+A read that failed counts as a probability of 0; with ``pmi`` its passage has label 0.
 """
 
 from __future__ import annotations
@@ -37,14 +33,11 @@ from engine.labels.annotator import (
 )
 from engine.labels.traces import trace_judge
 from engine.reading.prompting.template import QUESTION, styles
-from engine.reading.protocol import Scores
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, OUTPUT_TOKENS, QUERY_ID, VALUE
 
 _ANSWERS = Role("score", "the reader that scores answers", "score", is_readers=True)
 _QUESTIONS = Role("question", "the reader that scores questions", "question", is_readers=True)
 _OWN = Role("own", "the reader that weighs its answers", "own_answers", is_readers=True)
-_GROUNDED = Role("grounded", "the reader that weighs passages", "grounded", is_readers=True)
-_SCORES: dict[Role, Scores] = {_OWN: "own", _GROUNDED: "grounded"}
 
 _BY_TOKEN = pl.col(CONFIDENCE).fill_null(0.0)
 _WHOLE = _BY_TOKEN.pow(pl.col(OUTPUT_TOKENS))
@@ -84,7 +77,7 @@ def _asks(role: Role, closed: bool, settings: EvaluationSettings) -> Ask:
         erag.asks(settings),
         role=role,
         value=lambda reads, queries: reads.select(_BY_TOKEN)[CONFIDENCE],
-        scores=_SCORES.get(role, "target"),
+        scores="own" if role == _OWN else "target",
         closed=closed,
     )
     if role != _QUESTIONS:
@@ -142,11 +135,4 @@ PERPLEXITY = _annotator(
     _BY_TOKEN,
     Scale(graded="inverse perplexities"),
     _OWN,
-)
-GROGU = _annotator(
-    "grogu",
-    "above 0 if the passage makes the reader surer of its own answer",
-    pl.col(CONFIDENCE),
-    Scale(utilities=True),
-    _GROUNDED,
 )

@@ -11,7 +11,9 @@ from typing import Literal
 Kind = Literal["command", "option", "annotator", "name"]
 
 # (kind, name): the replacement, as the end of "… is gone: ". Options are named by field, Python names in full.
-GONE: dict[tuple[Kind, str], str] = {}
+GONE: dict[tuple[Kind, str], str] = {
+    ("annotator", "grogu"): "use pmi, dig or likelihood: the threshold of its paper is not public",
+}
 
 
 def replacement(kind: Kind, name: str) -> str | None:

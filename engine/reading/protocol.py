@@ -19,9 +19,8 @@ Augmentation = Literal["in-prompt", "fid"]
 Engine = Literal["transformers", "vllm", "openai", "function"]
 # What a user asks for; auto is one of the others, by the machines that read, and by the reads that the store has.
 EngineChoice = Literal["auto", "transformers", "vllm"]
-# Of what a reader gives the log-probability: of a target that it is given, or of the answer that it writes; or how much
-# surer it is of that than without passages.
-Scores = Literal["", "target", "own", "grounded"]
+# Of what a reader gives the log-probability: of a target that it is given, or of the answer that it writes.
+Scores = Literal["", "target", "own"]
 # The model type of checkpoints whose cross-attention has a position bias (``engine.reading.models.fid_t5``).
 BIASED = "fid-t5"
 
@@ -59,8 +58,7 @@ class ReaderSpec:
             of a single choice is taken among all tokens.
         scores: empty for a reader that writes or chooses; ``target`` where the last of a read's inputs is no
             part of the prompt, but the text whose log-probability is asked for; ``own`` where it writes, and
-            gives the log-probability of what it wrote; ``grounded`` where it writes, and says how far the last input,
-            the prompt without passages, would leave it less sure of the same tokens (``models.grounding``).
+            gives the log-probability of what it wrote.
         thought: what a thought before an answer begins and ends with.
         room: tokens that are generated beside those of the answer, for the thought that the prompt begins; 0 where
             it begins none.
@@ -202,14 +200,13 @@ class ReadOutput:
     Attributes:
         output: the text; empty for a failed read. Where the reader chooses between given answers
             (``ReaderSpec.choices``), the one that it chose; where it scores a target, that.
-        prompt_tokens: tokens of the prompt, after any cut; of both, where passages are weighed.
+        prompt_tokens: tokens of the prompt, after any cut.
         output_tokens: tokens generated; 0 where the reader chooses; of a target, its tokens.
         truncated: whether the prompt was cut.
         failure: why the read could not be done; None for a read that succeeded.
         confidence: where the reader chooses, the probability of the first choice, over those of all
             choices (of a single one, over those of all tokens). Where it scores, the probability by token of
-            the target, or of what it wrote: exp of the mean log-probability; or how much its entropy falls, in nats.
-            Else None.
+            the target, or of what it wrote: exp of the mean log-probability. Else None.
         thought: what the reader wrote before its answer, where it thinks; else None.
         seconds: what this call took, where it was a request of its own; None where calls were read together.
     """
@@ -277,8 +274,8 @@ class Reader(Protocol):
     A read's input is a list of strings. For in-prompt augmentation they are the pieces of one prompt,
     in order: the last is the read's own, those before it are what other reads begin with too (the
     query, where it precedes the passages). For Fusion-in-Decoder there is one per passage. Where a target is
-    scored (``ReaderSpec.scores``), it is the last, behind these, and so is a prompt without passages. Outputs come in the order of the inputs and do not depend on
-    what else is in the same call, up to the rounding of batched arithmetic.
+    scored (``ReaderSpec.scores``), it is the last, behind these. Outputs come in the order of the inputs and do
+    not depend on what else is in the same call, up to the rounding of batched arithmetic.
     """
 
     stats: ReaderStats

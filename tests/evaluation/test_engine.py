@@ -48,21 +48,6 @@ def test_decoder_only_readers_run_on_vllm_where_a_gpu_has_it(tiny_t5):
     assert engines(ScriptedReader(str)) == {"transformers"}
 
 
-@pytest.mark.usefixtures("gpu_with_vllm", "bundled_spec")
-def test_only_our_own_loops_weigh_passages():
-    cases = (
-        ({}, "runs on vLLM", "use `engine` transformers"),
-        # Refused before the server is asked for anything: nothing listens there.
-        ({"reader": "openai:m", "base_url": "http://127.0.0.1:9/v1"}, "is behind an API", "use a reader on this machine"),
-    )  # fmt: skip
-    for options, where, remedy in cases:
-        words = f"{where}, which gives no entropies of its tokens; leave out .* {remedy}$"
-        with pytest.raises(InputError, match=words):
-            specified(annotators=("erag", "grogu"), **options)
-    assert engines(annotators=("grogu",), engine="transformers") == {"transformers"}
-    assert engines(ScriptedReader(str), annotators=("grogu",)) == {"transformers"}
-
-
 @pytest.mark.usefixtures("bundled_spec")
 def test_without_a_gpu_our_own_loops_read(monkeypatch):
     monkeypatch.setattr(device, "reads_on_vllm", lambda: False)

@@ -17,7 +17,7 @@ from engine.reading.protocol import ReadOutput
 from engine.report.summary import summarize
 from tests.tables import CORPUS, QUERIES, RUN, inputs, say_last
 
-ALL = ("erag", "gain", "likelihood", "dig", "pmi", "perplexity", "grogu")
+ALL = ("erag", "gain", "likelihood", "dig", "pmi", "perplexity")
 # One more reference answer, which the reader finds likelier where the passage says so.
 TWO = QUERIES.with_columns(
     pl.when(pl.col("query_id") == "q1")
@@ -50,15 +50,10 @@ class ScoringReader:
     def __call__(self, plan, units, spec):
         for unit in units:
             rows = plan["inputs"].slice(unit.offset, unit.length).to_list()
-            self.asked += [(spec.scores, tuple(pieces)) for pieces in rows]
+            self.asked += rows
             yield UnitResult(unit, [self.answer(r, spec.scores) for r in rows], "w", 0.0, STATS)
 
     def answer(self, pieces, scores):
-        if scores == "grounded":
-            *prompt, bare = pieces
-            text = say_last("".join(prompt))
-            fell = log_of("".join(prompt), text) - log_of(bare, text)
-            return ReadOutput(text, 9, 1, False, None, fell)
         if scores == "target":
             *prompt, target = pieces
             prompt = "".join(prompt)
@@ -86,7 +81,7 @@ def labels_of(result, annotator):
 
 
 def test_labels_are_those_of_the_formulas(tmp_path):
-    result, reader = label(tmp_path)
+    result, _ = label(tmp_path)
     texts = {d: (f"Passage: {t}. {x}\n" if x else "") for d, t, x, _ in CORPUS.iter_rows()}
     words = {d: texts[d].partition("says ")[2].strip() for d in texts}
     answers = dict(TWO.select("query_id", "answers").iter_rows())
@@ -109,18 +104,13 @@ def test_labels_are_those_of_the_formulas(tmp_path):
         assert got["pmi"][key] == pytest.approx(pmi)
         own = words[passage]
         assert got["perplexity"][key] == pytest.approx(math.exp(log_of(text, own)))
-        fell = log_of(text, own) - log_of("", own)
-        assert got["grogu"][key] == pytest.approx(fell)
         known = float("Bo" in answers[query])
         assert got["gain"][key] == float(own in answers[query]) - known
     assert got["gain"]["q2", "d3"] == -1.0  # answered right without it, and wrong from it
     assert min(got["dig"].values()) < 0 < max(got["dig"].values())
     # each reference answer behind each passage and behind none, but for what two queries share
     read = {role: reading.costs.wanted for role, reading in result.readings.items()}
-    assert read == {"reader": 9, "score": 14, "question": 7, "own": 5, "grounded": 5}
-    bare = {pieces[-1] for scores, pieces in reader.asked if scores == "grounded"}
-    closed = {"".join(pieces) for scores, pieces in reader.asked if not scores}
-    assert bare <= closed  # the prompts of ``gain``, which has each query read without passages
+    assert read == {"reader": 9, "score": 14, "question": 7, "own": 5}
 
 
 def test_the_harm_rate_is_the_share_of_passages_that_spoil_a_right_answer(tmp_path):
@@ -180,7 +170,7 @@ def test_a_failed_read_counts_as_a_probability_of_nothing(tmp_path):
     ("options", "problem"),
     [
         (
-            {"annotators": ("grogu",), "measures": "nDCG@3"},
+            {"annotators": ("pmi",), "measures": "nDCG@3"},
             "nDCG@3 is not defined on utilities, which may be negative: UDCG sums them up",
         ),
         (

@@ -23,7 +23,6 @@ from engine.machine.model_loading import shared_model
 from engine.reading.answers import Rule, rule_of, scored, with_own
 from engine.reading.models import attention, in_place, ordered
 from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
-from engine.reading.models.grounding import Weighed, finish
 from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.sharing import common_length
@@ -106,28 +105,22 @@ class CausalReader(PromptReader):
 
     @property
     def reads_ahead(self) -> bool:
-        """See ``engine.reading.protocol.StartingReader``. Where nothing is written, no answer goes on; passages that
-        are weighed are read twice, in turn.
-        """
-        writes = not self._spec.choices and self._spec.scores not in ("target", "grounded")
+        """See ``engine.reading.protocol.StartingReader``. Where nothing is written, no answer goes on."""
+        writes = not self._spec.choices and self._spec.scores != "target"
         return writes and isinstance(self._model, PackedModel)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's prompt. See ``engine.reading.protocol.Reader``."""
-        return finish(self._spec, inputs, self._reads, self._continued)()
+        return self._do(_Call(self._reads(inputs)))
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
         """Tokenize prompts; the call before may read some. See ``engine.reading.protocol.StartingReader``."""
-        if not self.reads_ahead:
-            return finish(self._spec, inputs, self._reads, self._continued)
-        call = _Call(self._reads(inputs))
-        self._waiting.append(weakref.ref(call))
-        return lambda: [output for output, _ in self._do(call, ahead=True)]
+        call, ahead = _Call(self._reads(inputs)), self.reads_ahead
+        if ahead:
+            self._waiting.append(weakref.ref(call))
+        return lambda: self._do(call, ahead=ahead)
 
-    def _continued(self, reads: Sequence[PromptRead]) -> list[Weighed]:
-        return self._do(_Call(reads))
-
-    def _do(self, call: _Call, *, ahead: bool = False) -> list[Weighed]:
+    def _do(self, call: _Call, *, ahead: bool = False) -> list[ReadOutput]:
         """Do the reads of a call; while its last answers are written, read prompts of the call that waits behind it."""
         # In place: another thread may be starting a call.
         for one in [one for one in self._waiting if one() in (None, call)]:
@@ -156,7 +149,7 @@ class CausalReader(PromptReader):
         if self._ahead is None:
             self._model.drop()  # another reader may have the memory
         self.stats.peak_memory = device.peak_memory(self._device)
-        return call.weighed(self._rule)
+        return call.outputs(self._rule)
 
     def _passes_ahead(self, call: _Call) -> bool:
         """Whether a pass of the call's was left. What it costs is charged when the call's turn comes."""
@@ -258,13 +251,12 @@ class _Call:
         """Forget what was read ahead of its turn."""
         self.refused, self.written, self.passes, self.failed = {}, {}, None, True
 
-    def weighed(self, rule: Rule) -> list[Weighed]:
+    def outputs(self, rule: Rule) -> list[ReadOutput]:
         """The outputs, in the order of the reads."""
-        found = {i: Weighed(output, ()) for i, output in self.refused.items()}
-        for i, result in self.written.items():
-            steps = () if isinstance(result, str) else result.steps
-            found[i] = Weighed(_output(self.reads[i], result, rule), steps)
-        return [found[i] for i in range(len(self.reads))]
+        return [
+            self.refused[i] if i in self.refused else _output(read, self.written[i], rule)
+            for i, read in enumerate(self.reads)
+        ]
 
 
 def _output(read: PromptRead, result: Written | str, rule: Rule) -> ReadOutput:
@@ -272,12 +264,11 @@ def _output(read: PromptRead, result: Written | str, rule: Rule) -> ReadOutput:
     if isinstance(result, str):
         return ReadOutput.failed(result, prompt_tokens=prompt.length)
     if read.target is not None:
-        logs = [step.log for step in result.steps]
-        return scored(read.target, logs, prompt.length, truncated=prompt.truncated)
+        return scored(read.target, result.logs, prompt.length, truncated=prompt.truncated)
     tokens, truncated = len(result.tokens), prompt.truncated
     if result.confidence is None:
         output = rule.output(result.text, prompt.length, tokens, truncated=truncated)
-        return with_own(output, [step.log for step in result.steps])
+        return with_own(output, result.logs)
     return ReadOutput(
         result.text.strip(), prompt.length, tokens, truncated, confidence=result.confidence
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -44,19 +44,6 @@ class TokenizedPrompt:
         return len(self.tokens) + (len(self.target) or most)
 
 
-class Step(NamedTuple):
-    """A token that a reader writes or is given, and what the reader expects in its place.
-
-    Attributes:
-        log: its natural log-probability among all tokens.
-        entropy: of the distribution over all tokens, in nats; NaN where it is not asked for.
-    """
-
-    token: int
-    log: float
-    entropy: float = math.nan
-
-
 @dataclass
 class Written:
     """An answer.
@@ -67,14 +54,15 @@ class Written:
             goes on may not have been looked at yet.
         begun: how many of the tokens were a thought's, once that has ended.
         confidence: see ``ReadOutput``.
-        steps: where asked for, the tokens that are written, the end token included, or those of a target.
+        logs: where asked for, the natural log-probability of each token that is written, the end token included, or of
+            those of a target.
     """
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     begun: int = 0
     confidence: float | None = None
-    steps: list[Step] = field(default_factory=list)
+    logs: list[float] = field(default_factory=list)
 
 
 def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> list[int]:
@@ -139,33 +127,24 @@ def next_tokens(logits: torch.Tensor) -> list[int]:
     return tokens
 
 
-def scored_tokens(
-    logits: torch.Tensor, forced: Sequence[int] | None, *, entropies: bool
-) -> list[Step]:
-    """The next token of each row.
+def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
+    """The natural log-probability of a token in each row, among all tokens.
 
     Args:
         logits: (rows, vocabulary).
-        forced: the tokens; None for those of highest probability.
-        entropies: whether they are asked for.
+        tokens: one for each row.
 
     Raises:
         ArithmeticError: some logits are not numbers.
     """
-    tokens = next_tokens(logits) if forced is None else list(forced)
     (places,) = to_device(logits.device, np.array(tokens, dtype=np.int64))
     # Copies in fp32 of a few rows at a time.
-    found: list[torch.Tensor] = []
-    for part, of in zip(logits.split(32), places[:, None].split(32), strict=True):
-        logs = part.float().log_softmax(-1)
-        own = [logs.gather(-1, of)]
-        if entropies:
-            own.append(torch.special.entr(logs.exp()).sum(-1, keepdim=True))
-        found.append(torch.cat(own, -1))
-    rows: list[list[float]] = torch.cat(found).tolist()
-    if any(math.isnan(row[0]) for row in rows):
+    parts = zip(logits.split(32), places[:, None].split(32), strict=True)
+    found = [part.float().log_softmax(-1).gather(-1, of) for part, of in parts]
+    logs: list[float] = torch.cat(found)[:, 0].tolist()
+    if any(map(math.isnan, logs)):
         raise _not_numbers()
-    return [Step(token, *row) for token, row in zip(tokens, rows, strict=True)]
+    return logs
 
 
 def _not_numbers() -> ArithmeticError:
@@ -178,7 +157,6 @@ class Writer:
     Attributes:
         most: tokens generated at most.
         padding: a token that is never read.
-        entropies: whether they are asked for.
     """
 
     def __init__(self, spec: ReaderSpec, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
@@ -190,7 +168,6 @@ class Writer:
         self._choices = spec.choices
         self._first = first_tokens(tokenizer, spec.choices, spec.name)
         self._scores = spec.scores
-        self.entropies = spec.scores == "grounded"
         self.most = 0 if spec.choices else spec.most_new_tokens
         self.padding = min(ends, default=0)
 
@@ -205,13 +182,10 @@ class Writer:
             for answer, (text, confidence) in zip(answers, chosen, strict=True):
                 answer.text, answer.confidence = text, confidence
             return []
-        if not self._scores:
-            tokens = next_tokens(logits)
-        else:
-            steps = scored_tokens(logits, None, entropies=self.entropies)
-            tokens = [step.token for step in steps]
-            for answer, step in zip(answers, steps, strict=True):
-                answer.steps.append(step)
+        tokens = next_tokens(logits)
+        if self._scores:
+            for answer, log in zip(answers, log_probabilities(logits, tokens), strict=True):
+                answer.logs.append(log)
         return [
             place
             for place, (answer, token) in enumerate(zip(answers, tokens, strict=True))

@@ -22,9 +22,8 @@ from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.answers import rule_of, scored, with_own
-from engine.reading.models.decoding import Step, choose, first_tokens, next_tokens, scored_tokens
+from engine.reading.models.decoding import choose, first_tokens, log_probabilities, next_tokens
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
-from engine.reading.models.grounding import Weighed, finish
 from engine.reading.models.stops import Stops
 from engine.reading.models.t5 import T5
 from engine.reading.models.targets import parted
@@ -37,17 +36,10 @@ CPU_CHUNK_TOKENS = 2048
 
 
 class _Read(list[Input]):
-    """A read is its inputs; where a text is scored, that with its tokens, the end token included; and its steps."""
+    """A read is its inputs; where a text is scored, that with its tokens, the end token included."""
 
     target: str | None = None
     tokens: Sequence[int] = ()
-    steps: Sequence[Step] = ()
-
-    def forced(self, tokens: Sequence[int]) -> _Read:
-        """The read that scores these tokens."""
-        read = _Read(self)
-        read.target, read.tokens = "", tokens
-        return read
 
 
 class EncoderDecoderReader:
@@ -84,7 +76,6 @@ class EncoderDecoderReader:
         self._start = int(settings.decoder_start_token_id or 0)
         self._special = {*self._tokenizer.all_special_ids, int(model.config.pad_token_id or 0)}
         self._limit = longest_input(spec, model.config)
-        self._entropies = spec.scores == "grounded"
         self._rule = rule_of(spec)
         self._stops = Stops(self._tokenizer, self._rule)
         self._choices = first_tokens(self._tokenizer, spec.choices, spec.name)
@@ -108,7 +99,8 @@ class EncoderDecoderReader:
 
     def start(self, inputs: Sequence[Sequence[str]]) -> Finish:
         """Tokenize inputs, each once. See ``engine.reading.protocol.StartingReader``."""
-        return finish(self._spec, inputs, self._reads, self._generated)
+        reads = self._reads(inputs)
+        return lambda: self._generated(reads)
 
     def _reads(self, inputs: Sequence[Sequence[str]]) -> list[_Read]:
         inputs, targets = parted(inputs, self._spec)
@@ -120,7 +112,7 @@ class EncoderDecoderReader:
                 read.target, read.tokens = target, self._tokenizer.encode(target)
         return reads
 
-    def _generated(self, reads: Sequence[_Read]) -> list[Weighed]:
+    def _generated(self, reads: Sequence[_Read]) -> list[ReadOutput]:
         outputs: list[ReadOutput] = []
         for first, last in self._held_together(reads):
             before = self.stats.memory_halvings
@@ -134,8 +126,7 @@ class EncoderDecoderReader:
             else:
                 self._allowance.went_well()
         self.stats.peak_memory = device.peak_memory(self._device)
-        pairs = zip(outputs, reads, strict=True)
-        return [Weighed(output, read.steps) for output, read in pairs]
+        return outputs
 
     def probe(self, tokens: int) -> None:
         """Encode made-up texts of this many tokens in total, to measure what they take."""
@@ -248,18 +239,17 @@ class EncoderDecoderReader:
         written: list[list[int]] = [[] for _ in reads]
         alive = list(range(len(reads)))
         latest = [self._start] * len(reads)
-        steps: list[list[Step]] = [[] for _ in reads]
+        logs: list[list[float]] = [[] for _ in reads]
         given = reads[0].target is not None  # all of a call, or none
         while True:
             logits = decoding.step(latest)
-            if self._spec.scores:
-                forced = [reads[row].tokens[len(steps[row])] for row in alive] if given else None
-                latest_steps = scored_tokens(logits, forced, entropies=self._entropies)
-                tokens = [step.token for step in latest_steps]
-                for row, step in zip(alive, latest_steps, strict=True):
-                    steps[row].append(step)
+            if given:
+                tokens = [reads[row].tokens[len(written[row])] for row in alive]
             else:
                 tokens = next_tokens(logits)
+            if self._spec.scores:
+                for row, log in zip(alive, log_probabilities(logits, tokens), strict=True):
+                    logs[row].append(log)
             going: list[int] = []
             for place, (row, token) in enumerate(zip(alive, tokens, strict=True)):
                 if token in self._end_tokens and not given:
@@ -285,12 +275,10 @@ class EncoderDecoderReader:
             for read, tokens, text in zip(reads, written, texts, strict=True)
         ]
         for i, (read, output) in enumerate(zip(reads, outputs, strict=True)):
-            read.steps = steps[i]
-            logs = [step.log for step in read.steps]
             outputs[i] = (
-                with_own(output, logs)
+                with_own(output, logs[i])
                 if read.target is None
-                else scored(read.target, logs, output.prompt_tokens, truncated=output.truncated)
+                else scored(read.target, logs[i], output.prompt_tokens, truncated=output.truncated)
             )
         return outputs
 

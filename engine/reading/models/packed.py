@@ -30,7 +30,7 @@ from engine.reading.models.attention import (
     pack,
     round_up,
 )
-from engine.reading.models.decoding import TokenizedPrompt, Writer, Written, scored_tokens
+from engine.reading.models.decoding import TokenizedPrompt, Writer, Written, log_probabilities
 from engine.reading.protocol import ReaderStats
 
 # Larger chunks leave a processor's caches, and matrix products are at full speed from 256 rows on.
@@ -248,10 +248,9 @@ class PackedModel:
             of = self._pack(ids, spans)
             logits = self._forward(of._replace(last=torch.arange(len(of.ids)), asked=len(ids)))
             given = [(i, token) for i, *at in pieces for token in asked[i].target[slice(*at)]]
-            tokens, entropies = [token for _, token in given], self._writer.entropies
-            steps = scored_tokens(logits, tokens, entropies=entropies)
-            for (i, _), step in zip(given, steps, strict=True):
-                written[i].steps.append(step)
+            logs = log_probabilities(logits, [token for _, token in given])
+            for (i, _), log in zip(given, logs, strict=True):
+                written[i].logs.append(log)
         return written
 
     def _place(self, sequences: Sequence[list[int]], *, more: int | None = None) -> _Placed:

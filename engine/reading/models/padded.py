@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache
 
 from engine.machine import batching
-from engine.reading.models.decoding import TokenizedPrompt, Writer, Written, scored_tokens
+from engine.reading.models.decoding import TokenizedPrompt, Writer, Written, log_probabilities
 from engine.reading.models.transfer import to_device
 from engine.reading.protocol import ReaderStats
 
@@ -153,9 +153,9 @@ class PaddedModel:
             logits = self._logits(step, mask, positions, cache, keep).flatten(0, 1)
             own = np.arange(keep) >= keep - np.array([[len(a.target)] for a in asked])
             (places,) = to_device(self._device, np.flatnonzero(own))
-            tokens, entropies = [t for a in asked for t in a.target], self._writer.entropies
-            left = iter(scored_tokens(logits[places], tokens, entropies=entropies))
-            return [Written(steps=list(itertools.islice(left, len(a.target)))) for a in asked]
+            tokens = [token for a in asked for token in a.target]
+            left = iter(log_probabilities(logits[places], tokens))
+            return [Written(logs=list(itertools.islice(left, len(a.target)))) for a in asked]
         written = [Written() for _ in asked]
         alive = list(range(rows))
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from engine.reading.models.decoding import Tokenizer
@@ -29,10 +29,6 @@ class PromptRead:
     head: list[int]
     target: str | None = None
     tokens: Sequence[int] = ()
-
-    def forced(self, tokens: Sequence[int]) -> PromptRead:
-        """The read that scores these tokens behind the prompt."""
-        return replace(self, target="", tokens=tokens)
 
     def refused(self, most: int) -> ReadOutput | None:
         """The failed read of what cannot be read, within ``most`` tokens with the target; None where it can."""
