@@ -6,9 +6,12 @@ import shutil
 from xml.etree import ElementTree
 
 import numpy as np
+import polars as pl
 import pytest
 
+from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
+from engine.python.result import Result
 from engine.report.page.remake import remake
 from engine.report.page.render import page_files
 from engine.sources.io.folders import folder_at
@@ -85,6 +88,36 @@ def test_one_file_holds_everything_and_takes_the_others_away(copied):
     assert written.size == (copied / "report.html").stat().st_size
     assert [path.name for path in (copied / "report").rglob("*.*")] == ["mine.txt"]
     assert "details(1, {" in (copied / "report.html").read_text()
+
+
+def test_labels_of_an_annotator_that_is_gone_are_shown_compared_and_exported(
+    copied, folder, capsys
+):
+    """As the folder of an evaluation that an earlier version wrote, whose reads were in a role that is gone, too."""
+    for path in copied.glob("*.parquet"):
+        table = pl.read_parquet(path)
+        columns = [
+            pl.col(name).replace("containment", "grogu")
+            for name in table.columns
+            if name.startswith("annotator")
+        ]
+        table.with_columns(columns).write_parquet(path)
+    content = json.loads((copied / "summary.json").read_text().replace("containment", "grogu"))
+    content["grounded"] = content["reader"] | {"reading": content["reading"]}
+    (copied / "summary.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="the annotator grogu is gone; use pmi, dig or likelihood"):
+        Settings.of(annotators=("grogu",))
+    assert erag("report", copied) == 0
+    assert "grogu" in (copied / "report.html").read_text()
+    costs = (copied / "report" / "tables" / "costs.csv").read_text()
+    assert "grounded" in costs
+    assert erag("compare", folder, copied) == 0
+    assert erag("gate", "--baseline", folder, "--candidate", copied, "--margin", 0.2) == 0
+    assert "not worse" in capsys.readouterr().out
+    before, now = Result.load(folder), Result.load(copied)
+    assert now.qrels("grogu") == before.qrels("containment")
+    assert now.verdict == before.verdict.replace("containment", "grogu")
+    assert "grogu" in now.report(copied / "page.md").read_text()
 
 
 def test_other_inputs_than_those_evaluated_are_refused(copied, folder, tmp_path):
