@@ -19,7 +19,7 @@ from engine.evaluation.context import Context
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.early import refuse_early
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory, Parts
+from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory
 from engine.evaluation.passes import Pass, read_and_score, without_reads
 from engine.evaluation.perturbed import merge_perturbed
 from engine.evaluation.prepare import Prepared, prepare, with_share
@@ -173,7 +173,14 @@ def _work_for(
         for settings, of_condition in zip(conditions, roles, strict=True)
     ]
     parts = tuple(
-        _parts(settings, name, folder, is_lasting(settings, of_condition.values()))
+        InMemory()
+        if folder is None
+        else InFolder(
+            folder / name,
+            tuple(table.name for one in settings.resolved.listed for table in one.further_tables),
+            tuple(names_of_concluded(settings)),
+            is_lasting(settings, of_condition.values()),
+        )
         for settings, name, of_condition in zip(conditions, names, roles, strict=True)
     )
     unkept = None if folder is None else folder / names[0] / UNKEPT
@@ -206,18 +213,6 @@ def _forgotten(work: Workload) -> Iterator[None]:
             if work.unkept is not None and not job.spec.is_kept:
                 outputs = work.unkept / job.spec.fingerprint
                 outputs.delete(outputs.names())
-
-
-def _parts(settings: Settings, name: str, folder: Folder | None, lasting: bool) -> Parts:
-    if folder is None:
-        return InMemory()
-    tables = [table for annotator in settings.resolved.listed for table in annotator.further_tables]
-    return InFolder(
-        folder / name,
-        tuple(table.name for table in tables),
-        tuple(names_of_concluded(settings)),
-        lasting,
-    )
 
 
 def _concluded(work: Workload, condition: int, passes: Sequence[Pass]) -> Evaluation:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -82,32 +82,6 @@ class Done(NamedTuple):
     readings: Mapping[str, Reading] = {}
 
 
-class Parts(Protocol):
-    """What is kept of the shards of an evaluation."""
-
-    def plan(self, job: str, shard: int) -> pl.DataFrame | None:
-        """The plan of a job, if there is one."""
-
-    def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
-        """The plan of a job, which was made."""
-
-    def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None: ...
-
-    def clear_plans(self) -> None:
-        """Remove what is only needed until all shards are scored."""
-
-    def keep(self, shard: Shard, done: Done) -> None: ...
-
-    def done(self, shard: Shard) -> Done:
-        """A shard that was scored."""
-
-    def reads(self, shard: Shard) -> pl.DataFrame:
-        """The table of reads of a shard that was scored, of all roles."""
-
-    def unfinished(self, shards: Sequence[Shard]) -> set[int]:
-        """The numbers of the shards that are not scored yet, or without reads that failed."""
-
-
 @dataclass(frozen=True, eq=False)
 class InMemory:
     """Keeps everything in this process.
@@ -121,15 +95,18 @@ class InMemory:
     finished: dict[int, Done] = field(default_factory=dict)
 
     def plan(self, job: str, shard: int) -> pl.DataFrame | None:
+        """The plan of a job, if there is one."""
         return self.plans.get((job, shard))
 
     def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
+        """The plan of a job, which was made."""
         return self.plans[job, shard]
 
     def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None:
         self.plans[job, shard] = plan
 
     def clear_plans(self) -> None:
+        """Remove what is only needed until all shards are scored."""
         self.plans.clear()
         self.outputs.clear()
 
@@ -137,12 +114,15 @@ class InMemory:
         self.finished[shard.number] = done
 
     def done(self, shard: Shard) -> Done:
+        """A shard that was scored."""
         return self.finished[shard.number]
 
     def reads(self, shard: Shard) -> pl.DataFrame:
+        """The table of reads of a shard that was scored, of all roles."""
         return self.finished[shard.number].scored.reads
 
     def unfinished(self, shards: Sequence[Shard]) -> set[int]:
+        """The numbers of the shards that are not scored yet, or without reads that failed."""
         return {shard.number for shard in shards} - self.finished.keys()
 
 
@@ -171,7 +151,7 @@ class InFolder:
         return None
 
     def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
-        """As ``Parts.needed_plan``.
+        """The plan of a job, which was made.
 
         Raises:
             InputError: it is gone, or damaged.
@@ -270,7 +250,7 @@ class InFolder:
             return _table(self.folder / name, shard)
 
     def unfinished(self, shards: Sequence[Shard]) -> set[int]:
-        """As ``Parts.unfinished``.
+        """As ``InMemory.unfinished``.
 
         A shard is scored where its manifest and all of its tables are there: who removes an evaluation, and
         is stopped half-way, may leave manifests alone.
@@ -283,6 +263,10 @@ class InFolder:
             for shard in shards
             if _manifest(shard) not in done or _file(shard.number) not in whole
         }
+
+
+Parts = InMemory | InFolder
+"""What is kept of the shards of an evaluation."""
 
 
 def _linked(file: Location, target: Path) -> bool:

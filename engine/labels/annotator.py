@@ -82,7 +82,7 @@ class Ask:
             first one's function counts.
         description: what else ``summary.json`` says of this role.
         scores: as in ``ReaderSpec``; the targets are the query's reference answers, each in a read of its own, or the
-            query where the task asks for that, or the prompt without passages.
+            query where the task asks for that.
         closed: whether each query is read without passages, too (closed book).
     """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import polars as pl
 
@@ -36,7 +36,6 @@ NAME = "utility"
 
 # Whose labels say what helps: the paper's are human, and stand for "the passage holds the answer".
 Helpful = Literal["erag", "containment", "containment-substring", "provenance"]
-HELPFUL: tuple[Helpful, ...] = get_args(Helpful)
 
 DISTRACTING = -1 / 3
 # Graded labels of at least this much count as helping.

@@ -150,19 +150,18 @@ class Estimate:
         return np.clip(ends, -1.0, 1.0)
 
 
-def estimate(y: Floats, features: Floats, *, low: float = 0.0, high: float = 1.0) -> Estimate:
-    """The mean of a score.
+def estimate(y: Floats, features: Floats) -> Estimate:
+    """The mean of a score between 0 and 1.
 
     Args:
         y: (N,) of each query, NaN where its list was not read. Those that were are drawn at random.
         features: (N, p) what is known of all queries.
-        low, high: the range of ``y``.
     """
     read = np.flatnonzero(~np.isnan(y))
     n, of = len(read), len(y)
     foretold, f = np.empty(n), np.zeros(of)
     if of == 0:
-        return Estimate(foretold, foretold, f, low, high)
+        return Estimate(foretold, foretold, f, 0.0, 1.0)
     columns = features[:, np.ptp(features, axis=0) > 0]
     columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
     for fold in range(min(_FOLDS, n)):
@@ -171,7 +170,7 @@ def estimate(y: Floats, features: Floats, *, low: float = 0.0, high: float = 1.0
         predicted = _fitted(columns[kept], y[kept], columns)
         foretold[apart] = predicted[read[apart]]
         f += predicted * float(apart.mean())
-    return Estimate(y[read], foretold, f, low, high)
+    return Estimate(y[read], foretold, f, 0.0, 1.0)
 
 
 def means(downstream: pl.DataFrame, query_scores: pl.DataFrame, level: float) -> pl.DataFrame:

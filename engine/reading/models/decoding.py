@@ -5,24 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
 
 from engine.messages.errors import InputError
 from engine.reading.answers import rule_of
-from engine.reading.models.stops import Stops
+from engine.reading.models.stops import Stops, Tokenizer
 from engine.reading.models.transfer import to_device
 from engine.reading.protocol import ReaderSpec
-
-
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that is used here."""
-
-    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str: ...
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
 
 @dataclass(frozen=True)

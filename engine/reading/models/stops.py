@@ -30,6 +30,8 @@ class Tokenizer(Protocol):
 
     def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str: ...
 
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
 
 class Stops:
     """The strings at which outputs end, looked for only where one may have been completed.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,52 +25,24 @@ _OUTSIDE = float("-inf")
 SCORES = 2**22
 
 
-class OnDevice(Protocol):
-    """What needs some numbers on the device before it is called."""
-
-    def numbers(self) -> Sequence[Numbers]:
-        """These numbers, which travel there with the tokens."""
-
-    def begin(self, numbers: Sequence[torch.Tensor]) -> None:
-        """Take them, on the device."""
-
-
-class EncoderAttention(OnDevice, Protocol):
-    """Attention inside each of several texts that stand end to end."""
-
-    def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor
-    ) -> torch.Tensor:
-        """Shapes: query, key, value and result (tokens, heads * width), bias (heads, 2 L - 1) with L the
-        longest length or more: at L - 1 + d what is added to the score of a key d tokens behind the query.
-        """
-
-
-class CrossAttention(OnDevice, Protocol):
-    """Attention of one position of each read to all tokens of the read's inputs."""
-
-    def __call__(self, layer: int, query: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Shapes: query and result (reads, heads * width), bias (heads, n): what is added to the
-        scores of the first n tokens of every read, and to no others.
-        """
-
-    def keep(self, rows: Sequence[int], chosen: torch.Tensor) -> None:
-        """Go on with these reads only, in this order; ``chosen`` has the same numbers on the device."""
-
-
 def softmax(scores: torch.Tensor) -> torch.Tensor:
     """Over the last axis, in fp32: on a CPU that is nearly twice as fast as in bf16."""
     return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
 
 
 class TextByText:
-    """Encoder attention, one text after the other."""
+    """Encoder attention, one text after the other: inside each of several texts that stand end to end.
+
+    Its call has the shapes: query, key, value and result (tokens, heads * width), bias (heads, 2 L - 1) with L the
+    longest length or more: at L - 1 + d what is added to the score of a key d tokens behind the query.
+    """
 
     def __init__(self, lengths: Sequence[int], heads: int) -> None:
         self._lengths = lengths
         self._heads = heads
 
     def numbers(self) -> Sequence[Numbers]:
+        """What ``begin`` needs on the device, where it travels with the tokens."""
         return ()
 
     def begin(self, numbers: Sequence[torch.Tensor]) -> None:
@@ -150,6 +121,9 @@ class PaddedTexts:
         return out.transpose(1, 2).reshape(rows * length, -1)[self._places]
 
 
+EncoderAttention = TextByText | PaddedTexts
+
+
 @dataclass(frozen=True)
 class _Run:
     """Neighbours in a table of encodings: places ``first`` to ``last`` at one padded length."""
@@ -165,6 +139,9 @@ class ReadByRead:
     Reads of one input that are neighbours, both here and in the table, are one product. A fused read
     takes its inputs, in the order given, as if they were reads of their own, and merges them with one
     softmax over all.
+
+    Its call is for one position of each read: query and result (reads, heads * width), bias (heads, n): what is added
+    to the scores of the first n tokens of every read, and to no others.
     """
 
     def __init__(self, encodings: Encodings, reads: Sequence[Sequence[Part]], heads: int) -> None:
@@ -180,6 +157,7 @@ class ReadByRead:
         """Everything is where it is needed."""
 
     def keep(self, rows: Sequence[int], chosen: torch.Tensor) -> None:
+        """Go on with these reads only, in this order; ``chosen`` has the same numbers on the device."""
         self._reads = [self._reads[row] for row in rows]
         self._plan()
 
@@ -330,6 +308,9 @@ class PaddedReads:
         keys, values = self._states[layer]
         out = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=1.0)
         return out.reshape(out.shape[0], -1)
+
+
+CrossAttention = ReadByRead | PaddedReads
 
 
 def _tokens(read: Sequence[Part]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.reading.models.decoding import Tokenizer
+from engine.reading.models.stops import Tokenizer
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
 from engine.reading.protocol import ReaderSpec, ReadOutput
 

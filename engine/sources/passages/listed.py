@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -17,38 +16,6 @@ from engine.tables import DOC_ID, TEXT
 
 # Ids that are looked up at a time.
 _AT_ONCE = 20_000
-
-
-class Listed(Protocol):
-    """The passages of a corpus that were looked up so far."""
-
-    @property
-    def skipped(self) -> int:
-        """Bad records of the corpus that were left out."""
-
-    def look_up(self, ids: pl.Series) -> pl.Series:
-        """Take note of the passages with these distinct ids; returns the ids that the corpus lacks."""
-
-    def look_up_texts(self, texts: pl.Series) -> pl.DataFrame:
-        """Take note of the first passage with each of these distinct texts; returns their ``doc_id`` and ``text``."""
-
-    def unknown(self, ids: pl.Series) -> pl.Series:
-        """Those of some ids that are not those of passages noted."""
-
-    def expect(self, expected: Mapping[str, pl.Series]) -> None:
-        """Say, before anything is looked up, which ids ``absent`` is asked for, by the column of the corpus."""
-
-    def absent(self, column: str) -> pl.Series:
-        """The distinct ids expected in a column of the corpus, listed or not, that it lacks."""
-
-    def get(self, ids: pl.Series) -> pl.DataFrame:
-        """The corpus table of the passages noted that have these ids."""
-
-    def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
-        """Yield what was noted, in the order of the corpus; what was noted by its text alone comes last."""
-
-    def count_empty(self) -> int:
-        """How many of them have no text."""
 
 
 class Collected:
@@ -102,19 +69,24 @@ class Collected:
             self._absent[column] = ids.filter(~ids.is_in(batch[column].implode()))
 
     def expect(self, expected: Mapping[str, pl.Series]) -> None:
+        """Say, before anything is looked up, which ids ``absent`` is asked for, by the column of the corpus."""
         self._absent = {column: ids.unique(maintain_order=True) for column, ids in expected.items()}
 
     def absent(self, column: str) -> pl.Series:
+        """The distinct ids expected in a column of the corpus, listed or not, that it lacks."""
         return self._absent[column]
 
     def get(self, ids: pl.Series) -> pl.DataFrame:
+        """The corpus table of the passages noted that have these ids."""
         return self.passages.filter(pl.col(DOC_ID).is_in(ids.implode()))
 
     def look_up(self, ids: pl.Series) -> pl.Series:
+        """Take note of the passages with these distinct ids; returns the ids that the corpus lacks."""
         self._add(self._find(ids))
         return self.unknown(ids)
 
     def look_up_texts(self, texts: pl.Series) -> pl.DataFrame:
+        """Take note of the first passage with each of these distinct texts; returns their ``doc_id`` and ``text``."""
         found = first_with(self._read(), texts)
         self._add(found)
         return found.select(DOC_ID, TEXT)
@@ -124,12 +96,15 @@ class Collected:
         self.passages = both.unique(DOC_ID, maintain_order=True)
 
     def unknown(self, ids: pl.Series) -> pl.Series:
+        """Those of some ids that are not those of passages noted."""
         return ids.filter(~ids.is_in(self.passages[DOC_ID].implode()))
 
     def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
+        """Yield what was noted, in the order of the corpus; what was noted by its text alone comes last."""
         yield self.passages.select(columns)
 
     def count_empty(self) -> int:
+        """How many of them have no text."""
         return int((self.passages[TEXT].str.strip_chars() == "").sum())
 
 
@@ -192,6 +167,10 @@ class Marked:
 
     def count_empty(self) -> int:
         return int((self._by_id | self._by_text)[self.index.empty_rows()].sum())
+
+
+Listed = Collected | Marked
+"""The passages of a corpus that were looked up so far."""
 
 
 def _sliced(ids: pl.Series) -> Iterator[pl.Series]:
