@@ -36,9 +36,9 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
         )
         k = max(condition.k for condition in one.conditions)
         pairs = shard_pairs(one.files, settings[0])
-        # A sample is taken of plain runs alone.
-        plain = one.files.edits is None and one.files.corpus is not None
-        sample = take_sample(one.files, k=k, pairs=pairs) if pairs and plain else None
+        # Of runs that carry texts, and of several corpora, no sample is taken.
+        sampled = pairs and one.files.corpus is not None
+        sample = take_sample(one.files, k=k, pairs=pairs) if sampled else None
         step("reading the inputs")
         inputs = Held.of_files(one.files, k=k).inputs if sample is None else sample.inputs
         step("preparing the reader")

@@ -170,10 +170,9 @@ PASSAGES = [
     ("b", "Animal Farm", "Animal Farm is a novella by George Orwell."),
     ("c", "Cat", "A cat purrs when it is content."),
 ]
-EDITED = ("short-043", "short-058", "short-010")
 
 
-def _queries(ids):
+def _queries():
     return "".join(
         json.dumps(
             {
@@ -183,14 +182,14 @@ def _queries(ids):
             }
         )
         + "\n"
-        for one, (text, answer, title) in zip(ids, QUESTIONS.values(), strict=True)
+        for one, (text, answer, title) in QUESTIONS.items()
     )
 
 
-def _run(ids, name, docs="abc"):
+def _run(name, docs):
     lines = (
         f"{one} Q0 {doc} {rank} {9 - rank} {name}\n"
-        for one in ids
+        for one in QUESTIONS
         for rank, doc in enumerate(docs, 1)
     )
     return "".join(lines)
@@ -204,7 +203,7 @@ def place(tmp_path_factory):
     from tests.retrieval.tiny_encoder import save_tiny_qwen3
 
     folder = tmp_path_factory.mktemp("shown")
-    questions = _queries(QUESTIONS)
+    questions = _queries()
     for name in ("questions", "queries", "triviaqa", "nq", "DATA/queries"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / f"{name}.jsonl").write_text(questions)
@@ -223,28 +222,17 @@ def place(tmp_path_factory):
     listed = {"mine": "abc", "other": "cba", "bm25": "acb", "nq-bm25": "abc", "dense": "bca"}
     listed |= {"main/bm25": "abc", "branch/bm25": "acb", "branch": "acb"}
     for name, docs in listed.items():
-        # Of the questions of all folders: a run may list more than an evaluation has.
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / f"{name}.trec").write_text(_run([*QUESTIONS, *EDITED], Path(name).name, docs))
+        (folder / f"{name}.trec").write_text(_run(Path(name).name, docs))
     read_runs([folder / "mine.trec"]).with_columns(run=pl.lit("dense")).write_parquet(
         folder / "dense.parquet"
     )
     (folder / "qrels.txt").write_text("1 0 a 1\n2 0 b 1\n3 0 c 1\n")
-    # The guide of edits shows lines of this file; here of the same queries, and other passages.
-    (folder / "edits.jsonl").write_text(
-        '{"query_id": "short-043", "insert": "c", "rank": 1}\n{"query_id": "short-058", "swap": [1, 2]}\n'
-        '{"query_id": "short-010", "delete": "a"}\n'
-    )
-    (folder / "edited.jsonl").write_text(_queries(EDITED))
-    read_query_set(folder / "edited.jsonl").table.write_parquet(
-        folder / "demo-out" / "queries.parquet"
-    )
     (folder / "build" / "reader").mkdir(parents=True)
-    read_query_set(folder / "questions.jsonl").table.write_parquet(
-        folder / "build" / "reader" / "questions.parquet"
-    )
-    (folder / "edited.trec").write_text(_run(EDITED, "bm25", "ab"))
-    read_runs([folder / "edited.trec"]).write_parquet(folder / "demo-out" / "run.parquet")
+    asked = read_query_set(folder / "questions.jsonl").table
+    for name in ("demo-out/queries", "build/reader/questions"):
+        asked.write_parquet(folder / f"{name}.parquet")
+    read_runs([folder / "bm25.trec"]).write_parquet(folder / "demo-out" / "run.parquet")
     pages = "".join(
         f"<page><title>{title}</title><ns>0</ns><id>{number}</id><revision><id>1</id><text>{text}</text></revision></page>\n"
         for number, (_, title, text) in enumerate(PASSAGES)

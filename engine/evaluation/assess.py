@@ -12,7 +12,6 @@ from engine import tables
 from engine.evaluation.answer_counts import Outputs, output_notes
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
 from engine.evaluation.parts import InFolder
-from engine.evaluation.perturbed import PerturbedReads
 from engine.evaluation.prepare import refuse_unjudged
 from engine.evaluation.read_jobs import Reading, failures
 from engine.evaluation.score import Scored
@@ -74,7 +73,6 @@ class Evaluation:
         notes: what qualifies the figures.
         seconds: of the whole evaluation; 0 if not measured.
         certificates: by role, where certificates were asked for.
-        edited: what the perturbed runs cost, where there are such.
         shards: what was evaluated, cut at the cutoff or at a larger one.
         parts: where the tables of passages (labels, traces, reads) are, in as many files as there are
             shards; None where they are here.
@@ -104,7 +102,6 @@ class Evaluation:
     notes: tuple[Note, ...]
     seconds: float = 0.0
     certificates: Mapping[str, RepeatabilityCheck] = field(default_factory=dict)
-    edited: tuple[PerturbedReads, ...] = ()
     parts: InFolder | None = None
     sha256: Mapping[str, str] = field(default_factory=dict)
 
@@ -129,7 +126,7 @@ def conclude(
     Args:
         scored: of all queries.
         readings: by role, with what they cost; their tables are not looked at.
-        shards: what was evaluated. Perturbed runs cannot be chosen.
+        shards: what was evaluated.
 
     Raises:
         InputError: an annotator labelled nothing.
@@ -147,7 +144,6 @@ def conclude(
         downstream,
         settings.bootstrap,
         undefined=scored.undefined,
-        never_chosen=[run.name for run in shards.edited],
         comparable=comparable,
         largest=largest,
         clusters=clusters,

@@ -18,7 +18,6 @@ from engine.sources.runs.forms import is_trec
 from engine.sources.runs.texts import ID
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT
 
-_INSERT = "insert passages of the corpus"
 _GIVE_TEXTS = "give `corpus`, or write the texts of passages into the run"
 
 
@@ -74,17 +73,16 @@ def _refuse_twice(lists: Lists) -> None:
     first = _first(lists, lambda rows: rows.filter(twice))
     if first is not None:
         name, query_id, _, doc_id = first
-        is_edited = name in {run.name for run in lists.edited}
         raise InputError(
             f"document {quoted(doc_id)} comes into the list of query {quoted(query_id)} twice, "
             "by its id and by its text",
             "name it once",
-            path=lists.edits if is_edited else lists.path_of(name),
+            path=lists.path_of(name),
         )
 
 
 def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> None:
-    """Refuse listed documents that the corpus lacks, naming the line of the run or of the edit."""
+    """Refuse listed documents that the corpus lacks, naming the line of the run."""
     hashes = np.array([], dtype=np.uint64)
 
     def lost(rows: pl.DataFrame) -> pl.DataFrame:
@@ -98,16 +96,10 @@ def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> Non
     if first is None:
         return
     name, query_id, _, doc_id = first
-    edited = next((run for run in lists.edited if run.name == name), None)
-    line = edited.line_of(query_id, doc_id) if edited is not None else None
-    if line is not None:
-        path = lists.edits
-        remedy = "insert passages that the runs list" if corpus is None else _INSERT
-    else:
-        path = lists.path_of(name)
-        line = _line_of(path, query_id, doc_id) if lists.are_files else None
-        texts = _GIVE_TEXTS if lists.are_files else "give `passages`, or runs with texts"
-        remedy = texts if corpus is None else "give the corpus that the run was made from"
+    path = lists.path_of(name)
+    line = _line_of(path, query_id, doc_id) if lists.are_files else None
+    texts = _GIVE_TEXTS if lists.are_files else "give `passages`, or runs with texts"
+    remedy = texts if corpus is None else "give the corpus that the run was made from"
     more = f" and {len(hashes) - 1} more" if len(hashes) > 1 else ""
     where = "without a text in any run" if corpus is None else f"not in the corpus {corpus}"
     raise InputError(

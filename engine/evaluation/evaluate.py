@@ -21,7 +21,6 @@ from engine.evaluation.early import refuse_early
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory
 from engine.evaluation.passes import Pass, read_and_score, without_reads
-from engine.evaluation.perturbed import merge_perturbed
 from engine.evaluation.prepare import Prepared, prepare, with_share
 from engine.evaluation.read_jobs import Job, Reading, asks_of, specify_jobs, tell_engines
 from engine.evaluation.repeatability import check_repeatability
@@ -105,9 +104,6 @@ def evaluate_shards(
     begin(conditions)
     until = conditions[0].bootstrap.until
     in_rounds = until or conditions[0].bootstrap.width
-    if shards.edited and (until or conditions[0].running.lazy):
-        name = "until" if until else "lazy"
-        raise InputError(f"`{name}` with edits, which count all passages", "leave one of them out")
     if until and len(shards.runs) < 2:
         raise InputError("`until` with one run, which has no rival", "give others, or leave it out")
     drawn = conditions
@@ -234,9 +230,8 @@ def _concluded(work: Workload, condition: int, passes: Sequence[Pass]) -> Evalua
             [shard.scored for shard in done], settings, runs=shards.runs, passages=within.passages
         )
         scored = replace(scored, notes=(*within.notes, *scored.notes))
-    edited = merge_perturbed([shard.edited for shard in done])
     done.clear()  # the scores are held once while statistics are made of them
-    evaluation = replace(conclude(scored, readings, settings, shards), edited=edited)
+    evaluation = conclude(scored, readings, settings, shards)
     parts = work.parts[condition]
     if isinstance(parts, InFolder):
         return replace(evaluation, parts=parts, sha256={"shards": digest_of_shards(shards)})

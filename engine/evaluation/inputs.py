@@ -25,7 +25,6 @@ from engine.messages.notes import Note, count_note
 from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
-from engine.sources.runs.edits import PerturbedRun
 from engine.sources.runs.texts import Together, read_runs_with_texts
 from engine.tables import (
     ANSWERS,
@@ -56,8 +55,6 @@ class InputFiles(Checked):
             names its own, as in mine.trec@words-100.parquet (docs/guide/chunking.md).
         run: Ranked lists: TREC text, Parquet, JSON or JSONL, with the texts of passages or without. Several
             may be given.
-        edits: Documents to swap, insert or delete in the runs, in JSONL (docs/formats.md): each run that
-            is edited is evaluated beside the original, as NAME-edited.
         limit: Evaluate only the first queries, this many of them.
         skip_bad: Leave out bad records of the corpus, up to this many, and count them.
         answers: Reference answers by query id, where the queries file has none or others: JSONL, JSON, CSV
@@ -78,7 +75,6 @@ class InputFiles(Checked):
     queries: Location
     corpus: Location | None = None
     run: tuple[Location, ...]
-    edits: Location | None = None
     limit: Positive | None = None
     skip_bad: Natural = 0
     answers: Location | None = None
@@ -92,9 +88,10 @@ class InputFiles(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = {"edits": self.edits, "skip_bad": self.skip_bad or None}
-        if self.corpora and (name := next((one for one in given if given[one]), None)):
-            raise InputError(f"`{name}` with several corpora", "leave it out, or give one `corpus`")
+        if self.corpora and self.skip_bad:
+            raise InputError(
+                "`skip_bad` with several corpora", "leave it out, or give one `corpus`"
+            )
 
 
 # Compared by identity: tables have no equality that is true or false.
@@ -111,7 +108,6 @@ class EvaluationInputs:
         k: the cutoff that the runs were cut at, passages per query; None for runs that were never cut.
         tables: what annotators need, by the name of their input: judgments of the queries evaluated.
         cut_runs: names of runs that list more passages than the cutoff keeps.
-        edited: the perturbed runs and their originals.
         notes: what was left out or is empty.
         queries_file: where the queries come from, to name the line of one that cannot be used; None
             for tables that were not read from a file.
@@ -128,7 +124,6 @@ class EvaluationInputs:
     k: int | None = None
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     cut_runs: tuple[str, ...] = ()
-    edited: tuple[PerturbedRun, ...] = ()
     notes: tuple[Note, ...] = ()
     queries_file: Location | None = None
     unmatchable: tuple[str, ...] = ()
@@ -340,7 +335,6 @@ def listed_queries(
         parts_of(asked),
         k=k,
         queries_file=files.queries,
-        edits_file=files.edits,
         ignore_identical_ids=files.ignore_identical_ids,
         given=runs,
         on_rows=on_rows,
@@ -357,19 +351,17 @@ def read_inputs(
     A run whose keys are not query ids is keyed by the texts of queries, and its documents may be texts
     of passages, as in the eRAG package: a text stands for every query, and for the first passage, that
     has it. Gold articles that the queries file names by title alone are matched with the titles of the
-    listed passages (``titles.match_titles``). Edits are applied before the cutoff, so that documents
-    below a deleted one move up.
+    listed passages (``titles.match_titles``).
 
     Args:
-        files: in any layout of ``read_query_set``, ``scan_corpus``, ``read_runs`` and ``read_edits``; without a
-            corpus, its passages are the texts that the runs carry (``read_runs_with_texts``).
+        files: in any layout of ``read_query_set``, ``scan_corpus`` and ``read_runs``; without a corpus, its passages are the texts that the runs carry (``read_runs_with_texts``).
         k: passages per query at most.
         passages: where passages are looked up; by default in the corpus of the files, or in what runs carry.
         given: what was read before.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
-            that the corpus lacks, an edit cannot be made, or judgments judge none of the queries.
+            that the corpus lacks, or judgments judge none of the queries.
     """
 
     def passages_of(carried: pl.DataFrame | None) -> Listed:
@@ -392,7 +384,6 @@ def read_inputs(
         k=k,
         tables=checked.tables,
         cut_runs=tuple(rows.filter(~is_kept)[RUN].unique(maintain_order=True)),
-        edited=checked.lists.edited,
         notes=checked.notes,
         queries_file=files.queries,
         unmatchable=checked.unmatchable,

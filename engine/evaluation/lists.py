@@ -1,14 +1,14 @@
-"""Check, order, perturb and cut the ranked lists of an evaluation.
+"""Check, order and cut the ranked lists of an evaluation.
 
 Lists come in parts that have all rows of a query: one part where everything is held, many where a run is
 larger than memory. A part is worked on alone; what only all parts together show (a run that lists none of the
-queries, edits that leave nothing) is refused once. Keys of runs may be texts of queries, as in the eRAG package.
+queries) is refused once. Keys of runs may be texts of queries, as in the eRAG package.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import polars as pl
@@ -20,7 +20,6 @@ from engine.sources.io.ahead import Made, mapped
 from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
 from engine.sources.runs.checks import require_new_name, without_identical
-from engine.sources.runs.edits import Edit, PerturbedRun, apply_edits, read_edits
 from engine.sources.runs.read import Gathered, OnePart, read_in_parts
 from engine.sources.runs.records import LINE
 from engine.sources.runs.scan import Batch
@@ -82,12 +81,9 @@ class Lists:
         parts: where the lists of the runs are.
         k: the cutoff.
         paths: the files of the runs.
-        names: of all runs, those of perturbed runs last; the number of a run is its place.
+        names: of the runs; the number of a run is its place.
         ignored: distinct queries of the runs that the queries file lacks.
         written: how many lists were written as a text.
-        edits: the file of the edits, if there is one.
-        edited: the perturbed runs.
-        changed: their lists for the queries that some edit is about (``ROWS``).
         texts: documents that runs give by their texts, and their ids, as ``with_ids`` takes them.
         are_files: whether ``paths`` are files; else names of runs.
     """
@@ -98,9 +94,6 @@ class Lists:
     names: tuple[str, ...]
     ignored: int
     written: int
-    edits: Location | None = None
-    edited: tuple[PerturbedRun, ...] = ()
-    changed: pl.DataFrame = field(default_factory=lambda: tables.empty(ROWS))
     texts: pl.DataFrame = field(default_factory=pl.DataFrame)
     are_files: bool = True
 
@@ -118,33 +111,15 @@ class Lists:
             part: which one.
             deepest: ranks are given up to this one.
         """
-        rows = self.parts.kept(part)
-        if self.edited:
-            rows = pl.concat([rows, *self._perturbed(part, rows)])
-        rows = rows.filter(pl.col(RANK) <= deepest)
+        rows = self.parts.kept(part).filter(pl.col(RANK) <= deepest)
         if not self.texts.is_empty():
             rows = with_ids(rows, self.texts, DOC_ID)
         names = pl.Series(RUN, self.names, dtype=pl.String)
         return rows.with_columns(names.gather(rows[RUN]).alias(RUN)).select(list(tables.RUNS))
 
     def path_of(self, run: str) -> Location:
-        """The file of a run; of a perturbed run, that of its original."""
-        originals = {one.name: one.original for one in self.edited}
-        return self.paths[self.names.index(originals.get(run, run))]
-
-    def _perturbed(self, part: int, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        queries = self.parts.queries(part).filter(IS_EVALUATED)
-        changed = self.changed.join(queries, on=QUERY_ID, how="semi")
-        for number, run in enumerate(self.edited, len(self.paths)):
-            edited = pl.Series([edit.query_id for edit in run.edits], dtype=pl.String).implode()
-            same = rows.filter(
-                pl.col(RUN) == self.names.index(run.original), ~pl.col(QUERY_ID).is_in(edited)
-            )
-            both = [
-                same.with_columns(pl.lit(number, pl.UInt32).alias(RUN)),
-                changed.filter(pl.col(RUN) == number, pl.col(QUERY_ID).is_in(edited)),
-            ]
-            yield pl.concat(both).sort(QUERY_ID, RANK)
+        """The file of a run."""
+        return self.paths[self.names.index(run)]
 
 
 class _OfPart(NamedTuple):
@@ -154,16 +129,13 @@ class _OfPart(NamedTuple):
         first: the first of its query ids, in their order; None for a part without rows.
         is_evaluated: whether it lists a query that is evaluated.
         ignored: hashes of the distinct ids that are not those of queries.
-        edited: lists in full, of the queries that some edit is about.
     """
 
     first: str | None
     is_evaluated: bool
     ignored: pl.Series
-    edited: pl.DataFrame
 
 
-# Wide: what is read, where it waits, and what is left out of it belong together.
 def read_lists(
     paths: tuple[Location, ...],
     queries: pl.DataFrame,
@@ -171,16 +143,13 @@ def read_lists(
     *,
     k: int,
     queries_file: Location,
-    edits_file: Location | None = None,
     ignore_identical_ids: bool = False,
     given: pl.DataFrame | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Lists:
     """Read the lists of all runs.
 
-    A run that has no known query id is keyed by the texts of queries. Edits are applied before the cutoff, so
-    that documents below a deleted one move up; the lists that they are about are held in memory, whatever the
-    parts are.
+    A run that has no known query id is keyed by the texts of queries.
 
     Args:
         paths: the files of the runs.
@@ -188,19 +157,15 @@ def read_lists(
         parts: of these queries, where lists are gathered and kept.
         k: passages per query at most.
         queries_file: where they come from.
-        edits_file: edits, if there are any.
-        ignore_identical_ids: whether documents with the id of their query are left out, before edits.
+        ignore_identical_ids: whether documents with the id of their query are left out.
         given: the run table of all runs where these were read before, since they carry the texts of passages.
         on_rows: called with the rows read so far, of all runs.
 
     Raises:
-        InputError: a run or the edits cannot be used, a run lists none of the queries, or edits leave nothing
-            of a run.
+        InputError: a run cannot be used, or lists none of the queries.
     """
-    edits, fault = _edits(edits_file)
     evaluated = int(queries[IS_EVALUATED].sum())
-    about = pl.Series(list({edit.query_id for edit in edits}), dtype=pl.String)
-    work = _ReadingRuns(parts, k, about, on_rows, ignore_identical_ids)
+    work = _ReadingRuns(parts, k, on_rows, ignore_identical_ids)
     listed_runs: list[tuple[str, list[_OfPart]]] = []
     sources: dict[str, Location] = {}
     held = None if given is None else given.partition_by(RUN, maintain_order=True)
@@ -218,28 +183,10 @@ def read_lists(
                 "give the queries that the run was made for",
                 path=path,
             )
-    if fault is not None:
-        raise fault
     all_parts = [part for _, run_parts in listed_runs for part in run_parts]
     ignored = pl.concat([pl.Series([], dtype=pl.UInt64), *(part.ignored for part in all_parts)])
     names = tuple(name for name, _ in listed_runs)
-    lists = Lists(parts, k, paths, names, ignored.n_unique(), work.written)
-    if edits_file is None:
-        return lists
-    full = pl.concat([part.edited for part in all_parts])
-    lists = _with_edits(lists, full, edits, edits_file, queries)
-    _refuse_emptied(lists, evaluated)
-    return lists
-
-
-def _edits(path: Location | None) -> tuple[list[Edit], InputError | None]:
-    """The edits of a file, and what is wrong with it, which comes behind what is wrong with the runs."""
-    if path is None:
-        return [], None
-    try:
-        return read_edits(path), None
-    except InputError as error:
-        return [], error
+    return Lists(parts, k, paths, names, ignored.n_unique(), work.written)
 
 
 @dataclass
@@ -249,7 +196,6 @@ class _ReadingRuns:
     Attributes:
         parts: where their lists are gathered and kept.
         k: the cutoff.
-        about: ids of the queries that some edit is about.
         on_rows: called with the rows so far.
         ignores: whether documents with the id of their query are left out.
         rows: of all runs so far.
@@ -258,7 +204,6 @@ class _ReadingRuns:
 
     parts: Parts
     k: int
-    about: pl.Series
     on_rows: Callable[[int], None]
     ignores: bool
     rows: int = 0
@@ -309,37 +254,7 @@ class _ReadingRuns:
             rows[QUERY_ID][0] if rows.height else None,
             not kept.is_empty(),
             rows[QUERY_ID].filter(evaluated.is_null()).unique().hash(),
-            rows.filter(pl.col(QUERY_ID).is_in(self.about.implode())),
         )
-
-
-def _with_edits(
-    lists: Lists, full: pl.DataFrame, edits: list[Edit], path: Location, queries: pl.DataFrame
-) -> Lists:
-    """The lists with those of perturbed runs, of which ``full`` has the lists that edits are about."""
-    full = full.sort(RUN, QUERY_ID, RANK)
-    named = full.with_columns(pl.Series(RUN, lists.names).gather(full[RUN]))
-    query_ids = queries[QUERY_ID].to_list()
-    changed, edited = apply_edits(named, edits, path=path, query_ids=query_ids, names=lists.names)
-    names = (*lists.names, *(run.name for run in edited))
-    numbers = pl.col(RUN).cast(pl.Enum(names)).to_physical().cast(pl.UInt32)
-    return replace(
-        lists, names=names, edits=path, edited=edited, changed=changed.with_columns(numbers)
-    )
-
-
-def _refuse_emptied(lists: Lists, evaluated: int) -> None:
-    """Refuse edits that leave a run without documents."""
-    if lists.edits is None:
-        return
-    left = {name for rows in lists for name in rows[RUN].unique()}
-    for run in lists.edited:
-        if run.name not in left:
-            raise InputError(
-                f"leaves {quoted(run.original)} no document for any of the {evaluated} queries",
-                "keep at least one document",
-                path=lists.edits,
-            )
 
 
 def keyed_by_text(run: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:

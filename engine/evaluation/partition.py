@@ -45,7 +45,6 @@ from engine.sources.passages.index import PassageIndex, index_corpus
 from engine.sources.passages.listed import Collected, Listed, Marked
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import BUCKETS, Range, halved
-from engine.sources.runs.edits import PerturbedRun, perturbed_runs, read_edits
 from engine.statistics.cells import Clusters, clusters_of
 from engine.statistics.resampling import give_back_freed_memory
 from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RANK, RUN
@@ -68,12 +67,11 @@ class Partition:
     Attributes:
         folder: where the files of the shards are.
         shards: all of them; every query evaluated is in one.
-        runs: the names of the runs in the order of their files, and then of the perturbed runs.
+        runs: the names of the runs in the order of their files.
         k: the cutoff.
         notes: what was left out or is empty, of the evaluation as a whole.
         cut_runs: names of runs that list more passages than the cutoff keeps.
         unmatchable: the first of the queries whose gold articles cannot be matched, if there are any.
-        edited: the perturbed runs.
         tables: names of the inputs of annotators.
         passages: the index of the corpus.
         listed: how many of its passages some run lists within the cutoff.
@@ -88,7 +86,6 @@ class Partition:
     notes: tuple[Note, ...]
     cut_runs: tuple[str, ...]
     unmatchable: tuple[str, ...]
-    edited: tuple[PerturbedRun, ...]
     tables: tuple[str, ...]
     passages: PassageIndex
     listed: int
@@ -135,7 +132,6 @@ class Partition:
             corpus=inputs.corpus if passages else inputs.corpus.clear(),
             tables=annotator_tables,
             cut_runs=self.cut_runs,
-            edited=self.edited,
             notes=(),
             queries_file=self.queries_file,
             names=self.runs,
@@ -144,10 +140,9 @@ class Partition:
 
     def digest(self, archive: bytes) -> str:
         """What the digest of a shard is that is in this archive."""
-        further = (self.passages.fingerprint, self.k, self.edited, self.cut_runs)
-        # As earlier versions called the class: shards that they cut stay valid.
-        known = repr(further).replace("PerturbedRun(", "EditedRun(")
-        return hashlib.sha256(known.encode() + archive).hexdigest()
+        # The empty tuple, which stood for edited runs, keeps the shards of earlier versions valid.
+        further = (self.passages.fingerprint, self.k, (), self.cut_runs)
+        return hashlib.sha256(repr(further).encode() + archive).hexdigest()
 
     def queries(self) -> pl.DataFrame:
         queries = read_parquet(self.folder.place(_QUERIES))
@@ -195,9 +190,8 @@ def partition(
     because the process was killed, are written anew.
 
     Memory: about 1 KB a query, two bytes a passage of the corpus, one part of the runs (some hundred
-    MB), and what cannot be streamed, which is held as a whole: runs in JSON, edits with the lists that
-    they are about, judgments and other tables, titles of gold articles, and documents that are given
-    by their texts or come with the runs.
+    MB), and what cannot be streamed, which is held as a whole: runs in JSON, judgments and
+    other tables, titles of gold articles, and documents that are given by their texts or come with the runs.
 
     Args:
         files: as in ``inputs.read_inputs``.
@@ -270,7 +264,6 @@ def _write(
         notes=checked.notes,
         cut_runs=_cut_runs(lists),
         unmatchable=checked.unmatchable[:1],
-        edited=lists.edited,
         tables=tuple(checked.tables),
         passages=passages.index,
         listed=passages.count(),
@@ -377,7 +370,7 @@ def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:
         "cluster": files.cluster,
         "corpus": None if files.corpus is None else identity(files.corpus),
         "runs": [identity(path) for path in files.run],
-        "edits": None if files.edits is None else identity(files.edits),
+        "edits": None,  # an option of earlier versions, whose partitions keep their names
         "tables": {name: identity(path) for name, path in files.tables.items()},
     }
     if files.corpora:
@@ -437,20 +430,14 @@ def _taken_up(files: InputFiles, folder: Folder, key: str, k: int) -> Partition 
     index = PassageIndex(folder=passages, **manifest["passages"])
     if not needed <= set(place.names()) or index.name not in passages.names():
         return None
-    runs = tuple(manifest["runs"])
-    edited: tuple[PerturbedRun, ...] = ()
-    if files.edits is not None:
-        originals = runs[: len(files.run)]
-        edited = perturbed_runs(read_edits(files.edits), originals, path=files.edits)
     return Partition(
         folder=place,
         shards=shards,
-        runs=runs,
+        runs=tuple(manifest["runs"]),
         k=k,
         notes=tuple(Note(**{**note, "about": tuple(note["about"])}) for note in manifest["notes"]),
         cut_runs=tuple(manifest["cut_runs"]),
         unmatchable=tuple(manifest["unmatchable"]),
-        edited=edited,
         tables=tuple(files.tables),
         passages=index,
         listed=manifest["listed"],

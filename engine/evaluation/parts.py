@@ -22,7 +22,6 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.answer_counts import Outputs
-from engine.evaluation.perturbed import PerturbedReads
 from engine.evaluation.read_jobs import Reading
 from engine.evaluation.score import Scored
 from engine.evaluation.shards import Shard
@@ -71,14 +70,12 @@ class Done(NamedTuple):
         scored: labels and scores; without the tables of passages where these are in files.
         reads: by role.
         of_jobs: by the name of the plan, of all settings together.
-        edited: what the perturbed runs cost.
         readings: by role, where they are in memory.
     """
 
     scored: Scored
     reads: Mapping[str, RoleReads]
     of_jobs: Mapping[str, RoleReads]
-    edited: tuple[PerturbedReads, ...] = ()
     readings: Mapping[str, Reading] = {}
 
 
@@ -201,7 +198,6 @@ class InFolder:
             scored,
             {role: RoleReads(*reads) for role, reads in content["reads"].items()},
             {name: RoleReads(*reads) for name, reads in content["of_jobs"].items()},
-            tuple(PerturbedReads(**edited) for edited in content["edited"]),
         )
 
     def reads(self, shard: Shard) -> pl.DataFrame:
@@ -319,7 +315,6 @@ def _content(done: Done) -> bytes:
     content = {key: getattr(done.scored, name) for name, key in _SMALL.items()}
     content |= {"reads": done.reads, "of_jobs": done.of_jobs}
     content["outputs"] = asdict(done.scored.outputs)
-    content["edited"] = [asdict(edited) for edited in done.edited]
     content["notes"] = [asdict(note) for note in done.scored.notes]
     return json.dumps(content, ensure_ascii=False).encode()
 

@@ -14,7 +14,6 @@ import polars as pl
 from engine import tables
 from engine.evaluation.context import Context
 from engine.evaluation.parts import Done, InMemory, RoleReads
-from engine.evaluation.perturbed import count_perturbed_reads
 from engine.evaluation.read_jobs import Job, Reading, asks_of, reads_failed, specify_jobs
 from engine.evaluation.score import score_queries
 from engine.evaluation.settings import Settings
@@ -409,7 +408,7 @@ def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure]) -> 
     inputs = work.shards.read(shard)
     readings = {job.identity: planned_reading(work, job, shard, failures) for job in work.jobs}
     alone = len(work.conditions) == 1
-    for condition, settings in enumerate(work.conditions):
+    for condition in range(len(work.conditions)):
         prepared = work.prepare(condition, inputs)
         by_role = {
             role: readings[job.identity]
@@ -421,12 +420,6 @@ def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure]) -> 
             score_queries(prepared, by_role),
             {role: _reads_of(reading) for role, reading in by_role.items()},
             {job.key: _reads_of(readings[job.identity]) for job in work.jobs},
-            count_perturbed_reads(
-                prepared.inputs,
-                prepared.lists,
-                alone=bool(settings.resolved.asks),
-                whole=settings.reader.end_to_end,
-            ),
             by_role if work.prepared else {},
         )
         work.parts[condition].keep(work.shards.shards[shard], done)

@@ -17,7 +17,6 @@ from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, r
 from engine.messages.notes import Note
 from engine.reading.store_files import Span
 from engine.sources.io.locations import Location
-from engine.sources.runs.edits import PerturbedRun
 from engine.statistics.cells import Clusters, clusters_of
 from engine.statistics.runs import place_of
 from engine.tables import DOC_ID, QUERY_ID, RUN
@@ -104,10 +103,6 @@ class InputShards(Protocol):
         """The names of all runs, in order."""
 
     @property
-    def edited(self) -> tuple[PerturbedRun, ...]:
-        """The perturbed runs and their originals."""
-
-    @property
     def queries_file(self) -> Location | None:
         """Where the queries come from; None for tables that were not read from a file."""
 
@@ -158,10 +153,6 @@ class Held:
     @property
     def runs(self) -> tuple[str, ...]:
         return self.inputs.run_names
-
-    @property
-    def edited(self) -> tuple[PerturbedRun, ...]:
-        return self.inputs.edited
 
     @property
     def queries_file(self) -> Location | None:

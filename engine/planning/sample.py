@@ -39,7 +39,7 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
     passages that the sample lists are kept.
 
     Args:
-        files: of an evaluation without edits.
+        files: of an evaluation with a corpus.
         k: passages per query at most.
         pairs: of a shard.
 

@@ -121,7 +121,6 @@ def name_files(files: InputFiles | None) -> dict[str, Any]:
         "runs": [place(path) for path in files.run] if files else [],
         **{name: place(files.tables.get(name) if files else None) for name in input_tables()},
         **{f"{name}_corpus": place(path) for name, path in (files.judged if files else {}).items()},
-        "edits": place(files.edits if files else None),
         "answers": place(files.answers if files else None),
     }
 

@@ -271,12 +271,11 @@ class Findings:
 
     @property
     def best_run(self) -> str | None:
-        """The run to choose, else the first one that no edits made: the agreement on it is shown. None without runs."""
+        """The run to choose, else the first one: the agreement on it is shown. None without runs."""
         verdict = self.summary["verdict"]
         if verdict and verdict["best"]:
             return str(verdict["best"])
-        edited = {row[RUN] for row in self.summary.get("edits", ())}
-        return next(iter(sorted(self.runs, key=lambda run: run in edited)), None)
+        return next(iter(self.runs), None)
 
     @cached_property
     def primary_measures(self) -> dict[str, str]:

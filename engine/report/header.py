@@ -121,7 +121,7 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     more = [file for file in files if file.partition(".")[0] not in names]
     told = ["run" if len(names) == 1 else "runs", *([names_of_runs(summary)] if names else [])]
     yield " ".join([*told, *([f"({_some(more)})"] if more else [])])
-    for name in (*input_tables(), "edits", "answers"):
+    for name in (*input_tables(), "answers"):
         if settings.get(name):
             yield f"{name} {_cut(_file(settings[name]))}"
     yield f"recall base: {_RECALL_BASES.get(settings['relevant'], 'all judgments')}"

@@ -161,15 +161,14 @@ def _place(text: str) -> tuple[str, str | None]:
 
 
 def _runs(findings: Findings, run: str | None) -> list[str]:
-    """The run of that name; all but the perturbed ones where none is named."""
+    """The run of that name; all where none is named."""
     if findings.configuration.get("until"):
         problem = "was read until its runs were told apart, which intervals here do not know"
         raise InputError(problem, "evaluate without `until`", path=findings.folder)
     if findings.table("evaluated_queries").is_empty():
         problem = "lacks evaluated_queries.parquet: an earlier version wrote it"
         raise InputError(problem, "evaluate again; LLM calls are cached", path=findings.folder)
-    edited = {row[RUN] for row in findings.summary.get("edits", ())}
-    known = [one for one in findings.wholes if one == run or (run is None and one not in edited)]
+    known = [one for one in findings.wholes if run in (None, one)]
     if not known:
         problem = f"has no end-to-end scores of {run or 'any run'}"
         remedy = f"it has {', '.join(findings.wholes) or 'none: evaluate with `end_to_end`'}"

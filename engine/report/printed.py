@@ -314,8 +314,7 @@ def remarks(findings: Findings) -> list[str]:
 
 
 def asked_for(findings: Findings) -> Iterator[str]:
-    """What was asked for beside the figures: LLM calls of perturbed runs, prices, repeatability checks."""
-    yield from map(edits_line, findings.summary["edits"])
+    """What was asked for beside the figures: prices, repeatability checks."""
     yield from _prices(findings)
     titles = {role.name: role.title for role in findings.roles}
     for role, repeated in findings.summary["certificates"].items():
@@ -385,24 +384,6 @@ def _cell_notes(statistics: pl.DataFrame, names: str) -> list[str]:
         f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {note}"
         for note, named in cells.items()
     ]
-
-
-def edits_line(reads: Mapping[str, Any]) -> str:
-    """What edits of a run cost: how many there were, and how many of the perturbed run's reads its original does not have."""
-    edits = (
-        f"{counted(reads['edits'], 'edit[|s]')} in {counted(reads['queries'], '[query|queries]')}"
-    )
-    new = [
-        f"{reads[f'new_{kind}']} of {counted(reads[kind], what)}"
-        for kind, what in (
-            ("passages", "LLM call[|s] on single passages"),
-            ("lists", "LLM call[|s] on whole lists"),
-        )
-        if reads[f"new_{kind}"] is not None and reads[kind] is not None
-    ]
-    if not new:
-        return f"{reads['run']}: {edits}"
-    return f"{reads['run']}: {edits}; {' and '.join(new)} are new, the others are those of {reads['original']}"
 
 
 def _prices(findings: Findings) -> Iterator[str]:

@@ -75,7 +75,6 @@ def summarize(
             "counts": _counts(evaluation),
             "notes": notes_by_code(evaluation.notes),
             "reading": asdict(reading.costs if reading else ReadingCosts()),
-            "edits": [asdict(reads) for reads in evaluation.edited],
             "outputs": [
                 {"output": output, "reads": reads}
                 for output, reads in list(evaluation.outputs.commonest.items())[:SHOWN]

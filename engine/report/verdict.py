@@ -146,14 +146,11 @@ def _of_few_runs(evaluation: Evaluation) -> tuple[str, Choice | None]:
         scores = evaluation.query_scores.filter(
             pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == measure
         )
-    # Perturbed runs are no rivals of their originals.
-    runs = set(scores[RUN]) - {edited.run for edited in evaluation.edited}
+    runs = scores[RUN].unique()
     if len(runs) != 1:
         return "no_common_query", None
-    (run,) = runs
-    of_run = scores.filter(pl.col(RUN) == run)
-    means = {run: float(of_run[VALUE].mean())}  # type: ignore[arg-type]
-    return "one_run", _alone(annotator, measure, of_run.height, means)
+    means = {runs[0]: float(scores[VALUE].mean())}  # type: ignore[arg-type]
+    return "one_run", _alone(annotator, measure, scores.height, means)
 
 
 def _alone(annotator: str | None, measure: str | None, n: int, means: dict[str, float]) -> Choice:

@@ -104,8 +104,6 @@ def choose(
     run_pairs: pl.DataFrame,
     compare: Compare,
     bootstrap: Bootstrap,
-    *,
-    never_chosen: Sequence[str] = (),
 ) -> Choice | None:
     """Choose by the end-to-end score; without one, by the first annotator's primary measure.
 
@@ -113,7 +111,6 @@ def choose(
         whole: the end-to-end scores of the runs; None without any.
         run_pairs: of the same scores.
         compare: gives the scores by a measure, and their differences (``runs.comparer``).
-        never_chosen: runs that are compared, and counted among the pairs, but cannot be chosen.
 
     Returns:
         None where there is only one run to choose, or no query that all runs have.
@@ -127,10 +124,9 @@ def choose(
             (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
         )
         found = compare(scored, annotator, measure)
-    candidates = [run for run in found.runs if run not in never_chosen] if found else []
-    if found is None or len(candidates) < 2:
+    if found is None:
         return None
-    means = {run: found.mean(run) for run in found.ranked(candidates)}
+    means = {run: found.mean(run) for run in found.ranked(found.runs)}
     best, *others = means
     opinions: list[Opinion] = []
     for name, primary in primary_measures(run_pairs.select(ANNOTATOR, MEASURE).iter_rows()).items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from operator import eq
 
@@ -44,7 +44,6 @@ def analyse(
     bootstrap: Bootstrap,
     *,
     undefined: pl.DataFrame | None = None,
-    never_chosen: Sequence[str] = (),
     comparable: Comparable = eq,
     largest: Callable[[str, str], float] = unit,
     clusters: Clusters = None,
@@ -69,7 +68,6 @@ def analyse(
         bootstrap: how intervals and p-values are made.
         undefined: cells without a meaning (``tables.UNDEFINED``); they are listed in ``correlations``
             with their reason, n = 0 and no figures.
-        never_chosen: runs that are compared with the others but cannot be chosen (edited ones).
         comparable: which measures of two annotators are compared within a run; by default only
             equal ones.
         largest: the largest difference of two runs on a query, by annotator and measure. End-to-end
@@ -97,15 +95,7 @@ def analyse(
         compare_cells(cells, results, fixed, comparable=comparable),
         systems,
         run_pairs,
-        choose(
-            query_scores,
-            whole,
-            downstream,
-            run_pairs,
-            compare,
-            bootstrap,
-            never_chosen=never_chosen,
-        ),
+        choose(query_scores, whole, downstream, run_pairs, compare, bootstrap),
     )
 
 

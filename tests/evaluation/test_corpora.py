@@ -95,7 +95,6 @@ def test_a_file_whose_name_has_an_at_is_read_as_it_stands(folder):
         (lambda: split_runs(["r@a"], ["x/a.jsonl", "y/a.jsonl"]), "names two of the corpora"),
         (lambda: read_inputs(files("short.trec@long"), k=3), "short.trec: document 'a-1' of query 'q' not in the corpus long"),
         (lambda: read_inputs(files("short.trec@short", "short.trec@short"), k=3), "called 'bm25@short', as is"),
-        (lambda: files("short.trec@short", edits="e.jsonl"), "`edits` with several corpora"),
         (lambda: files("short.trec@short", skip_bad=1), "`skip_bad` with several corpora"),
         (lambda: read_inputs(files("short.trec@short", tables={"qrels": "q.txt"}), k=3), "q.txt: `qrels` names documents of one"),
         (lambda: files("short.trec@short", tables={"qrels": "q.txt@x"}), "q.txt@x: names none of the corpora; write behind it which one it is over, as in q.txt@short"),

@@ -24,7 +24,6 @@ from engine.report.answer import answer_parts
 from engine.report.page.queries import filters
 from engine.report.page.shares import by_rank
 from engine.report.results import write_results
-from engine.sources.runs.edits import PerturbedRun
 from tests.conftest import ScriptedReader, make_run
 from tests.tables import amount
 
@@ -270,16 +269,13 @@ def test_what_needs_all_labels_is_refused(options, problem):
         Settings.of(**{**USUAL, "lazy": True, **options})
 
 
-def test_studies_edits_and_batches_are_refused():
+def test_studies_and_batches_are_refused():
     settings = Settings.of(**USUAL, lazy=True)
     with pytest.raises(InputError, match="one by one"):
         vary(settings, Sweep(augmentations=("in-prompt", "fid")))
     batch = settings.but(reader="openai:x", base_url="http://127.0.0.1:9", batch_out="batch")
     with pytest.raises(InputError, match="each round"):
         refuse_unfit([batch])
-    inputs = replace(made(random.Random(1), 1), edited=(PerturbedRun("a", "b", ()),))
-    with pytest.raises(InputError, match="edits"):
-        run(inputs, settings, "unused", reader_of(1, ["no"]))
 
 
 def test_what_is_written_says_which_labels_were_not_needed(tmp_path):

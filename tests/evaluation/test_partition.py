@@ -20,7 +20,6 @@ from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.sources.passages.index import index_corpus
 from engine.sources.queries.buckets import buckets_of
-from engine.sources.runs.edits import Edit, PerturbedRun, Swap
 
 PASSAGES = [f"d{i}" for i in range(12)]
 WORDS = ["who", "what is it", "who is it", "where", "why so", "漢字", "is it Ann"]
@@ -67,10 +66,9 @@ class Made:
             tables["qrels"] = self._judgments()
         if self.sometimes(0.3):
             tables["preferences"] = self._preferences()
-        edits = self._edits(len(runs)) if self.sometimes(0.3) else None
         cluster = draw.choice([None, None, "article"])
         return InputFiles(
-            queries=queries, corpus=self._corpus(skip), run=tuple(runs), edits=edits,
+            queries=queries, corpus=self._corpus(skip), run=tuple(runs),
             limit=limit, skip_bad=skip, tables=tables, cluster=cluster,
         )  # fmt: skip
 
@@ -195,24 +193,6 @@ class Made:
         rows = [{"query_id": q, "shown": ["d1", "d2"], "best": None} for q in [*self.ids, "q90"]]
         return self.write("p.jsonl", map(json.dumps, rows))
 
-    def _edits(self, runs):
-        texts = [row["text"] for row in self.corpus]
-        rows = []
-        for _ in range(self.random.randint(1, 3)):
-            change = self.random.choice(
-                [
-                    {"delete": 1}, {"delete": 1}, {"delete": "d1"}, {"swap": ["d1", "d2"]},
-                    {"insert": self.random.choice([*PASSAGES, *texts, *["lost"] * self.fault()]) or "d1", "rank": 1},
-                ]
-            )  # fmt: skip
-            row = {"query_id": self.random.choice([*self.ids, *["q90"] * self.fault()]), **change}
-            rows.append(
-                row | ({"run": f"s{self.random.randrange(runs)}"} if self.sometimes(0.95) else {})
-            )
-        return self.write(
-            "e.jsonl", ["{", *map(json.dumps, rows)] if self.fault() else map(json.dumps, rows)
-        )
-
 
 def assert_same_content(made, whole, files):
     shards = [made.read(shard.number) for shard in made.shards]
@@ -251,7 +231,7 @@ def assert_same_content(made, whole, files):
         )
     assert list(made.runs) == whole.runs["run"].unique(maintain_order=True).to_list()
     assert made.notes == whole.notes
-    assert (made.cut_runs, made.edited) == (whole.cut_runs, whole.edited)
+    assert made.cut_runs == whole.cut_runs
     assert {name for s in shards for name in s.cut_runs} == set(whole.cut_runs)
     assert (made.unmatchable, made.tables) == (whole.unmatchable[:1], tuple(whole.tables))
     assert made.queries().equals(whole.queries)
@@ -467,14 +447,9 @@ def test_settings_out_of_range_are_refused(tmp_path):
         partition(files, folder_at(tmp_path / "w"), k=4, pairs_per_shard=0)
 
 
-def test_digests_of_shards_with_perturbed_runs_are_those_of_earlier_versions():
-    """Written down as cf151f0 made them: the names of classes are part of what is hashed."""
-    perturbed = PerturbedRun("a-edited", "a", (Edit(1, "q1", None, Swap(1, "3")),))
+def test_digests_of_shards_are_those_of_earlier_versions():
+    """Written down as cf151f0 made them, of an evaluation without edits."""
     cut = Partition(
-        None, (), ("a",), 3, (), ("a",), (), (perturbed,), (), SimpleNamespace(fingerprint="f"), 0, None
+        None, (), ("a",), 3, (), ("a",), (), (), SimpleNamespace(fingerprint="f"), 0, None
     )  # fmt: skip
-    hashed = (
-        "('f', 3, (EditedRun(name='a-edited', original='a', edits=(Edit(line=1, query_id='q1', "
-        "run=None, operation=Swap(first=1, second='3')),)),), ('a',))"
-    )
-    assert cut.digest(b"x") == hashlib.sha256(hashed.encode() + b"x").hexdigest()
+    assert cut.digest(b"x") == hashlib.sha256(b"('f', 3, (), ('a',))x").hexdigest()

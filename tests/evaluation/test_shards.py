@@ -74,7 +74,6 @@ def assert_same(held, parts, tmp_path):
         assert whole.statistics.choice == part.statistics.choice
         assert told(whole.notes) == told(part.notes)
         assert whole.passages == part.passages
-        assert whole.edited == part.edited
         assert part.further.keys() <= whole.further.keys()
         for role, reading in whole.readings.items():
             of_part = part.readings[role].costs
@@ -106,22 +105,6 @@ def test_a_study_of_readers_and_cutoffs(tmp_path, tiny_t5):
     )
     assert len(Scripted.asked) == asked_before
     assert_frame_equal(again.conditions, parts.conditions)
-
-
-def test_edits(tmp_path):
-    files = made(tmp_path)
-    listed = pl.read_parquet(files.run[0]).filter(pl.col("rank") == 1)
-    edits = tmp_path / "edits.jsonl"
-    edits.write_text(
-        "".join(
-            json.dumps({"query_id": query_id, "delete": doc_id, "run": "one"}) + "\n"
-            for query_id, doc_id in listed.select("query_id", "doc_id").head(12).rows()
-        )
-    )
-    files = replace(files, edits=edits)
-    held, parts = both(tmp_path, files, one(settings(**FEW)))
-    assert held.evaluations[held.main].edited[0].queries == 12
-    assert_same(held, parts, tmp_path)
 
 
 def test_runs_that_carry_their_texts(tmp_path):

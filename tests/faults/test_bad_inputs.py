@@ -29,7 +29,6 @@ CORPUS = EVALUATE.replace("{corpus}", "{bad}")
 RUN = EVALUATE.replace("{run}", "{bad}")
 QRELS = EVALUATE.replace("containment", "qrels --qrels {bad}")
 PREFERENCES = EVALUATE.replace("containment", "preference --preferences {bad}")
-EDITS = EVALUATE + " --edits {bad}"
 CONFIG = "fuse --config {bad} --run {run} --run {other} --out {out}/f.trec"
 CONFIG_EVALUATE = EVALUATE + " --config {bad}"
 PASSAGES = "passages {bad} --out {out}.parquet"
@@ -241,7 +240,7 @@ TABLE = [
     ("two columns in a TSV", CORPUS, "c.tsv", "id\ttext\ttitle\n1\tx\n", ":2: 2 columns, a passage has 3"),
     ("an open quote in a TSV", CORPUS, "c.tsv", 'id\ttext\ttitle\n1\t"x\tt\n', ":2: broken quotes"),
     ("a directory without a corpus", CORPUS, "d", {"x.txt": ""}, "a directory without *.parquet"),
-    # judgments, preferences, edits
+    # judgments, preferences
     ("qrels of three columns", QRELS, "q.txt", "1 a 1\n", ":1: 3 columns, TREC qrels have 4"),
     ("a label in words", QRELS, "q.txt", "1 0 a good\n", ":1: label 'good' is not a finite number"),
     ("an infinite label", QRELS, "q.txt", "1 0 a inf\n", ":1: label inf is not a finite number"),
@@ -259,13 +258,6 @@ TABLE = [
     ("a preference with a key twice", PREFERENCES, "p.jsonl", '{"query_id": "1", "shown": ["a", "b"], "best": "a", "best": "b"}\n', ":1: the key 'best' is given twice"),
     ("one passage shown", PREFERENCES, "p.jsonl", lines({"query_id": "1", "shown": ["a"], "best": "a"}), ":1: ['a'] cannot be the passages shown"),
     ("a list of 10,000 shown", PREFERENCES, "p.jsonl", lines({"query_id": "1", "shown": [LONG] * 9, "best": "a"}), "cannot be the passages shown"),
-    ("no edits", EDITS, "e.jsonl", "", "holds no edits"),
-    ("an edit with a key twice", EDITS, "e.jsonl", '{"query_id": "1", "delete": 1, "delete": 2}\n', ":1: the key 'delete' is given twice"),
-    ("an edit of an unknown query", EDITS, "e.jsonl", lines({"query_id": "9", "delete": 1}), ":1: query '9' is not among the 2 queries"),
-    ("a rank of 10^30", EDITS, "e.jsonl", lines({"query_id": "1", "delete": 10**30}), ":1: rank 1000000000"),
-    ("a document deleted that is not there", EDITS, "e.jsonl", lines({"query_id": "1", "delete": "z"}), ":1: document 'z' is not in the list"),
-    ("an edit that inserts half a surrogate", EDITS, "e.jsonl", '{"query_id": "1", "insert": "\\ud800", "rank": 1}\n', ":1: inserts '\\ud800'"),
-    ("an unknown key", EDITS, "e.jsonl", lines({"query_id": "1", "remove": 1}), ":1: unknown key 'remove'"),
     # files of options
     ("no such options", CONFIG, "o.yaml", None, "no such file"),
     ("a key twice in options", CONFIG, "o.yaml", "k: 1\n\nk: 2\n", ":3: the key 'k' is given twice (see line 1)"),

@@ -19,7 +19,6 @@ from engine.sources.articles.read import read_source
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_query_set
 from engine.sources.queries.users import read_user_queries
-from engine.sources.runs.edits import read_edits
 from engine.sources.runs.export import write_exports
 from engine.sources.runs.preferences import read_preferences
 from engine.sources.runs.qrels import read_qrels
@@ -74,7 +73,6 @@ PARSERS = {
         "p.jsonl",
         b'{"query_id": "1", "shown": ["a", "b"], "best": "a"}\n',
     ),
-    "edits": (read_edits, "e.jsonl", b'{"query_id": "1", "swap": [1, "b"]}\n'),
     "JSONL articles": (
         lambda path: list(read_source(path)),
         "a.jsonl",

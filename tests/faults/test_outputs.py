@@ -33,7 +33,6 @@ COLLISIONS = {
     "evaluate --preferences": (
         EVALUATE + " --annotators preference --preferences {x}", {"x": "OUT/summary.json"},
     ),
-    "evaluate --edits": (EVALUATE + " --edits {x}", {"x": "OUT/conditions/k1/edits.jsonl"}),
     "evaluate --answers": (EVALUATE + " --answers {x}", {"x": "OUT/reads.parquet"}),
     "evaluate --config": (EVALUATE + " --config {x}", {"x": "OUT/summary.json"}),
     "evaluate --data": (EVALUATE + " --data {x}", {"x": "OUT/data_sets.json"}),

@@ -11,11 +11,13 @@ import pytest
 from langchain_core.documents import Document
 
 from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.sources.runs.read import read_run
 from engine.sources.runs.texts import id_of
 from tests.commands import erag
 
 PAGE = Path(__file__).parents[2] / "docs/guide/recipes.md"
-RECIPES = dict(re.findall(r"## (\w+)\n.*?```python\n(.*?)```", PAGE.read_text(), re.S))
+RECIPES = dict(re.findall(r"## (\w+)\n[^#]*?```python\n(.*?)```", PAGE.read_text(), re.S))
+EDITS = re.findall(r"```python\n(.*?)```", PAGE.read_text().partition("## Edited runs")[2], re.S)
 QUESTIONS = {"q1": "who did it", "q2": "who slept"}
 FOUND = {"who did it": ["Ann did it.", "Bo slept."], "who slept": ["Bo slept."]}
 
@@ -126,3 +128,114 @@ def test_a_data_set_of_ragas_is_queries_and_run(tmp_path, capsys):
     assert labels.filter(pl.col("label") > 0).select("query_id", "doc_id").rows() == [
         ("1", id_of("Ann did it."))
     ]
+
+
+CORPUS = {
+    "d1": "Ann did it in Rome.",
+    "d2": "Bo slept in May.",
+    "d3": "Nobody knows.",
+    "d4": "Rome, in May.",
+}
+ASKED = {"q1": ("who", "Ann"), "q2": ("where", "Rome"), "q3": ("when", "May")}
+FIRST = {"q1": ["d3", "d1", "d2"], "q2": ["d2", "d4", "d3"], "q3": ["d3", "d1", "d2"]}
+READER = """
+NAMES = {"who": ["Ann", "Bo"], "where": ["Rome"], "when": ["May"]}
+
+def read(prompts):
+    with open("asked", "a") as file:
+        print(*map(repr, prompts), sep="\\n", file=file)
+    return [next(map(str, found(text)), "?") for text in prompts]
+
+def found(text):
+    names = next(names for word, names in NAMES.items() if f"{word} was" in text)
+    return sorted((name for name in names if name in text), key=text.find)
+
+read.version = "1"
+"""
+
+
+@pytest.fixture
+def first(tmp_path, monkeypatch):
+    """A folder with queries, corpus, a reader, and the run of which the page writes an edited one."""
+    monkeypatch.chdir(tmp_path)
+    queries = [
+        {"id": i, "question": f"{word} was it?", "answers": [name]}
+        for i, (word, name) in ASKED.items()
+    ]
+    passages = [{"id": i, "text": text} for i, text in CORPUS.items()]
+    for name, rows in {"queries": queries, "corpus": passages}.items():
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # The column of ranks says nothing: scores decide.
+    lines = [f"{q} Q0 {d} 0 {9 - n} first\n" for q, ids in FIRST.items() for n, d in enumerate(ids)]
+    Path("first.trec").write_text("".join(lines))
+    Path("reader.py").write_text(READER)
+    Path("asked").touch()
+
+
+def lists():
+    found = read_run("second.trec").group_by("query_id", maintain_order=True).agg("doc_id")
+    return dict(found.iter_rows())
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (1, {"q1": ["d1", "d3", "d2"]}),
+        (2, {"q2": ["d1", "d2", "d4", "d3"]}),
+        (3, {"q3": ["d1", "d2"]}),
+    ],
+)
+def test_each_edit_of_a_run_changes_one_list(first, edit, expected):
+    exec("".join([EDITS[0], EDITS[edit], EDITS[-1]]), {})
+    assert lists() == FIRST | expected
+
+
+def evaluate(out, *runs):
+    """The calls that the reader gets when these runs are evaluated."""
+    before = Path("asked").read_text().splitlines()
+    given = [part for run in runs for part in ("--run", f"{run}.trec")]
+    assert erag(
+        "evaluate", "--queries", "queries.jsonl", "--corpus", "corpus.jsonl", *given,
+        "--reader", "reader.py:read", "--k", 3, "--end-to-end-k", 2, "--measures", "P@3 RR@3 R@3",
+        "--resamples", 0, "--store", "store", "--out", out,
+    ) == 0  # fmt: skip
+    return Path("asked").read_text().splitlines()[len(before) :]
+
+
+def test_an_edited_run_costs_its_new_reads_and_has_the_labels_and_scores_of_its_lists(first):
+    """The labels and scores are those that the option for edits gave, which read such a second run itself."""
+    assert len(EDITS) == 5
+    assert all(len(block.splitlines()) <= 10 for block in EDITS)
+    exec("".join(EDITS), {})
+    # Three lists of three passages, each passage alone; and three whole lists.
+    assert len(evaluate("before", "first")) == 12
+    new = evaluate("after", "first", "second")
+    # Alone only d1 for q2, which was inserted. Whole lists of two: d1, d3 (q1), d1, d2 (q2) and d1, d2 (q3).
+    texts = [[d for d, text in CORPUS.items() if text in prompt] for prompt in new]
+    assert sorted(texts) == [["d1"], ["d1", "d2"], ["d1", "d2"], ["d1", "d3"]]
+    labels = pl.read_parquet("after/labels.parquet")
+    assert set(labels.filter(label=1).select("query_id", "doc_id").rows()) == {
+        ("q1", "d1"), ("q2", "d1"), ("q2", "d4"), ("q3", "d2"),
+    }  # fmt: skip
+    assert labels.height == 10
+    scores = pl.read_parquet("after/query_scores.parquet")
+    found = {}
+    for run, measure, query_id, value in scores.select(
+        "run", "measure", "query_id", "value"
+    ).rows():
+        found.setdefault((run, measure), {})[query_id] = value
+    third = pytest.approx(1 / 3)
+    assert found == {
+        # first: d3 [d1] d2; d2 [d4] d3, of two that the pool has; d3 d1 [d2]
+        ("first", "P@3"): {"q1": third, "q2": third, "q3": third},
+        ("first", "RR@3"): {"q1": 1 / 2, "q2": 1 / 2, "q3": third},
+        ("first", "R@3"): {"q1": 1, "q2": 1 / 2, "q3": 1},
+        # second: [d1] d3 d2; [d1] d2 [d4]; d1 [d2]
+        ("second", "P@3"): {"q1": third, "q2": pytest.approx(2 / 3), "q3": third},
+        ("second", "RR@3"): {"q1": 1, "q2": 1, "q3": 1 / 2},
+        ("second", "R@3"): {"q1": 1, "q2": 1, "q3": 1},
+    }
+    # Whole lists of two: first reads d3 d1: Ann; d2 d4: Rome; d3 d1: no month. The second reads d1 d2: May.
+    whole = pl.read_parquet("after/downstream.parquet").select("run", "query_id", "value").rows()
+    assert {(run, q) for run, q, value in whole if value == 0} == {("first", "q3")}
+    assert len(whole) == 6

@@ -60,7 +60,6 @@ def test_files_are_named_with_size_and_digest_where_they_are_files(tmp_path, mon
         "queries": str(tmp_path / "abc"),
         "corpus": str(tmp_path),
         "runs": [str(tmp_path / "abc"), "s3://***@bucket/r.trec"],
-        "edits": None,
     }
     # FIPS 180-2, appendix B.1
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

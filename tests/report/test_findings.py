@@ -115,10 +115,10 @@ def test_annotators_are_in_the_order_in_which_they_were_asked_for():
     assert found(means=means[1:2]).annotators == ["erag", "mine"]
 
 
-def test_runs_are_in_the_order_of_their_scores_and_an_edited_one_is_not_the_best():
+def test_runs_are_in_the_order_of_their_scores_and_the_first_is_best_unless_decided():
     rows = [{"run": run, "value": value} for run, value in (("a", 0.0), ("b", -0.1), ("c", 0.2))]
-    edited = found(end_to_end=rows, edits=[{"run": "c", "original": "a"}])
-    assert (edited.runs, edited.best_run) == (["c", "a", "b"], "a")
+    open_ = found(end_to_end=rows)
+    assert (open_.runs, open_.best_run) == (["c", "a", "b"], "c")
     decided = found(end_to_end=rows, verdict={"best": "a", "means": {"a": 0.0, "b": -0.1}})
     assert (decided.runs, decided.best_run) == (["c", "a", "b"], "a")
 

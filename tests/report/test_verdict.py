@@ -21,9 +21,7 @@ from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
 CLEAR = {"s": first(25), "t": first(50)}
 
 
-def evaluation(
-    rows, whole=None, *, relevant="pool", queries=60, failed=0, edited=(), apart=False, **options
-):
+def evaluation(rows, whole=None, *, relevant="pool", queries=60, failed=0, apart=False, **options):
     query_scores = scored(rows)
     downstream = read_whole(whole or {})
     if apart:  # no query of t is one of s
@@ -33,7 +31,7 @@ def evaluation(
             for table in (query_scores, downstream)
         )
     settings = Settings.of(**({"resamples": 1000} | options))
-    statistics = analyse(query_scores, downstream, settings.bootstrap, never_chosen=edited)
+    statistics = analyse(query_scores, downstream, settings.bootstrap)
     by = ["run", "annotator", "measure"]
     return SimpleNamespace(
         primary_measures=primary_measures(query_scores.select("annotator", "measure").iter_rows()),
@@ -43,7 +41,6 @@ def evaluation(
         downstream=downstream,
         end_to_end=pl.DataFrame(),
         clusters=tables.empty(tables.CLUSTERS),
-        edited=[SimpleNamespace(run=run) for run in edited],
         notes=[Note("failed_reads", failed, "")],
         relevant=relevant,
         queries=queries,
@@ -174,13 +171,6 @@ CASES = {
         [
             r"By erag P@3 \(60 queries; 95% interval\): s scores 0\.500 \[0\.368, 0\.632\]\. "
             r"There is no other run to choose from \(labels only: no list was read end to end\)\.",
-        ],
-    ),
-    "one run and an edited one": (
-        evaluation([("erag", P, CLEAR)], CLEAR, edited=["t"]),
-        [
-            r"End to end .*: s scores 0\.417 .*There is no other run to choose from\.",
-            r"Kendall's .*",
         ],
     ),
     "labels that excuse what was not found": (

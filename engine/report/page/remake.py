@@ -55,7 +55,9 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
     study = findings.summary.get("study") or {"conditions": []}
     places = [Path(one["directory"]) for one in study["conditions"]] or [Path()]
     conditions = [read_findings(folder / place, None) for place in places]
-    if passages and not findings.summary.get("shards"):
+    # Runs that an earlier version edited are in no file that can be read again.
+    again = not (findings.summary.get("shards") or findings.configuration.get("edits"))
+    if passages and again:
         cutoffs = [int(one.configuration["k"]) for one in conditions]
         inputs = Held.of_files(_files(findings), k=max(cutoffs)).inputs
         conditions = [
@@ -98,7 +100,6 @@ def _files(findings: Findings) -> InputFiles:
         corpus=None if several else settings["corpus"],
         corpora=tuple(settings["corpus"]) if several else (),
         run=tuple(settings["runs"]),
-        edits=settings["edits"],
         limit=counts["queries"] or None,
         skip_bad=counts["skipped_records"],
         answers=settings.get("answers"),

@@ -67,7 +67,6 @@ def write_results(folder, *, k=2, **options):
         "queries": str(files.queries),
         "corpus": str(files.corpus),
         "runs": [str(run) for run in files.run],
-        "edits": None,
     }
     out = Path(folder) / "out"
     _results.write_results(result, named, folder_at(out).at)

@@ -168,7 +168,6 @@ def test_a_study_has_a_page_for_each_condition(tmp_path):
         "queries": str(tmp_path / "q.jsonl"),
         "corpus": str(tmp_path / "c.parquet"),
         "runs": [str(tmp_path / "de.parquet"), str(tmp_path / "ed.parquet")],
-        "edits": None,
     }
     out = tmp_path / "out"
     write_results(done.evaluations[done.main], named, out, done)

@@ -13,7 +13,6 @@ from engine.sources.io.locations import open_binary
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_query_set
 from engine.sources.queries.users import read_user_queries
-from engine.sources.runs.edits import read_edits
 from engine.sources.runs.preferences import read_preferences
 from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_run, write_run
@@ -63,7 +62,6 @@ CONTENTS = {
     read_corpus: "".join(f'{{"id": "{i}", "text": "x"}}\n' for i in range(5000)),
     read_qrels: "".join(f"{i} 0 d 1\n" for i in range(9000)),
     read_preferences: '{"query_id": "1", "shown": ["a", "b"], "best": "a"}\n' * 3000,
-    read_edits: '{"query_id": "1", "delete": 1}\n' * 5000,
 }
 
 
