@@ -13,7 +13,7 @@ Kind = Literal["command", "option", "annotator", "name"]
 # (kind, name): the replacement, as the end of "… is gone: ". Options are named by field, Python names in full.
 GONE: dict[tuple[Kind, str], str] = {
     ("annotator", "grogu"): "use pmi, dig or likelihood: the threshold of its paper is not public",
-    ("option", "edits"): "an edited run is a run: write it as docs/guide/recipes.md does",
+    ("option", "edits"): "write a second run with the edits, as docs/guide/recipes.md does",
 }
 
 
