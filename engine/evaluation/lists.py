@@ -21,8 +21,7 @@ from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
 from engine.sources.runs.checks import require_new_name, without_identical
 from engine.sources.runs.read import Gathered, OnePart, read_in_parts
-from engine.sources.runs.records import LINE
-from engine.sources.runs.scan import Batch
+from engine.sources.runs.records import LINE, Batch
 from engine.sources.runs.texts import ID, with_ids
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
 

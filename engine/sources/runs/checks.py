@@ -10,8 +10,8 @@ from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
 from engine.sources.runs.forms import WHAT
-from engine.sources.runs.records import LINE
-from engine.sources.runs.scan import Batch, scan_run
+from engine.sources.runs.records import LINE, Batch
+from engine.sources.runs.scan import scan_run
 from engine.tables import DOC_ID, QUERY_ID, RANK, SCORE
 
 _RANKS = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)

@@ -17,7 +17,8 @@ from engine.sources.io.ahead import mapped
 from engine.sources.io.files import atomic_path, write_parquet
 from engine.sources.io.locations import Location, suffix_of
 from engine.sources.runs.checks import RunChecks, in_order, require_new_name
-from engine.sources.runs.scan import SCHEMA, Batch
+from engine.sources.runs.records import Batch
+from engine.sources.runs.scan import SCHEMA
 from engine.tables import QUERY_ID, RANK, RUN
 
 Taken = TypeVar("Taken")

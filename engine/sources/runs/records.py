@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -69,21 +69,22 @@ meaning. Articles are empty where nothing names them."""
 
 
 @dataclass(frozen=True, eq=False)
-class Records:
-    """A run as its records give it.
+class Batch:
+    """A part of a run, in the order of its file.
 
     Attributes:
-        rows: the run table with ``line``: of the file, or the place of the row, from 0, where lines have no
-            meaning. Ranks are null where the scores decide.
-        has_lines: whether lines have a meaning.
-        texts: ``GIVEN``.
-        written: how many lists were written as a text.
+        rows: columns of ``scan.SCHEMA``, of records further ``run``; ranks are null where the scores decide.
+        names: the distinct system names of these rows.
+        has_lines: whether ``line`` is that of the file, from 1; else it is the place of the row, from 0.
+        texts: the texts that the run carries (``GIVEN``).
+        written: how many of its lists were written as a text.
     """
 
     rows: pl.DataFrame
+    names: tuple[str, ...]
     has_lines: bool
-    texts: pl.DataFrame
-    written: int
+    texts: pl.DataFrame = field(default_factory=lambda: tables.empty(GIVEN))
+    written: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def read_records(
     name: str,
     *,
     texts: bool = False,
-) -> Records:
+) -> Batch:
     """The run of (line, record)s; lines are None where they have no meaning.
 
     Args:
@@ -153,7 +154,8 @@ def read_records(
         orient="row",
     )
     has_lines = bool(entries) and entries[0].line is not None
-    return Records(frame, has_lines, pl.DataFrame(carried, schema=GIVEN, orient="row"), written)
+    given = pl.DataFrame(carried, schema=GIVEN, orient="row")
+    return Batch(frame, tuple(frame[RUN].unique()), has_lines, given, written)
 
 
 def _run_of(path: Location, line: int | None, record: Mapping[str, Any]) -> str:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +31,7 @@ from engine.sources.io.locations import (
 from engine.sources.io.parquet import open_parquet
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
 from engine.sources.runs.forms import WHAT, is_table, records_of
-from engine.sources.runs.records import GIVEN, LARGEST_SCORE, LINE, read_records
+from engine.sources.runs.records import LARGEST_SCORE, LINE, Batch, read_records
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
 
 if TYPE_CHECKING:  # else imported where it is used, so that help is quick
@@ -64,25 +63,6 @@ _WIDE_BLANK = re.compile(
 _SEVERAL = re.compile(rb"  +")
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """A part of a run, in the order of its file.
-
-    Attributes:
-        rows: columns of ``SCHEMA``; ranks are null where the scores decide.
-        names: the distinct system names of these rows.
-        has_lines: whether ``line`` is that of the file, from 1; else it is the place of the row, from 0.
-        texts: the texts that the run carries (``records.GIVEN``).
-        written: how many of its lists were written as a text.
-    """
-
-    rows: pl.DataFrame
-    names: tuple[str, ...]
-    has_lines: bool
-    texts: pl.DataFrame = field(default_factory=lambda: tables.empty(GIVEN))
-    written: int = 0
-
-
 def scan_run(path: Location) -> Iterator[Batch]:
     """Yield a run of any layout of ``read_run``, in the order of the file.
 
@@ -98,7 +78,7 @@ def scan_run(path: Location) -> Iterator[Batch]:
     if is_table(path):
         yield from _parquet_batches(path)
     elif (records := records_of(path)) is not None:
-        yield _of_records(path, records)
+        yield read_records(path, records, file_name(path))
     elif is_dictionary(path, WHAT):
         yield _of_dictionary(path)
     else:
@@ -139,14 +119,6 @@ def _refuse_scores(path: Location, rows: pl.DataFrame) -> None:
 def _beyond_single(score: pl.Expr) -> pl.Expr:
     """Whether a score is not a number that single precision holds."""
     return ~(score.abs() <= LARGEST_SCORE) | score.is_nan()
-
-
-def _of_records(path: Location, records: Iterable[tuple[int | None, Mapping[str, Any]]]) -> Batch:
-    found = read_records(path, records, file_name(path))
-    names = tuple(found.rows[RUN].unique())
-    return Batch(
-        found.rows.select(list(SCHEMA)), names, found.has_lines, found.texts, found.written
-    )
 
 
 def _of_dictionary(path: Location) -> Batch:
