@@ -58,12 +58,7 @@ def parameters() -> list[inspect.Parameter]:
         *options_of(
             InputFiles,
             INPUTS,
-            types={
-                "run": Paths,
-                "corpus": Paths,
-                "queries": Path | None,
-                "answers": Path | None,
-            },
+            types={"run": Paths, "corpus": Paths, "queries": Path | None, "answers": Path | None},
             defaults={"queries": None, "run": (), "corpus": ()},
             leave_out=["tables", "corpora", "judged", "need_answers", "need_provenance", "cluster"],
         ),

@@ -89,9 +89,8 @@ class InputFiles(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.corpora and self.skip_bad:
-            raise InputError(
-                "`skip_bad` with several corpora", "leave it out, or give one `corpus`"
-            )
+            problem = "`skip_bad` with several corpora"
+            raise InputError(problem, "leave it out, or give one `corpus`")
 
 
 # Compared by identity: tables have no equality that is true or false.

@@ -154,8 +154,8 @@ def read_records(
         orient="row",
     )
     has_lines = bool(entries) and entries[0].line is not None
-    given = pl.DataFrame(carried, schema=GIVEN, orient="row")
-    return Batch(frame, tuple(frame[RUN].unique()), has_lines, given, written)
+    texts_given = pl.DataFrame(carried, schema=GIVEN, orient="row")
+    return Batch(frame, tuple(frame[RUN].unique()), has_lines, texts_given, written)
 
 
 def _run_of(path: Location, line: int | None, record: Mapping[str, Any]) -> str:
