@@ -135,6 +135,15 @@ def test_other_inputs_than_those_evaluated_are_refused(copied, folder, tmp_path)
     assert not (copied / "report" / "queries-0001.js").exists()
 
 
+def test_runs_that_an_earlier_version_edited_are_shown_without_passages(copied):
+    summary = json.loads((copied / "summary.json").read_text())
+    # In no file that can be read again is the second run as it was evaluated.
+    summary["configuration"] |= {"edits": "e.jsonl", "runs": summary["configuration"]["runs"][:1]}
+    (copied / "summary.json").write_text(json.dumps(summary))
+    remake(copied, single_file=False, passages=True)
+    assert not (copied / "report" / "queries-0001.js").exists()
+
+
 def test_the_command_says_what_it_wrote(copied, capsys):
     assert erag("report", copied, "--single-file") == 0
     assert f"{copied}/report.html (0." in capsys.readouterr().out
