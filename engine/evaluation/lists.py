@@ -238,7 +238,8 @@ class _ReadingRuns:
     def _listed(self, number: int, part: int, rows: pl.DataFrame, *, by_text: bool) -> _OfPart:
         queries = self.parts.queries(part)
         if by_text:
-            rows = keyed_by_text(rows, queries)
+            ids = queries.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
+            rows = with_ids(rows, ids, QUERY_ID).sort(QUERY_ID, RANK)
         if self.ignores:
             rows = without_identical(rows)
         run = pl.lit(number, pl.UInt32).alias(RUN)
@@ -254,9 +255,3 @@ class _ReadingRuns:
             not kept.is_empty(),
             rows[QUERY_ID].filter(evaluated.is_null()).unique().hash(),
         )
-
-
-def keyed_by_text(run: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
-    """Lists in order whose keys are texts of queries, with the id of each query that has the text."""
-    ids = queries.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
-    return with_ids(run, ids, QUERY_ID).sort(QUERY_ID, RANK)
