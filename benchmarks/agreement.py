@@ -46,7 +46,6 @@ import polars as pl
 from benchmarks._harness import Line, make_parser, write_report
 from benchmarks._reads import get_reads
 from engine import tables
-from engine.conformance.references import trec_eval_name
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
@@ -80,6 +79,9 @@ from engine.tables import (
 DEPTH = 10
 TOLERANCE = 1e-9
 _CUTOFFS = (1, 3, 5, 10)
+# The package's names of our kinds of measures, with a cutoff and without.
+_CUT = {"P": "P", "R": "recall", "AP": "map_cut", "nDCG": "ndcg_cut", "Success": "success"}
+_WHOLE = {"P": "P", "Success": "success", "AP": "map", "RR": "recip_rank", "nDCG": "ndcg"}
 
 # What the package exchanges, by query text.
 Passages = dict[str, list[str]]
@@ -276,9 +278,9 @@ def _evaluate(
 
 
 def _name(measure: Measure) -> str:
-    if measure.cutoff is None and measure.kind in ("P", "Success"):
-        return {"P": "P", "Success": "success"}[measure.kind]
-    return str(trec_eval_name(measure))
+    if measure.cutoff is None:
+        return _WHOLE[measure.kind]
+    return f"{_CUT[measure.kind]}_{measure.cutoff}"
 
 
 def demo_data(directory: Path) -> Path:

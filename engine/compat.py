@@ -11,10 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from engine.conformance.erag import own_values
+import polars as pl
+
+from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.ranking.measures import Measure
+from engine.ranking.scores import score_runs
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, SCORE, VALUE
 
 _CUT = {"P": "P", "recall": "R", "map_cut": "AP", "ndcg_cut": "nDCG", "success": "Success"}
 _WHOLE = {
@@ -133,8 +137,7 @@ def _binary(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float
     else:
         problem = f"the measure {name!r} in `retrieval_metrics`"
         raise InputError(problem, f"use some of {_NAMES}, with any cutoff")
-    values = own_values(labels, [measure])[measure]
-    return {query: values[query] for query in labels}
+    return _values(measure, labels)
 
 
 def _shares(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -152,5 +155,18 @@ def _shares(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float
             f"{name} of the query {quoted(short[0])}, which has {len(labels[short[0]])} passages",
             "use a smaller cutoff",
         )
-    measure = Measure(_OF_SHARES[kind], k)
-    return own_values(labels, [measure])[measure]
+    return _values(Measure(_OF_SHARES[kind], k), labels)
+
+
+def _values(measure: Measure, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The values of a measure on lists of labels: only a list's own labels are judged."""
+    rows = [
+        (query, str(rank), rank, -float(rank), "run", "labels", label)
+        for query, own in labels.items()
+        for rank, label in enumerate(own, 1)
+    ]
+    columns = [QUERY_ID, DOC_ID, RANK, SCORE, RUN, ANNOTATOR, LABEL]
+    both = pl.DataFrame(rows, schema=columns, orient="row")
+    run, judged = both.select(list(tables.RUNS)), both.select(list(tables.LABELS))
+    scored = score_runs(run, judged, list(labels), [measure], relevant="list")
+    return dict(scored.select(QUERY_ID, VALUE).iter_rows())

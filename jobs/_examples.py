@@ -74,10 +74,6 @@ erag ask --queries questions.jsonl --corpus corpus.parquet \
 erag coverage --queries questions.jsonl --user-queries asked.txt \
     --out coverage
 """,
-    "conformance": r"""
-erag conformance --run bm25.trec --qrels qrels.trec --measures "nDCG@10 R@10"
-erag conformance --kilt gold.jsonl predictions.jsonl
-""",
     "doctor": r"""
 erag doctor
 """,

@@ -38,11 +38,6 @@ for name, path, summary in (
         "jobs.coverage:coverage",
         "Find what users ask that the evaluation queries do not cover.",
     ),
-    (
-        "conformance",
-        "jobs.conformance:conformance",
-        "Recompute your files with the reference implementations.",
-    ),
     ("doctor", "jobs.doctor:doctor", "Show what this machine can do, and what is missing."),
 ):
     # An app, like that of index, has its own.

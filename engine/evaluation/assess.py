@@ -210,7 +210,7 @@ def _notes(
         yield count_note(SAMPLED_LISTS, read, what)
     yield from _real_valued(scored)
     yield _cut_runs(scored.cut_runs, settings)
-    yield from tie_notes(scored.query_scores, scored.reordered, digits=3)
+    yield from tie_notes(scored.query_scores, scored.reordered)
     yield _short_lists(scored, runs, settings)
     for annotator in settings.resolved.listed:
         scores = scored.query_scores.filter(pl.col(ANNOTATOR) == annotator.name)

@@ -7,7 +7,6 @@ pyproject.toml says what else an extra brings.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.metadata
 import importlib.util
 
@@ -46,17 +45,6 @@ def version_of(*packages: str) -> str | None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(package)
     return None
-
-
-def require_import(module: str) -> None:
-    """Import a module, of whose folder alone Python would make an empty one.
-
-    Raises:
-        ImportError: it is not installed.
-    """
-    if not is_installed(module):
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-    importlib.import_module(module)
 
 
 def command(*extras: str) -> str:

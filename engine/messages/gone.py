@@ -14,6 +14,7 @@ Kind = Literal["command", "option", "annotator", "name"]
 GONE: dict[tuple[Kind, str], str] = {
     ("annotator", "grogu"): "use pmi, dig or likelihood: the threshold of its paper is not public",
     ("option", "edits"): "write a second run with the edits, as docs/guide/recipes.md does",
+    ("name", "engine.conformance"): "use ir_measures, also on the files in exported/",
 }
 
 

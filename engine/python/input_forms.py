@@ -106,7 +106,7 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
 
 def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySet:
     path, rows, unanswerable = (
-        query_rows(given.queries, None, column)
+        query_rows(given.queries, column)
         if is_path(given.queries)
         else (_QUERIES, _query_rows(given.queries), 0)
     )

@@ -68,15 +68,14 @@ def reordered_lists(runs: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame, pl.
         yield name, other.with_columns(ranked[RANK]).drop(_GROUP), changed
 
 
-def tie_notes(scores: pl.DataFrame, reordered: pl.DataFrame, *, digits: int) -> Iterator[Note]:
-    """For each run with a mean that another order of equal scores moves: both values.
+def tie_notes(scores: pl.DataFrame, reordered: pl.DataFrame) -> Iterator[Note]:
+    """For each run with a mean that another order of equal scores moves, as printed: both values.
 
     The other order is trec_eval's where that moves a mean, else that of ir_measures.
 
     Args:
         scores: the query scores, as evaluated.
         reordered: as ``score_reordered`` gives them.
-        digits: decimals with which means are printed; smaller differences do not count.
     """
     several = scores[ANNOTATOR].n_unique() > 1
     for run in reordered[RUN].unique().sort():
@@ -94,7 +93,7 @@ def tie_notes(scores: pl.DataFrame, reordered: pl.DataFrame, *, digits: int) -> 
             )
             here, there, lists = [], [], set()
             for annotator, measure, *means, queries in cells.iter_rows():
-                value, otherwise = (f"{mean:.{digits}f}" for mean in means)
+                value, otherwise = (f"{mean:.3f}" for mean in means)
                 if value != otherwise:
                     name = f"{annotator} {measure}" if several else measure
                     here.append(f"{name} {value}")

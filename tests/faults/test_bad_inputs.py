@@ -32,8 +32,6 @@ PREFERENCES = EVALUATE.replace("containment", "preference --preferences {bad}")
 CONFIG = "fuse --config {bad} --run {run} --run {other} --out {out}/f.trec"
 CONFIG_EVALUATE = EVALUATE + " --config {bad}"
 PASSAGES = "passages {bad} --out {out}.parquet"
-KILT = "conformance --kilt {queries} {bad}"
-ERAG = "conformance --erag {bad}"
 INDEX = "retrieve --index {bad} --queries {queries} --out {out}/r.trec"
 READER = "evaluate --queries {queries} --corpus {corpus} --run {run} --out {out} --store {store} --reader {bad}"
 PROMPT = READER.replace("{bad}", "bundled --prompt {bad}")
@@ -300,7 +298,6 @@ TABLE = [
     ("certify 1.5", EVALUATE + " --certify 1.5", "", None, "--certify is '1.5'"),
     ("clusters 2.5", "coverage --queries {queries} --user-queries {queries} --clusters 2.5", "", None, "--clusters is '2.5'"),
     ("workers 1.5", "passages {corpus} --out {out}/c.parquet --workers 1.5", "", None, "--workers is '1.5'"),
-    ("a tolerance in words", ERAG + " --tolerance small", "l.jsonl", None, "--tolerance is 'small'; give a number"),
     ("an output of 300 letters", FUSED + "x" * 300, "", None, "a name of more than 255 bytes"),
     ("an output with NUL", FUSED + "\0", "", None, "holds the character U+0000"),
     ("a folder of 300 letters", FUSED.replace("{out}", "{out}/" + "x" * 300), "", None, "a name of more than 255 bytes"),
@@ -320,12 +317,6 @@ TABLE = [
     ("XML that is no dump", PASSAGES, "a.xml", "<html></html>", "holds no <page>"),
     ("plain text as articles", PASSAGES, "a.txt", "hello\n", ":1: starts with"),
     ("articles in broken Parquet", PASSAGES, "a.parquet", b"PAR1" + bytes(99), "not a readable Parquet file"),
-    # files to compare with references
-    ("a prediction with a key twice", KILT, "g.jsonl", '{"id": "1", "id": "2", "output": []}\n', ":1: the key 'id' is given twice"),
-    ("a prediction without answer", KILT, "g.jsonl", lines({"id": "1", "output": []}), ":1: the prediction of item '1'"),
-    ("labels that are words", ERAG, "l.jsonl", lines({"query": "1", "labels": ["x"]}), ":1: label 'x' of query '1'"),
-    ("labels of a query twice", ERAG, "l.json", '{"1": [1], "1": [0]}', "query '1' stands twice"),
-    ("labels with a key twice", ERAG, "l.jsonl", '{"query": "1", "labels": [1], "labels": [0]}\n', ":1: the key 'labels' is given twice"),
     # indexes, readers, prompts
     ("a directory that is no index", INDEX, "i", {"x": ""}, "is not an index"),
     ("a manifest of 100,000 brackets", INDEX, "i", {"erag-index.json": DEEP}, "nested too deep"),

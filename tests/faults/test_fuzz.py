@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.conformance.erag import read_lists
 from engine.machine.model_files import read_config, tensors
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
@@ -90,7 +89,6 @@ PARSERS = {
         b"---\nstop: ['a']\nmax_new_tokens: 5\n---\n{passages}Q: {query}",
     ),
     "options": (options_from, "o.yaml", b"k: 5\nrun: [a, b]\nname: 'x'\n"),
-    "lists of labels": (read_lists, "l.jsonl", b'{"query": "1", "labels": [1, 0.5]}\n'),
     "manifests": (
         lambda path: manifest.read(path.parent),
         manifest.FILE,

@@ -115,7 +115,7 @@ def test_outputs_over_inputs_are_refused_before_anything_is_read(name, tmp_path,
 # Options that name what is written, or what is read where nothing is written: of FOLDER the page is made again.
 WRITTEN = {"out", "store", "name", "junit", "FOLDER"}
 # A plan writes into the store alone.
-NOT_WRITING = {"conformance", "doctor", "plan"}
+NOT_WRITING = {"doctor", "plan"}
 
 
 def commands(app, *names):

@@ -75,19 +75,22 @@ def test_a_note_gives_both_values_by_hand():
     run += [("q3", "x", 1, 1.0), ("q3", "y", 2, 1.0)]
     labels = make_labels([("q1", "a", 1.0), ("q2", "a", 1.0), ("q3", "a", 1.0)])
     here, other = scored(run, labels, parse_measures("P@1 P@2 RR"))
-    (note,) = tie_notes(here, other, digits=3)
+    (note,) = tie_notes(here, other)
     assert (note.code, note.amount, note.about) == ("tied_scores", 1, ("s",))
     assert note.text == (
         "1 list of s has equal scores, whose order moves means: P@1 0.667, RR 0.667; in trec_eval's "
         "order (by document id, descending) P@1 0.333, RR 0.500"
     )
-    # (1 + 1 + 0) / 3 and (0.631 + 1 + 0) / 3 are printed alike without decimals.
-    assert not [*tie_notes(*scored(run, labels, parse_measures("nDCG@2")), digits=0)]
+    # 2 / 2,003 and 1.631 / 2,003 are printed alike.
+    more = [(f"m{i}", "a") for i in range(2000)]
+    run += [(*own, 1, 1.0) for own in more]
+    labels = pl.concat([labels, make_labels([(*own, 0.0) for own in more])])
+    assert not [*tie_notes(*scored(run, labels, parse_measures("nDCG@2")))]
 
 
 def test_a_run_in_trec_evals_order_is_held_against_the_opposite():
     run = [("q", "b", 1, 1.0), ("q", "a", 2, 1.0)]
-    (note,) = tie_notes(*scored(run, make_labels([("q", "a", 1.0)])), digits=3)
+    (note,) = tie_notes(*scored(run, make_labels([("q", "a", 1.0)])))
     assert "RR@3 0.500, nDCG@3 0.631; in ir_measures' order for RR@k" in note.text
 
 

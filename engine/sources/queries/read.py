@@ -22,7 +22,7 @@ from engine.sources.io.locations import (
     require_file,
 )
 from engine.sources.queries.groups import Groups
-from engine.sources.queries.layouts import OWN_FIELDS, WHAT, Layout, layout_of, rows_of
+from engine.sources.queries.layouts import OWN_FIELDS, WHAT, layout_of, rows_of
 from engine.sources.queries.rows import QueryRow
 from engine.sources.strangers import count_strangers
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
@@ -58,11 +58,9 @@ class QuerySet:
     notes: tuple[Note, ...] = ()
 
 
-def read_queries(
-    path: Location, *, need_answers: bool = True, layout: Layout | None = None
-) -> pl.DataFrame:
+def read_queries(path: Location, *, need_answers: bool = True) -> pl.DataFrame:
     """The table of ``read_query_set``, for callers that know that nothing is left out."""
-    return read_query_set(path, need_answers=need_answers, layout=layout).table
+    return read_query_set(path, need_answers=need_answers).table
 
 
 def read_query_set(
@@ -70,7 +68,6 @@ def read_query_set(
     *,
     need_answers: bool = True,
     answers: Location | None = None,
-    layout: Layout | None = None,
     remedy: str = _ADD,
     column: str | None = None,
 ) -> QuerySet:
@@ -83,7 +80,6 @@ def read_query_set(
         need_answers: whether a query without answers is an error (retrieval does not need any).
         answers: a file with the answers of queries by their ids, in any layout of queries, with or without
             the texts of queries; they take the place of those of ``path``.
-        layout: the required layout; by default any.
         remedy: what to do about a query without answers.
         column: the field of the records that ``QuerySet.groups`` gives.
 
@@ -91,19 +87,17 @@ def read_query_set(
         InputError: a file is unreadable or empty, a query lacks an id, text or answers, an id is
             duplicated, ``answers`` has none of the queries, or no query has the field ``column``.
     """
-    place, rows, unanswerable = query_rows(path, layout, column)
+    place, rows, unanswerable = query_rows(path, column)
     found = {} if answers is None else read_answers(answers)
     return query_set_of(
         place, rows, unanswerable, answers, found, need_answers=need_answers, remedy=remedy, column=column
     )  # fmt: skip
 
 
-def query_rows(
-    path: Location, layout: Layout | None, column: str | None
-) -> tuple[Location, Iterable[QueryRow], int]:
+def query_rows(path: Location, column: str | None) -> tuple[Location, Iterable[QueryRow], int]:
     """The file of queries, with what ``rows_of`` gives of it; arguments are as in ``read_query_set``."""
     path = _file(path)
-    return path, *rows_of(path, layout or layout_of(path), column=column)
+    return path, *rows_of(path, layout_of(path), column=column)
 
 
 def query_set_of(

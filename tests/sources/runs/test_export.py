@@ -1,8 +1,12 @@
 """What is exported, read back by other tools."""
 
+import json
+import sys
+
 import polars as pl
 import pytest
 import pytrec_eval
+from ir_measures.__main__ import main_cli
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
@@ -11,6 +15,7 @@ from engine.evaluation.settings import Settings
 from engine.sources.runs.export import write_exports
 from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_run
+from tests.commands import evaluate as evaluate_files
 from tests.conftest import make_labels, make_run
 
 # Six queries over twelve passages; "a" lists all in one order, "b" some in another, with a tie.
@@ -73,6 +78,29 @@ def test_pytrec_eval_gets_the_same_values_from_the_exported_files(tmp_path, runs
                 assert value == pytest.approx(other, abs=1e-9), (annotator, run, measure, query_id)
                 compared += other > 0
     assert compared > 40
+
+
+def test_the_command_of_ir_measures_prints_the_means_of_an_evaluation(
+    files, tmp_path, capsys, monkeypatch
+):
+    other, measures = tmp_path / "other.trec", ["P@1", "nDCG@2", "AP", "RR@2", "Judged@2"]
+    other.write_text("1 Q0 c 1 3 other\n1 Q0 a 2 2 other\n1 Q0 b 3 1 other\n")
+    options = ["--run", other, "--k", 2, "--annotators", "containment", "--no-end-to-end"]
+    options += ["--store", tmp_path / "store", "--measures", " ".join(measures)]
+    assert evaluate_files(files, *options) == 0
+    scores = pl.read_parquet(files["out"] / "query_scores.parquet")
+    exported = files["out"] / "exported"
+    for run in ("mine", "other"):
+        judged, listed = exported / "qrels/containment.txt", exported / f"runs/{run}.trec"
+        words = ["ir_measures", judged, listed, *measures, "--output_format", "jsonl"]
+        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+        capsys.readouterr()
+        main_cli()
+        printed = map(json.loads, capsys.readouterr().out.splitlines())
+        theirs = {row["measure"]: row["value"] for row in printed}
+        means = scores.filter(run=run).group_by("measure").agg(pl.col("value").mean())
+        assert theirs == pytest.approx(dict(means.iter_rows()), abs=1e-12)
+        assert 0 < theirs["nDCG@2"] < 1
 
 
 def test_real_valued_labels_round_trip_exactly_and_are_never_written_as_trec(tmp_path):

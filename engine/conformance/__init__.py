@@ -1,1 +1,0 @@
-"""A user's files recomputed with the reference implementations."""
