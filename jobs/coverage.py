@@ -12,14 +12,12 @@ from cyclopts import Parameter
 
 from engine.machine.remote.limits import limits_of
 from engine.messages.checked import Natural, Positive, fitted
-from engine.messages.extras import missing
 from engine.messages.wording import counted
 from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
 from engine.report.audit import Origin, input_files, place
 from engine.report.findings import SUMMARY
-from engine.report.page.query_coverage import ASSIGNMENTS, CLUSTERS, write_coverage_page
-from engine.report.page.render import PAGE, page_files, sparing, where_to_look
+from engine.report.page.render import page_files
 from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions
 from engine.sources.io.files import write_parquet, write_text
@@ -32,7 +30,8 @@ from jobs._command import ConfigFile, command_line, run_command, with_verbosity
 from jobs._progress import shown_progress
 from jobs._terminal import say, say_json, standard_output, verbosity, warn_of_code
 
-_NAMES = (CLUSTERS, ASSIGNMENTS, PAGE, SUMMARY)
+_CLUSTERS, _ASSIGNMENTS = "coverage.parquet", "assignments.parquet"
+_NAMES = (_CLUSTERS, _ASSIGNMENTS, SUMMARY)
 
 
 @partial(with_verbosity, as_json=True)
@@ -66,8 +65,7 @@ def coverage(
     seed
         Seed of the clustering and of the p-value.
     out
-        Directory for the tables, the summary and the page (report.html), or an address like s3://…; by
-        default nothing is written.
+        Directory for the tables and the summary, or an address like s3://…; by default nothing is written.
     """
     fitted("clusters", clusters, Positive | None)
     fitted("threads", threads, Positive | None)
@@ -109,23 +107,17 @@ def _print(result: Coverage, *, left_out: int, out: str | None) -> None:
     if left_out:
         console.print_line(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
     if out is not None:
-        where = folder_at(out).shown()
-        console.print_line(f"results -> {where}; {where_to_look(where)}")
+        console.print_line(f"results -> {folder_at(out).shown()}")
 
 
 def _write(result: Coverage, summary: dict[str, Any], out: str) -> None:
-    unforeseen: list[Exception] = []
+    # Earlier versions wrote a page, too.
     earlier = partial(chain, _NAMES, page_files(folder_at(out)))
     with replaced_together(out, earlier, last=SUMMARY) as directory:
-        write_parquet(result.clusters, directory / CLUSTERS)
-        write_parquet(result.assignments, directory / ASSIGNMENTS)
+        write_parquet(result.clusters, directory / _CLUSTERS)
+        write_parquet(result.assignments, directory / _ASSIGNMENTS)
         text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
         write_text(text, directory / SUMMARY)
-        if not missing("page"):
-            with sparing(directory, unforeseen):
-                write_coverage_page(result, summary, directory)
-    for error in unforeseen:
-        raise error
 
 
 if __name__ == "__main__":

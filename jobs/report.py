@@ -11,7 +11,7 @@ from jobs._terminal import say
 
 @with_verbosity
 def report(folder: Path, /, *, single_file: bool = False, passages: bool = True) -> None:
-    """Make the page of a result again, from the folder that erag evaluate or erag coverage wrote.
+    """Make the page of an evaluation again, from the folder that erag evaluate wrote.
 
     Reads nothing with an LLM. The passages come from the files that the evaluation was given; where they have
     changed since, nothing is written.
@@ -19,7 +19,7 @@ def report(folder: Path, /, *, single_file: bool = False, passages: bool = True)
     Parameters
     ----------
     folder
-        What --out of erag evaluate or erag coverage named.
+        What --out of erag evaluate named.
     single_file
         Put everything into report.html, which can then be sent by itself.
     passages

@@ -195,12 +195,8 @@ def _without_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     if request.node.get_closest_marker("pages") is not None:
         return
     monkeypatch.setattr("engine.report.results.write_page", lambda *_, **__: None)
-    for module, name in (
-        ("jobs.coverage", "write_coverage_page"),
-        ("jobs.train", "write_training_page"),
-    ):
-        if module in sys.modules:
-            monkeypatch.setattr(sys.modules[module], name, lambda *_, **__: None)
+    if "jobs.train" in sys.modules:
+        monkeypatch.setattr(sys.modules["jobs.train"], "write_training_page", lambda *_, **__: None)
 
 
 def make_run(rows: Sequence[tuple[str, str, int]], name: str = "sys") -> pl.DataFrame:

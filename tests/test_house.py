@@ -174,7 +174,7 @@ def test_subfolders_import_one_way():
         ("vllm", {"reading/models/vllm_reader.py"}),
         (
             "matplotlib",
-            {f"report/page/{name}.py" for name in ("drawings", "figures", "plotting", "query_coverage")}
+            {f"report/page/{name}.py" for name in ("drawings", "figures", "plotting")}
             | {"python/result.py", "training/page.py"},
         ),
         ("openai", {"machine/remote/client.py", "machine/remote/transport.py"}),

@@ -1,8 +1,7 @@
-"""Clusters of vectors by their direction: spherical k-means, the same on every run.
+"""Clusters of vectors by their direction: spherical k-means of FAISS, the same on every run.
 
 The centroid of a cluster is its mean direction, and a vector belongs to the centroid of highest
-cosine (Dhillon & Modha 2001). FAISS trains the centroids; exact search (``flat``) assigns vectors
-to them, so no vector changes its cluster because of the rounding of a matrix product.
+cosine (Dhillon & Modha 2001).
 """
 
 from __future__ import annotations
@@ -13,15 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import polars as pl
 
-from engine.retrieval import flat
-from engine.retrieval.flat import QUERY_ROW, Doubles, Places, Singles
-from engine.retrieval.index_shards import Block
-from engine.tables import DOC_ID, SCORE
+from engine.retrieval.flat import Places, Singles
 
-_ITERATIONS = 25
 # Each from different random points. On 1,362 questions and 37 clusters, the sums of cosines of
 # single starts differ by 1.5%, those of the best of ten by 0.4%.
 STARTS = 10
@@ -39,13 +32,16 @@ class Clusters:
 
     centroids: Singles
     cluster: Places
-    similarity: Doubles
+    similarity: Singles
 
 
 def unit(vectors: Singles) -> Singles:
     """Vectors (n, dimensions) scaled to length 1; vectors of length 0 are unchanged."""
-    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
+    import faiss
+
+    scaled = np.array(vectors, dtype=np.float32, order="C")
+    faiss.normalize_L2(scaled)
+    return scaled
 
 
 def clusterings(vectors: Singles, count: int, *, seed: int, starts: int = STARTS) -> list[Clusters]:
@@ -61,44 +57,33 @@ def clusterings(vectors: Singles, count: int, *, seed: int, starts: int = STARTS
         seed: of the starts, 0 or more.
         starts: their number, 1 or more.
     """
-    if count == len(vectors):  # FAISS would copy them too, with a warning on standard error
-        return [_assign(vectors, vectors)]
+    starts = starts if count < len(vectors) else 1
     seeds = np.random.SeedSequence(seed).generate_state(starts) >> 1  # FAISS's seeds are signed
     with _one_thread():
-        runs = [_assign(_train(vectors, count, int(start)), vectors) for start in seeds]
+        runs = [_clustering(vectors, count, int(start)) for start in seeds]
     return sorted(runs, key=lambda clusters: -float(clusters.similarity.sum()))
 
 
-def nearest_of(vectors: Singles, queries: Singles) -> tuple[Places, Doubles]:
-    """The row of the vector of highest inner product for each query, and the product.
-
-    Among equal products, the first row is taken.
-    """
-    names = pl.Series(DOC_ID, [f"{row:012d}" for row in range(len(vectors))], dtype=pl.String)
-    best = flat.search_flat([Block(names, vectors)], queries, k=1).sort(QUERY_ROW)
-    rows: npt.NDArray[np.int64] = best[DOC_ID].cast(pl.Int64).to_numpy()
-    return rows, best[SCORE].to_numpy()
-
-
-def _assign(centroids: Singles, vectors: Singles) -> Clusters:
-    nearest, similarity = nearest_of(centroids, vectors)
-    kept, cluster = np.unique(nearest, return_inverse=True)
-    return Clusters(centroids[kept], cluster.reshape(-1).astype(np.int64), similarity)
-
-
-def _train(vectors: Singles, count: int, seed: int) -> Singles:
+def _clustering(vectors: Singles, count: int, seed: int) -> Clusters:
     import faiss
 
+    # A minimum of points for each centroid would only cause a warning on standard error.
     means: Any = faiss.Kmeans(
-        vectors.shape[1],
-        count,
-        niter=_ITERATIONS,
-        spherical=True,
-        seed=seed,
-        min_points_per_centroid=1,  # fewer would only cause a warning on standard error
+        vectors.shape[1], count, spherical=True, seed=seed, min_points_per_centroid=1
     )
-    means.train(np.ascontiguousarray(vectors, dtype=np.float32))
-    return unit(means.centroids)
+    means.train(vectors)
+    similarity, nearest = means.assign(vectors)
+    kept, cluster = np.unique(nearest, return_inverse=True)
+    return Clusters(means.centroids[kept], cluster, np.minimum(similarity, 1))
+
+
+def nearest_of(vectors: Singles, queries: Singles) -> tuple[Places, Singles]:
+    """The row of the vector of highest cosine for each query, all of length 1, and the cosine."""
+    import faiss
+
+    with _one_thread():
+        similarity, rows = faiss.knn(queries, vectors, 1, metric=faiss.METRIC_INNER_PRODUCT)
+    return rows[:, 0], np.minimum(similarity[:, 0], 1)
 
 
 @contextlib.contextmanager

@@ -12,20 +12,19 @@ the mean.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.statistics.intervals import binomial_interval, holm
+from engine.statistics.intervals import binomial_interval
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 DRAWS = 4_999
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -69,60 +68,46 @@ class Figures:
     unasked_queries: int
 
 
-def default_clusters(user_texts: int, texts: int) -> int:
-    """The default number of clusters: the square root of the number of distinct user queries.
-
-    A cluster then holds, on average, as many of them as there are clusters: both grow with the log.
-    It is at least 2, and never more than ``texts``, the number of all distinct queries.
-    """
-    return min(texts, max(2, round(math.sqrt(user_texts))))
-
-
-def figures(
-    clusters: Ints,
-    evaluation: Flags,
-    *,
-    seed: int,
-    draws: int = DRAWS,
-    confidence: float = 0.95,
-) -> Figures:
+def figures(clusters: Ints, evaluation: Flags, *, seed: int, draws: int = DRAWS) -> Figures:
     """The figures of clusterings.
 
-    The interval is that of a proportion (``binomial_interval``), with the mean number of uncovered
-    queries as successes. A query's mean over clusterings varies less than a yes or no, so the
-    interval is rather too wide than too narrow.
+    A cluster of n among N queries has none of a random sample of m with probability C(N-n, m) / C(N, m),
+    and all its queries are then uncovered. The interval is that of a proportion (``binomial_interval``),
+    with the mean number of uncovered queries as successes. A query's mean over clusterings varies less
+    than a yes or no, so the interval is rather too wide than too narrow.
 
     Args:
         clusters: (clusterings, queries) the cluster of each query, counted from 0; none is empty.
         evaluation: (queries,) whether it is an evaluation query; there are queries of both kinds.
         seed: of the random samples from which ``p`` is computed.
         draws: their number.
-        confidence: of the interval, in (0, 1).
     """
-    sample, user_queries = int(evaluation.sum()), int((~evaluation).sum())
+    sample, users = int(evaluation.sum()), int((~evaluation).sum())
     missed = uncovered(clusters, evaluation).sum(axis=1)
-    low, high = binomial_interval(missed.mean(), user_queries, confidence)
-    expected = [expected_uncovered(np.bincount(clustering), sample) for clustering in clusters]
-    users = np.bincount(clusters[0][~evaluation], minlength=clusters[0].max() + 1)
-    evaluations = np.bincount(clusters[0][evaluation], minlength=len(users))
+    low, high = binomial_interval(missed.mean(), users, CONFIDENCE)
+    sizes = [np.bincount(clustering) for clustering in clusters]
+    without = [sampled(of_one, sample).pmf(0) for of_one in sizes]
+    expected = [float(of_one @ none) for of_one, none in zip(sizes, without, strict=True)]
+    evaluations = np.bincount(clusters[0][evaluation], minlength=len(sizes[0]))
+    unasked = evaluations == sizes[0]
     return Figures(
-        user_queries=user_queries,
+        user_queries=users,
         evaluation_queries=sample,
-        share=float(missed.mean()) / user_queries,
+        share=float(missed.mean()) / users,
         low=low,
         high=high,
-        confidence=confidence,
-        shares=tuple(float(count) / user_queries for count in missed),
-        expected_share=sum(queries for _, queries in expected) / len(expected) / user_queries,
+        confidence=CONFIDENCE,
+        shares=tuple(float(count) / users for count in missed),
+        expected_share=sum(expected) / len(expected) / users,
         p=chance_of_as_many(clusters, sample, int(missed.sum()), draws=draws, seed=seed),
         draws=draws,
         seed=seed,
-        clusters=len(users),
+        clusters=len(evaluations),
         uncovered_clusters=int((evaluations == 0).sum()),
         uncovered_queries=int(missed[0]),
-        expected_clusters=expected[0][0],
-        unasked_clusters=int((users == 0).sum()),
-        unasked_queries=int(evaluations[users == 0].sum()),
+        expected_clusters=float(without[0].sum()),
+        unasked_clusters=int(unasked.sum()),
+        unasked_queries=int(evaluations[unasked].sum()),
     )
 
 
@@ -132,25 +117,7 @@ def uncovered(clusters: Ints, evaluation: Flags) -> Flags:
     Args:
         clusters, evaluation: as in ``figures``.
     """
-    rows = []
-    for clustering in clusters:
-        evaluations = np.bincount(clustering[evaluation], minlength=clustering.max() + 1)
-        rows.append((evaluations == 0)[clustering])
-    return np.stack(rows)
-
-
-def expected_uncovered(sizes: Ints, sample: int) -> tuple[float, float]:
-    """The expected numbers of clusters without a query of a random sample, and of queries in them.
-
-    A cluster of n among N queries has none of a sample of m with probability C(N-n, m) / C(N, m),
-    and all its queries are then uncovered.
-
-    Args:
-        sizes: (clusters,) queries of both kinds.
-        sample: m, 0 to N.
-    """
-    none_sampled = _hypergeometric(sizes, sample).pmf(0)
-    return float(none_sampled.sum()), float((sizes * none_sampled).sum())
+    return np.stack([~np.isin(one, one[evaluation]) for one in clusters])
 
 
 def chance_of_as_many(
@@ -182,24 +149,8 @@ def chance_of_as_many(
     return (1 + as_many) / (1 + draws)
 
 
-def chance_of_as_few(users: Ints, evaluations: Ints) -> tuple[Floats, Floats]:
-    """For each cluster, the probability that a random sample has as few queries in it, or fewer.
-
-    Args:
-        users, evaluations: (clusters,) the number of queries of each kind in a cluster.
-
-    Returns:
-        (clusters,) each: the hypergeometric lower tail, and the same corrected by Holm's method
-        over all clusters.
-    """
-    sizes = users + evaluations
-    tails = _hypergeometric(sizes, int(evaluations.sum())).cdf(evaluations)
-    p = np.minimum(np.asarray(tails, dtype=np.float64), 1.0)
-    return p, np.array(holm([float(value) for value in p]))
-
-
-def _hypergeometric(sizes: Ints, sample: int) -> Any:
-    """The number of sampled queries in each cluster, as a frozen distribution of SciPy."""
+def sampled(sizes: Ints, sample: int) -> Any:
+    """The number of queries of a random sample in each cluster, as a distribution of SciPy."""
     from scipy.stats import hypergeom  # takes a second to import, which other commands are spared
 
-    return hypergeom(int(sizes.sum()), sizes, sample)
+    return hypergeom(sizes.sum(), sizes, sample)

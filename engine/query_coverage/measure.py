@@ -6,6 +6,7 @@ that matter are those with user queries but without an evaluation query.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,15 +17,9 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.query_coverage import clusters as clustering
-from engine.query_coverage.clusters import Clusters
-from engine.query_coverage.figures import (
-    Figures,
-    chance_of_as_few,
-    default_clusters,
-    figures,
-    uncovered,
-)
+from engine.query_coverage.figures import Figures, figures, sampled, uncovered
 from engine.retrieval.flat import Singles
+from engine.statistics.intervals import holm
 from engine.tables import (
     CLUSTER,
     EVALUATION_QUERIES,
@@ -89,43 +84,48 @@ def measure(
         evaluation: ``query_id`` and ``query``, at least one row.
         users: the same for the user queries.
         encode: returns the vectors (n, dimensions) of distinct texts.
-        clusters: their number; None for ``default_clusters``.
+        clusters: their number; None for the square root of the number of distinct user queries: a cluster
+            then holds, on average, as many of these as there are clusters, so that both grow with a log.
         seed: of the starts of k-means and of the random samples for the p-value.
 
     Raises:
         InputError: there are fewer distinct texts than ``clusters``, or FAISS is not installed.
     """
     require("a clustering of queries", "retrieval", "faiss")
+    both = ((EVALUATION, evaluation), (USER, users))
     pooled = pl.concat(
-        [
-            queries.select(pl.lit(source).alias(SOURCE), QUERY_ID, QUERY)
-            for source, queries in ((EVALUATION, evaluation), (USER, users))
-        ]
+        [queries.select(pl.lit(source).alias(SOURCE), QUERY_ID, QUERY) for source, queries in both]
     ).with_columns(pl.col(QUERY).str.strip_chars())
     # Sorted, so that the order of rows and of the two files does not change the starts of k-means.
-    texts = sorted(set(pooled[QUERY]))
+    texts = pooled[QUERY].unique().sort()
     user_texts = users[QUERY].str.strip_chars().n_unique()
     if clusters is not None and clusters > len(texts):
         raise InputError(
             f"`clusters` is {clusters}, for {len(texts)} distinct queries",
             f"use {len(texts)} or fewer",
         )
-    wanted = clusters or default_clusters(user_texts, len(texts))
-    vectors = clustering.unit(encode(texts))
+    wanted = clusters or min(len(texts), max(2, round(math.sqrt(user_texts))))
+    vectors = clustering.unit(encode(texts.to_list()))
     starts = clustering.clusterings(vectors, wanted, seed=seed)
-    starts[0] = _largest_first(starts[0], texts, pooled)
-    row_of = {text: row for row, text in enumerate(texts)}
-    rows = np.array([row_of[text] for text in pooled[QUERY]])
+    rows = texts.search_sorted(pooled[QUERY]).to_numpy()
     cluster_of_query = np.stack([start.cluster[rows] for start in starts])
     is_evaluation = (pooled[SOURCE] == EVALUATION).to_numpy()
     assignments = pooled.with_columns(
         pl.Series(_ROW, rows),
-        pl.Series(CLUSTER, cluster_of_query[0] + 1),
-        pl.Series(SIMILARITY, starts[0].similarity[rows]),
+        pl.Series(CLUSTER, cluster_of_query[0]),
+        pl.Series(SIMILARITY, starts[0].similarity[rows].astype(np.float64)),
         pl.Series(UNCOVERED, uncovered(cluster_of_query, is_evaluation).mean(axis=0)),
     )
+    # The cluster with the most user queries is number 1; of several, that with the first text.
+    order = (
+        assignments.group_by(CLUSTER)
+        .agg((pl.col(SOURCE) == USER).sum().alias(USER_QUERIES), pl.col(QUERY).min())
+        .sort(USER_QUERIES, QUERY, descending=[True, False])[CLUSTER]
+    )
+    numbers = pl.int_range(1, len(order) + 1, dtype=pl.Int64, eager=True)
+    assignments = assignments.with_columns(pl.col(CLUSTER).replace_strict(order, numbers))
     return Coverage(
-        clusters=_table(assignments, starts[0], vectors),
+        clusters=_table(assignments, starts[0].centroids[order.to_numpy()], vectors),
         assignments=assignments.select(list(tables.ASSIGNMENTS)),
         figures=figures(cluster_of_query, is_evaluation, seed=seed),
         clusters_wanted=wanted,
@@ -134,59 +134,32 @@ def measure(
     )
 
 
-def _largest_first(clusters: Clusters, texts: list[str], pooled: pl.DataFrame) -> Clusters:
-    """The clusters in descending order of their user queries, then by their first text."""
-    order = (
-        pl.DataFrame({QUERY: texts, CLUSTER: clusters.cluster})
-        .join(pooled, on=QUERY, how="left")
-        .group_by(CLUSTER)
-        .agg((pl.col(SOURCE) == USER).sum().alias(USER_QUERIES), pl.col(QUERY).min())
-        .sort(USER_QUERIES, QUERY, descending=[True, False])[CLUSTER]
-        .to_numpy()
-    )
-    return Clusters(
-        clusters.centroids[order], np.argsort(order)[clusters.cluster], clusters.similarity
-    )
-
-
-def _table(assignments: pl.DataFrame, clusters: Clusters, vectors: Singles) -> pl.DataFrame:
+def _table(assignments: pl.DataFrame, centroids: Singles, vectors: Singles) -> pl.DataFrame:
     """The coverage table, from queries with their cluster and the row of their vector."""
     user = pl.col(SOURCE) == USER
-    assignments = assignments.sort(_ROW, QUERY_ID)  # so that sums are added in one order
-    counted = (
+    # Sorted, so that sums are added in one order, and the queries nearest to their centroid come first.
+    assignments = assignments.sort(SIMILARITY, QUERY, QUERY_ID, descending=[True, False, False])
+    examples = pl.struct(QUERY, SIMILARITY).filter(user).unique(maintain_order=True).head(_EXAMPLES)
+    found = (
         assignments.group_by(CLUSTER, maintain_order=True)
         .agg(
-            user.sum().cast(pl.Int64).alias(USER_QUERIES),
-            (~user).sum().cast(pl.Int64).alias(EVALUATION_QUERIES),
+            user.sum().alias(USER_QUERIES),
+            (~user).sum().alias(EVALUATION_QUERIES),
             pl.col(SIMILARITY, UNCOVERED).filter(user).mean().fill_null(float("nan")),
+            examples.struct.field(QUERY).alias(EXAMPLES),
+            examples.struct.field(SIMILARITY).alias(EXAMPLE_SIMILARITIES),
         )
         .sort(CLUSTER)
     )
-    counts = (counted[name].to_numpy() for name in (USER_QUERIES, EVALUATION_QUERIES))
-    p, p_holm = chance_of_as_few(*counts)
+    users, evaluations = (found[n].cast(pl.Int64) for n in (USER_QUERIES, EVALUATION_QUERIES))
+    chance = sampled((users + evaluations).to_numpy(), int(evaluations.sum()))
+    p = np.minimum(chance.cdf(evaluations.to_numpy()), 1.0).tolist()
     evaluation = assignments.filter(~user).unique(_ROW, keep="first", maintain_order=True)
-    nearest, similarity = clustering.nearest_of(
-        vectors[evaluation[_ROW].to_numpy()], clusters.centroids
-    )
-    examples = (
-        assignments.filter(user)
-        .unique(QUERY)
-        .sort(CLUSTER, SIMILARITY, QUERY, descending=[False, True, False])
-        .group_by(CLUSTER, maintain_order=True)
-        .agg(
-            pl.col(QUERY).head(_EXAMPLES).alias(EXAMPLES),
-            pl.col(SIMILARITY).head(_EXAMPLES).alias(EXAMPLE_SIMILARITIES),
-        )
-    )
-    return (
-        counted.with_columns(
-            pl.Series(P, p),
-            pl.Series(P_HOLM, p_holm),
-            evaluation[QUERY_ID].gather(nearest).alias(NEAREST_ID),
-            evaluation[QUERY].gather(nearest).alias(NEAREST),
-            pl.Series(NEAREST_SIMILARITY, similarity),
-        )
-        .join(examples, on=CLUSTER, how="left", maintain_order="left")
-        .with_columns(pl.col(EXAMPLES, EXAMPLE_SIMILARITIES).fill_null([]))
-        .select(pl.col(name).cast(kind) for name, kind in tables.COVERAGE.items())
-    )
+    nearest, similarity = clustering.nearest_of(vectors[evaluation[_ROW].to_numpy()], centroids)
+    return found.with_columns(
+        pl.Series(P, p),
+        pl.Series(P_HOLM, holm(p)),
+        evaluation[QUERY_ID].gather(nearest).alias(NEAREST_ID),
+        evaluation[QUERY].gather(nearest).alias(NEAREST),
+        pl.Series(NEAREST_SIMILARITY, similarity),
+    ).select(pl.col(name).cast(kind) for name, kind in tables.COVERAGE.items())

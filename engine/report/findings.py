@@ -39,7 +39,7 @@ TABLES = ("labels", "query_scores", "downstream", "traces", "reads")
 STATISTICS = ("correlations", "comparisons", "systems", "run_pairs", "unseen", "by_place")
 STUDY = ("conditions", "readers", "reader_comparisons")
 Costs = TypeVar("Costs", KindCosts, ReadingCosts)
-_REMEDY = "name the folder that `erag evaluate` or `erag coverage` wrote"
+_REMEDY = "name the folder that `erag evaluate` wrote"
 
 
 @dataclass(frozen=True)
@@ -380,11 +380,11 @@ def read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
     return frame.select(list(schema))
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
-    """The content of a folder's ``summary.json``.
+def read_findings(folder: Path, sources: Sources | None) -> Findings:
+    """The evaluation that a folder holds.
 
     Raises:
-        InputError: it has none that can be read.
+        InputError: the folder holds none, or one of an earlier version that cannot be shown.
     """
     path = folder / SUMMARY
     try:
@@ -394,19 +394,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
         raise InputError(problem, _REMEDY, path=path) from None
     except ValueError as error:
         raise InputError(f"is not JSON ({error})", _REMEDY, path=path) from None
-    if not isinstance(summary, dict):
-        raise InputError("is not the summary of an evaluation", _REMEDY, path=path)
-    return summary
-
-
-def read_findings(folder: Path, sources: Sources | None) -> Findings:
-    """The evaluation that a folder holds.
-
-    Raises:
-        InputError: the folder holds none, or one of an earlier version that cannot be shown.
-    """
-    summary = read_summary(folder)
     needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
-    if not needed <= summary.keys():
-        raise InputError("is not the summary of an evaluation", _REMEDY, path=folder / SUMMARY)
+    if not isinstance(summary, dict) or not needed <= summary.keys():
+        raise InputError("is not the summary of an evaluation", _REMEDY, path=path)
     return Findings(summary, folder, sources)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import polars as pl
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from rich.text import Text
 
 from engine.evaluation.digest import table_sha256
-from engine.messages.wording import counted
+from engine.messages.wording import counted, cut
+from engine.query_coverage.figures import Figures
 from engine.query_coverage.measure import EVALUATION, USER, Coverage
 from engine.report import audit, layout
 from engine.report.audit import Origin
+from engine.report.layout import Grid, terminal_table
 from engine.report.summary import jsonable, versions
 from engine.retrieval.encoders import EncoderSpec
 from engine.tables import (
@@ -34,12 +34,7 @@ from engine.tables import (
 )
 
 _PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers", "polars", "scipy", "numpy")
-ALPHA = 0.05
-# What the two tables of ``gaps`` show.
-GAPS = (
-    "User queries without an evaluation query in their cluster",
-    "Clusters with fewer evaluation queries than expected by chance",
-)
+_ALPHA = 0.05
 # What queries are identified by in the summary.
 _ASKED = (QUERY_ID, QUERY)
 # Limits of what is printed; the files hold everything.
@@ -48,56 +43,41 @@ _EXAMPLES = 3
 _CHARACTERS = 60
 
 
-def gaps(coverage: Coverage) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The clusters of user queries without evaluation queries, and those with fewer than by chance."""
-    table = coverage.clusters
-    uncovered = table.filter((pl.col(EVALUATION_QUERIES) == 0) & (pl.col(USER_QUERIES) > 0))
-    sparse = table.filter((pl.col(EVALUATION_QUERIES) > 0) & (pl.col(P_HOLM) < ALPHA))
-    return uncovered, sparse
-
-
 def shown_tables(coverage: Coverage) -> list[Table]:
     """The largest clusters without evaluation queries, and those with fewer than by chance."""
-    shown_tables = []
-    for rows, title in zip(gaps(coverage), GAPS, strict=True):
-        if not rows.is_empty():
-            limit = f", the {_CLUSTERS} largest of {rows.height}" if rows.height > _CLUSTERS else ""
-            shown_tables.append(_table(title + limit, rows.head(_CLUSTERS), coverage))
-    return shown_tables
+    sparse = (pl.col(EVALUATION_QUERIES) > 0) & (pl.col(P_HOLM) < _ALPHA)
+    gaps = {
+        "User queries without an evaluation query in their cluster": (
+            (pl.col(EVALUATION_QUERIES) == 0) & (pl.col(USER_QUERIES) > 0)
+        ),
+        "Clusters with fewer evaluation queries than expected by chance": sparse,
+    }
+    found = ((title, coverage.clusters.filter(gap)) for title, gap in gaps.items())
+    return [_table(title, rows, coverage.figures) for title, rows in found if not rows.is_empty()]
 
 
-def _table(title: str, rows: pl.DataFrame, coverage: Coverage) -> Table:
-    """One cluster per row: its size, and its queries by their cosine to its centroid."""
-    result = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title_justify="left")
-    result.title = Text(title, style="table.title")
-    with_evaluation = bool((rows[EVALUATION_QUERIES] > 0).any())
-    starts = len(coverage.figures.shares)
-    repeated = starts > 1 and not with_evaluation
-    headers = ["cluster", "user\nqueries", *(["evaluation\nqueries"] if with_evaluation else [])]
-    headers += ["in other\nstarts"] if repeated else []
-    for header in (*headers, f"p (Holm,\n{coverage.figures.clusters} tests)"):
-        result.add_column(Text(header), justify="right", no_wrap=True)
-    result.add_column(Text("\nqueries nearest to its centroid"))
-    result.add_column(Text("\ncosine"), justify="right", no_wrap=True)
-    for row in rows.iter_rows(named=True):
-        values = [str(row[CLUSTER]), f"{row[USER_QUERIES]} ({share(row, coverage)})"]
-        values += [str(row[EVALUATION_QUERIES])] if with_evaluation else []
-        values += [other_starts(row[UNCOVERED], starts)] if repeated else []
-        values += [layout.p_value(row[P_HOLM])]
-        examples = [*zip(row[EXAMPLES], row[EXAMPLE_SIMILARITIES], strict=True)][:_EXAMPLES]
-        queries = [(_short(text), cosine) for text, cosine in examples]
-        queries.append((f"evaluation: {_short(row[NEAREST])}", row[NEAREST_SIMILARITY]))
-        result.add_section()
-        for text, cosine in queries:
-            # One row each, so that a cosine stays beside its text in a narrow terminal.
-            result.add_row(*map(Text, [*values, text, f"{cosine:.2f}"]))  # texts are not markup
-            values = [""] * len(values)
-    return result
-
-
-def share(row: Mapping[str, Any], coverage: Coverage) -> str:
-    """The share of all user queries that a cluster has."""
-    return f"{row[USER_QUERIES] / coverage.figures.user_queries:.1%}"
+def _table(title: str, rows: pl.DataFrame, f: Figures) -> Table:
+    """One cluster per section: its size, and its queries by their cosine to its centroid."""
+    if rows.height > _CLUSTERS:
+        title += f", the {_CLUSTERS} largest of {rows.height}"
+    head = ["cluster", "user\nqueries", "evaluation\nqueries", "in other\nstarts"]
+    head += [f"p (Holm,\n{f.clusters} tests)", "queries nearest\nto its centroid", "cosine"]
+    cells = []
+    for row in rows.head(_CLUSTERS).iter_rows(named=True):
+        share = row[USER_QUERIES] / f.user_queries
+        others, starts = "", len(f.shares) - 1
+        if starts and not row[EVALUATION_QUERIES]:  # so it is uncovered in the first start
+            others = f"{max(0.0, row[UNCOVERED] * (starts + 1) - 1) / starts:.0%}"
+        about = [str(row[CLUSTER]), f"{row[USER_QUERIES]} ({share:.1%})"]
+        about += [str(row[EVALUATION_QUERIES]), others, layout.p_value(row[P_HOLM])]
+        texts = [cut(text, _CHARACTERS) for text in row[EXAMPLES][:_EXAMPLES]]
+        texts.append(f"evaluation: {cut(row[NEAREST], _CHARACTERS)}")
+        cosines = [*row[EXAMPLE_SIMILARITIES][:_EXAMPLES], row[NEAREST_SIMILARITY]]
+        # One row each, so that a cosine stays beside its text in a narrow terminal.
+        cells += [
+            [*about, text, f"{cosine:.2f}"] for text, cosine in zip(texts, cosines, strict=True)
+        ]
+    return terminal_table(Grid("gaps", "", head, cells, names=6, title=title))
 
 
 def lines(coverage: Coverage) -> list[str]:
@@ -130,11 +110,6 @@ def _range(shares: Sequence[float]) -> str:
     return f"{low} in each" if low == high else f"from {low} to {high}"
 
 
-def other_starts(uncovered: float, starts: int) -> str:
-    """How much of an uncovered cluster is uncovered in the clusterings of other starts too."""
-    return f"{max(0.0, uncovered * starts - 1) / (starts - 1):.0%}"
-
-
 def notes(coverage: Coverage) -> Iterator[str]:
     """What the figures show, and what they do not."""
     f = coverage.figures
@@ -144,7 +119,7 @@ def notes(coverage: Coverage) -> Iterator[str]:
         yield "every cluster has an evaluation query" + (
             "; more clusters would show finer gaps" if f.clusters < coverage.texts else ""
         )
-    elif f.p < ALPHA:
+    elif f.p < _ALPHA:
         yield (
             "the gaps are larger than chance explains: the evaluation is not representative of what "
             "users ask"
@@ -208,12 +183,3 @@ def summarize(
     }
     summary: dict[str, Any] = jsonable(content)
     return summary
-
-
-def _short(text: str) -> str:
-    """A text on one line of a table, without characters that would move a terminal's cursor."""
-    words = " ".join(text[: 4 * _CHARACTERS].split())
-    printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
-    if len(printable) <= _CHARACTERS and len(text) <= 4 * _CHARACTERS:
-        return printable
-    return printable[: _CHARACTERS - 1].rstrip() + "…"

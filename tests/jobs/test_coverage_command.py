@@ -29,7 +29,6 @@ def coverage(files, *more):
     return erag("coverage", *[p for name, f in files.items() for p in (f"--{name}", f)], *more)
 
 
-@pytest.mark.pages
 def test_topics_without_evaluation_queries_are_found_with_the_bundled_encoder(
     files, tmp_path, capsys
 ):
@@ -40,6 +39,9 @@ def test_topics_without_evaluation_queries_are_found_with_the_bundled_encoder(
     assert "22 user queries, in 1 cluster" in printed
     assert f"results -> {out}" in printed
     assert all(words in printed for words in ("the song", "evaluation: "))
+    assert {path.name for path in out.iterdir()} == {
+        "coverage.parquet", "assignments.parquet", "summary.json",
+    }  # fmt: skip
     for name in ("coverage", "assignments"):
         frame = pl.read_parquet(out / f"{name}.parquet")
         assert dict(frame.schema) == getattr(tables, name.upper())
@@ -64,10 +66,26 @@ def test_topics_without_evaluation_queries_are_found_with_the_bundled_encoder(
         one, other = (pl.read_parquet(d / f"{name}.parquet") for d in (out, again))
         assert one.equals(other)
     repeated = json.loads((again / "summary.json").read_text())["audit"]
-    assert (out / "report" / "figures" / "share.svg").exists()
-    assert "leaves out 55.0% of what users ask" in (out / "report.html").read_text()
     assert repeated["tables_sha256"] == audit["tables_sha256"]
     assert repeated["files"][1]["sha256"] != audit["files"][1]["sha256"]  # it is packed
+
+
+def test_coverage_has_no_page_and_one_of_an_earlier_version_goes(files, tmp_path, capsys):
+    out, more = tmp_path / "out", ["--encoder", save_tiny_encoder(tmp_path / "encoder")]
+    (out / "report" / "figures").mkdir(parents=True)
+    listed = out / "report" / "figures" / "share.svg"
+    for path in (out / "report.html", listed):
+        path.touch()
+    (out / "report" / "report.json").write_text('["figures/share.svg"]')
+    assert coverage(files, *more, "--clusters", 2, "--out", out) == 0
+    assert not (out / "report.html").exists()
+    assert not listed.exists()
+    capsys.readouterr()
+    assert erag("report", out) == 2
+    assert capsys.readouterr().err == (
+        f"erag: {out}/summary.json: is not the summary of an evaluation; name the folder that "
+        "`erag evaluate` wrote\n"
+    )
 
 
 def test_options_of_the_encoder_reach_it(files, tmp_path):

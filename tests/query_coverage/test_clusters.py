@@ -68,11 +68,12 @@ def test_equal_vectors_give_fewer_clusters_and_none_is_empty():
         assert set(found.cluster) == {0, 1}
 
 
-def test_the_first_of_equal_vectors_is_nearest():
-    vectors = np.eye(3, dtype=np.float32)[[0, 1, 1, 2]]
-    rows, products = nearest_of(vectors, np.eye(3, dtype=np.float32)[[1, 2]])
-    assert rows.tolist() == [1, 3]
-    assert products.tolist() == [1, 1]
+def test_the_nearest_vector_is_that_of_the_highest_cosine():
+    vectors = planted(5, 8)
+    rows, cosines = nearest_of(vectors, planted(5, 8, seed=6))
+    expected = planted(5, 8, seed=6).astype(np.float64) @ vectors.T.astype(np.float64)
+    assert rows.tolist() == expected.argmax(axis=1).tolist()
+    assert cosines == pytest.approx(expected.max(axis=1), abs=1e-6)
 
 
 _SCRIPT = """

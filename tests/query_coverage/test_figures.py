@@ -8,14 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from engine.query_coverage.figures import (
-    chance_of_as_few,
-    chance_of_as_many,
-    default_clusters,
-    expected_uncovered,
-    figures,
-    uncovered,
-)
+from engine.query_coverage.figures import chance_of_as_many, figures, sampled, uncovered
 
 
 def counts(*values):
@@ -34,25 +27,17 @@ small = st.lists(st.integers(1, 4), min_size=1, max_size=4).flatmap(
 )
 
 
-@given(small)
-@settings(max_examples=60, deadline=None)
-def test_the_expectation_is_the_mean_over_every_sample(case):
-    sizes, sample = case
-    bare = every_sample(sizes, sample) == 0
-    clusters, queries = expected_uncovered(sizes, sample)
-    assert clusters == pytest.approx(bare.sum(axis=1).mean(), abs=1e-12)
-    assert queries == pytest.approx((bare @ sizes).mean(), abs=1e-12)
-
-
 @given(small, st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
-def test_a_clusters_p_is_the_share_of_samples_with_as_few(case, random):
+def test_the_chance_of_a_clusters_queries_is_that_over_every_sample(case, random):
     sizes, sample = case
     samples = every_sample(sizes, sample)
     evaluations = samples[random.randrange(len(samples))]
-    p, corrected = chance_of_as_few(sizes - evaluations, evaluations)
-    assert p == pytest.approx((samples <= evaluations).mean(axis=0), abs=1e-12)
-    assert ((corrected >= p - 1e-12) & (corrected <= 1)).all()
+    chance = sampled(sizes, sample)
+    assert chance.pmf(0) == pytest.approx((samples == 0).mean(axis=0), abs=1e-12)
+    assert chance.cdf(evaluations) == pytest.approx(
+        (samples <= evaluations).mean(axis=0), abs=1e-12
+    )
 
 
 def labels(*sizes):
@@ -112,8 +97,3 @@ def test_figures_computed_by_hand():
     unasked = figures(labels(4, 2), np.arange(6) > 2, seed=0)
     assert (unasked.share, unasked.unasked_clusters, unasked.unasked_queries) == (0, 1, 2)
     assert figures(labels(6), np.arange(6) == 0, seed=0).p == 1
-
-
-def test_the_default_number_of_clusters_is_a_square_root_and_at_most_the_texts():
-    assert [default_clusters(n, n) for n in (1, 2, 4, 9, 1362)] == [1, 2, 2, 3, 37]
-    assert default_clusters(1, 8) == 2

@@ -4,16 +4,16 @@ import json
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from engine.query_coverage.measure import measure
 from engine.report.query_coverage import lines, shown_tables, summarize
 from engine.retrieval.encoders import EncoderOptions, specify
+from jobs._terminal import Terminal
 from tests.query_coverage.topics import EVALUATION, asked, encode, queries
 
 
 def printed(found):
-    console = Console(width=160, file=None)
+    console = Terminal(width=160)
     with console.capture() as captured:
         for table in shown_tables(found):
             console.print(table)

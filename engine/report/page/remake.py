@@ -16,9 +16,7 @@ from engine.report.findings import (
     Findings,
     Sources,
     read_findings,
-    read_summary,
 )
-from engine.report.page.query_coverage import is_coverage, read_coverage, write_coverage_page
 from engine.report.page.render import PAGE, Written, page_files, require_page
 from engine.report.page.write import write_page
 from engine.sources.io.folders import folder_at
@@ -27,11 +25,10 @@ from engine.sources.io.replacing import replaced_together
 
 
 def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
-    """Make the page of an evaluation again, and those of the other conditions where it is a study; or that
-    of the coverage of what users ask.
+    """Make the page of an evaluation again, and those of the other conditions where it is a study.
 
     Args:
-        folder: what ``erag evaluate`` or ``erag coverage`` wrote.
+        folder: what ``erag evaluate`` wrote.
         single_file: as in ``write_page``.
         passages: whether queries are shown with their passages, for which the evaluation's inputs are
             read again.
@@ -45,12 +42,6 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
         WriteError: the disk is full, or the folder cannot be written.
     """
     require_page()
-    content = read_summary(folder)
-    if is_coverage(content):
-        coverage = read_coverage(folder, content)
-        write = partial(write_coverage_page, coverage, content, single_file=single_file)
-        with sole_writer(folder):
-            return replace_page(folder, write)
     findings = read_findings(folder, None)
     study = findings.summary.get("study") or {"conditions": []}
     places = [Path(one["directory"]) for one in study["conditions"]] or [Path()]

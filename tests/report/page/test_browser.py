@@ -226,28 +226,14 @@ def test_a_missing_folder_beside_the_page_is_told(browser, folder, tmp_path):
         page.get_by_text("report/queries-0001.js is missing beside this page").wait_for()
 
 
-def write_coverage(out):
-    from tests.report.page.test_query_coverage import SCRIPT, asked, write
-
-    write(out, [*asked(), SCRIPT])
-    return SCRIPT
-
-
-def write_comparison(out):
+def test_other_pages_are_as_good(browser, tmp_path):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    out = tmp_path / "out"
     texts = {f"q{i}": f"question {i} {SCRIPT}" for i in range(ANSWERED)}
     for name, right in (("monday <b>", 60), ("tuesday", 70)):
         folder = write_evaluation(out / name, {"bm25": values(right)}, texts=texts)
         (folder / "report.html").touch()
     write_single(page_of(compare(out), out / "report.html"), out / "report.html")
-    return SCRIPT
-
-
-@pytest.mark.parametrize(
-    ("write", "opened"), [(write_coverage, "Cluster 1"), (write_comparison, None)]
-)
-def test_other_pages_are_as_good(browser, tmp_path, write, opened):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    script = write(tmp_path / "out")
     with browser.new_context(viewport={"width": 360, "height": 900}) as context:
         page = context.new_page()
         said, asked_for = [], []
@@ -255,9 +241,7 @@ def test_other_pages_are_as_good(browser, tmp_path, write, opened):
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked_for.append(request.url))
         page.goto((tmp_path / "out" / "report.html").as_uri())
-        if opened:
-            page.locator("summary", has_text=opened).click()
-        assert script in page.locator("details[open]" if opened else "#flipped").inner_text()
+        assert SCRIPT in page.locator("#flipped").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
@@ -270,7 +254,7 @@ def test_other_pages_are_as_good(browser, tmp_path, write, opened):
                 "s => [s.scrollWidth > s.clientWidth + 1, !!s.previousElementSibling?.matches('.hint:not([hidden])')]"
             )
             assert said[0] == said[1]
-        if not opened:  # the name of an evaluation leads to its page
-            assert "send or move them together" in page.locator("#about").inner_text()
-            page.get_by_role("link", name="monday <b>").click()
-            page.wait_for_url("**/out/monday%20%3Cb%3E/report.html")
+        # The name of an evaluation leads to its page.
+        assert "send or move them together" in page.locator("#about").inner_text()
+        page.get_by_role("link", name="monday <b>").click()
+        page.wait_for_url("**/out/monday%20%3Cb%3E/report.html")
