@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 # Starts reading the corpus from the beginning: batches of the corpus table.
 Scan = Callable[[], Iterator[pl.DataFrame]]
 Progress = Callable[[int, int], None]
+# Reads a part of an index's vectors.
+ReadPart = Callable[[], index_shards.Block]
 
 # At most this many shards are encoded in this process by default: Ray takes longer to start.
 _FEW = 4
@@ -199,7 +202,7 @@ def search(
 
     Equal scores are ordered by document id. An index of fewer than ``k`` passages returns all of
     them. Where there are several GPUs, here or on the cluster of ``RAY_ADDRESS``, queries are encoded
-    and vectors searched on an actor for each; the run is the same.
+    and vectors searched on an actor for each, which reads the index; the run is the same.
 
     Args:
         directory: an index made by ``build_index``.
@@ -221,8 +224,8 @@ def search(
     spec = locate(encoder_of(index, options))
     texts = queries[QUERY].to_list()
     on_gpu = block or max(1, _GPU_BLOCK_NUMBERS // spec.dimensions)
-    pieces = max(-(-len(texts) // index_shards.SHARD), -(-index.passages // on_gpu))
-    actors = _actors(spec, pieces, on_event)
+    parts = _parts(directory, index, on_gpu)
+    actors = _actors(spec, len(texts), parts, on_event)
     vectors = actors.queries(texts) if actors else encode.queries(texts, spec)
     if options.approximate is not None:
         best = approximate.search_approximate(
@@ -230,26 +233,29 @@ def search(
         )
         return _as_run(best, queries, name)
     searcher: flat.Searcher | None = flat.on_gpu if flat.gpu_count() else None
-    if actors and actors.has_gpu_code:
+    if actors and flat.is_gpu_build():
         searcher = actors
-    elif actors and searcher is None:
+    elif actors:
         on_event("this build of FAISS has no GPU support: vectors are searched on the CPU")
     blocks = read_blocks(directory, index, block=on_gpu if searcher else block)
     best = flat.search_flat(blocks, vectors, k=options.k, searcher=searcher, on_event=on_event)
     return _as_run(best, queries, name)
 
 
-def _actors(spec: EncoderSpec, pieces: int, on_event: OnEvent) -> SearchOnRay | None:
-    """Actors that encode and search, one for each of several GPUs; None where there are fewer, or one piece
-    of work.
+def _actors(
+    spec: EncoderSpec, queries: int, parts: Sequence[ReadPart], on_event: OnEvent
+) -> SearchOnRay | None:
+    """Actors that encode and search, one for each of several GPUs; None where there are fewer, or one part
+    of the work.
     """
     several = os.environ.get("RAY_ADDRESS") or device.gpu_count() > 1
-    if pieces > 1 and several and not spec.server and not PoolSettings().in_process:
+    most = max(-(-queries // index_shards.SHARD), len(parts))
+    if most > 1 and several and not spec.server and not PoolSettings().in_process:
         from engine.retrieval import search_on_ray
 
-        pool = search_on_ray.pool_for(spec, pieces, 4 * _GPU_BLOCK_NUMBERS)
+        pool = search_on_ray.pool_for(spec, most)
         if pool is not None:
-            return search_on_ray.SearchOnRay(pool, spec, pieces, on_event)
+            return search_on_ray.SearchOnRay(pool, spec, parts, on_event)
     return None
 
 
@@ -257,15 +263,18 @@ def read_blocks(
     directory: Path, index: Manifest, *, block: int | None = None
 ) -> Iterator[index_shards.Block]:
     """The vectors of an index, in blocks of ``block`` vectors or up to a shard more."""
+    block = block or max(1, _BLOCK_NUMBERS // index.settings["encoder"]["dimensions"])
+    return (read() for read in _parts(directory, index, block))
+
+
+def _parts(directory: Path, index: Manifest, block: int) -> list[ReadPart]:
     settings = index.settings
-    dimensions = settings["encoder"]["dimensions"]
-    return index_shards.blocks(
-        directory,
-        settings["shards"],
-        settings["storage"],
-        dimensions,
-        size=block or max(1, _BLOCK_NUMBERS // dimensions),
-    )
+    keys, shards = settings["shards"], -(-block // settings["shard"])
+    kind = settings["storage"], settings["encoder"]["dimensions"]
+    return [
+        partial(index_shards.read, directory, keys[start : start + shards], *kind)
+        for start in range(0, len(keys), shards)
+    ]
 
 
 def encoder_of(index: Manifest, options: SearchOptions) -> EncoderSpec:

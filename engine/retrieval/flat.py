@@ -94,14 +94,12 @@ def search_flat(
         EncodeError: as ``candidates``.
     """
     queries = np.ascontiguousarray(queries, dtype=np.float32)
-    best = pl.DataFrame(schema=_CANDIDATES)
+    best = Best(len(queries), k)
     if not len(queries):
-        return best
-    floor = np.full(len(queries), -np.inf)
+        return best.table
     on_cpus = 0
-    for found in (searcher or on_cpu)(blocks, queries, k, floor):
-        best = _best(pl.concat([best, found.candidates]), k)
-        _raise_floor(floor, best, k)
+    for found in (searcher or on_cpu)(blocks, queries, k, best.floor):
+        best.add(found.candidates)
         if found.on_cpu and not on_cpus:
             on_event(
                 f"queries that need more than the {_GPU_MOST:,} neighbours that FAISS returns on a GPU "
@@ -110,7 +108,30 @@ def search_flat(
         on_cpus += found.on_cpu
     if on_cpus:
         on_event(f"{counted(on_cpus, '[search|searches]')} of a block went to the CPU")
-    return best
+    return best.table
+
+
+class Best:
+    """The best candidates of each query so far.
+
+    Attributes:
+        table: the ``k`` best, as ``search_flat`` returns them.
+        floor: (queries,) the ``k``-th best score, -inf where fewer are known; it is raised in place.
+    """
+
+    def __init__(self, queries: int, k: int) -> None:
+        self.k = k
+        self.table = pl.DataFrame(schema=_CANDIDATES)
+        self.floor: Doubles = np.full(queries, -np.inf)
+
+    def add(self, candidates: pl.DataFrame) -> None:
+        """Take further candidates."""
+        both = pl.concat([self.table, candidates])
+        ordered = both.sort(QUERY_ROW, SCORE, DOC_ID, descending=[False, True, False])
+        rank = pl.int_range(pl.len()).over(QUERY_ROW)
+        self.table = ordered.filter(rank < self.k)
+        last = ordered.filter(rank == self.k - 1)
+        self.floor[last[QUERY_ROW].to_numpy()] = last[SCORE].to_numpy()
 
 
 def on_cpu(blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles) -> Iterator[Found]:
@@ -241,18 +262,11 @@ def gpu_count() -> int:
     """The number of GPUs that this build of FAISS can search on."""
     import faiss
 
-    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
+    return int(faiss.get_num_gpus()) if is_gpu_build() else 0
 
 
-def _best(scored: pl.DataFrame, k: int) -> pl.DataFrame:
-    ordered = scored.sort(QUERY_ROW, SCORE, DOC_ID, descending=[False, True, False])
-    return ordered.filter(pl.int_range(pl.len()).over(QUERY_ROW) < k)
+def is_gpu_build() -> bool:
+    """Whether this build of FAISS can search on GPUs, here or on nodes that have the same one."""
+    import faiss
 
-
-def _raise_floor(floor: Doubles, best: pl.DataFrame, k: int) -> None:
-    full = (
-        best.group_by(QUERY_ROW)
-        .agg(pl.len().alias("n"), pl.col(SCORE).min())
-        .filter(pl.col("n") == k)
-    )
-    floor[full[QUERY_ROW].to_numpy()] = full[SCORE].to_numpy()
+    return hasattr(faiss, "StandardGpuResources")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -119,12 +119,22 @@ def write(directory: Path, key: str, doc_ids: list[str], vectors: Floats) -> Non
         pq.write_table(table, temporary, compression="none", use_dictionary=False)
 
 
-def read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
-    """Read a shard's file; vectors are widened to fp32.
+def read(directory: Path, keys: Sequence[str], storage: Storage, dimensions: int) -> Block:
+    """Read the files of shards as one block; vectors are widened to fp32.
 
     Raises:
-        InputError: it is missing, broken, or does not hold what the index's manifest states.
+        InputError: one is missing, broken, or does not hold what the index's manifest states.
     """
+    held = [_read(directory, key, storage, dimensions) for key in keys]
+    if len(held) == 1:
+        return held[0]
+    return Block(
+        pl.concat([block.doc_ids for block in held]),
+        np.concatenate([block.vectors for block in held]),
+    )
+
+
+def _read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
     file = path(directory, key)
     try:
         table = pq.read_table(file, columns=[DOC_ID, VECTOR], memory_map=True)
@@ -141,29 +151,6 @@ def read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
     doc_ids = pl.from_arrow(table.column(DOC_ID))
     assert isinstance(doc_ids, pl.Series)
     return Block(doc_ids.cast(pl.String), vectors)
-
-
-def blocks(
-    directory: Path, keys: Iterable[str], storage: Storage, dimensions: int, *, size: int
-) -> Iterator[Block]:
-    """Read shards one after another, joined to blocks of ``size`` vectors or up to a shard more."""
-    held: list[Block] = []
-    for key in keys:
-        held.append(read(directory, key, storage, dimensions))
-        if sum(len(block.vectors) for block in held) >= size:
-            yield _join(held)
-            held = []
-    if held:
-        yield _join(held)
-
-
-def _join(held: list[Block]) -> Block:
-    if len(held) == 1:
-        return held[0]
-    return Block(
-        pl.concat([block.doc_ids for block in held]),
-        np.concatenate([block.vectors for block in held]),
-    )
 
 
 def prune(directory: Path, keys: Iterable[str]) -> None:

@@ -1,70 +1,82 @@
-"""Search on several GPUs: actors on Ray, one a GPU, that encode queries and find candidates among vectors.
+"""Search on several GPUs: actors on Ray Data, one a GPU, that encode queries and find candidates among vectors.
 
-The driver reads the vectors and hands them out block by block (``tickets``). What becomes of actors does not
-show in the run: queries are encoded in the same parts as in one process (``encode.queries``), and ``flat``
-computes the same scores from vectors wherever they are searched.
+A task is a part of the queries, or of the index, whose files its actor reads: all nodes must see them. What
+becomes of actors does not show in the run: queries are encoded in the same parts as in one process
+(``encode.queries``), and ``flat`` computes the same scores from vectors wherever they are searched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import ray
 
 from engine.machine import cluster, device, model_files
-from engine.machine.pool import Pool, PoolSettings, decide
-from engine.machine.watch import OnEvent, silent
+from engine.machine.attempts import ending_if_fatal, new_attempt, tally_of
+from engine.machine.pool import Pool, PoolSettings, decide, one_row_blocks, pool_options, reported
+from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.messages.errors import EncodeError, InputError
+from engine.reading.ledger import Attempts, start_ledger
 from engine.retrieval import flat
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.flat import Doubles, Found, Nearest, Singles
 from engine.retrieval.index_shards import SHARD, Block
-from engine.retrieval.tickets import TicketActor, WorkItem, do_pieces
+
+_DEATHS = 3  # of processes in a part, before it counts as their cause
 
 
-def pool_for(spec: EncoderSpec, pieces: int, block_bytes: int) -> Pool | None:
+def pool_for(spec: EncoderSpec, parts: int) -> Pool | None:
     """An actor for each GPU, where Ray has several; None where it has fewer.
 
     Starts Ray, or joins the cluster of ``RAY_ADDRESS``.
 
     Args:
         spec: the encoder of the queries, which is on this machine.
-        pieces: parts of the work, of which an actor needs one.
-        block_bytes: size of the vectors that are handed out at a time.
+        parts: of the work, of which an actor needs one.
     """
-    # Of each actor the block that it has, one that is read meanwhile, and one whose result is on its way.
-    cluster.start_ray((device.gpu_count() + 2) * block_bytes)
+    cluster.start_ray()
     weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
-    pool = decide(PoolSettings(), device.default_actor_memory(weights)).at_most(pieces)
+    pool = decide(PoolSettings(), device.default_actor_memory(weights)).at_most(parts)
     return pool if pool.needs.gpus and pool.start > 1 else None
 
 
-class SearchActor(TicketActor):
+class SearchActor:
     """Encodes queries, or searches vectors, on the GPU that Ray gave it. Loads what it needs when it needs it.
 
     Args:
+        ledger: of the attempts at parts.
         spec: the encoder of the queries.
         queries: their vectors, where it searches: a reference.
         k: passages per query.
     """
 
-    def __init__(self, desk: Any, spec: EncoderSpec, queries: Any = None, k: int = 0) -> None:
-        super().__init__(desk)
+    def __init__(self, ledger: Any, spec: EncoderSpec, queries: Any = None, k: int = 0) -> None:
+        cluster.end_at_exit()
+        self._attempts = Attempts(ledger)
         self._spec = spec
         self._queries: Singles | None = None if queries is None else ray.get(queries)
-        self._k = k
+        # Of the parts that this actor had: what is below their k-th best is not among those of all, either.
+        self._best = flat.Best(0 if self._queries is None else len(self._queries), k)
         self._encoder: Any = None
         self._nearest: Nearest | None = None
+        self._attempts.started()
 
-    def do(self, content: Any) -> Any:
-        if self._queries is None:
-            start, texts = content
-            return start, self.encode(texts), self.has_gpu_code()
-        return self.candidates(*content)
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        (row,) = batch.to_pylist()
+        if self._attempts.begin(row["number"], new_attempt()) > _DEATHS:
+            raise EncodeError(f"the process died {_DEATHS} times in part {row['number'] + 1}")
+        with ending_if_fatal():
+            part = pickle.loads(row["content"])
+            result = self.encode(part) if self._queries is None else self.candidates(part())
+        content = pa.array([pickle.dumps(result, 5)], pa.large_binary())
+        return pa.table({"number": [row["number"]], "content": content})
 
     def encode(self, texts: Sequence[str]) -> Singles:
         """The vectors of queries, see ``Encoder.queries``."""
@@ -74,20 +86,19 @@ class SearchActor(TicketActor):
         vectors: Singles = self._encoder.queries(texts)
         return vectors
 
-    def candidates(self, block: Block, floor: Doubles) -> Found:
+    def candidates(self, block: Block) -> Found:
         """See ``flat.candidates``."""
         assert self._queries is not None
-        if self._nearest is None:
-            self._nearest = self.nearest()
-        return flat.candidates(
-            block, self._queries, self._k, floor, self._nearest, flat.GPU_ROUNDING
+        self._nearest = self._nearest or self.nearest()
+        best = self._best
+        found = flat.candidates(
+            block, self._queries, best.k, best.floor, self._nearest, flat.GPU_ROUNDING
         )
-
-    def has_gpu_code(self) -> bool:
-        return flat.gpu_count() > 0
+        best.add(found.candidates)
+        return found
 
     def nearest(self) -> Nearest:
-        if not self.has_gpu_code():
+        if not flat.gpu_count():
             raise InputError("FAISS on one of the nodes has no GPU support", "run 'make gpu' there")
         return flat.nearest_on_gpu()
 
@@ -99,56 +110,53 @@ class SearchOnRay:
     Attributes:
         pool: as ``pool_for`` gives it. It does not grow: a search is over before nodes come.
         spec: the encoder of the queries.
-        blocks: of vectors, at most.
+        parts: of the index: what reads the vectors of each.
         on_event: told one line when nodes come or go, or actors are lost.
         actor_class: in the place of ``SearchActor``.
-        has_gpu_code: whether FAISS can search on the GPUs of the actors that encoded the queries.
     """
 
     pool: Pool
     spec: EncoderSpec
-    blocks: int
+    parts: Sequence[Callable[[], Block]]
     on_event: OnEvent = silent
     actor_class: type[SearchActor] | None = None
-    has_gpu_code: bool = True
 
     def queries(self, texts: Sequence[str]) -> Singles:
         """The vectors of queries, as ``encode.queries`` gives them: (texts, dimensions)."""
         vectors = np.empty((len(texts), self.spec.dimensions), dtype=np.float32)
-        starts = range(0, len(texts), SHARD)
-        parts = ((start, list(texts[start : start + SHARD])) for start in starts)
-        pieces = (_piece(f"query {part[0]!r}", (start, part)) for start, part in parts)
-        for start, made, has_gpu_code in self._done(pieces, len(starts), {}):
-            vectors[start : start + SHARD] = made
-            self.has_gpu_code &= has_gpu_code
+        parts = [list(texts[start : start + SHARD]) for start in range(0, len(texts), SHARD)]
+        for number, made in self._done("encoding queries", parts):
+            vectors[number * SHARD : (number + 1) * SHARD] = made
         return vectors
 
     def __call__(
         self, blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles
     ) -> Iterator[Found]:
-        """The candidates of blocks, in the order in which they are found."""
-        # The floor as it is when the block is handed out.
-        pieces = (
-            _piece(f"document {block.doc_ids[0]!r}", (block, floor.copy())) for block in blocks
-        )
+        """The candidates of the parts, in the order in which they are found; ``blocks`` stay unread."""
         arguments = {"queries": ray.put(queries), "k": k}
-        # One ticket more than blocks: none is left without a ticket unnoticed.
-        for number, found in enumerate(self._done(pieces, self.blocks + 1, arguments)):
-            if number == self.blocks:
-                raise EncodeError(f"the index has more than {self.blocks} blocks of vectors")
-            yield found
+        return (found for _, found in self._done("searching", self.parts, **arguments))
 
     def _done(
-        self, pieces: Iterator[WorkItem], most: int, arguments: dict[str, Any]
-    ) -> Iterator[Any]:
+        self, doing: str, parts: Sequence[Any], **arguments: Any
+    ) -> Iterator[tuple[int, Any]]:
+        """The number and the result of each part."""
+        rows = [{"number": n, "content": pickle.dumps(part, 5)} for n, part in enumerate(parts)]
         # Where a node is lost, actors that have nothing more to do give their GPUs to those that were on it.
-        pool = replace(self.pool, least=1, most=self.pool.start)
-        return do_pieces(
-            "searching", pieces, most, self.actor_class or SearchActor,
-            {"spec": self.spec, **arguments},
-            pool=pool, room=1, on_event=self.on_event,
-        )  # fmt: skip
-
-
-def _piece(begins: str, content: Any) -> WorkItem:
-    return WorkItem(f"the part that begins with {begins}", content)
+        pool = replace(self.pool, least=1, most=self.pool.start).at_most(len(rows))
+        ledger = start_ledger()
+        try:
+            with (
+                reported(doing, EncodeError, pool.needs),
+                watched(pool.needs, self.on_event, PoolTotals(), lambda: tally_of(ledger)),
+            ):
+                results = one_row_blocks(rows).map_batches(
+                    self.actor_class or SearchActor,
+                    fn_constructor_kwargs={"ledger": ledger, "spec": self.spec, **arguments},
+                    **pool_options(pool, in_flight=1),
+                )
+                for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
+                    for row in block.to_pylist():
+                        yield row["number"], pickle.loads(row["content"])
+        finally:
+            with contextlib.suppress(Exception):
+                ray.kill(ledger)

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -183,12 +184,12 @@ def searching(stage):
     log = str(stage.log)
 
     class Actor(search_actors.Actor):
-        def candidates(self, block, floor):
+        def candidates(self, block):
             node = ray.get_runtime_context().get_node_id()
             with open(log, "a") as stream:
                 stream.write(f"{block.doc_ids[0]} {node} {time.monotonic()}\n")
             time.sleep(0.3)
-            return super().candidates(block, floor)
+            return super().candidates(block)
 
     draw = np.random.default_rng(0)
     vectors = draw.standard_normal((20 * SHARDS, 16)).astype(np.float32)
@@ -199,9 +200,10 @@ def searching(stage):
     found = []
 
     def search():
-        pool = search_on_ray.pool_for(spec, len(blocks), blocks[0].vectors.nbytes)
-        actors = search_on_ray.SearchOnRay(pool, spec, len(blocks), stage.say, Actor)
-        found.append(flat.search_flat(blocks, queries, k=10, searcher=actors))
+        pool = search_on_ray.pool_for(spec, len(blocks))
+        parts = [partial(Block, block.doc_ids, block.vectors) for block in blocks]
+        actors = search_on_ray.SearchOnRay(pool, spec, parts, stage.say, Actor)
+        found.append(flat.search_flat((), queries, k=10, searcher=actors))
 
     thread = threading.Thread(target=search, daemon=True)
     thread.start()

@@ -97,14 +97,15 @@ def actors(scale: Scale, figures: dict[str, Any]) -> str:
         texts = [f"query {i} of a few words " + "and more " * (i % 9) for i in range(300)]
         queries = encode.queries(texts, spec)
         expected = flat.search_flat(made, queries, k=scale.k)
-        pool = search_on_ray.pool_for(spec, len(made), made[0].vectors.nbytes)
+        pool = search_on_ray.pool_for(spec, len(made))
         assert pool is not None, "Ray has fewer than two GPUs"
         start = time.perf_counter()
-        there = search_on_ray.SearchOnRay(pool, spec, len(made))
-        found = flat.search_flat(made, queries, k=scale.k, searcher=there, on_event=refuse)
+        parts = [partial(Block, block.doc_ids, block.vectors) for block in made]
+        there = search_on_ray.SearchOnRay(pool, spec, parts)
+        found = flat.search_flat((), queries, k=scale.k, searcher=there, on_event=refuse)
         figures["seconds"] = round(time.perf_counter() - start, 3)
         assert found.equals(expected), "lists or scores differ"
-        again = search_on_ray.SearchOnRay(pool, spec, len(texts)).queries(texts)
+        again = there.queries(texts)
         assert np.array_equal(again, queries), "vectors of queries differ from one GPU's"
     finally:
         cluster.stop_ray()

@@ -22,9 +22,6 @@ def vectors_of(texts, dimensions=32):
 class Actor(search_on_ray.SearchActor):
     """Has no GPU; rounds like one with ten bits of a number."""
 
-    def has_gpu_code(self):
-        return True
-
     def nearest(self):
         def rounded(numbers):
             bits = np.ascontiguousarray(numbers).view(np.uint32) & np.uint32(0xFFFFE000)
@@ -39,9 +36,9 @@ class Actor(search_on_ray.SearchActor):
 class DyingActor(Actor):
     """Its process dies once in the third of the blocks, and once in the first part of the queries."""
 
-    def candidates(self, block, floor):
+    def candidates(self, block):
         self.die(self._spec.folder / "searching", block.doc_ids[0] == self._spec.deadly)
-        return super().candidates(block, floor)
+        return super().candidates(block)
 
     def encode(self, texts):
         self.die(self._spec.folder / "encoding", texts[0] == TEXTS[0])
@@ -54,21 +51,16 @@ class DyingActor(Actor):
 
 
 class DeadlyActor(Actor):
-    def candidates(self, block, floor):
+    def candidates(self, block):
         os._exit(9)
 
 
 class SlowActor(Actor):
     """The one that gets the first block is done with it when the other has begun four."""
 
-    def candidates(self, block, floor):
+    def candidates(self, block):
         begun = self._spec.folder
         (begun / f"{block.doc_ids[0]}").touch()
         while block.doc_ids[0] == self._spec.first and len(list(begun.iterdir())) < 5:
             time.sleep(0.01)
-        return super().candidates(block, floor)
-
-
-class CpuActor(Actor):
-    def has_gpu_code(self):
-        return False
+        return super().candidates(block)

@@ -389,11 +389,13 @@ def test_several_gpus_encode_and_search_on_actors_and_find_the_same(
     whole = search(index, queries, k=K, block=64)
     asked = []
 
-    def pool_for(spec, pieces, block_bytes):
-        asked.append(pieces)
+    def pool_for(spec, parts):
+        asked.append(parts)
         return Pool(2, 2, 2, Needs(0.0, 0.0, 0, None))
 
     monkeypatch.setattr(device, "gpu_count", lambda: 2)
+    monkeypatch.setattr(flat, "is_gpu_build", lambda: True)
+    monkeypatch.setattr(flat, "gpu_count", lambda: 2)
     monkeypatch.setattr(search_on_ray, "pool_for", pool_for)
     monkeypatch.setattr(search_on_ray, "SearchActor", actor)
     monkeypatch.setattr(encode, "queries", never)

@@ -102,8 +102,9 @@ def test_a_gpu_searches_vectors_of_any_width_itself(dimensions):
     block = Block(pl.Series([f"d{i}" for i in range(2500)]), made[8:])
     floor = np.full(8, -np.inf)
     found = flat.candidates(block, made[:8], 10, floor, nearest, flat.GPU_ROUNDING)
-    best = flat._best(found.candidates, 10)
-    assert best.equals(flat.search_flat([block], made[:8], k=10))
+    best = flat.Best(8, 10)
+    best.add(found.candidates)
+    assert best.table.equals(flat.search_flat([block], made[:8], k=10))
     assert max(asked) <= 416
     assert found.on_cpu == 0
 

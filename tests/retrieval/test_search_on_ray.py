@@ -3,6 +3,7 @@
 They have no GPU here. What one would do, and what goes wrong, is played.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,12 +15,11 @@ from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.machine.watch import silent
 from engine.messages.errors import EncodeError, InputError
-from engine.retrieval import flat, search_on_ray
+from engine.retrieval import flat, index_shards, search_on_ray
 from engine.retrieval.index_shards import Block
 from tests.retrieval.search_actors import (
     TEXTS,
     Actor,
-    CpuActor,
     DeadlyActor,
     DyingActor,
     SlowActor,
@@ -53,9 +53,10 @@ def cut(vectors, size):
     ]
 
 
-def searching(actor_class, blocks=9, on_event=silent, **spec):
+def searching(actor_class, blocks=(), on_event=silent, **spec):
     spec = SimpleNamespace(dimensions=32, **spec)
-    return search_on_ray.SearchOnRay(POOL, spec, blocks, on_event, actor_class)
+    parts = [partial(Block, block.doc_ids, block.vectors) for block in blocks]
+    return search_on_ray.SearchOnRay(POOL, spec, parts, on_event, actor_class)
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -63,10 +64,10 @@ def test_a_process_that_dies_is_replaced_and_nothing_shows(vectors, queries, tmp
     blocks = cut(vectors, 60)
     told = []
     deadly = blocks[2].doc_ids[0]
-    actors = searching(DyingActor, on_event=told.append, folder=tmp_path, deadly=deadly)
+    actors = searching(DyingActor, blocks, told.append, folder=tmp_path, deadly=deadly)
     monkeypatch.setattr(search_on_ray, "SHARD", 20)
     made = actors.queries(TEXTS)
-    found = flat.search_flat(blocks, queries, k=20, searcher=actors)
+    found = flat.search_flat((), queries, k=20, searcher=actors)
     assert np.array_equal(
         made, np.concatenate([vectors_of(TEXTS[i : i + 20]) for i in (0, 20, 40)])
     )
@@ -80,8 +81,8 @@ def test_a_process_that_dies_is_replaced_and_nothing_shows(vectors, queries, tmp
 @pytest.mark.usefixtures("ray_session")
 def test_a_slow_actor_does_not_hold_up_the_others(vectors, queries, tmp_path):
     blocks = cut(vectors, 100)
-    actors = searching(SlowActor, folder=tmp_path, first=blocks[0].doc_ids[0])
-    found = flat.search_flat(blocks, queries, k=5, searcher=actors)
+    actors = searching(SlowActor, blocks, folder=tmp_path, first=blocks[0].doc_ids[0])
+    found = flat.search_flat((), queries, k=5, searcher=actors)
     assert found.equals(flat.search_flat(cut(vectors, ROWS), queries, k=5))
 
 
@@ -89,16 +90,14 @@ def test_a_slow_actor_does_not_hold_up_the_others(vectors, queries, tmp_path):
 @pytest.mark.usefixtures("ray_session")
 def test_a_block_that_kills_every_process_ends_the_search(vectors, queries):
     blocks = cut(vectors, ROWS)
-    died = f"died 3 times in the part that begins with document '{blocks[0].doc_ids[0]}'"
-    with pytest.raises(EncodeError, match=died):
-        flat.search_flat(blocks, queries, k=5, searcher=searching(DeadlyActor))
+    with pytest.raises(EncodeError, match="died 3 times in part 1"):
+        flat.search_flat((), queries, k=5, searcher=searching(DeadlyActor, blocks))
 
 
 def test_a_cluster_of_one_gpu_or_none_has_no_actors(monkeypatch, tmp_path):
-    started = []
-    monkeypatch.setattr(cluster, "start_ray", started.append)
+    monkeypatch.setattr(cluster, "start_ray", lambda: None)
     spec = SimpleNamespace(path=str(tmp_path), dtype="float32")
-    for start, gpus, pieces, expected in [
+    for start, gpus, parts, expected in [
         (4, 1, 9, 4),
         (4, 1, 3, 3),
         (4, 1, 1, 0),
@@ -107,24 +106,20 @@ def test_a_cluster_of_one_gpu_or_none_has_no_actors(monkeypatch, tmp_path):
     ]:
         pool = Pool(1, None, start, Needs(0.0, gpus, 0, None))
         monkeypatch.setattr(search_on_ray, "decide", lambda *_, pool=pool: pool)
-        found = search_on_ray.pool_for(spec, pieces, 2**20)
+        found = search_on_ray.pool_for(spec, parts)
         assert (found.start if found else 0) == expected
-    # A block for what each GPU has, and two more: here there are no GPUs.
-    assert set(started) == {2 * 2**20}
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_nodes_without_code_for_gpus_say_so(vectors, queries):
-    actors = searching(CpuActor)
-    actors.queries(TEXTS)
-    assert not actors.has_gpu_code
     with pytest.raises(InputError, match="run 'make gpu'"):
-        flat.search_flat(
-            cut(vectors, ROWS), queries, k=5, searcher=searching(search_on_ray.SearchActor)
-        )
+        searcher = searching(search_on_ray.SearchActor, cut(vectors, ROWS))
+        flat.search_flat((), queries, k=5, searcher=searcher)
 
 
 @pytest.mark.usefixtures("ray_session")
-def test_blocks_beyond_those_of_the_manifest_are_not_left_out_silently(vectors, queries):
-    with pytest.raises(EncodeError, match="more than 3 blocks"):
-        flat.search_flat(cut(vectors, 100), queries, k=5, searcher=searching(Actor, blocks=3))
+def test_a_part_that_a_node_does_not_see_is_named(queries, tmp_path):
+    part = partial(index_shards.read, tmp_path, ["0" * 40], "fp32", WIDTH)
+    searcher = search_on_ray.SearchOnRay(POOL, SimpleNamespace(), [part, part], silent, Actor)
+    with pytest.raises(InputError, match="0000.parquet: broken shard"):
+        flat.search_flat((), queries, k=5, searcher=searcher)
