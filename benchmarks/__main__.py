@@ -29,7 +29,6 @@ from engine.machine.batching import machine_memory
 # What is told first stands first: what the engine is for, then its parts.
 NAMES = (
     "efficiency",
-    "planner",
     "peers",
     "throughput",
     "whole_evaluation",
