@@ -40,7 +40,7 @@ erag fuse --run bm25.trec dense.trec --out fused.trec --k 10
 """,
     "plan": r"""
 erag plan --queries questions.jsonl --corpus corpus.parquet --run bm25.trec \
-    --reader /models/my-llm --price-per-hour 1.2
+    --reader /models/my-llm --pace results --price-per-hour 1.2
 """,
     "evaluate": r"""
 erag evaluate --queries questions.jsonl --corpus corpus.parquet \

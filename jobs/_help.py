@@ -27,7 +27,7 @@ SHORT = frozenset(
         "--overwrite",
         "--json",
         "--config",
-        "--probe-reads",
+        "--pace",
         "--price-per-hour",
         "--finish-in",
     ]

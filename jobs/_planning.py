@@ -9,13 +9,11 @@ from engine.evaluation.shards import Held
 from engine.evaluation.startup import shard_pairs
 from engine.planning import report
 from engine.planning.forecast import PlanSettings
-from engine.planning.planner import plan_evaluation, refuse_both
+from engine.planning.planner import pace_for, plan_evaluation
 from engine.planning.sample import take_sample
-from engine.sources.io.folders import folder_at
 from jobs._data_sets import data_sets
 from jobs._options import with_options
-from jobs._progress import event, shown_progress
-from jobs._signals import keeps
+from jobs._progress import event
 from jobs._steps import step
 from jobs._terminal import say, say_json, standard_output, verbosity
 
@@ -30,10 +28,7 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
         if name:
             say(f"data set {name}:")
         settings = list(one.conditions.values())
-        refuse_both(asked, settings[0].running.pool())
-        keeps(
-            f"LLM calls of the probe are kept in {folder_at(one.store).shown()}, and nothing else was written"
-        )
+        pace_for(asked, settings)  # before inputs are read
         k = max(condition.k for condition in one.conditions)
         pairs = shard_pairs(one.files, settings[0])
         # Of runs that carry texts, and of several corpora, no sample is taken.
@@ -42,21 +37,14 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
         step("reading the inputs")
         inputs = Held.of_files(one.files, k=k).inputs if sample is None else sample.inputs
         step("preparing the reader")
-        with shown_progress("probing") as on_progress:
-            made = plan_evaluation(
-                inputs,
-                settings,
-                asked,
-                store=one.store,
-                sample=sample,
-                on_progress=on_progress,
-                on_event=event,
-            )
+        made = plan_evaluation(
+            inputs, settings, asked, store=one.store, sample=sample, on_event=event
+        )
         contents[name] = report.content(made)
         console = standard_output()
         for part in report.shown(made):
             if isinstance(part, str):
-                console.print_line(with_options(part, one.options.keys()))
+                console.print_line(with_options(part))
             else:
                 console.print(part)
     if verbosity().as_json:

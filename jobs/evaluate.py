@@ -25,7 +25,7 @@ def evaluate_command() -> Callable[..., None]:
             from engine.planning.forecast import PlanSettings
             from jobs._planning import plan_and_print
 
-            plan_and_print(options, PlanSettings(probe_reads=0))
+            plan_and_print(options, PlanSettings())
             return
         from jobs._evaluating import evaluate_data_sets
 

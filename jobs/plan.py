@@ -24,7 +24,7 @@ def plan_parameters() -> list[inspect.Parameter]:
     of_evaluate = [
         out if known.name == "out" else known for known in parameters() if known.name != DRY_RUN
     ]
-    return [*options_of(PlanSettings, _PLAN), *of_evaluate]
+    return [*options_of(PlanSettings, _PLAN, types={"pace": str | None}), *of_evaluate]
 
 
 def plan_command() -> Callable[..., None]:
@@ -33,9 +33,8 @@ def plan_command() -> Callable[..., None]:
     def plan(**options: Any) -> None:
         """Print what an evaluation will take: LLM calls, tokens, time, memory and cost.
 
-        Takes the options of ``erag evaluate``. LLM calls that are equal or cached are counted; some of the
-        others are made, as a probe, to predict the rest, and are cached for the evaluation. Nothing else is
-        written.
+        Takes the options of ``erag evaluate``. LLM calls are counted, and none is made; time is that of an
+        earlier evaluation (--pace). Nothing is written.
         """
         from jobs._planning import plan_and_print  # here, so that help is quick
 

@@ -207,7 +207,7 @@ def test_help_loads_nothing_heavy():
     )
     assert done.stdout.strip().endswith("[]")
     assert "--queries" in done.stdout
-    assert "--probe-reads" in done.stdout
+    assert "--pace" in done.stdout
     assert "--margin" in done.stdout
 
 

@@ -20,24 +20,6 @@ def begin(conditions: Collection[Settings]) -> None:
     forget()
 
 
-def refuse_plan(conditions: Collection[Settings], hours: float | None) -> None:
-    """Refuse to say how many actors finish in some hours where a server reads, and none does; or to plan a batch.
-
-    Raises:
-        InputError: a time was given, and a reader is behind an API; or reads go through files.
-    """
-    if any(condition.api.is_batch for condition in conditions):
-        raise InputError(
-            "a plan with `batch_out` or `batch_in`, by which nothing is asked that shows what reads cost",
-            "leave it out: the tokens are those of single requests",
-        )
-    if hours is not None and any(map(asks_servers, conditions)):
-        raise InputError(
-            "`finish_in` asks for a number of actors, and a reader behind an API has none",
-            "leave it out, and try other values of `concurrency`",
-        )
-
-
 def refuse_unfit(conditions: Iterable[Settings]) -> None:
     """Refuse settings of servers where none is asked, and of models and machines where servers or functions read.
 
@@ -87,11 +69,6 @@ def models_of(settings: Settings) -> Iterator[str]:
         yield settings.reader.reader
     for ask in settings.resolved.asks.values():
         yield ask.model
-
-
-def asks_servers(settings: Settings) -> bool:
-    """Whether a reader is behind an API."""
-    return any(map(is_api, models_of(settings)))
 
 
 def _of_models(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -15,17 +16,18 @@ from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
 from engine.evaluation.read_jobs import Job, requests_for, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
-from engine.planning.probe import WHOLE
+from engine.planning.forecast import SINGLE_PASSAGES, WHOLE_LISTS, Kind
 from engine.reading import store
-from engine.reading.executors import input_sizes
-from engine.reading.plan import INPUTS, longest_first, missing_reads
+from engine.reading.lengths import prompt_tokens
+from engine.reading.plan import INPUTS, missing_reads
 from engine.reading.store_files import Span
 from engine.sources.io.folders import Folder
 from engine.statistics.runs import is_drawn
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
 
-# The share of sampled lists that a plan has a row for; of a read of whole lists, whether they need it.
-LISTS, DRAWN = 0.4, "drawn"
+# The share of sampled lists that a plan has a row for.
+LISTS = 0.4
+_WHOLE, _DRAWN = "whole", "drawn"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,25 +49,16 @@ class Sample:
     lists: float
 
 
-@dataclass(frozen=True)
-class Counted:
-    """The reads of a job.
-
-    Attributes:
-        left: those to be done, as ``plan.longest_first`` gives them, with the columns ``whole`` and
-            ``drawn``: whether a query that needs it is among the share ``LISTS``.
-        asked: how many are asked for, of every run and condition; by whether they are of whole lists.
-        stored: how many distinct ones of these are in the store.
-    """
+class Counted(NamedTuple):
+    """The reads of a job on single passages or on whole lists, and the share of those left that ``LISTS`` needs."""
 
     job: Job
-    left: pl.DataFrame
-    asked: Mapping[bool, int]
-    stored: Mapping[bool, int]
+    is_whole: bool
+    kind: Kind
+    drawn: float
 
 
-@dataclass(frozen=True)
-class _ConditionReads:
+class _Asked(NamedTuple):
     """What a condition asks of a job: its reads, and single reads and whole lists, as often as runs list them."""
 
     job: Job
@@ -81,7 +74,7 @@ def count_reads(
     *,
     sample: Sample | None = None,
 ) -> Iterator[Counted]:
-    """Count the reads of an evaluation, or of a study, job by job; what is left has its prompts.
+    """Count the reads of an evaluation, or of a study: of each job, by kind.
 
     Args:
         inputs: read at the largest cutoff of the conditions, or those of the sample.
@@ -92,49 +85,63 @@ def count_reads(
         InputError: as ``prepare.prepare``, of a sample only what concerns its reads; or a reader cannot be
             used.
     """
-    asked = [
-        one
-        for settings in conditions
-        for one in _asked(inputs, settings, context, part=sample is not None)
-    ]
+    is_part = sample is not None
+    asked = [one for each in conditions for one in _asked(inputs, each, context, part=is_part)]
+    asks = conditions[0].resolved.asks.values()
     seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
     for job in {one.job.identity: one.job for one in asked}.values():
         same = [one for one in asked if one.job.identity == job.identity]
         reads = pl.concat([one.reads for one in same]).unique(maintain_order=True)
         wanted = job.wanted(reads, inputs.queries, inputs.corpus)
         # A list of one passage that is read alone too is the same read, as is one of none.
-        asks = conditions[0].resolved.asks.values()
         least = 1 - any(ask.closed for ask in asks if ask.role == job.ask.role)
         is_read = pl.lit(any(one.singles for one in same))
         alone = pl.col(DOC_IDS).list.len().is_between(least, 1) & is_read
         wanted = wanted.with_columns(
-            (~alone).alias(WHOLE),
-            is_drawn(wanted[QUERY_ID], conditions[0].bootstrap.seed, LISTS).alias(DRAWN),
-        ).with_columns(pl.col(DRAWN).any().over(READ_KEY))
+            (~alone).alias(_WHOLE),
+            is_drawn(wanted[QUERY_ID], conditions[0].bootstrap.seed, LISTS).alias(_DRAWN),
+        ).with_columns(pl.col(_DRAWN).any().over(READ_KEY))
         none = wanted[[READ_KEY]].clear()
         distinct = missing_reads(wanted, pl.concat([none, *seen[job.spec.fingerprint]]))
         stored = _stored(context.place, job, distinct, sample) if job.spec.is_kept else none
-        missing = missing_reads(distinct, stored)
-        found = distinct.join(missing, on=READ_KEY, how="anti")
-        sizes = input_sizes(job.spec, missing[INPUTS].to_list())
         seen[job.spec.fingerprint].append(distinct[[READ_KEY]])
         # Several texts may be scored behind a passage.
-        singles = max(sum(one.singles for one in same), wanted.filter(~pl.col(WHOLE)).height)
-        yield Counted(
-            job=job,
-            left=longest_first(missing, sizes, lead=len(job.spec.shared_prefix)),
-            asked={False: singles, True: sum(one.lists for one in same)},
-            stored={whole: found.filter(pl.col(WHOLE) == whole).height for whole in (False, True)},
-        )
+        singles = max(sum(one.singles for one in same), wanted.filter(~pl.col(_WHOLE)).height)
+        for whole, count in ((False, singles), (True, sum(one.lists for one in same))):
+            if count:
+                of_kind = distinct.filter(pl.col(_WHOLE) == whole)
+                left = missing_reads(of_kind, stored)
+                times = (sample.lists if whole else sample.pairs) if sample else 1.0
+                kind = _kind(job, count, of_kind.height, left[INPUTS], whole, times)
+                yield Counted(job, whole, kind, int(left[_DRAWN].sum()) / max(1, left.height))
+
+
+def _kind(
+    job: Job, asked: int, distinct: int, left: pl.Series, is_whole: bool, times: float
+) -> Kind:
+    """Counts of reads as a plan has them, so many times; ``left``: the inputs of those that are to be done."""
+    spec, count, prompt, output = job.spec, round(left.len() * times), None, None
+    if (tokens := prompt_tokens(spec, left)) is not None:
+        # Nothing is written behind a prompt whose continuation is given.
+        most = 0 if spec.scores == "target" else spec.most_new_tokens
+        prompt, output = round(tokens * times), count * most
+    title = job.ask.role.title.removeprefix("the ")
+    return Kind(
+        reader=spec.name,
+        name=title or (WHOLE_LISTS if is_whole else SINGLE_PASSAGES),
+        asked=round(asked * times),
+        stored=round(distinct * times) - count,
+        left=count,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        seconds=None if count else 0.0,
+        token_price=spec.api.settings.cost(prompt or 0, output or 0) if spec.api else None,
+    )
 
 
 def _asked(
-    inputs: EvaluationInputs,
-    settings: Settings,
-    context: Context,
-    *,
-    part: bool,
-) -> Iterator[_ConditionReads]:
+    inputs: EvaluationInputs, settings: Settings, context: Context, *, part: bool
+) -> Iterator[_Asked]:
     cut = cut_for(inputs, settings)
     if part:
         lists = lists_to_read(cut, settings)
@@ -143,17 +150,12 @@ def _asked(
         prepared = prepare(cut, settings)
         lists, requests = prepared.lists, list(prepared.requests)
     of_singles = {ask.role.name for ask in settings.resolved.asks.values()}
-    jobs = specify_jobs(
-        (request.ask for request in requests),
-        settings,
-        context.executor,
-        context.on_event,
-        context.place,
-    )
+    asks = (request.ask for request in requests)
+    jobs = specify_jobs(asks, settings, context.executor, context.on_event, context.place)
     for job, request in zip(jobs, requests, strict=True):
         role = job.ask.role.name
         whole = role == READER.name and settings.reader.end_to_end
-        yield _ConditionReads(
+        yield _Asked(
             job,
             request.lists,
             singles=cut.runs.height if role in of_singles else 0,
@@ -164,14 +166,9 @@ def _asked(
 def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | None) -> pl.DataFrame:
     """The keys that the store has, in one column. Nothing is merged there."""
     listing = store.listing(place, job.spec.fingerprint)
-    if sample is None:
-        return store.find(listing, distinct[READ_KEY]).reads[[READ_KEY]]
-    found = [
-        store.find(
-            listing,
-            distinct.filter(pl.col(QUERY_ID).is_in(list(ids)))[READ_KEY],
-            span=span,
-        ).reads[[READ_KEY]]
-        for span, ids in sample.spans
-    ]
-    return pl.concat([distinct[[READ_KEY]].clear(), *found])
+    parts: list[tuple[Span | None, pl.DataFrame]] = [(None, distinct)]
+    if sample is not None:
+        of_query = pl.col(QUERY_ID)
+        parts = [(s, distinct.filter(of_query.is_in(list(ids)))) for s, ids in sample.spans]
+    found = (store.find(listing, part[READ_KEY], span=span).reads for span, part in parts)
+    return pl.concat(reads[[READ_KEY]] for reads in found)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,17 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.messages.wording import agreeing, counted
-from engine.planning.forecast import BUDGET, WHOLE_LISTS, Forecast, Kind, Probe, Span, Way
+from engine.planning.forecast import ALL, BUDGET, HOUR, Forecast, Kind, add_up
 from engine.report.layout import Grid, terminal_table
 
-_MINUTE, _HOUR, _GIB = 60.0, 3600.0, 2**30
-# Up to so many, seconds are given as such, and as minutes.
-_AS_SECONDS, _AS_MINUTES = 100.0, 100 * _MINUTE
+_MINUTE, _GIB = 60.0, 2**30
+# Up to so many, seconds are given as such, and as minutes; and less than so many are not told apart.
+_AS_SECONDS, _AS_MINUTES, _LEAST = 100.0, 100 * _MINUTE, 0.1
 # Rows of the table; kinds of several readers are added up where there would be more.
 _MOST_ROWS = 8
 _ACTORS = "[actor|actors]"
-_ALL = Way("all", known=True)
-_FIGURES = ("asked", "stored", "left", "prompt_tokens", "output_tokens", "seconds", "token_price")
 
 
 def shown(forecast: Forecast) -> list[Table | str]:
@@ -32,53 +29,66 @@ def shown(forecast: Forecast) -> list[Table | str]:
 def content(forecast: Forecast) -> dict[str, Any]:
     """The plan's figures as JSON has them; what is not known is null.
 
-    ``reads`` has the totals of ``kinds``. Without a probe there are no ``seconds``, ``peak`` and ``cost``.
+    ``reads`` has the totals of ``kinds``. Without a pace there are no ``seconds`` and no ``cost``.
     """
-    actors, timed = forecast.actors, forecast.probe is not None
-    total = _sum(forecast.kinds, "", "all")
-    cost = forecast.cost(actors) if timed else None
+    seconds, cost = forecast.seconds(forecast.actors), _cost(forecast)
     return {
         "queries": forecast.queries,
         "sampled": forecast.sampled,
-        "reads": {name: getattr(total, name) for name in ("asked", "shared", "stored", "left")},
+        "reads": {
+            name: getattr(forecast.all, name) for name in ("asked", "shared", "stored", "left")
+        },
         "kinds": [asdict(kind) | {"shared": kind.shared} for kind in forecast.kinds],
         "certified": forecast.certified,
-        "actors": actors,
-        "probe": None if forecast.probe is None else asdict(forecast.probe),
-        "seconds": _bounds(forecast.seconds(actors)) if timed else None,
+        "actors": forecast.actors,
+        "pace": forecast.pace,
+        "notes": forecast.notes,
+        "seconds": None if seconds is None else {"value": seconds},
         "peak": forecast.peak or None,
-        "cost": None if cost is None else _bounds(cost),
-        "token_price": forecast.token_price,
-        "ways": {one.name: round(_sum(forecast.kinds, "", "", one).left) for one in forecast.ways},
+        "cost": None if cost is None else {"value": cost},
+        "token_price": forecast.all.token_price,
+        "ways": {one.name: round(add_up(forecast.kinds, way=one).left) for one in forecast.ways},
     }
 
 
-def _bounds(span: Span) -> dict[str, float | None]:
-    return {name: None if math.isnan(v) else v for name, v in asdict(span).items()}
+def _cost(forecast: Forecast) -> float | None:
+    """The price of the actors, from their start to the end; None where no price or no time is known."""
+    seconds = forecast.seconds(forecast.actors)
+    if forecast.settings.price_per_hour is None or seconds is None:
+        return None
+    return forecast.money(seconds * forecast.actors, None)
 
 
 def _table(forecast: Forecast) -> Table:
     kinds = _rows(forecast.kinds)
     several = len({kind.reader for kind in kinds}) > 1
-    timed, actors = forecast.probe is not None, forecast.actors
-    shared = [] if actors == 1 else [f"of {actors} actors"]
+    timed, actors = forecast.pace is not None, forecast.actors
     estimated = "" if forecast.sampled is None else ", an estimate"
     names = ["reader", "LLM calls"] if several else ["LLM calls"]
-    head = [*names, "requested", "equal", "cached", "new"]
-    priced = ["cost of calls"] * forecast.is_priced
-    head += ["prompt tokens", "generated", "time of 1 actor", *shared, *priced] if timed else []
+    head = [*names, "requested", "equal", "cached", "new", "prompt tokens", "generated at most"]
+    if timed:
+        head += ["time of 1 actor", *([] if actors == 1 else [f"of {actors} actors"])]
+    head += ["cost of calls"] * forecast.is_priced
     title = f"LLM calls of {counted(forecast.queries, '[query|queries]')}{estimated}"
     result = terminal_table(Grid("reads", "", head, [], len(names), title))
-    least = {False: ", at least", True: ""}
-    ways = [_sum(kinds, "", f"{way.name}{least[way.known]}", way) for way in forecast.ways]
-    for kind in [*kinds, _sum(kinds, "", "all"), *ways]:
+    ways = [
+        add_up(kinds, way=way, name=f"{way.name}{'' if way.known else ', at least'}")
+        for way in forecast.ways
+    ]
+    for kind in [*kinds, forecast.all, *ways]:
         counts = [f"{n:,}" for n in (kind.asked, kind.shared, kind.stored)]
         values = [*([""] * 3 if kind in ways else counts), f"{kind.left:,.0f}"]
+        values += [
+            "" if n is None else f"{n:,.0f}" for n in (kind.prompt_tokens, kind.output_tokens)
+        ]
         if timed:
-            tokens = kind.prompt_tokens, kind.output_tokens
-            values += [*(f"{n:,.0f}" for n in tokens), duration(kind.seconds)]
-            values += [duration(kind.seconds / actors) for _ in shared]
-            values += [_money(forecast.money(kind.seconds, kind.token_price)) for _ in priced]
+            values += [
+                "" if kind.seconds is None or not kind.left else duration(kind.seconds / shared)
+                for shared in dict.fromkeys((1, actors))
+            ]
+        if forecast.is_priced:
+            money = forecast.money(kind.seconds, kind.token_price)
+            values.append("" if money is None else _money(money))
         names = [kind.reader, kind.name] if several else [kind.name]
         result.add_row(*map(Text, [*names, *values]))
     return result
@@ -90,19 +100,8 @@ def _rows(kinds: Sequence[Kind]) -> list[Kind]:
     if len(names) > _MOST_ROWS:
         kinds = [replace(kind, reader="") for kind in kinds]
         names = dict.fromkeys(("", name) for _, name in names)
-    return [
-        _sum([kind for kind in kinds if (kind.reader, kind.name) == (reader, name)], reader, name)
-        for reader, name in names
-    ]
-
-
-def _sum(kinds: Sequence[Kind], reader: str, name: str, way: Way = _ALL) -> Kind:
-    shares = [way.lists if kind.name == WHOLE_LISTS else way.singles for kind in kinds]
-    both = list(zip(kinds, shares, strict=True))
-    totals: dict[str, Any] = {
-        of: sum((getattr(kind, of) or 0) * share for kind, share in both) for of in _FIGURES
-    }
-    return Kind(reader=reader, name=name, **totals)
+    alike = {one: [kind for kind in kinds if (kind.reader, kind.name) == one] for one in names}
+    return [add_up(alike[one], one[0], name=one[1]) for one in names]
 
 
 def _lines(forecast: Forecast) -> Iterator[str]:
@@ -111,88 +110,64 @@ def _lines(forecast: Forecast) -> Iterator[str]:
         yield f"counts: from a sample of {queries}, by what runs list for all"
     if forecast.certified:
         yield f"not counted: LLM calls that `certify` repeats, up to {forecast.certified} in each role"
-    if not forecast.left:
+    if not forecast.all.left:
         yield "no new LLM call is needed: all are cached"
-        if forecast.probe is not None:
-            yield from _of_probe(forecast, forecast.probe)
         return
     if forecast.settings.budget:
         yield _within(forecast, forecast.settings.budget)
-    if forecast.probe is None:
-        yield "no time is predicted without a probe, which erag plan makes by default"
-        return
+    if forecast.pace is None:
+        yield "no time is predicted: erag plan takes it from the results of an earlier evaluation (`pace`)"
+    else:
+        yield f"time: as LLM calls took in {forecast.pace}"
+    yield from (f"note: {note}" for note in forecast.notes)
     yield from _times(forecast)
     if forecast.peak:
-        yield f"memory: about {forecast.peak / _GIB:.1f} GiB at most, of each actor"
-    cost = forecast.cost(forecast.actors)
-    if cost is not None:
+        yield f"memory: about {forecast.peak / _GIB:.1f} GiB, of each actor"
+    if (cost := _cost(forecast)) is not None:
         price = forecast.settings.price_per_hour
-        yield (
-            f"cost: {_with_interval(cost, _money)} at {price:g} for an actor's hour, start included "
-            f"(an actor has {forecast.probe.share})"
-        )
-    if forecast.token_price is not None:
-        yield f"price of the tokens that are left: about {forecast.token_price:.4g}"
-    yield from _of_probe(forecast, forecast.probe)
+        yield f"cost: {_money(cost)} at {price:g} for an actor's hour, start included"
+    if (price := forecast.all.token_price) is not None:
+        yield f"price of the tokens of new LLM calls: about {price:.4g} at most"
 
 
 def _within(forecast: Forecast, budget: str) -> str:
     """The first way that keeps to a budget; of ways other than all, what they read at least does."""
     most, unit = BUDGET.fullmatch(budget).groups()  # type: ignore[union-attr]
-    if (unit != "reads" and forecast.probe is None) or not (unit or forecast.is_priced):
-        return f"budget {budget}: unknown without a probe and prices"
-    for way in (_ALL, *forecast.ways):
-        kind = _sum(forecast.kinds, "", "", way)
-        hours = (forecast.start + kind.seconds / forecast.actors) / _HOUR
-        of_all = forecast.start * forecast.actors + kind.seconds
-        money = forecast.money(of_all, kind.token_price)
-        if {"reads": kind.left, "h": hours, "": money}[unit] <= float(most):
+    for way in (ALL, *forecast.ways):
+        kind = add_up(forecast.kinds, way=way)
+        seconds = forecast.seconds(forecast.actors, kind)
+        taken: float | None = kind.left
+        if unit == "h":
+            taken = seconds and seconds / HOUR
+        elif not unit:
+            taken = forecast.money(seconds and seconds * forecast.actors, kind.token_price)
+        if taken is None or not (unit or forecast.is_priced):
+            needed = "the time of LLM calls (`pace`)" if unit or forecast.is_priced else "a price"
+            return f"budget {budget}: unknown without {needed}"
+        if taken <= float(most):
             return f"budget {budget}: {way.name} {'keeps' if way.known else 'may keep'} to it"
     return f"budget {budget}: nothing keeps to it"
 
 
 def _times(forecast: Forecast) -> Iterator[str]:
-    level = f"{forecast.confidence * 100:g}%"
-    bounds = "" if math.isnan(forecast.reading.low) else f" [{level} interval]"
-    yield f"start: {duration(forecast.start)} until an actor is ready, models loaded"
-    counts = dict.fromkeys((1, forecast.actors))
-    for actors in counts:
-        span = forecast.seconds(actors)
-        name = counted(actors, _ACTORS)
-        yield f"start and LLM calls, {name}: {_with_interval(span, duration)}{bounds}"
-    hours = forecast.settings.finish_in
-    if hours is not None:
-        by = ", by the upper end of the interval" if bounds else ""
+    for actors in dict.fromkeys((1, forecast.actors)):
+        if (seconds := forecast.seconds(actors)) is not None:
+            start = f"{duration(forecast.start)} of start"
+            yield f"start and LLM calls, {counted(actors, _ACTORS)}: {duration(seconds)}, {start} included"
+    if (hours := forecast.settings.finish_in) is not None:
         verb = agreeing(forecast.actors, "[finishes|finish]")
-        yield f"{counted(forecast.actors, _ACTORS)} {verb} in {hours:g} h{by}"
-
-
-def _of_probe(forecast: Forecast, probe: Probe) -> Iterator[str]:
-    kept = f"not cached ({probe.unstored})" if probe.unstored else "cached"
-    actors = f"{counted(probe.actors, _ACTORS)} with {probe.share}"
-    yield (
-        f"probe: {counted(probe.reads, 'LLM call[|s]')} in {duration(probe.seconds)} by {actors}; "
-        f"{agreeing(probe.reads, '[it is|they are]')} {kept}"
-    )
-    if probe.failed:
-        yield f"{counted(probe.failed, 'LLM call[|s]')} of the probe failed: {probe.failure}"
-    if forecast.actors > probe.room:
-        yield f"there is room for {counted(probe.room, _ACTORS)} now; others are taken to be like these"
-
-
-def _with_interval(span: Span, written: Callable[[float], str]) -> str:
-    if math.isnan(span.low):
-        return written(span.value)
-    return f"{written(span.value)} ({written(span.low)} to {written(span.high)})"
+        yield f"{counted(forecast.actors, _ACTORS)} {verb} in {hours:g} h"
 
 
 def duration(seconds: float) -> str:
     """A time in seconds, minutes or hours, with two or three digits."""
+    if seconds < _LEAST:
+        return f"under {_LEAST:g} s"
     if seconds < _AS_SECONDS:
-        return f"{seconds:.0f} s" if seconds >= 10 or not seconds else f"{seconds:.1f} s"
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     if seconds < _AS_MINUTES:
         return f"{seconds / _MINUTE:.1f} min"
-    hours = seconds / _HOUR
+    hours = seconds / HOUR
     return f"{hours:.1f} h" if hours < 100 else f"{hours:,.0f} h"
 
 

@@ -1,16 +1,27 @@
-"""How many tokens passages have for a reader, where lists have a budget of them."""
+"""How many tokens passages have for a reader, where lists have a budget of them; and prompts, for a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
 
 from engine.machine.remote.api_settings import is_api
+from engine.reading.models.tokenizing import longest_input
 from engine.reading.models.weights import resolve
 from engine.reading.prompting.chat import count_tokens
+from engine.reading.protocol import ReaderSpec
 from engine.reading.reader_settings import ReaderSettings
+from engine.reading.readers import positions
 
 # Characters of a token, where the reader's tokenizer is elsewhere; as plans take them (``executors.input_sizes``).
 _CHARACTERS = 4
+# So many prompts are tokenized; of more of them some, at even distances, and the others by their characters.
+_TOKENIZED = 1000
 
 
 def has_tokenizer(reader: ReaderSettings) -> bool:
@@ -32,3 +43,49 @@ def passage_tokens(reader: ReaderSettings, passages: Iterable[tuple[str, str]]) 
         return [-(-len(text) // _CHARACTERS) for text in texts]
     weights = resolve(reader.reader)
     return count_tokens(weights.path, weights.name, texts, trusted=reader.trust_remote_code)
+
+
+def prompt_tokens(spec: ReaderSpec, inputs: pl.Series) -> float | None:
+    """About how many tokens prompts have in all, as they are cut; None for a function, of whose tokens nobody knows.
+
+    Args:
+        spec: of the reader.
+        inputs: of each read (``plan.INPUTS``).
+
+    Raises:
+        InputError: its tokenizer cannot be loaded.
+    """
+    if spec.function or inputs.is_empty():
+        return None if spec.function else 0.0
+    if spec.api:  # in bytes: letters of other scripts have more of these, and more tokens, too
+        system = len(spec.api.system.encode()) * inputs.len()
+        return (system + int(inputs.explode().str.len_bytes().sum())) / _CHARACTERS
+    few = min(inputs.len(), _TOKENIZED)
+    some = inputs.gather((np.arange(few) * inputs.len() / few).astype(int))
+    characters, tokenized = (int(one.explode().str.len_chars().sum()) for one in (inputs, some))
+    # A text that is scored is no part of the prompt.
+    reads = [read[:-1] if spec.scores == "target" else read for read in some.to_list()]
+    known = positions(Path(spec.path))
+    if spec.architecture == "causal":
+        texts = list(map("".join, reads))
+        longest = spec.max_input_tokens or (known and known - spec.most_new_tokens)
+    else:
+        texts = list(chain(*reads))
+        longest = longest_input(spec, SimpleNamespace(max_position_embeddings=known))
+    counts = (min(count, longest or count) for count in _counts(spec, texts))
+    return sum(counts) * characters / max(1, tokenized)
+
+
+def _counts(spec: ReaderSpec, texts: list[str]) -> list[int]:
+    """The tokens of each text; transformers, which takes seconds and hundreds of MiB, is loaded where it must be."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(f"{spec.path}/tokenizer.json")
+    except Exception:  # whatever is wrong: transformers knows other files, or says it
+        path = Path(spec.path)
+        return count_tokens(path, spec.name, texts, trusted=bool(spec.code))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    found = tokenizer.encode_batch_fast(texts, add_special_tokens=spec.special_tokens)
+    return [len(one) for one in found]

@@ -169,10 +169,10 @@ def _room(path: Path, prompt: Prompt) -> int:
     opening, closing = prompt.template.thought
     if prompt.template.choices or prompt.tail.rfind(opening) <= prompt.tail.rfind(closing):
         return 0
-    return min(ROOM, (_positions(path) or 2 * ROOM) // 2)
+    return min(ROOM, (positions(path) or 2 * ROOM) // 2)
 
 
-def _positions(path: Path) -> int | None:
+def positions(path: Path) -> int | None:
     """Tokens that a model has positions for; None for T5 models, which have no limit."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     positions = config.get("max_position_embeddings")
@@ -181,12 +181,12 @@ def _positions(path: Path) -> int | None:
 
 def _refuse_too_long(path: Path, prompt: Prompt, room: int) -> None:
     """Refuse inputs longer than the model has positions."""
-    positions = _positions(path)
+    known = positions(path)
     most, generated = prompt.template.max_input_tokens, prompt.max_new_tokens + room
-    if positions is not None and most + generated > positions:
+    if known is not None and most + generated > known:
         raise InputError(
-            f"max_input_tokens {most} and max_new_tokens {generated} exceed the reader's {positions}",
-            f"use {positions - generated} or fewer, or leave max_input_tokens out",
+            f"max_input_tokens {most} and max_new_tokens {generated} exceed the reader's {known}",
+            f"use {known - generated} or fewer, or leave max_input_tokens out",
             path=prompt.template.path,
         )
 

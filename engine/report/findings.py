@@ -27,6 +27,7 @@ from engine.messages.errors import InputError
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
 from engine.report.means import Interval, mean_interval, mean_until
 from engine.report.summary import notes_by_code
+from engine.sources.io.locations import Location, inside_of, open_binary
 from engine.sources.io.parquet import read_parquet
 from engine.statistics.cells import clusters_of, numbered
 from engine.statistics.choice import primary_measures
@@ -380,15 +381,16 @@ def read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
     return frame.select(list(schema))
 
 
-def read_findings(folder: Path, sources: Sources | None) -> Findings:
-    """The evaluation that a folder holds.
+def read_summary(folder: Location) -> dict[str, Any]:
+    """The content of the ``summary.json`` of a folder, or at an address.
 
     Raises:
-        InputError: the folder holds none, or one of an earlier version that cannot be shown.
+        InputError: it has none that can be read.
     """
-    path = folder / SUMMARY
+    path = inside_of(folder, SUMMARY)
     try:
-        summary = json.loads(path.read_bytes())
+        with open_binary(path) as file:
+            summary = json.load(file)
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
         raise InputError(problem, _REMEDY, path=path) from None
@@ -397,4 +399,13 @@ def read_findings(folder: Path, sources: Sources | None) -> Findings:
     needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
     if not isinstance(summary, dict) or not needed <= summary.keys():
         raise InputError("is not the summary of an evaluation", _REMEDY, path=path)
-    return Findings(summary, folder, sources)
+    return summary
+
+
+def read_findings(folder: Path, sources: Sources | None) -> Findings:
+    """The evaluation that a folder holds.
+
+    Raises:
+        InputError: the folder holds none, or one of an earlier version that cannot be shown.
+    """
+    return Findings(read_summary(folder), folder, sources)

@@ -136,7 +136,7 @@ def _roles(evaluation: Evaluation) -> dict[str, Any]:
     roles: dict[str, Any] = {role.key: None for role in (READER, *known)}
     for reading in evaluation.readings.values():
         role = reading.ask.role
-        described = _reader(reading)
+        described = describe_reader(reading)
         if role != READER:
             described |= {**reading.ask.description, "reading": asdict(reading.costs)}
         roles[role.key] = described
@@ -167,7 +167,8 @@ def notes_by_code(notes: Iterable[Note]) -> dict[str, Any]:
     return by_code
 
 
-def _reader(reading: Reading) -> dict[str, Any]:
+def describe_reader(reading: Reading) -> dict[str, Any]:
+    """Who read, with all that decides what it gives."""
     spec, prompt, api = reading.spec, reading.prompt, reading.spec.api
     known = spec.is_reproducible
     return {

@@ -204,28 +204,31 @@ def test_a_study_compares_models_of_a_server(tmp_path):
     assert means["openai:bad"] == 0 < means["openai:good"]
 
 
-def test_a_plan_asks_some_and_foretells_the_price(tmp_path):
+def test_a_plan_bounds_the_price_and_asks_for_no_read(tmp_path):
     behaviour = Behaviour(say)
-    prices = {"price_in": 1.0, "price_out": 10.0}
     with serving(behaviour) as url:
-        asked = settings(base_url=url, **prices)
-        plan = plan_evaluation(inputs(), [asked], PlanSettings(probe_reads=2), store=tmp_path)
-        done = evaluate(inputs(), asked, store=tmp_path)
-    probed = plan.probe.reads
-    assert plan.left == 7 - probed
-    assert done.readings["reader"].costs.done == plan.left
-    tokens = done.readings["reader"].costs
-    price = (tokens.prompt_tokens + 10 * tokens.output_tokens) / 1e6
-    assert plan.token_price == pytest.approx(price, rel=0.3)
-    assert plan.probe.share.startswith("requests to 127.0.0.1:")
+        asked = settings(base_url=url, price_in=1.0, price_out=10.0)
+        plan = plan_evaluation(inputs(), [asked], PlanSettings(), store=tmp_path)
+        done = evaluate(inputs(), asked, store=tmp_path).readings["reader"]
+    assert plan.all.left == done.costs.done == 7
+    assert plan.all.output_tokens == 7 * done.spec.most_new_tokens >= done.costs.output_tokens
+    assert plan.all.token_price == pytest.approx(
+        (plan.all.prompt_tokens + 10 * plan.all.output_tokens) / 1e6
+    )
+    assert plan.all.prompt_tokens == pytest.approx(done.costs.prompt_tokens, rel=0.3)
 
 
 def test_a_plan_says_no_number_of_actors_where_a_server_reads(tmp_path):
     with pytest.raises(InputError, match="`finish_in` asks for a number of actors"):
-        plan_evaluation(inputs(), [settings()], PlanSettings(finish_in=1), store=tmp_path)
-    with pytest.raises(InputError, match="a plan with `batch_out`"):
-        asked = settings(batch_out=tmp_path / "requests")
-        plan_evaluation(inputs(), [asked], PlanSettings(), store=tmp_path)
+        asked = PlanSettings(pace="out", finish_in=1)
+        plan_evaluation(inputs(), [settings()], asked, store=tmp_path)
+
+
+def test_a_plan_counts_what_a_batch_would_ask(tmp_path):
+    with serving(Behaviour(say)) as url:
+        asked = settings(base_url=url, batch_out=tmp_path / "requests")
+        assert plan_evaluation(inputs(), [asked], PlanSettings(), store=tmp_path).all.left == 7
+    assert not (tmp_path / "requests").exists()
 
 
 def test_a_judge_behind_an_api_stands_beside_a_reader_of_this_machine(tmp_path, tiny_t5):

@@ -31,7 +31,9 @@ def plan(files, tiny_t5, capsys):
 
     def call(*options, command="plan"):
         given = [part for name, value in files.items() for part in (f"--{name}", value)]
-        given += ["--store", files["out"].parent / "store", "--k", 2]
+        given += ["--k", 2]
+        if "--store" not in options:
+            given += ["--store", files["out"].parent / "store"]
         if "--reader" not in options:
             given += ["--reader", tiny_t5]
         status = erag(command, *given, *options)
@@ -47,44 +49,77 @@ def row(printed, name):
     return line.strip().removeprefix(name).split()
 
 
-def test_a_plan_counts_reads_times_some_and_keeps_these(plan, files, tiny_t5):
-    status, printed, _ = plan("--actors", 0, "--probe-reads", 8, "--price-per-hour", 3)
-    assert status == 0
-    asked, equal, stored, left = map(int, row(printed, "all")[:4])
-    assert (asked, equal) == (36, 0)
-    assert 4 <= stored <= 14
-    assert stored + left == 36
-    for word in ("start:", "start and LLM calls, 1 actor:", "memory:", "cost:", "cached"):
-        assert word in printed
-    assert "at 3 for an actor's hour" in printed
-    assert len(printed.splitlines()) <= 25
-    assert not files["out"].exists()
-    more = ["--store", files["out"].parent / "store", "--k", 2, "--actors", 0, "--resamples", 0]
+@pytest.fixture
+def evaluated(plan, files, tiny_t5):
+    """The summary of an evaluation of the files by one process, its calls in a store of their own."""
+    more = ["--store", files["out"].parent / "other", "--k", 2, "--actors", 0, "--resamples", 0]
     assert run_evaluate(files, *more, "--reader", tiny_t5) == 0
-    summary = json.loads((files["out"] / "summary.json").read_text())
-    assert (summary["reading"]["reused"], summary["reading"]["done"]) == (stored, left)
-    status, printed, _ = plan("--actors", 0)
-    assert row(printed, "all") == ["36", "0", "36", "0"]
-    assert "no new LLM call is needed" in printed
+    return json.loads((files["out"] / "summary.json").read_text())
 
 
 def test_counts_alone_load_nothing(plan, files):
-    status, printed, _ = plan("--actors", 0, "--probe-reads", 0)
+    status, printed, _ = plan("--actors", 0)
     assert status == 0
-    assert row(printed, "single passages") == ["24", "0", "0", "24"]
-    assert row(printed, "whole lists") == ["12", "0", "0", "12"]
-    assert "no time is predicted without a probe, which erag plan makes by default" in printed
+    # Of the prompts "question: w0 w5 title: w0 context: w0 … w0" and the token that ends each.
+    assert row(printed, "single passages") == ["24", "0", "0", "24", "516", "384"]
+    assert row(printed, "whole lists") == ["12", "0", "0", "12", "468", "192"]
+    assert "an earlier evaluation (--pace)" in printed
+    assert "time of 1 actor" not in printed
     assert not (files["out"].parent / "store").exists()
 
 
 def test_a_dry_run_counts_and_reads_nothing(plan, files):
     status, printed, _ = plan("--actors", 0, "--dry-run", command="evaluate")
     assert status == 0
-    assert row(printed, "all") == ["36", "0", "0", "36"]
-    assert "no time is predicted without a probe, which erag plan makes by default" in printed
-    assert "probe:" not in printed
+    assert row(printed, "all")[:4] == ["36", "0", "0", "36"]
+    assert "no time is predicted: erag plan takes it" in printed
     assert not files["out"].exists()
     assert not (files["out"].parent / "store").exists()
+
+
+def test_the_results_of_an_evaluation_pace_a_plan(plan, files, evaluated, capsys):
+    """Of the same calls: they take as long as they did, 516 tokens at the pace of 516 and 468 at that of 468."""
+    capsys.readouterr()
+    asked = "--actors", 0, "--pace", files["out"], "--price-per-hour", 3
+    status, printed, _ = plan(*asked, "--json")
+    assert status == 0
+    counted, reading = json.loads(printed), evaluated["reading"]
+    assert {kind["name"]: kind["seconds"] for kind in counted["kinds"]} == {
+        "single passages": pytest.approx(reading["kinds"]["single"]["reader_seconds"]),
+        "whole lists": pytest.approx(reading["kinds"]["whole"]["reader_seconds"]),
+    }
+    # One process: what it took in all, start included.
+    assert counted["seconds"]["value"] == pytest.approx(reading["seconds"])
+    assert counted["cost"]["value"] == pytest.approx(3 * reading["seconds"] / 3600)
+    assert counted["peak"] == max(reading["workers"].values())
+    assert counted["notes"] == []
+    tokens = sum(kind["prompt_tokens"] for kind in counted["kinds"])
+    assert tokens == reading["prompt_tokens"]
+    status, printed, _ = plan(*asked, "--dtype", "float32", "--budget", "36reads")
+    for word in (
+        f"time: as LLM calls took in {files['out']}\n",
+        "note: that evaluation is not like the planned one in dtype of the reader\n",
+        "start and LLM calls, 1 actor: ",
+        "memory: about ",
+        "at 3 for an actor's hour",
+        "budget 36reads: all keeps to it",
+    ):
+        assert word in printed
+    assert len(printed.splitlines()) <= 25
+    status, printed, _ = plan("--actors", 0, "--store", files["out"].parent / "other")
+    assert row(printed, "all")[:4] == ["36", "0", "36", "0"]
+    assert "no new LLM call is needed" in printed
+
+
+def test_a_plan_says_how_many_actors_finish_in_time(plan, files, evaluated, capsys):
+    capsys.readouterr()
+    start = evaluated["reading"]["seconds"] - evaluated["reading"]["reader_seconds"]
+    # What one actor reads in the time of one, two read in half of it.
+    hours = (start + 0.5 * evaluated["reading"]["reader_seconds"]) / 3600 + 1e-9
+    status, printed, _ = plan("--pace", files["out"] / "summary.json", "--finish-in", hours)
+    assert status == 0
+    assert "2 actors finish in " in printed
+    assert "not like the planned one in actors" in printed
 
 
 def test_a_plan_as_json_has_the_figures_of_the_table(plan):
@@ -97,18 +132,14 @@ def test_a_plan_as_json_has_the_figures_of_the_table(plan):
         "whole lists": 12,
     }
     assert (counted["queries"], counted["actors"]) == (12, 1)
-    for unknown in ("probe", "seconds", "peak", "cost", "token_price", "sampled"):
+    assert counted["peak"] > 2**30  # what the model is taken to need
+    for unknown in ("pace", "seconds", "cost", "token_price", "sampled"):
         assert counted[unknown] is None
-    status, printed, _ = plan("--actors", 0, "--probe-reads", 8, "--price-per-hour", 3, "--json")
-    timed = json.loads(printed)
-    assert timed["reads"]["stored"] == timed["probe"]["reads"] > 0
-    assert timed["seconds"]["value"] > 0
-    assert timed["cost"]["value"] == pytest.approx(3 * timed["seconds"]["value"] / 3600)
 
 
 def test_a_plan_of_an_evaluation_in_shards_is_an_estimate_from_a_sample(plan, files, monkeypatch):
     monkeypatch.setattr(startup, "LARGE", 4)
-    status, printed, _ = plan("--actors", 0, "--probe-reads", 8)
+    status, printed, _ = plan("--actors", 0)
     assert status == 0
     assert "LLM calls of 12 queries, an estimate" in printed
     assert "counts: from a sample of 12 queries" in printed
@@ -116,39 +147,27 @@ def test_a_plan_of_an_evaluation_in_shards_is_an_estimate_from_a_sample(plan, fi
     assert not files["out"].exists()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_session")
-def test_on_ray_the_probe_is_read_by_actors_and_says_how_many_finish_in_time(plan):
-    status, printed, _ = plan("--finish-in", 1, "--probe-reads", 16, "--cpus-per-actor", 1)
-    assert status == 0
-    assert "1 actor finishes in 1 h, by the upper end" in printed
-    _, stored, left = map(int, row(printed, "all")[1:4])
-    assert stored >= 8
-    assert stored + left == 36
-    (line,) = (line for line in printed.splitlines() if line.startswith("probe:"))
-    assert "with 1 CPU" in line
-    # That Ray, an actor and its libraries take no time would be news.
-    (start,) = (line for line in printed.splitlines() if line.startswith("start: "))
-    assert float(start.split()[1]) > 1
-
-
 def test_options_of_a_plan_may_stand_in_the_file_of_the_evaluation(plan, tmp_path):
     config = tmp_path / "o.yaml"
-    config.write_text("actors: 0\nprobe-reads: 0\n")
+    config.write_text("actors: 0\nbudget: 35reads\n")
     status, printed, _ = plan("--config", config)
     assert status == 0
-    assert "without a probe" in printed
+    assert "budget 35reads: " in printed
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--price-per-hour", -1], "--price-per-hour is -1; use 0 or more"),
+        (["--pace", "x", "--price-per-hour", -1], "--price-per-hour is -1; use 0 or more"),
         (["--price-per-hour", "cheap"], "--price-per-hour is 'cheap'; give a number"),
-        (["--finish-in", 0], "--finish-in is 0; use more than 0"),
-        (["--finish-in", 2, "--actors", 4], "--actors 4 beside --finish-in 2, which asks how many"),
-        (["--probe-reads", -5], "--probe-reads is -5; use 0 or more"),
-        (["--probe-reads", 0, "--finish-in", 1], "--finish-in with --probe-reads 0"),
+        (["--pace", "x", "--finish-in", 0], "--finish-in is 0; use more than 0"),
+        (
+            ["--pace", "x", "--finish-in", 2, "--actors", 4],
+            "--actors 4 beside --finish-in 2, which asks how many",
+        ),
+        (["--finish-in", 1], "give the results of an earlier evaluation as --pace"),
+        (["--pace", "x"], "x/summary.json: cannot be read"),
+        (["--probe-reads", 5], "--probe-reads is gone: use pace"),
         (["--annotators", "qrels"], "the annotator qrels without --qrels"),
         (["--reader", "nowhere"], "nowhere"),
     ],

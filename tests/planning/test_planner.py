@@ -1,5 +1,6 @@
-"""Plans of evaluations with readers of known cost, against the evaluations themselves."""
+"""Plans of evaluations with readers of known pace, against the evaluations themselves."""
 
+import json
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -17,29 +18,30 @@ from engine.planning.forecast import PlanSettings
 from engine.planning.planner import plan_evaluation
 from engine.reading.execute import UnitResult
 from engine.reading.executors import NamedExecutor
+from engine.reading.function import ReaderFunction
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReadOutput
+from engine.report.summary import summarize
 from engine.sources.queries.buckets import BUCKETS
 from engine.statistics.runs import is_drawn
 from tests.conftest import make_run
 from tests.tables import RUN, inputs
 
-FIXED, OF_A_CHARACTER = 0.5, 0.002
+SECONDS = 0.25
 
 
 def read(plan, units, spec):
-    """A reader that says what its time is: some for any unit, and some for each character."""
+    """A reader that says what its time is: a quarter of a second for each read."""
     for unit in units:
         texts = ["".join(one) for one in plan[INPUTS].slice(unit.offset, unit.length).to_list()]
-        characters = sum(len(text) - len(spec.shared_prefix) for text in texts)
         sure = 0.5 if spec.choices or spec.scores else None
         outputs = [ReadOutput("Ann", len(text) // 4, 2, False, confidence=sure) for text in texts]
         stats = dict.fromkeys(("padded_tokens", "prompt_tokens", "memory_halvings"), 0)
         stats["peak_memory"] = 2**30
-        yield UnitResult(unit, outputs, "one", FIXED + OF_A_CHARACTER * characters, stats)
+        yield UnitResult(unit, outputs, "one", SECONDS * unit.length, stats)
 
 
-READER = NamedExecutor("known cost", read)
+READER = NamedExecutor("known pace", read)
 
 
 def wide(queries=60, k=8, runs=2):
@@ -84,7 +86,7 @@ def test_texts_that_are_scored_and_queries_without_passages_are_counted(tmp_path
     plan = plan_evaluation(
         replace(made, queries=two),
         [asked],
-        PlanSettings(probe_reads=0),
+        PlanSettings(),
         store=tmp_path,
         executor=READER,
     )
@@ -103,15 +105,15 @@ def test_reads_are_counted_by_kind_as_the_evaluation_does_them(tmp_path):
     settings = Settings.of(
         k=3, annotators=("erag", "judge"), judge="bundled", actors=0, resamples=0
     )
-    asked = PlanSettings(probe_reads=0)
+    asked = PlanSettings()
     plan = plan_evaluation(inputs(), [settings], asked, store=tmp_path, executor=READER)
     assert kinds(plan) == {
         "single passages": (7, 2, 0, 5),
         "whole lists": (3, 1, 0, 2),
         "judge": (7, 2, 0, 5),
     }
-    assert plan.probe is None
-    assert plan.reading.value == 0
+    assert plan.pace is None
+    assert plan.all.seconds is None
     assert not any(tmp_path.iterdir())
     evaluate(inputs(), settings, store=tmp_path, executor=READER)
     plan = plan_evaluation(inputs(), [settings], asked, store=tmp_path, executor=READER)
@@ -122,8 +124,7 @@ def test_reads_are_counted_by_kind_as_the_evaluation_does_them(tmp_path):
     }
 
 
-@pytest.mark.parametrize("probe_reads", [0, 16])
-def test_sampled_lists_are_counted_as_the_evaluation_reads_them(tmp_path, probe_reads):
+def test_sampled_lists_are_counted_as_the_evaluation_reads_them(tmp_path):
     given = wide()
     # One text and one list, of queries of which one is drawn: the read is needed.
     seed, share = SETTINGS.bootstrap.seed, 0.4
@@ -136,12 +137,10 @@ def test_sampled_lists_are_counted_as_the_evaluation_reads_them(tmp_path, probe_
     given = replace(
         given, queries=given.queries.with_columns(query=texts), runs=pl.concat([runs, same])
     )
-    asked = PlanSettings(probe_reads=probe_reads)
-    settings = SETTINGS.but(resamples=200)
-    plan = plan_evaluation(given, [settings], asked, store=tmp_path, executor=READER)
+    settings, none = SETTINGS.but(resamples=200), PlanSettings()
+    plan = plan_evaluation(given, [settings], none, store=tmp_path, executor=READER)
     (way,) = (way for way in plan.ways if way.known)
     lists = next(kind for kind in plan.kinds if kind.name == "whole lists")
-    none = PlanSettings(probe_reads=0)
     some = plan_evaluation(
         given, [settings.but(lists=share)], none, store=tmp_path, executor=READER
     )
@@ -159,7 +158,7 @@ def test_passages_that_several_runs_list_are_asked_for_by_each():
     plan = plan_evaluation(
         inputs(runs=twice),
         [settings],
-        PlanSettings(probe_reads=0),
+        PlanSettings(),
         store="memory://none",
         executor=READER,
     )
@@ -168,31 +167,77 @@ def test_passages_that_several_runs_list_are_asked_for_by_each():
 
 def test_a_list_of_one_passage_is_the_read_of_the_passage(tmp_path):
     settings = Settings.of(k=1, annotators=("erag",), actors=0)
-    plan = plan_evaluation(
-        inputs(), [settings], PlanSettings(probe_reads=0), store=tmp_path, executor=READER
-    )
+    plan = plan_evaluation(inputs(), [settings], PlanSettings(), store=tmp_path, executor=READER)
     # q1: d4; q2 and q3, of one text: d2.
     assert kinds(plan) == {"single passages": (3, 1, 0, 2), "whole lists": (3, 3, 0, 0)}
 
 
-def test_the_forecast_is_what_the_evaluation_takes(tmp_path):
-    whole = wide()
-    plan = plan_evaluation(
-        whole, [SETTINGS], PlanSettings(probe_reads=64), store=tmp_path, executor=READER
+def results_of(evaluation, folder, start=0.0):
+    """The folder of the summary of an evaluation, whose actors started in so many seconds."""
+    summary = summarize(evaluation, {})
+    summary["reading"]["seconds"] = start + summary["reading"]["reader_seconds"]
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_an_earlier_evaluation_says_the_time(tmp_path):
+    """Of 5 queries it made 5 times 12 calls on single passages (two lists of 8, of which 4 are in both) in 15 s, and of
+    60 queries 720 calls take 720 quarters of a second.
+    """
+    settings = SETTINGS.but(end_to_end=False, end_to_end_k=None)
+    done = evaluate(wide(queries=5), settings, store=tmp_path / "a", executor=READER)
+    assert done.readings["reader"].costs.reader_seconds == pytest.approx(15)
+    asked = PlanSettings(pace=results_of(done, tmp_path / "out", start=9))
+    plan = plan_evaluation(wide(), [settings], asked, store=tmp_path / "b", executor=READER)
+    assert kinds(plan) == {"single passages": (960, 240, 0, 720)}
+    assert plan.all.seconds == pytest.approx(180)
+    assert plan.seconds(4) == pytest.approx(9 + 45)
+    assert (plan.peak, plan.actors, plan.notes) == (2**30, 1, ())
+
+
+def test_what_is_foretold_is_what_the_evaluation_does(tmp_path):
+    early = evaluate(wide(queries=20), SETTINGS, store=tmp_path / "a", executor=READER)
+    asked = PlanSettings(pace=results_of(early, tmp_path / "out"))
+    plan = plan_evaluation(wide(), [SETTINGS], asked, store=tmp_path / "a", executor=READER)
+    costs = (
+        evaluate(wide(), SETTINGS, store=tmp_path / "a", executor=READER).readings["reader"].costs
     )
-    assert 50 <= plan.probe.reads <= 90
-    result = evaluate(whole, SETTINGS, store=tmp_path, executor=READER)
-    costs = result.readings["reader"].costs
-    assert costs.reused == plan.probe.reads  # they are not done again
-    assert costs.done == plan.left
+    assert costs.done == plan.all.left
     assert costs.wanted == sum(kind.stored + kind.left for kind in plan.kinds)
-    assert plan.reading.value == pytest.approx(costs.reader_seconds, rel=0.05)
-    assert plan.reading.low <= costs.reader_seconds <= plan.reading.high
-    assert sum(kind.seconds for kind in plan.kinds) == pytest.approx(plan.reading.value)
-    tokens = sum(kind.prompt_tokens for kind in plan.kinds)
-    assert tokens == pytest.approx(costs.prompt_tokens, rel=0.05)
-    assert sum(kind.output_tokens for kind in plan.kinds) == costs.output_tokens
-    assert plan.peak == 2**30
+    assert plan.all.seconds == pytest.approx(costs.reader_seconds, rel=0.05)
+
+
+def test_a_pace_of_another_reader_is_noted(tmp_path):
+    done = evaluate(wide(queries=5), SETTINGS, store=tmp_path, executor=READER)
+    asked = PlanSettings(pace=results_of(done, tmp_path / "out"))
+    other = SETTINGS.but(dtype="bfloat16", actors=3, annotators=("erag", "judge"), judge="bundled")
+    reader = NamedExecutor("another", read)
+    plan = plan_evaluation(wide(), [other], asked, store=tmp_path, executor=reader)
+    assert plan.notes == (
+        "that evaluation is not like the planned one in dtype of the reader, executor of the reader and actors",
+        "that evaluation made no LLM calls of this kind: judge; their time is not known",
+    )
+    assert plan.all.seconds is None  # of all is known what is known of each
+    with pytest.raises(InputError, match="`finish_in` by `pace`, but .* of this kind: judge"):
+        plan_evaluation(
+            wide(),
+            [other.but(actors=None)],
+            PlanSettings(pace=asked.pace, finish_in=1.0),
+            store=tmp_path,
+            executor=reader,
+        )
+
+
+def test_nothing_is_said_of_the_time_and_tokens_of_a_function(tmp_path):
+    reader = ReaderFunction(lambda prompts: ["Ann"] * len(prompts), "mine")
+    usual = Settings.of(k=3, annotators=("erag",), reader="mine")
+    settings = replace(usual, reader=replace(usual.reader, functions=(reader,)))
+    plan = plan_evaluation(inputs(), [settings], PlanSettings(), store=tmp_path)
+    for kind in (*plan.kinds, plan.all):
+        assert kind.left
+        assert (kind.prompt_tokens, kind.output_tokens, kind.seconds) == (None, None, None)
+    assert plan.peak == 0
 
 
 def test_a_plan_of_a_study_counts_the_reads_of_all_conditions_once(tmp_path):
@@ -202,53 +247,7 @@ def test_a_plan_of_a_study_counts_the_reads_of_all_conditions_once(tmp_path):
     )
     done = study(wide(), conditions, store=tmp_path, executor=READER)
     (costs,) = done.costs.values()
-    assert costs.done == plan.left
-    assert costs.reused == plan.probe.reads
-
-
-def test_everything_stored_needs_no_probe(tmp_path):
-    evaluate(inputs(), SETTINGS, store=tmp_path, executor=READER)
-
-    def fails(plan, units, spec):
-        raise AssertionError("nothing is left to read")
-
-    reader = NamedExecutor(READER.name, fails)
-    plan = plan_evaluation(inputs(), [SETTINGS], PlanSettings(), store=tmp_path, executor=reader)
-    assert plan.probe is None
-    assert plan.left == 0
-
-
-def test_a_store_that_cannot_be_written_leaves_the_reads_of_the_probe_to_be_done(tmp_path):
-    (tmp_path / "store").write_text("a file")
-    plan = plan_evaluation(
-        wide(), [SETTINGS], PlanSettings(), store=tmp_path / "store", executor=READER
-    )
-    assert plan.probe.unstored
-    free = plan_evaluation(
-        wide(), [SETTINGS], PlanSettings(), store=tmp_path / "s", executor=READER
-    )
-    assert plan.left == free.left + free.probe.reads
-    assert plan.reading.value > free.reading.value
-
-
-def test_reads_of_a_function_without_a_name_are_not_kept(tmp_path):
-    plan = plan_evaluation(wide(), [SETTINGS], PlanSettings(), store=tmp_path, executor=read)
-    assert plan.probe.unstored == "a function without a name makes them"
-    assert not any(tmp_path.iterdir())
-
-
-def test_reads_that_fail_are_told_and_stay_left(tmp_path):
-    def fail_some(plan, units, spec):
-        for result in read(plan, units, spec):
-            result.outputs[0] = ReadOutput.failed("no room")
-            yield result
-
-    reader = NamedExecutor("fails", fail_some)
-    plan = plan_evaluation(wide(), [SETTINGS], PlanSettings(), store=tmp_path, executor=reader)
-    assert plan.probe.failed > 3
-    assert plan.probe.failure == "no room"
-    distinct = sum(kind.stored + kind.left for kind in plan.kinds)
-    assert plan.left == distinct - (plan.probe.reads - plan.probe.failed)
+    assert costs.done == plan.all.left
 
 
 def test_a_sample_stands_for_the_whole(tmp_path):
@@ -263,37 +262,47 @@ def test_a_sample_stands_for_the_whole(tmp_path):
     )
     store = tmp_path / "a"
     counts = plan_evaluation(
-        half, [SETTINGS], PlanSettings(probe_reads=0), store=store, sample=sample, executor=READER
-    )
-    alone = plan_evaluation(
-        half, [SETTINGS], PlanSettings(probe_reads=0), store=store, executor=READER
-    )
-    for of_sample, of_half in zip(counts.kinds, alone.kinds, strict=True):
-        assert (of_sample.asked, of_sample.left) == (2 * of_half.asked, 2 * of_half.left)
-    plan = plan_evaluation(
         half, [SETTINGS], PlanSettings(), store=store, sample=sample, executor=READER
     )
-    assert plan.left == counts.left - plan.probe.reads
-    assert (plan.queries, plan.sampled) == (60, 30)
+    alone = plan_evaluation(half, [SETTINGS], PlanSettings(), store=store, executor=READER)
+    for of_sample, of_half in zip(counts.kinds, alone.kinds, strict=True):
+        assert (of_sample.asked, of_sample.left) == (2 * of_half.asked, 2 * of_half.left)
+    assert counts.all.prompt_tokens == pytest.approx(2 * alone.all.prompt_tokens, abs=2)
+    assert (counts.queries, counts.sampled) == (60, 30)
+    done = evaluate(wide(queries=10), SETTINGS, store=store, executor=READER)
+    stored = done.readings["reader"].costs.done
     again = plan_evaluation(
-        half, [SETTINGS], PlanSettings(probe_reads=0), store=store, sample=sample, executor=READER
+        half, [SETTINGS], PlanSettings(), store=store, sample=sample, executor=READER
     )
     # What is stored of the sample is taken for as much of the whole.
-    assert again.left == counts.left - 2 * plan.probe.reads
+    assert again.all.left == counts.all.left - 2 * stored
 
 
-def test_a_wanted_time_gives_the_number_of_actors(tmp_path, monkeypatch):
-    settings = SETTINGS.but(actors=None)
-    hours = 0.02
+def test_a_wanted_time_gives_the_number_of_actors(tmp_path):
+    done = evaluate(wide(queries=5), SETTINGS, store=tmp_path, executor=READER)
+    results, settings = results_of(done, tmp_path / "out", start=60), SETTINGS.but(actors=None)
+    hours = 0.03
     plan = plan_evaluation(
-        wide(), [settings], PlanSettings(finish_in=hours), store=tmp_path, executor=READER
+        wide(),
+        [settings],
+        PlanSettings(pace=results, finish_in=hours),
+        store=tmp_path,
+        executor=READER,
     )
     assert plan.actors > 1
-    assert plan.seconds(plan.actors).most <= 3600 * hours < plan.seconds(plan.actors - 1).most
-    with pytest.raises(InputError, match="`actors` 0 beside `finish_in` 1"):
-        plan_evaluation(
-            wide(), [SETTINGS], PlanSettings(finish_in=1.0), store=tmp_path, executor=READER
-        )
+    assert plan.seconds(plan.actors) <= 3600 * hours < plan.seconds(plan.actors - 1)
+    for given, asked, words in (
+        (SETTINGS, 1.0, "`actors` 0 beside `finish_in` 1"),
+        (settings, 0.01, "`finish_in` is 0.01 hours, and the start of the actors alone takes 60 s"),
+    ):
+        with pytest.raises(InputError, match=words):
+            plan_evaluation(
+                wide(),
+                [given],
+                PlanSettings(pace=results, finish_in=asked),
+                store=tmp_path,
+                executor=READER,
+            )
 
 
 def test_what_the_evaluation_refuses_the_plan_refuses(tmp_path):

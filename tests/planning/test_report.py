@@ -5,14 +5,11 @@ import pytest
 from rich.table import Table
 
 from engine.evaluation.settings import Settings
-from engine.messages.errors import InputError
-from engine.planning.forecast import Forecast, Kind, PlanSettings, Probe, Span, Way
+from engine.planning.forecast import Forecast, Kind, PlanSettings, Way
 from engine.planning.planner import plan_evaluation
 from engine.planning.report import content, duration, shown
 from jobs._terminal import Terminal
 from tests.tables import QUERIES, RUN, inputs
-
-PROBE = Probe(reads=64, actors=2, share="1 CPU", room=2, seconds=12.0)
 
 
 def kind(name, reader="small", **more):
@@ -34,8 +31,8 @@ def line(lines, start):
 
 
 def plan(*kinds, **more):
-    figures = {"probe": PROBE, "reading": Span(14_400, 10_800, 18_000), "start": 60.0}
-    return Forecast(kinds=kinds, queries=500, **(figures | {"peak": 3 * 2**29} | more))
+    figures = {"pace": "out", "start": 60.0, "peak": 3 * 2**29}
+    return Forecast(kinds=kinds, queries=500, **(figures | more))
 
 
 def test_a_plan_says_what_is_left_and_what_it_takes():
@@ -44,49 +41,34 @@ def test_a_plan_says_what_is_left_and_what_it_takes():
             kind("single passages"),
             kind("whole lists"),
             actors=4,
-            settings=PlanSettings(price_per_hour=2.0),
+            notes=("that evaluation is not like the planned one in actors",),
+            settings=PlanSettings(pace="out", price_per_hour=2.0),
         )
     )
     assert lines[0].strip() == "LLM calls of 500 queries"
     row = line(lines, "single passages").split()
-    assert row[2:] == [
-        "1,200",
-        "100",
-        "100",
-        "1,000",
-        "250,000",
-        "4,000",
-        "2.0",
-        "h",
-        "30.0",
-        "min",
-        "4.00",  # 2 hours, at 2 an hour
-    ]
+    # 2 hours, at 2 an hour
+    assert " ".join(row[2:]) == "1,200 100 100 1,000 250,000 4,000 2.0 h 30.0 min 4.00"
     assert line(lines, "all").split()[1:5] == ["2,400", "200", "200", "2,000"]
-    assert line(lines, "start:") == "start: 60 s until an actor is ready, models loaded"
+    assert line(lines, "time:") == "time: as LLM calls took in out"
+    assert line(lines, "note:").endswith("is not like the planned one in actors")
     one, four = (one for one in lines if one.startswith("start and LLM calls"))
-    assert one == "start and LLM calls, 1 actor: 4.0 h (3.0 h to 5.0 h) [95% interval]"
-    # 60 s and a fourth of 14,400, 10,800 and 18,000.
-    assert four.endswith("4 actors: 61.0 min (46.0 min to 76.0 min) [95% interval]")
+    assert one == "start and LLM calls, 1 actor: 4.0 h, 60 s of start included"
+    # 60 s and a fourth of 14,400.
+    assert four == "start and LLM calls, 4 actors: 61.0 min, 60 s of start included"
     # 4 actors for 3,660 s, at 2 an hour.
-    assert line(lines, "cost:").startswith("cost: 8.13 (6.13 to 10.13) at 2 for an actor's hour")
-    assert line(lines, "memory:") == "memory: about 1.5 GiB at most, of each actor"
-    assert line(lines, "probe:").endswith("by 2 actors with 1 CPU; they are cached")
-    assert line(lines, "there is room for 2 actors now")
+    assert line(lines, "cost:") == "cost: 8.13 at 2 for an actor's hour, start included"
+    assert line(lines, "memory:") == "memory: about 1.5 GiB, of each actor"
 
 
-def test_without_an_interval_none_is_claimed():
-    lines = printed(plan(kind("single passages"), reading=Span(30.0)))
-    assert line(lines, "start and LLM calls, 1 actor: 90 s") == "start and LLM calls, 1 actor: 90 s"
-
-
-def test_reads_that_failed_or_are_not_kept_are_told():
-    probe = Probe(
-        reads=9, actors=1, share="x", room=1, seconds=1, failed=2, failure="why", unstored="full"
+def test_without_a_pace_nothing_is_said_of_time():
+    """As of a function, of whose tokens nothing is known either."""
+    lines = printed(
+        Forecast(kinds=(Kind(reader="mine", name="judge", asked=9, stored=0, left=9),), queries=3)
     )
-    lines = printed(plan(kind("single passages"), probe=probe))
-    assert line(lines, "probe:").endswith("they are not cached (full)")
-    assert line(lines, "2 LLM calls of the probe failed: why")
+    assert line(lines, "judge").split() == ["judge", "9", "0", "0", "9"]
+    assert line(lines, "no time is predicted").endswith("an earlier evaluation (`pace`)")
+    assert not any("time of 1 actor" in one or " s" in one.split(":")[-1] for one in lines[2:5])
 
 
 def test_counts_of_a_sample_are_called_an_estimate():
@@ -102,11 +84,11 @@ def test_a_plan_has_at_most_25_lines(readers):
         for number in range(readers)
         for name in ("single passages", "whole lists", "judge", "reader that may decline")
     ]
-    probe = Probe(reads=9, actors=1, share="x", room=1, seconds=1, failed=2, unstored="full")
-    settings = PlanSettings(price_per_hour=2.0, finish_in=2.0)
-    lines = printed(plan(*kinds, probe=probe, settings=settings, actors=9, sampled=4, certified=64))
+    settings = PlanSettings(pace="out", price_per_hour=2.0, finish_in=2.0)
+    more = {"actors": 9, "sampled": 4, "certified": 64, "notes": ("a", "b")}
+    lines = printed(plan(*kinds, settings=settings, **more))
     assert len(lines) <= 25
-    assert line(lines, "9 actors finish in 2 h, by the upper end of the interval")
+    assert line(lines, "9 actors finish in 2 h")
     row = next(one for one in lines if "judge" in one)
     assert ("reader 0" in " ".join(lines)) == (readers == 2)
     asked = row.split("judge")[1].split()[0]
@@ -114,14 +96,14 @@ def test_a_plan_has_at_most_25_lines(readers):
 
 
 def test_nothing_left_is_one_line():
-    done = plan(kind("single passages", left=0, stored=1100), probe=None)
+    done = plan(kind("single passages", left=0, stored=1100))
     assert printed(done)[-1].startswith("no new LLM call is needed")
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0 s"),
+        (0.04, "under 0.1 s"),
         (3.25, "3.2 s"),
         (59.6, "60 s"),
         (150, "2.5 min"),
@@ -153,7 +135,7 @@ def test_each_row_has_its_price():
         (None, ["0.50", "0.0400", "0.54", "0.52"]),
         (1.0, ["2.50", "2.04", "4.54", "3.52"]),
     ):
-        asked = PlanSettings(price_per_hour=per_hour, budget="4")
+        asked = PlanSettings(pace="out", price_per_hour=per_hour, budget="4")
         lines = printed(plan(*kinds, ways=ways, settings=asked))
         rows = [
             line(lines, name).split()[-1]
@@ -185,7 +167,7 @@ def test_only_ways_that_the_settings_allow_are_planned(tmp_path, options, runs, 
     made = plan_evaluation(
         inputs(lists, queries),
         [Settings.of(k=3, actors=0, dtype="float32", **options)],
-        PlanSettings(probe_reads=0),
+        PlanSettings(),
         store=tmp_path,
     )
     assert [way.name for way in made.ways] == names
@@ -212,17 +194,16 @@ def test_only_ways_that_the_settings_allow_are_planned(tmp_path, options, runs, 
 )
 def test_a_budget_chooses_the_first_way_that_keeps_to_it(budget, said):
     ways = (Way("lazy", 0.1), Way("until", 0.25, 0.25))
-    asked = PlanSettings(budget=budget, price_per_hour=3.0)
+    asked = PlanSettings(pace="out", budget=budget, price_per_hour=3.0)
     kinds = kind("single passages"), kind("whole lists")
     lines = printed(plan(*kinds, ways=ways, actors=2, settings=asked))
     assert line(lines, "budget") == f"budget {budget}: {said}"
 
 
 def test_a_budget_needs_what_it_is_counted_in():
-    for budget, probe in (("5.00", PROBE), ("2h", None)):
-        lines = printed(
-            plan(kind("whole lists"), settings=PlanSettings(budget=budget), probe=probe)
-        )
-        assert line(lines, "budget").endswith("unknown without a probe and prices")
-    with pytest.raises(InputError, match="`budget` is '5 reads'"):
-        PlanSettings(budget="5 reads")
+    for budget, needed in (("5.00", "a price"), ("2h", "the time of LLM calls (`pace`)")):
+        asked = PlanSettings(budget=budget)
+        lines = printed(plan(kind("whole lists", seconds=None), settings=asked, pace=None))
+        assert line(lines, "budget") == f"budget {budget}: unknown without {needed}"
+    lines = printed(plan(kind("whole lists", token_price=4.0), settings=PlanSettings(budget="5")))
+    assert line(lines, "budget") == "budget 5: all keeps to it"

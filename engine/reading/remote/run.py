@@ -26,7 +26,7 @@ from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.remote.reader import ApiReader, Done
 
 # Reads that are handed on together. As many more may be lost where a process is killed.
-PIECE = 16
+_PIECE = 16
 # Reads that fail one after the other, for each request under way, before the server is taken to be gone.
 _GONE = 3
 # Reads whose tokens a server has counted before those of all prompts are foreseen: the longest come first.
@@ -69,13 +69,11 @@ class Requests:
     """Reads units by requests (``execute.Run``); its readers count over all calls, as those of an actor do.
 
     Args:
-        piece: reads that are handed on together; 0 for whole units.
         size: bytes of the prompts of all calls together, which bounds are compared with; 0 where they are not
             known before they are given.
     """
 
-    def __init__(self, *, piece: int = PIECE, size: int = 0) -> None:
-        self._piece = piece
+    def __init__(self, *, size: int = 0) -> None:
         self._stats: list[ReaderStats] = []
         self._job = _Job(ahead=size)
 
@@ -103,7 +101,7 @@ class Requests:
         ]
         work = _JobRequests(plan, readers, limits, settings, self._job)
         try:
-            limits.refuse_beyond(work.prepare(_pieces(units, self._piece)), rate=FEWEST_TOKENS)
+            limits.refuse_beyond(work.prepare(_pieces(units)), rate=FEWEST_TOKENS)
         except StoppedAskingError as stop:
             if self._job.proven:
                 raise ReadError(f"{stop}; every finished LLM call is cached") from None
@@ -126,11 +124,10 @@ def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
     return settings
 
 
-def _pieces(units: Sequence[Unit], most: int) -> Iterator[_Handover]:
+def _pieces(units: Sequence[Unit]) -> Iterator[_Handover]:
     for unit in units:
-        step = most or unit.length
-        for start in range(0, unit.length, step):
-            length = min(step, unit.length - start)
+        for start in range(0, unit.length, _PIECE):
+            length = min(_PIECE, unit.length - start)
             part = Unit(unit.number, unit.offset + start, length, unit.reader)
             yield _Handover(part, [None] * length)
 
