@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
+from functools import partial
 from pathlib import Path
-from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from cyclopts import App, ArgumentCollection, Token
@@ -19,49 +20,43 @@ from engine.sources.io.lines import read_text
 from engine.sources.io.yaml_text import read_settings
 from jobs._terminal import tell
 
-# 30.0 is a whole number; what Python writes as 1_000 or in other scripts' digits is no number here.
-_WHOLE = re.compile(r"[-+]?([0-9]{1,4000}(\.0*)?|0x[0-9a-f]+|0o[0-7]+|0b[01]+)")
-_DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?|[-+]?(inf|nan|infinity)")
+# What cyclopts takes in a number: underscores, other scripts' digits, and decimals of a whole number (30.0 is one).
+_ODD = re.compile(r"_|[^\x00-\x7f]|\d{400}")
+_ODD_WHOLE = re.compile(rf"{_ODD.pattern}|\.0*[^0]")
 # Of variables in the environment that stand for options.
 _PREFIX = "ERAG_"
 _OFF = ("false", "no", "f", "n", "0")
-# What cyclopts knows beside numbers.
-_WORDS = ("true", "yes", "t", "y", "none", "null", *_OFF[:-1])
 _SWITCHES = {"on": "true", "off": "false"}
 
 
 def options_from(path: Path | None) -> list[Any]:
-    """What adds the options of a file to those of the command line, as cyclopts wants it.
-
-    A value means what it would mean on the command line: it is taken as it is written, whatever YAML
-    makes of it (``010`` is 10, ``no`` is a text where a text is wanted).
+    """The options of a file, as cyclopts adds them to those of the command line; none without a file.
 
     Raises:
-        InputError: no such file, or not YAML with a value or a list of values for each option; a key
-            ``no-x`` in the place of ``x: off``.
+        InputError: no such file, not YAML with a value or a list of values for each option, or an option that is gone;
+            a key ``no-x`` in the place of ``x: false``.
     """
     if path is None:
         return []
-    settings = read_settings(read_text(path, "a YAML file of options"), path)
+    # cyclopts' Yaml would keep neither lines nor what comes through a pipe.
+    values, lines = read_settings(read_text(path, "a YAML file of options"), path)
 
     def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        # cyclopts would take "no-x: on" for "x: on".
+        # cyclopts would take "no-x: true" for "x: true".
         opposites = {_field(name) for argument in arguments for name in argument.negatives}
-        if key := next((key for key in settings if _field(key) in opposites), None):
-            problem, line = f"the key {quoted(key)} turns an option off", settings[key].line
-            raise InputError(problem, 'write "off" behind the option', path=path, line=line)
-        for key, setting in settings.items():
+        for key, line in lines.items():
+            fault = partial(InputError, path=path, line=line)
             if instead := replacement("option", _field(key)):
-                problem = f"the option {quoted(key)} is gone"
-                raise InputError(problem, instead, path=path, line=setting.line)
-        if "config" in settings:
-            problem, line = "a file of options within a file of options", settings["config"].line
-            raise InputError(problem, "write its options into this one", path=path, line=line)
-        options: dict[str, Any] = {key: setting.value for key, setting in settings.items()}
+                raise fault(f"the option {quoted(key)} is gone", instead)
+            if _field(key) in opposites:
+                problem = f"the key {quoted(key)} turns an option off"
+                raise fault(problem, 'write "false" behind the option')
+            if key == "config":
+                problem = "a file of options within a file of options"
+                raise fault(problem, "write its options into this one")
         # Without its command above it, an option that is named like a command would be left out: ``index``
         # and ``fuse`` of ``erag retrieve``.
-        for command in reversed(commands):
-            options = {command: options}
+        options = functools.reduce(lambda inner, command: {command: inner}, commands[::-1], values)
         Dict(options, source=str(path))(app, commands, arguments)
 
     return [from_file]
@@ -112,7 +107,7 @@ def tell_origins(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
 
 
 def check_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Refuse what cyclopts would round or misread: 2.5 where a whole number is wanted, 1_000.
+    """Refuse what cyclopts would round or misread, 2.5 where a whole number is wanted and 1_000; take on and off.
 
     Raises:
         InputError: a value that is not a number in decimal digits.
@@ -121,20 +116,15 @@ def check_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
         kinds = _kinds(argument.hint)
         if kinds & {str, Path} or argument.parameter.converter is not None:
             continue
-        pattern, what = (_DECIMAL, "a number") if float in kinds else (_WHOLE, "a whole number")
+        odd, what = (_ODD, "a number") if float in kinds else (_ODD_WHOLE, "a whole number")
         for place, token in enumerate(argument.tokens):
-            text = token.value.strip().lower()
-            if bool in kinds and text in _SWITCHES:
-                argument.tokens[place] = token.evolve(value=_SWITCHES[text])
-            elif text in _WORDS and kinds & {bool, NoneType}:
-                continue
-            elif text and kinds & {int, float} and not pattern.fullmatch(text):
-                of_variable = token.source == variable(_field(argument.name))
-                where = f", from the variable {token.source}" if of_variable else ""
+            if bool in kinds and (value := _SWITCHES.get(token.value.lower())):
+                argument.tokens[place] = token.evolve(value=value)
+            elif kinds & {int, float} and odd.search(token.value):
+                where = "" if token.source == "cli" else f", from {masked(token.source)}"
                 raise InputError(
                     f"`{_field(argument.name)}` is {quoted(token.value)}{where}",
                     f"give {what}, in decimal digits",
-                    path=None if of_variable or token.source == "cli" else Path(token.source),
                 )
 
 

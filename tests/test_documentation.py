@@ -233,7 +233,7 @@ def place(tmp_path_factory):
     )
     dump = f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n{pages}</mediawiki>'
     (folder / "wikipedia.xml.bz2").write_bytes(bz2.compress(dump.encode()))
-    (folder / "options.yaml").write_text("reader: ./my-llm\nmetric: em\nk: 10\nend-to-end: on\n")
+    (folder / "options.yaml").write_text("reader: ./my-llm\nmetric: em\nk: 10\nend-to-end: true\n")
     (folder / "claims.jsonl").write_text(
         re.sub(r'"answer": "[^"]*"', '"answer": "SUPPORTS"', questions)
     )

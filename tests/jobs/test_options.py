@@ -34,26 +34,36 @@ def fused(tmp_path, capsys):
 )
 def test_whole_numbers_are_what_they_look_like_wherever_they_stand(fused, text, results):
     assert fused("--k", text) == results
-    assert fused(yaml=f"k: {text}\n") == results
     assert fused(yaml=f"k: '{text}'\n") == results
 
 
-@pytest.mark.parametrize("text", ["2.5", "1e1", "1_0", "1:30", "ten", "٣", "12.", "yes"])
-def test_other_numbers_are_refused_wherever_they_stand(fused, text):
-    if text == "12.":  # a whole number after all
-        assert fused("--k", text) == fused(yaml=f"k: {text}\n") == 12
-        return
-    assert fused("--k", text) == f"erag: --k is '{text}'; give a whole number, in decimal digits\n"
-    in_file = fused(yaml=f"k: {text}\n")
-    assert in_file.endswith(f"o.yaml: --k is '{text}'; give a whole number, in decimal digits\n")
+def test_a_number_that_yaml_would_change_is_to_be_put_in_quotes(fused):
+    assert fused(yaml="k: 12\n") == 12
+    for text in ("010", "1e1", "1_0", "yes"):
+        said = f"o.yaml:2: 'k' is {text}, which YAML takes for something else; put it in quotes\n"
+        assert fused(yaml=f"name: x\nk: {text}\n").endswith(said)
+
+
+@pytest.mark.parametrize("text", ["2.5", "1_0", "٣"])
+def test_other_numbers_are_refused_wherever_they_stand(fused, monkeypatch, text):
+    said = f"erag: --k is '{text}'{{}}; give a whole number, in decimal digits\n"
+    assert fused("--k", text) == said.format("")
+    assert "o.yaml; give a whole number" in fused(yaml=f"k: '{text}'\n")
+    monkeypatch.setenv("ERAG_K", text)
+    assert fused() == said.format(", from ERAG_K")
+
+
+@pytest.mark.parametrize("text", ["1e1", "ten", "1:30", "yes"])
+def test_words_are_no_numbers(fused, text):
+    assert (
+        fused("--k", text) == f'erag: Invalid value for --k: unable to convert "{text}" into int.\n'
+    )
 
 
 def test_the_command_line_wins_over_the_file_and_texts_are_as_written(fused, tmp_path):
-    assert fused("--k", 5, yaml="k: 7\nname: no\n") == 5
+    assert fused("--k", 5, yaml="k: 7\nname: 'no'\n") == 5
     assert (tmp_path / "out").read_text().split()[5] == "no"
-    assert fused(yaml="k: 3\nname: 2026-01-01\n") == 3
-    assert (tmp_path / "out").read_text().split()[5] == "2026-01-01"
-    assert fused(yaml="name: 1.50\nconstant: 60\n") == 40
+    assert fused(yaml="name: '1.50'\nconstant: 60\n") == 40
     assert (tmp_path / "out").read_text().split()[5] == "1.50"
 
 
@@ -66,7 +76,7 @@ def test_a_file_of_options_is_that_of_one_call(fused):
 
 @pytest.mark.parametrize(
     ("text", "on"),
-    [("on", True), ("off", False), ("yes", True), ("No", False), ("true", True), ("false", False)],
+    [("'on'", True), ("'Off'", False), ("'yes'", True), ("true", True), ("false", False)],
 )
 def test_switches_take_the_words_of_yaml(tmp_path, capsys, text, on):
     (tmp_path / "o.yaml").write_text(f"end-to-end: {text}\n")
@@ -77,12 +87,12 @@ def test_switches_take_the_words_of_yaml(tmp_path, capsys, text, on):
     assert ("this evaluation makes none" in capsys.readouterr().err) == (not on)
 
 
-@pytest.mark.parametrize("text", ["on", "off"])
+@pytest.mark.parametrize("text", ["true", "false"])
 def test_a_file_turns_an_option_off_by_its_own_name_alone(tmp_path, capsys, text):
     (tmp_path / "o.yaml").write_text(f"k: 3\nno-end-to-end: {text}\n")
     assert erag("evaluate", "--config", tmp_path / "o.yaml") == 2
     assert capsys.readouterr().err.endswith(
-        """o.yaml:2: the key 'no-end-to-end' turns an option off; write "off" behind the option\n"""
+        """o.yaml:2: the key 'no-end-to-end' turns an option off; write "false" behind the option\n"""
     )
 
 

@@ -124,7 +124,7 @@ def test_variables_take_lists_switches_and_numbers_as_the_command_line_does(
     monkeypatch.setenv("ERAG_K", "2.5")
     assert erag("fuse") == 2
     assert capsys.readouterr().err == (
-        "erag: --k is '2.5', from the variable ERAG_K; give a whole number, in decimal digits\n"
+        "erag: --k is '2.5', from ERAG_K; give a whole number, in decimal digits\n"
     )
     monkeypatch.setenv("ERAG_RUN", "'one")
     assert erag("fuse", "--k", 1) == 2

@@ -34,9 +34,7 @@ QUERY, PASSAGES, TITLE, TEXT, NUMBER = "query", "passages", "title", "text", "nu
 
 _SHIPPED = Path(__file__).parent / "templates"
 _FENCE = "---"
-# YAML 1.1 takes 010 for 8, and 1_000 for 1,000: neither is a number here.
 _WHOLE = re.compile(r"[1-9][0-9]{0,17}")
-_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}\n]*)\}|[{}]")
 # Takes the key, the problem and the remedy.
 _Fault = Callable[[str, str, str], InputError]
@@ -195,10 +193,8 @@ def _take_apart(content: str, path: Path) -> tuple[dict[str, Any], dict[str, int
         )
     end = ends[0]
     front = "\n".join(lines[1:end])
-    settings = read_settings(front, path, first_line=2)  # line 1 is the fence
-    values = {key: setting.value for key, setting in settings.items()}
-    places = {key: setting.line for key, setting in settings.items()}
-    return values, places, "\n".join(lines[end + 1 :]), end + 2
+    settings, places = read_settings(front, path, first_line=2)  # line 1 is the fence
+    return settings, places, "\n".join(lines[end + 1 :]), end + 2
 
 
 def _parse(text: str, allowed: tuple[str, ...], path: Path, line_at: Callable[[int], int]) -> Text:
@@ -316,9 +312,9 @@ def _order(settings: dict[str, Any], fault: _Fault) -> Order | None:
 
 def _chat(settings: dict[str, Any], fault: _Fault) -> bool:
     value = settings.get("chat", "false")
-    if str(value).lower() not in _SWITCH:
+    if value not in ("true", "false"):
         raise fault("chat", f"chat is {value!r}", "use true or false")
-    return _SWITCH[value.lower()]
+    return bool(value == "true")
 
 
 def _choices(settings: dict[str, Any], fault: _Fault) -> tuple[str, ...]:

@@ -61,10 +61,13 @@ def test_byte_order_marks_and_line_ends_do_not_change_a_template(tmp_path):
 
 
 def test_settings_are_texts_as_they_are_written(tmp_path):
-    template = read(tmp_path, "---\nchoices: [Yes, No]\nstop: 3\nchat: on\n---\n{query} {passages}")
+    front = "---\nchoices: ['Yes', 'No']\nstop: 3\nchat: true\n---\n"
+    template = read(tmp_path, front + "{query} {passages}")
     assert template.choices == ("Yes", "No")
     assert template.stop == ("3",)
     assert template.chat
+    with pytest.raises(InputError, match=r"p.txt:2: 'choices' is Yes, .*; put it in quotes"):
+        read(tmp_path, front.replace("'", "") + "{query} {passages}")
 
 
 def test_a_passage_without_title_needs_no_second_form(tmp_path):
