@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from engine.messages.errors import InputError
@@ -28,16 +30,17 @@ def read_csv_records(
         what: the expected content, for errors.
         needed: columns of which the header must name one.
         parse: gives the value of a field, of path, line, column and text.
-        skip: tolerates rows of another length.
+        skip: tolerates rows of another length, and lines that are not UTF-8.
 
     Raises:
         InputError: a header without any of these columns, rows of another length, or broken quotes.
     """
     skip = skip or SkipBad()
+    fault = partial(InputError, path=path)
     numbers: list[int] = []
 
     def texts() -> Iterator[str]:
-        for number, line in read_lines(path, what, blank=True):
+        for number, line in read_lines(path, what, skip=skip, blank=True):
             numbers.append(number)
             yield line
 
@@ -45,31 +48,16 @@ def read_csv_records(
     csv.field_size_limit(LONGEST_LINE)  # of the whole process; by default 128 KiB
     header = next(filter(str.strip, lines), "")
     delimiter = "\t" if "\t" in header else ","
+    rows = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
     try:
-        fields = next(csv.reader([header], delimiter=delimiter), [])
-    except csv.Error as error:
-        raise _broken(path, numbers[-1], error) from None
-    names = [name.strip() for name in fields]
-    if not set(names) & set(needed):
-        apart = {one: {name.strip(' \r\n"') for name in header.split(one)} for one in ";|"}
-        other = next((one for one, found in apart.items() if found & set(needed)), None)
-        raise InputError(
-            f"columns are separated by {other!r}"
-            if other
-            else f"no header with a column {', '.join(needed)}",
-            "separate them by commas or tabs" if other else "name the columns in the first line",
-            path=path,
-            line=numbers[-1] if numbers else 1,
-        )
-    if twice := next((name for name in names if name and names.count(name) > 1), None):
-        raise InputError(
-            f"the column {quoted(twice)} is given twice",
-            "keep one of them",
-            path=path,
-            line=numbers[-1],
-        )
-    rows = csv.reader(lines, delimiter=delimiter, strict=True)
-    try:
+        names = [name.strip() for name in next(rows, [])]
+        line = numbers[-1] if numbers else 1
+        if not set(names) & set(needed):
+            problem = f"no header with a column {', '.join(needed)}"
+            remedy = "name the columns in the first line, separated by commas or tabs"
+            raise fault(problem, remedy, line=line)
+        if twice := next((name for name in names if name and names.count(name) > 1), None):
+            raise fault(f"the column {quoted(twice)} is given twice", "keep one of them", line=line)
         # A quoted field may span lines, so the lines of each row are noted.
         while True:
             numbers.clear()
@@ -79,29 +67,12 @@ def read_csv_records(
             if not any(field.strip() for field in row):
                 continue
             line = numbers[0]
-            if len(row) != len(names):
+            if len(row) == len(names):
+                fields = zip(names, row, strict=True)
+                yield line, {name: parse(path, line, name, text) for name, text in fields}
+            else:
                 problem = f"{len(row)} columns, the header has {len(names)}"
-                skip.tolerate(InputError(problem, "quote fields", path=path, line=line))
-                continue
-            yield (
-                line,
-                {
-                    name: parse(path, line, name, text)
-                    for name, text in zip(names, row, strict=True)
-                },
-            )
+                skip.tolerate(fault(problem, "quote fields", line=line))
     except csv.Error as error:
-        raise _broken(path, numbers[0], error) from None
-
-
-def _broken(path: Location, line: int, error: csv.Error) -> InputError:
-    """The error for a row that the csv module refuses."""
-    if "field limit" in str(error):
-        problem = f"a field of more than {LONGEST_LINE >> 20} MiB, or an open quote"
-    elif "new-line character" in str(error):
-        return InputError(
-            "a carriage return within a line", "end lines with line feeds", path=path, line=line
-        )
-    else:
-        problem = f"broken quotes from this line on ({error})"
-    return InputError(problem, 'double the quotes within "…"', path=path, line=line)
+        problem = f"broken quotes or line ends from this line on ({error})"
+        raise fault(problem, 'double the quotes within "…"', line=numbers[0]) from None

@@ -31,17 +31,15 @@ def read_json_records(
     if not _is_array(path, what):
         yield from read_json_lines(path, what, skip=skip)
         return
-    skip = skip or SkipBad()
-    for line, value in _items(path, read_text(path, what), what):
-        if isinstance(value, dict):
-            yield line, value
-        else:
-            kind = type(value).__name__
-            skip.tolerate(
-                InputError(
-                    f"a JSON {kind}, not an object", "write a list of objects", path=path, line=line
-                )
-            )
+
+    def object_of(item: tuple[int, Any]) -> tuple[int, dict[str, Any]]:
+        line, value = item
+        if not isinstance(value, dict):
+            problem = f"a JSON {type(value).__name__}, not an object"
+            raise InputError(problem, "write a list of objects", path=path, line=line)
+        return line, value
+
+    yield from (skip or SkipBad()).kept(object_of, _items(path, read_text(path, what), what))
 
 
 def _is_array(path: Location, what: str) -> bool:
@@ -59,4 +57,4 @@ def _items(path: Location, text: str, what: str) -> Iterator[tuple[int, Any]]:
             counted = place
             yield line, value
     except ValueError as error:
-        raise broken_json(path, what, error, line) from None
+        raise broken_json(path, what, error) from None

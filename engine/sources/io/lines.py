@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,19 +13,12 @@ from engine.sources.io.skipping import SkipBad
 
 # Bytes of the longest line that is read: an endless one would fill the memory.
 LONGEST_LINE = 64 << 20
-# Bytes of the largest file that is read as one document, whatever its lines.
-LARGEST_DOCUMENT = 2 << 30
 # Bytes that tell a layout.
 _START = 1 << 16
+_OBJECTS = "one JSON object per line"
 BOM = b"\xef\xbb\xbf"
-# What other formats begin with.
-_FORMATS = {
-    b"\x1f\x8b": "packed with gzip, and its name does not end in .gz",
-    b"\x28\xb5\x2f\xfd": "packed with zstd, which is not read",
-    b"PK\x03\x04": "a ZIP archive or a spreadsheet",
-    b"%PDF-": "a PDF document",
-    b"ARROW1": "an Arrow file",
-}
+# What a web page (as servers send where a file is gone), an archive and a document begin with.
+_OTHERS = (b"<!doctype html", b"<html", b"pk\x03\x04", b"%pdf-")
 
 
 def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tuple[int, bytes]]:
@@ -44,15 +36,11 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
             read = partial(stream.readline, LONGEST_LINE + 1)
             for number, line in enumerate(iter(read, b""), 1):
                 if len(line) > LONGEST_LINE:
-                    raise InputError(
-                        f"a line of more than {LONGEST_LINE >> 20} MiB",
-                        f"give {what}",
-                        path=path,
-                        line=number,
-                    )
+                    problem = f"a line of more than {LONGEST_LINE >> 20} MiB"
+                    raise InputError(problem, f"give {what}", path=path, line=number)
                 if number == 1:
                     line = line.removeprefix(BOM)
-                    _refuse_page(path, line, what)
+                    _refuse_others(path, line, what)
                 if blank or (line and not line.isspace()):
                     yield number, line
     except DAMAGE as error:
@@ -63,48 +51,30 @@ def start_of(path: Location, what: str) -> bytes:
     """The first bytes of a file from the first that is not white space; empty if there are none.
 
     Raises:
-        InputError: as ``raw_lines``, for a line of white space too.
+        InputError: as ``raw_lines``.
     """
-    path = require_file(path, what)
-    try:
-        with open_decompressed(path) as stream:
-            start = stream.read(_START).removeprefix(BOM).lstrip()
-            for _ in range(LONGEST_LINE // _START):
-                if start or not (block := stream.read(_START)):
-                    break
-                start = block.lstrip()
-            _refuse_page(path, start, what)
-            return start
-    except DAMAGE as error:
-        raise damaged(path, 1, error) from None
+    start = read_document(path, what, _START).removeprefix(BOM).lstrip()
+    _refuse_others(path, start, what)
+    return start
 
 
-def _refuse_page(path: Location, start: bytes, what: str) -> None:
-    """Refuse what is no text: a page, as servers send where a file is gone or needs a login, or another format."""
-    for begins, kind in _FORMATS.items():
-        if start.startswith(begins):
-            raise InputError(f"is {kind}", f"give {what}, as text", path=path, line=1)
-    if start[:99].lstrip().lower().startswith((b"<!doctype html", b"<html")):
-        raise InputError("is an HTML page", f"fetch the file itself: {what}", path=path, line=1)
+def _refuse_others(path: Location, start: bytes, what: str) -> None:
+    if start[:99].lstrip().lower().startswith(_OTHERS):
+        raise InputError("not a text file that is read here", f"give {what}", path=path, line=1)
 
 
-def read_document(path: Location, what: str) -> bytes:
-    """The whole of a file that is not divided into lines.
+def read_document(path: Location, what: str, most: int = -1) -> bytes:
+    """The whole of a file that is not divided into lines, or as many bytes of it.
 
     Raises:
-        InputError: no such file, one of more than ``LARGEST_DOCUMENT`` bytes, or a broken ``.gz`` or
-            ``.bz2``.
+        InputError: no such file, or a broken ``.gz`` or ``.bz2``.
     """
     path = require_file(path, what)
     try:
         with open_decompressed(path) as stream:
-            content = stream.read(LARGEST_DOCUMENT + 1)
+            return stream.read(most)
     except DAMAGE as error:
-        raise damaged(path, None, error) from None
-    if len(content) > LARGEST_DOCUMENT:
-        problem = f"a document of more than {LARGEST_DOCUMENT >> 30} GiB"
-        raise InputError(problem, f"give {what}, in lines or in parts", path=path)
-    return content
+        raise damaged(path, None if most < 0 else 1, error) from None
 
 
 def read_text(path: Location, what: str) -> str:
@@ -152,14 +122,8 @@ def read_lines(
     Raises:
         InputError: as ``raw_lines``, or a line is not UTF-8.
     """
-    skip = skip or SkipBad()
-    for number, raw in raw_lines(path, what, blank=blank):
-        try:
-            line = decode_line(path, number, raw)
-        except InputError as error:
-            skip.tolerate(error)
-            continue
-        yield number, line
+    lines = raw_lines(path, what, blank=blank)
+    yield from (skip or SkipBad()).kept(lambda one: (one[0], decode_line(path, *one)), lines)
 
 
 def read_json_lines(
@@ -176,13 +140,8 @@ def read_json_lines(
         InputError: as ``read_lines``, or a line is not a JSON object.
     """
     skip = skip or SkipBad()
-    for number, line in read_lines(path, what, skip=skip):
-        try:
-            value = parse_json_object(path, number, line)
-        except InputError as error:
-            skip.tolerate(error)
-            continue
-        yield number, value
+    lines = read_lines(path, what, skip=skip)
+    yield from skip.kept(lambda one: (one[0], parse_json_object(path, *one)), lines)
 
 
 def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
@@ -191,18 +150,13 @@ def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
     Raises:
         InputError: the line is not a JSON object, or an object in it has a key twice.
     """
-    remedy = "write one JSON object per line"
     try:
         value = parse_json(line)
-    except DuplicateKeyError as error:
-        raise InputError(str(error), "keep one of them", path=path, line=number) from None
-    except ValueError as error:  # also for overlong integers
-        reason = getattr(error, "msg", None) or str(error)[:60]
-        raise InputError(f"broken JSON ({reason})", remedy, path=path, line=number) from None
+    except ValueError as error:
+        raise broken_json(path, _OBJECTS, error, number) from None
     if not isinstance(value, dict):
-        raise InputError(
-            f"a JSON {type(value).__name__}, not an object", remedy, path=path, line=number
-        )
+        problem = f"a JSON {type(value).__name__}, not an object"
+        raise InputError(problem, f"give {_OBJECTS}", path=path, line=number)
     return value
 
 
@@ -222,11 +176,9 @@ def read_json_document(path: Location, what: str) -> Any:
 def broken_json(
     path: Location, what: str, error: ValueError, line: int | None = None
 ) -> InputError:
-    """The error for what ``parse_json`` refuses; ``line`` is that of the value, where it is known."""
-    fault = partial(InputError, path=path)
+    """The error for what ``parse_json`` refuses; ``line`` is the one that it was given, where it is one."""
     if isinstance(error, DuplicateKeyError):
-        return fault(str(error), "keep one of them", line=line)
-    if isinstance(error, json.JSONDecodeError):
-        problem = f"broken JSON ({error.msg}, column {error.colno})"
-        return fault(problem, f"give {what}", line=error.lineno)
-    return fault(f"broken JSON ({str(error)[:60]})", f"give {what}", line=line)
+        return InputError(str(error), "keep one of them", path=path, line=line)
+    problem = f"broken JSON ({getattr(error, 'msg', None) or str(error)[:60]})"
+    line = line or getattr(error, "lineno", None)
+    return InputError(problem, f"give {what}", path=path, line=line)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 _SHOWN = 3
 
@@ -40,6 +46,20 @@ class SkipBad:
         self.count += 1
         if len(self.first) < _SHOWN:
             self.first.append(error)
+
+    def kept(self, parse: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+        """Yield what a function makes of each item; those that it refuses are tolerated.
+
+        Raises:
+            InputError: as ``tolerate``.
+        """
+        for item in items:
+            try:
+                made = parse(item)
+            except InputError as error:
+                self.tolerate(error)
+                continue
+            yield made
 
     def described(self) -> str:
         """``2 bad records skipped (a.jsonl:7: broken JSON …)``; empty if there were none."""

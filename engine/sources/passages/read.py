@@ -29,14 +29,13 @@ from engine.sources.io.locations import (
 )
 from engine.sources.io.parquet import open_parquet
 from engine.sources.io.skipping import SkipBad, tolerance
-from engine.sources.passages.dpr import dpr_rows, is_dpr
 from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
 
 ROW = "row"
 
 _WHAT = "a corpus: JSONL, JSON, CSV or Parquet with doc_id, title, text (and article_id)"
 _WIKIPEDIA_ID = "wikipedia_id"
-_TSV = (".tsv", ".tsv.gz", ".tsv.bz2")
+_TABLES = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".bz2"))
 _COLUMNS = columns_of(DOC_ID_FIELDS, TEXT_FIELDS, (TITLE, ARTICLE_ID, _WIKIPEDIA_ID))
 
 _Row = tuple[str, str, str, str]
@@ -66,9 +65,8 @@ def scan_corpus(
     - ``.parquet``: the corpus table, or columns called as the fields of JSONL;
     - a directory: its ``*.parquet`` files ordered by name, or a BEIR data set with a
       ``corpus.jsonl`` (``.gz``, ``.bz2`` or plain);
-    - ``.tsv`` (``.gz``, ``.bz2``): DPR's ``psgs_w100.tsv``, a header ``id text title`` and passages
-      with the quotes of the csv module; the article is the title;
-    - ``.csv`` (``.gz``, ``.bz2``): a data frame's export, with a header of the fields of JSONL;
+    - ``.csv``, ``.tsv`` (``.gz``, ``.bz2``): a header of the fields of JSONL, as in a data frame's export and in
+      DPR's ``psgs_w100.tsv``, with the quotes of the csv module;
     - anything else is JSONL or a JSON array (``.gz``, ``.bz2`` or plain), with an id and a text called as
       in ``engine.sources.fields``; ``title`` is empty by default, and ``article_id`` defaults to
       ``wikipedia_id``, else the title, else the document id.
@@ -178,9 +176,7 @@ def _batches(path: Location, skip: SkipBad, size: int) -> Iterator[_Batch]:
 def _file_batches(path: Location, skip: SkipBad, size: int) -> Iterator[_Batch]:
     if suffix_of(path) == ".parquet":
         yield from _parquet_batches(path, size)
-    elif name_of(path).endswith(_TSV) and is_dpr(path, _WHAT):
-        yield from _row_batches(path, _dpr_rows(path, skip), size)
-    elif name_of(path).endswith((*_TSV, ".csv", ".csv.gz", ".csv.bz2")):
+    elif name_of(path).endswith(_TABLES):
         records = read_csv_records(path, _WHAT, TEXT_FIELDS, skip=skip)
         yield from _row_batches(path, _json_rows(path, records, skip), size)
     else:
@@ -244,13 +240,7 @@ def _has_nulls(frame: pl.DataFrame, *columns: str) -> bool:
 def _json_rows(
     path: Location, records: Iterable[tuple[int | None, dict[str, Any]]], skip: SkipBad
 ) -> Iterator[tuple[int | None, _Row]]:
-    for number, record in records:
-        try:
-            row = _passage(path, number, record)
-        except InputError as error:
-            skip.tolerate(error)
-            continue
-        yield number, row
+    return skip.kept(lambda one: (one[0], _passage(path, *one)), records)
 
 
 def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row:
@@ -271,11 +261,6 @@ def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row
     if not is_text(str(doc_id), title, text, article):
         raise fault(f"passage {quoted(doc_id)} holds half a surrogate pair", "write valid Unicode")
     return str(doc_id), title, text, article
-
-
-def _dpr_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
-    for number, (doc_id, text, title) in dpr_rows(path, _WHAT, skip=skip):
-        yield number, (doc_id, title, text, title or doc_id)
 
 
 def _refuse_duplicates(path: Location, suspects: pl.Series, size: int, *, upto: int) -> None:

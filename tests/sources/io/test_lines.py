@@ -7,7 +7,7 @@ from engine.messages.errors import InputError
 from engine.sources.articles.squad import is_squad
 from engine.sources.io import lines
 from engine.sources.io.json_text import DuplicateKeyError, parse_json
-from engine.sources.io.lines import raw_lines, read_json_document, read_text, start_of
+from engine.sources.io.lines import raw_lines, read_text, start_of
 from engine.sources.queries.read import read_queries
 from engine.sources.queries.users import read_user_queries
 from engine.sources.runs.qrels import read_qrels
@@ -53,13 +53,10 @@ def test_documents_on_one_line_may_be_longer(tmp_path, monkeypatch):
     assert read_run(path).height == 500
     path.write_text(json.dumps({"data": [{"title": "x" * 5000, "paragraphs": []}]}))
     assert is_squad(path)
-    monkeypatch.setattr(lines, "LARGEST_DOCUMENT", 1 << 10)
-    with pytest.raises(InputError, match="a document of more than"):
-        read_json_document(path, "JSON")
 
 
 def test_the_start_of_a_file_is_looked_for_beyond_blank_lines(tmp_path):
-    (tmp_path / "f").write_bytes(b"\xef\xbb\xbf" + b" \n" * 100_000 + b"{x")
+    (tmp_path / "f").write_bytes(b"\xef\xbb\xbf" + b" \n" * 1000 + b"{x")
     assert start_of(tmp_path / "f", "text") == b"{x"
     (tmp_path / "f").write_bytes(b"")
     assert start_of(tmp_path / "f", "text") == b""
