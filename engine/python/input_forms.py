@@ -105,19 +105,19 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
 
 
 def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySet:
-    path, rows, unanswerable = (
+    path, rows = (
         query_rows(given.queries, column)
         if is_path(given.queries)
-        else (_QUERIES, _query_rows(given.queries), 0)
+        else (_QUERIES, _query_rows(given.queries))
     )
     answers = None if given.answers is None else _ANSWERS
     rows = list(rows)
-    if not rows and not unanswerable:
+    if not rows:
         raise InputError("there is no query", "give one with its answers", path=path)
     found = {} if answers is None else _answers(rows, given.answers)
     remedy = "add at least one, or give `answers`"
     return query_set_of(
-        path, rows, unanswerable, answers, found, need_answers=need_answers, remedy=remedy, column=column
+        path, rows, answers, found, need_answers=need_answers, remedy=remedy, column=column
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.reading.protocol import THINK
 from engine.sources.io.folders import Folder
-from engine.sources.io.parquet import parse_parquet, read_parquet
+from engine.sources.io.parquet import read_parquet
 from engine.sources.queries.buckets import BUCKETS
 from engine.tables import CONFIDENCE, OUTPUT, READ_KEY, THOUGHT
 
@@ -100,7 +100,7 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
     remedy = "delete it; its LLM calls are made again"
     if named is None or named["content"] is None:
         try:
-            frame = parse_parquet(content, place)
+            frame = read_parquet(place, content=content)
         except InputError as error:
             problem = f"broken file in the read store ({error.problem})"
             raise InputError(problem, remedy, path=place) from None

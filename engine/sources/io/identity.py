@@ -22,18 +22,7 @@ from engine.sources.io.locations import (
 # Bytes that are read of a file, or of all files of a directory together.
 READ = 16 << 20
 # What stores say of a file that changes when the file does, as far as they say it.
-_MARKS = (
-    "size",
-    "ETag",
-    "etag",
-    "md5Hash",
-    "crc32c",
-    "LastModified",
-    "last_modified",
-    "updated",
-    "mtime",
-    "created",
-)
+_MARKS = ("size", "ETag", "etag", "md5Hash", "crc32c", "LastModified", "last_modified", "updated", "mtime", "created")  # fmt: skip
 
 
 def identity(place: Location) -> str:

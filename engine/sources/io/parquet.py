@@ -86,72 +86,60 @@ class ParquetTable:
         Raises:
             InputError: the file is damaged.
         """
-        wanted = None if columns is None else self._wanted(columns)
         with _refusing_damage(self._path):
-            return _frame(self._file.read(columns=wanted))
+            return _frame(self._file.read(columns=columns and self._wanted(columns)))
 
     def _wanted(self, columns: Collection[str]) -> list[str]:
         return [name for name in self.names if name in columns]
 
 
 @contextlib.contextmanager
-def open_parquet(path: Location, *, in_parts: bool = False) -> Iterator[ParquetTable]:
+def open_parquet(
+    path: Location, *, in_parts: bool = False, content: bytes | None = None
+) -> Iterator[ParquetTable]:
     """Open a Parquet file, whoever wrote it, for reading in batches, in constant memory.
 
     Args:
         path: the file.
         in_parts: whether a part of it will be read, so that no more of an address should be fetched.
+        content: its bytes, where they are here.
 
     Raises:
         InputError: the file is not Parquet, or is damaged.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     path = locate(path)
     with contextlib.ExitStack() as stack:
         with _refusing_damage(path):
+            source: Any = path
+            if content is not None:
+                source = pa.BufferReader(content)
             # Given a path, Arrow reads without Python's lock; a pipe is no file that it can seek in.
-            is_file = isinstance(path, Path) and path.is_file()
-            source = path if is_file else stack.enter_context(open_binary(path, in_parts=in_parts))
-            file = stack.enter_context(_opened(source))
+            elif not (isinstance(path, Path) and path.is_file()):
+                source = stack.enter_context(open_binary(path, in_parts=in_parts))
+            # With pre-buffering, Arrow's default, the whole file stays in memory until its last batch.
+            file = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
+            stack.enter_context(file)
         yield ParquetTable(path, file)
 
 
-def read_parquet(path: Location, columns: Collection[str] | None = None) -> pl.DataFrame:
+def read_parquet(
+    path: Location, columns: Collection[str] | None = None, *, content: bytes | None = None
+) -> pl.DataFrame:
     """Read a Parquet file, whoever wrote it.
 
     Args:
         path: the file.
         columns: the columns to read, of which the file may lack some; by default all.
+        content: its bytes, where they are here.
 
     Raises:
         InputError: the file is not Parquet, or is damaged.
     """
-    with open_parquet(path, in_parts=columns is not None) as table:
+    with open_parquet(path, in_parts=columns is not None, content=content) as table:
         return table.read(columns)
-
-
-def parse_parquet(content: bytes, path: Location) -> pl.DataFrame:
-    """All of a Parquet file, whoever wrote it, of which the bytes are here.
-
-    Args:
-        content: its bytes.
-        path: where they come from, for messages.
-
-    Raises:
-        InputError: as ``read_parquet``.
-    """
-    import pyarrow as pa
-
-    with _refusing_damage(path):
-        file = _opened(pa.BufferReader(content))
-    with file:
-        return ParquetTable(path, file).read()
-
-
-def _opened(source: Any) -> pq.ParquetFile:
-    import pyarrow.parquet as pq
-
-    # With pre-buffering, Arrow's default, the whole file stays in memory until its last batch.
-    return pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:

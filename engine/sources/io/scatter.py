@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,19 +117,8 @@ class Scatter:
 
 def read_part(folder: Path, part: int, schema: Schema) -> pl.DataFrame:
     """The rows of a part, in the order in which they were added."""
-    return pl.concat([empty(schema), *scan_part(folder, part)])
-
-
-def scan_part(folder: Path, part: int) -> Iterator[pl.DataFrame]:
-    """Yield the batches of a part; none if it has no rows."""
     path = _file(folder, part)
-    if not path.exists():
-        return
-    with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
-        for number in range(reader.num_record_batches):
-            frame = pl.from_arrow(reader.get_batch(number))
-            assert isinstance(frame, pl.DataFrame)
-            yield frame
+    return pl.read_ipc(path, memory_map=False, rechunk=False) if path.exists() else empty(schema)
 
 
 def _file(folder: Path, part: int) -> Path:

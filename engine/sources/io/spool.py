@@ -52,8 +52,6 @@ _LOCK = threading.Lock()
 
 
 def _kept(path: Path, status: os.stat_result) -> tuple[IO[bytes], IO[bytes]]:
-    if not stat.S_ISFIFO(status.st_mode) and not stat.S_ISCHR(status.st_mode):
-        raise InputError("is neither a file nor a pipe", "give a file", path=path)
     source = path.open("rb", buffering=0)
     is_empty = status.st_rdev == Path(os.devnull).stat().st_rdev
     if stat.S_ISCHR(status.st_mode) and not (is_empty or source.isatty()):

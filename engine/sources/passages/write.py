@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -98,27 +99,32 @@ def write_passages(
     """
     skip = tolerance(skip_bad)
     ids = ArticleIds(sources)
-    files = source_files(sources)
     chunks = (
-        chunk for file in files for chunk in article_chunks(file, skip=skip, size=portions.chunk)
+        chunk
+        for file in source_files(sources)
+        for chunk in article_chunks(file, skip=skip, size=portions.chunk)
     )
     work = functools.partial(_cut_chunk, cutting=cutting, article_id=article_id)
     articles = empty = 0
+
+    def pieces() -> Iterator[pa.Table]:
+        nonlocal articles, empty
+        cpus = workers or usable_cpus()
+        for piece in map_ordered(work, chunks, workers=cpus, patience=portions.patience):
+            for error in piece.errors:
+                skip.tolerate(error)
+            ids.add(piece.ids)
+            articles += len(piece.ids) - piece.empty
+            empty += piece.empty
+            yield piece.table
+
     single = out.suffix == ".parquet"
     with (atomic_path if single else atomic_directory)(out) as temporary:
-        with _Writer(temporary, portions.group, None if single else portions.shard) as writer:
-            for piece in map_ordered(
-                work, chunks, workers=workers or usable_cpus(), patience=portions.patience
-            ):
-                for error in piece.errors:
-                    skip.tolerate(error)
-                ids.add(piece.ids)
-                articles += len(piece.ids) - piece.empty
-                empty += piece.empty
-                writer.add(piece.table)
-        if not writer.passages:
+        shard = None if single else portions.shard
+        passages, files = _write(pieces(), temporary, portions.group, shard)
+        if not passages:
             raise InputError("has no article with text", "give another source", path=sources[0])
-    return Written(writer.passages, articles, empty, writer.files)
+    return Written(passages, articles, empty, files)
 
 
 @dataclass(frozen=True)
@@ -149,49 +155,32 @@ def _cut_chunk(chunk: Chunk, *, cutting: Cutting, article_id: ArticleId | None) 
     return _Cut(table, ids, empty, errors)
 
 
-class _Writer:
-    """Writes tables as Parquet in groups of rows: to the file ``path``, or to shards under it."""
+def _write(
+    tables: Iterator[pa.Table], path: Path, group: int, shard: int | None
+) -> tuple[int, int]:
+    """Write tables in groups of rows, to a file or to shards of so many passages in a folder; returns
+    the number of passages and of files.
+    """
+    passages = count = 0
+    with contextlib.ExitStack() as opened:
+        for rows in _grouped(tables, group):
+            if not count or (shard is not None and passages >= count * shard):
+                opened.close()
+                name = path if shard is None else path / f"{count:05}.parquet"
+                file = opened.enter_context(pq.ParquetWriter(name, _SCHEMA, compression="zstd"))
+                count += 1
+            file.write_table(rows, row_group_size=group)
+            passages += rows.num_rows
+    return passages, count
 
-    def __init__(self, path: Path, group: int, shard: int | None) -> None:
-        self.passages = 0
-        self.files = 0
-        self._path = path
-        self._group = group
-        self._shard = shard
-        self._pending: list[pa.Table] = []
-        self._pending_rows = 0
-        self._file: pq.ParquetWriter | None = None
 
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._pending_rows:
-            self._write(pa.concat_tables(self._pending))
-        self._close()
-
-    def add(self, table: pa.Table) -> None:
-        self._pending.append(table)
-        self._pending_rows += table.num_rows
-        if self._pending_rows < self._group:
-            return
-        rows = pa.concat_tables(self._pending)
-        while rows.num_rows >= self._group:
-            self._write(rows.slice(0, self._group))
-            rows = rows.slice(self._group)
-        self._pending, self._pending_rows = [rows], rows.num_rows
-
-    def _write(self, rows: pa.Table) -> None:
-        if self._file is None:
-            name = self._path if self._shard is None else self._path / f"{self.files:05}.parquet"
-            self._file = pq.ParquetWriter(name, _SCHEMA, compression="zstd")
-            self.files += 1
-        self._file.write_table(rows, row_group_size=self._group)
-        self.passages += rows.num_rows
-        if self._shard is not None and self.passages >= self.files * self._shard:
-            self._close()
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+def _grouped(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yield the rows of all tables, so many at a time; the last time fewer."""
+    pending = _SCHEMA.empty_table()
+    for table in tables:
+        pending = pa.concat_tables([pending, table])
+        while pending.num_rows >= rows:
+            yield pending.slice(0, rows)
+            pending = pending.slice(rows)
+    if pending.num_rows:
+        yield pending

@@ -30,30 +30,16 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     query = record.get("input")
     if not isinstance(query, str):
         raise no_text(path, line, query_id, query, "input")
-    outputs = record.get("output") or []
-    if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
-        raise fault(
-            f'"output" of query {quoted(query_id)} is not a list of objects', f"give {WHAT}"
-        )
     answers: list[str] = []
     articles: list[str] = []
     titles: dict[str, None] = {}
     ids: set[str] = set()
-    for output in outputs:
+    for output in _objects(record, "output", fault):
         answer = output.get("answer")
         if answer is not None and not isinstance(answer, str):
-            raise fault(
-                f"an answer of query {quoted(query_id)} is not a string: {quoted(answer)}",
-                "quote it",
-            )
+            raise fault(f"an answer of query {quoted(query_id)} is not a string", "quote it")
         answers.append(answer or "")
-        sources = output.get("provenance") or []
-        if not isinstance(sources, list) or not all(isinstance(s, dict) for s in sources):
-            raise fault(
-                f'"provenance" of query {quoted(query_id)} is not a list of objects',
-                'write [{"wikipedia_id": …}, …]',
-            )
-        for source in sources:
+        for source in _objects(output, "provenance", fault):
             article, title = str(source.get("wikipedia_id") or ""), str(source.get("title") or "")
             articles.append(article or title.strip())
             if article:
@@ -63,3 +49,10 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     row = clean_row(path, line, str(query_id), query, answers, articles)
     named = tuple(title for title in titles if title and title not in ids)
     return replace(row, titles=named, record=record)
+
+
+def _objects(record: dict[str, Any], name: str, fault: partial[InputError]) -> list[dict[str, Any]]:
+    found = record.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise fault(f'"{name}" is not a list of objects', f"give {WHAT}")
+    return found

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-import polars as pl
-
 from engine import tables
 from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.articles.squad import is_squad
 from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import (
@@ -25,13 +24,11 @@ from engine.sources.io.json_records import read_json_records
 from engine.sources.io.lines import read_json_document, start_of
 from engine.sources.io.locations import Location, suffix_of
 from engine.sources.io.parquet import open_parquet
-from engine.sources.queries.groups import no_column
 from engine.sources.queries.kilt import WHAT as KILT
 from engine.sources.queries.kilt import kilt_row
 from engine.sources.queries.plain import field_of, plain_rows
-from engine.sources.queries.rows import QueryRow, clean_row
-from engine.sources.queries.squad import squad_rows
-from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
+from engine.sources.queries.rows import QueryRow
+from engine.sources.queries.squad import squad_records
 
 Layout = Literal["parquet", "kilt", "plain", "table", "squad", "triviaqa", "data set"]
 
@@ -76,27 +73,25 @@ def layout_of(path: Location) -> Layout:
 
 def rows_of(
     path: Location, layout: Layout, *, answers_alone: bool = False, column: str | None = None
-) -> tuple[Iterable[QueryRow], int]:
-    """The rows of a file, and how many questions it marks as unanswerable, which are not among them.
-
-    Rows may be marked as unanswerable, too.
+) -> Iterator[QueryRow]:
+    """The rows of a file, of which some may be marked as unanswerable.
 
     Args:
         answers_alone: whether a row may have an id and answers, and no text.
         column: a further column that the records of Parquet must hold.
 
     Raises:
-        InputError: a row that its layout refuses, now or when its turn comes.
+        InputError: a row that its layout refuses, when its turn comes.
     """
     need_text = not answers_alone
-    if layout == "squad":
-        return squad_rows(path)
     if layout == "kilt":
-        return (kilt_row(path, line, record) for line, record in read_json_records(path, WHAT)), 0
+        return (kilt_row(path, line, record) for line, record in read_json_records(path, WHAT))
     if layout == "parquet":
-        return _parquet_rows(path, need_text=need_text, column=column), 0
+        return _parquet_rows(path, need_text=need_text, column=column)
     records: Iterable[tuple[int | None, Mapping[str, Any]]]
-    if layout == "triviaqa":
+    if layout == "squad":
+        records = squad_records(path)
+    elif layout == "triviaqa":
         records = _triviaqa_records(path)
     elif layout == "data set":
         records = ((None, record) for record in records_of(path, "queries"))
@@ -105,13 +100,13 @@ def rows_of(
     else:
         needed = QUERY_FIELDS if need_text else ANSWER_FIELDS
         records = read_csv_records(path, WHAT, needed, parse=field_of)
-    return plain_rows(path, records, need_text=need_text), 0
+    return plain_rows(path, records, need_text=need_text)
 
 
 def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Iterator[QueryRow]:
     with open_parquet(path) as table:
-        if not set(table.names) & set(QUERY_FIELDS if need_text else QUERY_ID_FIELDS):
-            fields = QUERY_FIELDS if need_text else QUERY_ID_FIELDS
+        fields = QUERY_FIELDS if need_text else QUERY_ID_FIELDS
+        if not set(table.names) & set(fields):
             raise InputError(
                 f"lacks a column {', '.join(fields)}",
                 f"a table of this kind has the columns {', '.join(tables.QUERIES)}",
@@ -120,19 +115,18 @@ def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Ite
         columns = OWN_FIELDS | table.plain_names | columns_of([column] if column else [])
         if column and not columns_of([column]) & set(table.names):
             raise no_column(path, column, table.names)
-        if not columns - OWN_FIELDS and {QUERY_ID, QUERY, ANSWERS} <= set(table.names):
-            frame = table.read(tables.QUERIES)
-            # Any other form of answers, and a table without provenance, is for the names of fields.
-            if PROVENANCE in frame.columns and isinstance(frame.schema[ANSWERS], pl.List):
-                frame = tables.conform(frame, tables.QUERIES, path)
-                yield from (clean_row(path, None, *row) for row in frame.iter_rows())
-                return
         records = (
             (None, record)
             for frame in table.batches(_BATCH, columns)
             for record in frame.iter_rows(named=True)
         )
         yield from plain_rows(path, records, need_text=need_text)
+
+
+def no_column(path: Location, column: str, names: Iterable[str]) -> InputError:
+    """The error for a column that no query has a value in, with the names of those that there are."""
+    problem = f"no query has a value in a column {quoted(column)}"
+    return InputError(problem, f"name one of its columns: {', '.join(names)}", path=path)
 
 
 def _triviaqa_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:

@@ -49,20 +49,16 @@ def plain_rows(
             with answers that are not strings.
     """
     numbered: bool | None = None
-    nameless: int | None = None
     for count, (line, record) in enumerate(records, 1):
         query_id = first_of(record, QUERY_ID_FIELDS)
         if numbered is None:
             numbered = query_id is None
-            # The line at fault where later queries have ids, and this one has a place for it.
-            nameless = line if any(name in record for name in QUERY_ID_FIELDS) else None
         if numbered != (query_id is None) or isinstance(query_id, (bool, float, list, dict)):
-            wanting = query_id is None or (numbered and nameless is not None)
             raise InputError(
-                "a query without an id" if wanting else f"the id {quoted(query_id)}",
+                "a query without an id" if query_id is None else f"the id {quoted(query_id)}",
                 "give every query an id (a string or a whole number), or none of them",
                 path=path,
-                line=nameless if numbered and nameless is not None else line,
+                line=line,
             )
         name = str(count if query_id is None else query_id)
         query = first_of(record, QUERY_FIELDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.sources.data_sets import is_data_set
+from engine.sources.fields import CONTEXT_FIELD, first_of
 from engine.sources.io.locations import (
     Location,
     is_directory,
@@ -21,8 +23,7 @@ from engine.sources.io.locations import (
     name_of,
     require_file,
 )
-from engine.sources.queries.groups import Groups
-from engine.sources.queries.layouts import OWN_FIELDS, WHAT, layout_of, rows_of
+from engine.sources.queries.layouts import OWN_FIELDS, WHAT, layout_of, no_column, rows_of
 from engine.sources.queries.rows import QueryRow
 from engine.sources.strangers import count_strangers
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
@@ -87,23 +88,22 @@ def read_query_set(
         InputError: a file is unreadable or empty, a query lacks an id, text or answers, an id is
             duplicated, ``answers`` has none of the queries, or no query has the field ``column``.
     """
-    place, rows, unanswerable = query_rows(path, column)
+    place, rows = query_rows(path, column)
     found = {} if answers is None else read_answers(answers)
     return query_set_of(
-        place, rows, unanswerable, answers, found, need_answers=need_answers, remedy=remedy, column=column
+        place, rows, answers, found, need_answers=need_answers, remedy=remedy, column=column
     )  # fmt: skip
 
 
-def query_rows(path: Location, column: str | None) -> tuple[Location, Iterable[QueryRow], int]:
-    """The file of queries, with what ``rows_of`` gives of it; arguments are as in ``read_query_set``."""
+def query_rows(path: Location, column: str | None) -> tuple[Location, Iterable[QueryRow]]:
+    """The file of queries, and its rows; arguments are as in ``read_query_set``."""
     path = _file(path)
-    return path, *rows_of(path, layout_of(path), column=column)
+    return path, rows_of(path, layout_of(path), column=column)
 
 
 def query_set_of(
     path: Location,
     rows: Iterable[QueryRow],
-    unanswerable: int,
     answers: Location | None,
     found: Mapping[str, QueryRow | None],
     *,
@@ -118,9 +118,15 @@ def query_set_of(
         notes.append(note)
     checked: list[QueryRow] = []
     fields: dict[str, Mapping[str, str]] = {}
-    groups = Groups(path, column)
+    groups: dict[str, str] = {}
+    names: dict[str, None] = {}
+    unanswerable = 0
     for row in _checked(path, rows):
-        groups.add(row)
+        group = first_of(row.record, [column or CONTEXT_FIELD])
+        if group is not None:
+            groups[row.query_id] = str(group) if column else _digest(str(group))
+        if column and not groups:
+            names.update(dict.fromkeys(row.record))
         if row.unanswerable:
             unanswerable += 1
         elif need_answers and not row.answers:
@@ -138,9 +144,16 @@ def query_set_of(
         if unanswerable:
             problem = f"only unanswerable questions ({unanswerable})"
         raise InputError(problem, f"give {WHAT}", path=path)
+    if column and not groups:
+        raise no_column(path, column, names)
     titles = {row.query_id: row.titles for row in checked if row.titles}
     found_notes = (*notes_of(checked), *notes)
-    return QuerySet(table, unanswerable, titles, groups.found(), fields, found_notes)
+    return QuerySet(table, unanswerable, titles, groups, fields, found_notes)
+
+
+def _digest(context: str) -> str:
+    """What stands for a context, which may be long."""
+    return hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _further(row: QueryRow) -> dict[str, str]:
@@ -227,7 +240,7 @@ def read_answers(path: Location) -> dict[str, QueryRow]:
     """
     file, found = _file(path), dict[str, QueryRow]()
     lines: dict[str, int | None] = {}
-    for row in rows_of(file, layout_of(file), answers_alone=True)[0]:
+    for row in rows_of(file, layout_of(file), answers_alone=True):
         _refuse_twice(file, row, lines)
         found[row.query_id] = row
     return found
@@ -236,7 +249,7 @@ def read_answers(path: Location) -> dict[str, QueryRow]:
 def line_of(path: Location, query_id: str) -> int | None:
     """The line of a query in its file; None in Parquet and SQuAD. Looked up only to word an error."""
     path = _file(path)
-    rows, _ = rows_of(path, layout_of(path))
+    rows = rows_of(path, layout_of(path))
     return next((row.line for row in rows if row.query_id == query_id), None)
 
 
@@ -257,20 +270,15 @@ def _checked(path: Location, rows: Iterable[QueryRow]) -> Iterator[QueryRow]:
     lines: dict[str, int | None] = {}
     for row in rows:
         _refuse_twice(path, row, lines)
-        if not row.query.strip():
-            raise InputError(
-                f"query {row.query_id!r} is empty", "write its text", path=path, line=row.line
-            )
+        if not row.query.strip() and not row.unanswerable:
+            problem = f"query {row.query_id!r} is empty"
+            raise InputError(problem, "write its text", path=path, line=row.line)
         yield row
 
 
 def _refuse_twice(path: Location, row: QueryRow, lines: dict[str, int | None]) -> None:
     if row.query_id in lines:
         first = f" (see line {lines[row.query_id]})" if lines[row.query_id] else ""
-        raise InputError(
-            f"duplicate query id {row.query_id!r}{first}",
-            "make query ids unique",
-            path=path,
-            line=row.line,
-        )
+        problem = f"duplicate query id {row.query_id!r}{first}"
+        raise InputError(problem, "make query ids unique", path=path, line=row.line)
     lines[row.query_id] = row.line

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from pathlib import PurePosixPath
 from typing import Any
 
 import polars as pl
@@ -19,7 +19,7 @@ from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.queries.rows import clean_row
 
 _WHAT = "a text file (.txt) with one query per line, or queries in any other layout"
-_PACKED = frozenset({".gz", ".bz2"})
+_TEXT = re.compile(r"[^.]\.txt(\.gz|\.bz2)?$")
 
 
 def read_user_queries(path: Location) -> QuerySet:
@@ -35,38 +35,23 @@ def read_user_queries(path: Location) -> QuerySet:
             ``read_query_set`` refuses.
     """
     path = locate(path)
-    if is_directory(path) or is_data_set(path):
-        return read_query_set(path, need_answers=False)
-    require_file(path, _WHAT)
-    if _is_text(path):
-        return QuerySet(_numbered(path, read_lines(path, _WHAT)))
-    if layout_of(path) == "kilt":
-        first = next((record for _, record in read_json_records(path, _WHAT)), {"id": None})
-        if "id" not in first:
-            return QuerySet(_numbered(path, _inputs(path)))
+    if not (is_directory(path) or is_data_set(path)):
+        require_file(path, _WHAT)
+        # Other layouts are recognized by their content and may have any name; no query starts like this.
+        if _TEXT.search(name_of(path)) and not start_of(path, _WHAT).startswith(b"{"):
+            return QuerySet(_numbered(path, read_lines(path, _WHAT)))
+        if layout_of(path) == "kilt":
+            first = next((record for _, record in read_json_records(path, _WHAT)), {"id": None})
+            if "id" not in first:
+                return QuerySet(_numbered(path, _inputs(path)))
     return read_query_set(path, need_answers=False)
-
-
-def _is_text(path: Location) -> bool:
-    suffixes = PurePosixPath(name_of(path)).suffixes
-    if suffixes and suffixes[-1] in _PACKED:
-        suffixes.pop()
-    if not suffixes or suffixes[-1] != ".txt":
-        return False
-    # Other layouts are recognized by their content and may have any name; no query starts like
-    # this.
-    return not start_of(path, _WHAT).startswith(b"{")
 
 
 def _inputs(path: Location) -> Iterable[tuple[int, Any]]:
     for line, record in read_json_records(path, _WHAT):
         if record.get("id") is not None:
-            raise InputError(
-                "a query with an id",
-                "give every query an id, or none of them",
-                path=path,
-                line=line,
-            )
+            remedy = "give every query an id, or none of them"
+            raise InputError("a query with an id", remedy, path=path, line=line)
         yield line, record.get("input")
 
 
