@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from engine.messages.errors import InputError
 from engine.reading.protocol import THINK
@@ -104,18 +105,8 @@ class Template:
     choices: tuple[str, ...] = ()
 
 
-_KEYS = (
-    "passage",
-    "untitled",
-    "order",
-    "stop",
-    "thought",
-    "max_new_tokens",
-    "max_input_tokens",
-    "chat",
-    "system",
-    "choices",
-)
+# What may stand in the settings: all but how the file is called and what stands below them.
+_KEYS = tuple(field.name for field in fields(Template))[4:]
 
 
 def styles(task: Purpose) -> list[str]:
@@ -153,12 +144,12 @@ def read_template(name: str, task: Purpose) -> Template:
         digest=hashlib.sha256(data).hexdigest(),
         body=_body(body, path, first),
         **_passages(settings, path, lines, fault),
-        order=_order(settings, fault),
+        order=_one_of(settings, "order", get_args(Order), fault),
         stop=_texts(settings, "stop", fault),
         thought=_thought(settings, fault),
         max_new_tokens=_number(settings, "max_new_tokens", fault),
         max_input_tokens=_number(settings, "max_input_tokens", fault) or 0,
-        chat=_chat(settings, fault),
+        chat=_one_of(settings, "chat", ("true", "false"), fault) == "true",
         system=_string(settings, "system", fault) or "",
         choices=_choices(settings, fault),
     )
@@ -173,11 +164,8 @@ def read_template(name: str, task: Purpose) -> Template:
             'give the one text that declines: choices: [" NO-RESPONSE"]',
         )
     if task != ABSTAIN and len(template.choices) == 1:
-        raise fault(
-            "choices",
-            f"choices is {list(template.choices)}",
-            "give two or more different texts",
-        )
+        problem = f"choices is {list(template.choices)}"
+        raise fault("choices", problem, "give two or more different texts")
     return template
 
 
@@ -205,24 +193,16 @@ def _parse(text: str, allowed: tuple[str, ...], path: Path, line_at: Callable[[i
     for found in _BRACES.finditer(text):
         literals[-1] += text[last : found.start()]
         last = found.end()
-        name, here = found[1], line_at(found.start())
+        name = found[1]
+        fault = partial(InputError, path=path, line=line_at(found.start()))
         if found[0] in ("{{", "}}"):
             literals[-1] += found[0][0]
         elif name is None:
-            raise InputError(
-                "a brace without its other half",
-                "write {{ or }} for a brace itself",
-                path=path,
-                line=here,
-            )
+            raise fault("a brace without its other half", "write {{ or }} for a brace itself")
         elif name not in allowed:
             known = ", ".join(f"{{{field}}}" for field in allowed)
-            raise InputError(
-                f"unknown field {{{name}}}",
-                f"use {known}, and {{{{ and }}}} for braces themselves",
-                path=path,
-                line=here,
-            )
+            remedy = f"use {known}, and {{{{ and }}}} for braces themselves"
+            raise fault(f"unknown field {{{name}}}", remedy)
         else:
             fields.append(name)
             literals.append("")
@@ -303,18 +283,11 @@ def _number(settings: dict[str, Any], key: str, fault: _Fault) -> int | None:
     return int(value)
 
 
-def _order(settings: dict[str, Any], fault: _Fault) -> Order | None:
-    value = settings.get("order")
-    if "order" in settings and value not in ("best-first", "best-last"):
-        raise fault("order", f"order is {value!r}", "use best-first or best-last")
+def _one_of(settings: dict[str, Any], key: str, known: tuple[str, ...], fault: _Fault) -> Any:
+    value = settings.get(key)
+    if key in settings and value not in known:
+        raise fault(key, f"{key} is {value!r}", f"use {' or '.join(known)}")
     return value
-
-
-def _chat(settings: dict[str, Any], fault: _Fault) -> bool:
-    value = settings.get("chat", "false")
-    if value not in ("true", "false"):
-        raise fault("chat", f"chat is {value!r}", "use true or false")
-    return bool(value == "true")
 
 
 def _choices(settings: dict[str, Any], fault: _Fault) -> tuple[str, ...]:

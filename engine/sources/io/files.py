@@ -70,15 +70,14 @@ def reported_writing(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        ours = isinstance(error, OSError) and error.filename and _is_beside(error.filename, path)
+        name = error.filename if isinstance(error, OSError) else None
+        ours = isinstance(name, str | bytes | Path) and _is_beside(name, path)
         if not is_full(error) and not ours:
             raise
         raise cannot_write(path, error) from error
 
 
-def _is_beside(name: object, path: Path) -> bool:
-    if not isinstance(name, str | bytes | Path):
-        return False
+def _is_beside(name: str | bytes | Path, path: Path) -> bool:
     return Path(os.fsdecode(name)).absolute().is_relative_to(path.absolute().parent)
 
 

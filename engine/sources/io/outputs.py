@@ -73,15 +73,11 @@ def refuse_overlap(inputs: Inputs, outputs: Outputs, *, option: str = "out") -> 
                 raise _refusal(field, given, f"what is in {shown} may be replaced", option)
 
     written = {name for _, names in files for name in names}
-    for field, given in _each(inputs.files):
-        for file in _files_of(given, written):
-            refuse(field, file, whole=False)
-    for field, given in _each(inputs.folders):
-        if isinstance(given, Path) and given.is_dir():
-            refuse(field, given, whole=True)
-        else:
-            for file in _files_of(given, written):
-                refuse(field, file, whole=False)
+    for named, is_folder in ((inputs.files, False), (inputs.folders, True)):
+        for field, given in _each(named):
+            whole = is_folder and isinstance(given, Path) and given.is_dir()
+            for one in [given] if whole else _files_of(given, written):
+                refuse(field, one, whole=whole)
 
 
 def lies_in(place: Location, folder: Location) -> bool:
@@ -122,16 +118,8 @@ def _each(
         for one in values:
             place = locate(one)
             # What does not exist, or cannot, is refused by whoever reads it.
-            if not isinstance(place, Path) or _exists(place):
+            if not isinstance(place, Path) or os.path.lexists(place):
                 yield field, place
-
-
-def _exists(path: Path) -> bool:
-    try:
-        os.lstat(path)
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def _files_of(given: Location, written: set[str]) -> Iterable[Location]:

@@ -14,6 +14,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 # Fits into the patterns by which index directories and shards know what is theirs.
@@ -28,7 +29,7 @@ def temporary_file(target: Path) -> Iterator[Path]:
 
     The suffix stays last, since writers choose the format by it. The folder is made.
     """
-    with _held(target, suffix=target.suffix, make=_make_file) as path:
+    with _held(target, suffix=target.suffix, make=partial(Path.touch, exist_ok=False)) as path:
         try:
             yield path
         finally:
@@ -154,10 +155,6 @@ def held_folder(folder: Path) -> Iterator[bool]:
         if made:
             with contextlib.suppress(OSError):  # it holds results, or somebody else's
                 folder.rmdir()
-
-
-def _make_file(path: Path) -> None:
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
 
 
 def _lock(number: int) -> bool | None:

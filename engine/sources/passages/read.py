@@ -219,7 +219,9 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
             frame = frame.drop(name, strict=False).rename({known: name})
     if not {DOC_ID, TEXT} <= set(frame.columns) or frame.schema[DOC_ID].is_float():
         return frame  # to be refused
-    if set(tables.CORPUS) <= set(frame.columns) and not _has_nulls(frame, TITLE, ARTICLE_ID):
+    if set(tables.CORPUS) <= set(frame.columns) and not (
+        frame[TITLE].null_count() or frame[ARTICLE_ID].null_count()
+    ):
         return frame
     if TITLE not in frame.columns:
         frame = frame.with_columns(pl.lit("").alias(TITLE))
@@ -231,10 +233,6 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(
         pl.coalesce(pl.when(text != "").then(text) for text in texts).alias(ARTICLE_ID)
     )
-
-
-def _has_nulls(frame: pl.DataFrame, *columns: str) -> bool:
-    return any(frame[name].null_count() for name in columns)
 
 
 def _json_rows(

@@ -337,10 +337,9 @@ def test_squad_questions_and_their_gold_passages(tmp_path, document, row, unansw
 def test_bad_squad_questions_are_refused(tmp_path):
     path = tmp_path / "s.json"
     for question, words in (
-        ({"question": "x"}, "without an id"),
+        ({"id": True, "question": "x"}, "the id True"),
         ({"id": "1"}, "'1' has no text"),
-        ({"id": "1", "question": "x", "answers": ["a"]}, "not a list of objects with a text"),
-        ({"id": "1", "question": "x", "answers": {"text": ["a"]}}, "not a list of objects"),
+        ({"id": "1", "question": "x", "answers": [{"answer": "a"}]}, "are not strings"),
         ({"id": "1", "question": "x", "is_impossible": True}, "only unanswerable questions .1."),
     ):
         entry = {"title": "T", "paragraphs": [{"context": "c", "qas": [question]}]}
