@@ -130,7 +130,6 @@ CHANGES = st.lists(
 QUICK = settings(
     max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
-LONG = settings(QUICK, max_examples=1500)
 
 
 def changed(content, changes):
@@ -166,14 +165,6 @@ def is_harmless(name, path, changes, records):
 @QUICK
 @given(changes=CHANGES, records=RECORDS)
 def test_a_parser_accepts_or_refuses_whatever_it_is_given(tmp_path_factory, name, changes, records):
-    assert is_harmless(name, _folder(tmp_path_factory, name), changes, records)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PARSERS)
-@LONG
-@given(changes=CHANGES, records=RECORDS)
-def test_a_parser_accepts_or_refuses_much_more(tmp_path_factory, name, changes, records):
     assert is_harmless(name, _folder(tmp_path_factory, name), changes, records)
 
 
