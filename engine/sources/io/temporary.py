@@ -14,6 +14,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -23,27 +24,17 @@ NAME = re.compile(r"\..*\.[0-9a-f]{32}\.erag(\.\w+)?")
 _KEPT = 20
 
 
-@contextlib.contextmanager
-def temporary_file(target: Path) -> Iterator[Path]:
+def temporary_file(target: Path) -> AbstractContextManager[Path]:
     """Give the path of an empty file beside ``target``; it is removed where the block leaves it there.
 
     The suffix stays last, since writers choose the format by it. The folder is made.
     """
-    with _held(target, suffix=target.suffix, make=partial(Path.touch, exist_ok=False)) as path:
-        try:
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
+    return _held(target, target.suffix, partial(Path.touch, exist_ok=False))
 
 
-@contextlib.contextmanager
-def temporary_directory(target: Path) -> Iterator[Path]:
+def temporary_directory(target: Path) -> AbstractContextManager[Path]:
     """Give an empty folder beside ``target``; it is removed where the block leaves it there."""
-    with _held(target, suffix="", make=Path.mkdir) as path:
-        try:
-            yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
+    return _held(target, "", Path.mkdir)
 
 
 def abandoned(directory: Path, *, of: Path | None = None) -> Iterator[Path]:
@@ -77,10 +68,14 @@ def left_behind(paths: Iterable[Path]) -> Iterator[Path]:
 def remove_abandoned(directory: Path) -> None:
     """Remove the temporary files and folders in a folder whose processes are gone."""
     for path in abandoned(directory):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 # Once a process: a folder may have many files, of which each would be looked at for each new one.
@@ -91,7 +86,7 @@ def _remove_abandoned_once(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def _held(target: Path, *, suffix: str, make: Callable[[Path], None]) -> Iterator[Path]:
+def _held(target: Path, suffix: str, make: Callable[[Path], None]) -> Iterator[Path]:
     target = target.absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned_once(target.parent)
@@ -99,6 +94,7 @@ def _held(target: Path, *, suffix: str, make: Callable[[Path], None]) -> Iterato
     try:
         yield path
     finally:
+        _remove(path)
         os.close(number)
 
 
