@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import os
 import signal
 import time
 from collections import deque
@@ -18,11 +17,6 @@ _Result = TypeVar("_Result")
 
 # Seconds of work before processes are started; starting them takes more than a second.
 PATIENCE = 5.0
-
-
-def usable_cpus() -> int:
-    """The number of CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def map_ordered(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +24,7 @@ from engine.sources.articles.read import (
 )
 from engine.sources.io.files import atomic_directory, atomic_path
 from engine.sources.io.locations import Location
-from engine.sources.io.parallel import PATIENCE, map_ordered, usable_cpus
+from engine.sources.io.parallel import PATIENCE, map_ordered
 from engine.sources.io.skipping import SkipBad, tolerance
 from engine.sources.passages.cut import ArticleId, Row, article_passages
 from engine.sources.passages.splitting import Cutting
@@ -32,23 +32,9 @@ from engine.sources.passages.splitting import Cutting
 _SCHEMA = pa.schema([(name, pa.string()) for name in tables.CORPUS])
 
 
-class Portions(NamedTuple):
-    """How much is done at a time; the passages and their order do not depend on it.
-
-    Attributes:
-        chunk: bytes of the articles that are cut together, about.
-        group: passages that are written together, a row group of the file.
-        shard: passages of each file of a directory.
-        patience: seconds of work before processes are started.
-    """
-
-    chunk: int = CHUNK_BYTES
-    group: int = 50_000
-    shard: int = 1_000_000
-    patience: float = PATIENCE
-
-
-USUAL = Portions()
+# The passages and their order do not depend on how much is done at a time: bytes of the articles that are cut
+# together, passages of a row group, passages of each file of a directory, seconds before processes are started.
+_CHUNK, _GROUP, _SHARD, _PATIENCE = CHUNK_BYTES, 50_000, 1_000_000, PATIENCE
 
 
 @dataclass(frozen=True)
@@ -76,7 +62,6 @@ def write_passages(
     article_id: ArticleId | None = None,
     workers: int | None = None,
     skip_bad: int | SkipBad = 0,
-    portions: Portions = USUAL,
 ) -> Written:
     """Cut the articles of the sources and write the passages as a corpus, whole or not at all.
 
@@ -91,7 +76,6 @@ def write_passages(
         article_id: as in ``article_passages``.
         workers: processes, by default one per CPU; a few seconds of work are done in this process.
         skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
-        portions: how much is done at a time.
 
     Raises:
         InputError: a source cannot be used, an article id is duplicated, there is no text at all,
@@ -102,15 +86,15 @@ def write_passages(
     chunks = (
         chunk
         for file in source_files(sources)
-        for chunk in article_chunks(file, skip=skip, size=portions.chunk)
+        for chunk in article_chunks(file, skip=skip, size=_CHUNK)
     )
     work = functools.partial(_cut_chunk, cutting=cutting, article_id=article_id)
     articles = empty = 0
 
     def pieces() -> Iterator[pa.Table]:
         nonlocal articles, empty
-        cpus = workers or usable_cpus()
-        for piece in map_ordered(work, chunks, workers=cpus, patience=portions.patience):
+        cpus = workers or len(os.sched_getaffinity(0))
+        for piece in map_ordered(work, chunks, workers=cpus, patience=_PATIENCE):
             for error in piece.errors:
                 skip.tolerate(error)
             ids.add(piece.ids)
@@ -120,8 +104,7 @@ def write_passages(
 
     single = out.suffix == ".parquet"
     with (atomic_path if single else atomic_directory)(out) as temporary:
-        shard = None if single else portions.shard
-        passages, files = _write(pieces(), temporary, portions.group, shard)
+        passages, files = _write(pieces(), temporary, None if single else _SHARD)
         if not passages:
             raise InputError("has no article with text", "give another source", path=sources[0])
     return Written(passages, articles, empty, files)
@@ -155,21 +138,19 @@ def _cut_chunk(chunk: Chunk, *, cutting: Cutting, article_id: ArticleId | None) 
     return _Cut(table, ids, empty, errors)
 
 
-def _write(
-    tables: Iterator[pa.Table], path: Path, group: int, shard: int | None
-) -> tuple[int, int]:
+def _write(tables: Iterator[pa.Table], path: Path, shard: int | None) -> tuple[int, int]:
     """Write tables in groups of rows, to a file or to shards of so many passages in a folder; returns
     the number of passages and of files.
     """
     passages = count = 0
     with contextlib.ExitStack() as opened:
-        for rows in _grouped(tables, group):
+        for rows in _grouped(tables, _GROUP):
             if not count or (shard is not None and passages >= count * shard):
                 opened.close()
                 name = path if shard is None else path / f"{count:05}.parquet"
                 file = opened.enter_context(pq.ParquetWriter(name, _SCHEMA, compression="zstd"))
                 count += 1
-            file.write_table(rows, row_group_size=group)
+            file.write_table(rows, row_group_size=_GROUP)
             passages += rows.num_rows
     return passages, count
 

@@ -6,9 +6,10 @@ import pytest
 
 from engine.messages.errors import InputError
 from engine.sources.io.skipping import SkipBad
+from engine.sources.passages import write as write_module
 from engine.sources.passages.read import read_corpus
 from engine.sources.passages.splitting import Cutting
-from engine.sources.passages.write import Portions, Written, write_passages
+from engine.sources.passages.write import Written, write_passages
 
 
 def source(path, numbers, words=250):
@@ -23,12 +24,15 @@ def source(path, numbers, words=250):
     return path
 
 
-# So small that a few articles fill several chunks, row groups and shards.
-SMALL = Portions(chunk=5000, group=7, shard=21, patience=0)
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Portions so small that a few articles fill several chunks, row groups and shards."""
+    for name, value in {"_CHUNK": 5000, "_GROUP": 7, "_SHARD": 21, "_PATIENCE": 0}.items():
+        monkeypatch.setattr(write_module, name, value)
 
 
 def write(sources, out, **options):
-    return write_passages(sources, out, cutting=Cutting(), portions=SMALL, **options)
+    return write_passages(sources, out, cutting=Cutting(), **options)
 
 
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path):
