@@ -32,6 +32,8 @@ from engine.sources.io.skipping import SkipBad, tolerance
 from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
 
 ROW = "row"
+# Passages of a batch.
+_ROWS = 20_000
 
 _WHAT = "a corpus: JSONL, JSON, CSV or Parquet with doc_id, title, text (and article_id)"
 _WIKIPEDIA_ID = "wikipedia_id"
@@ -55,7 +57,6 @@ def scan_corpus(
     *,
     skip_bad: int | SkipBad = 0,
     distinct: bool = False,
-    rows: int = 20_000,
 ) -> Iterator[pl.DataFrame]:
     """Yield the corpus table in batches, in the order of the source and in constant memory.
 
@@ -75,7 +76,6 @@ def scan_corpus(
         path: the file or directory.
         skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
         distinct: refuse duplicate document ids; costs 8 to 16 bytes per passage.
-        rows: of a batch, at most.
 
     Raises:
         InputError: the corpus is unreadable or empty, or has more bad records than tolerated. A
@@ -84,10 +84,10 @@ def scan_corpus(
     path = locate(path)
     hashes = IdHashes()
     passages = 0
-    for batch in _batches(path, tolerance(skip_bad), rows):
+    for batch in _batches(path, tolerance(skip_bad)):
         passages += batch.frame.height
         if distinct and len(suspects := hashes.add(batch.frame[DOC_ID])):
-            _refuse_duplicates(path, pl.Series(suspects), rows, upto=passages)
+            _refuse_duplicates(path, pl.Series(suspects), upto=passages)
         yield batch.frame
     if not passages:
         raise InputError("the corpus is empty", f"give {_WHAT}", path=path)
@@ -148,13 +148,13 @@ def first_with(batches: Iterable[pl.DataFrame], texts: pl.Series) -> pl.DataFram
     return pl.concat(found).unique(TEXT, keep="first", maintain_order=True)
 
 
-def _batches(path: Location, skip: SkipBad, size: int) -> Iterator[_Batch]:
+def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
     if is_data_set(path):
         records = ((None, record) for record in records_of(path, "passages"))
-        yield from _row_batches(path, _json_rows(path, records, skip), size)
+        yield from _row_batches(path, _json_rows(path, records, skip))
         return
     if not is_directory(path):
-        yield from _file_batches(require_file(path, _WHAT), skip, size)
+        yield from _file_batches(require_file(path, _WHAT), skip)
         return
     files = list_files(path)
     beir = [
@@ -170,39 +170,37 @@ def _batches(path: Location, skip: SkipBad, size: int) -> Iterator[_Batch]:
             path=path,
         )
     for file in beir[:1] or shards:
-        yield from _file_batches(file, skip, size)
+        yield from _file_batches(file, skip)
 
 
-def _file_batches(path: Location, skip: SkipBad, size: int) -> Iterator[_Batch]:
+def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
     if suffix_of(path) == ".parquet":
-        yield from _parquet_batches(path, size)
+        yield from _parquet_batches(path)
     elif name_of(path).endswith(_TABLES):
         records = read_csv_records(path, _WHAT, TEXT_FIELDS, skip=skip)
-        yield from _row_batches(path, _json_rows(path, records, skip), size)
+        yield from _row_batches(path, _json_rows(path, records, skip))
     else:
         records = read_json_records(path, _WHAT, skip=skip)
-        yield from _row_batches(path, _json_rows(path, records, skip), size)
+        yield from _row_batches(path, _json_rows(path, records, skip))
 
 
-def _row_batches(
-    path: Location, rows: Iterable[tuple[int | None, _Row]], size: int
-) -> Iterator[_Batch]:
+def _row_batches(path: Location, rows: Iterable[tuple[int | None, _Row]]) -> Iterator[_Batch]:
     lines: list[int | None] = []
     passages: list[_Row] = []
     for line, row in rows:
         lines.append(line)
         passages.append(row)
-        if len(passages) == size:
+        if len(passages) == _ROWS:
             yield _Batch(path, pl.DataFrame(passages, schema=tables.CORPUS, orient="row"), lines)
             lines, passages = [], []
     if passages:
         yield _Batch(path, pl.DataFrame(passages, schema=tables.CORPUS, orient="row"), lines)
 
 
-def _parquet_batches(path: Location, size: int) -> Iterator[_Batch]:
+def _parquet_batches(path: Location) -> Iterator[_Batch]:
     first_row = 0
     with open_parquet(path) as table:
-        for frame in table.batches(size, _COLUMNS):
+        for frame in table.batches(_ROWS, _COLUMNS):
             frame = tables.conform(_named(frame), tables.CORPUS, path, first_row=first_row)
             first_row += frame.height
             yield _Batch(path, frame, None)
@@ -261,10 +259,10 @@ def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row
     return str(doc_id), title, text, article
 
 
-def _refuse_duplicates(path: Location, suspects: pl.Series, size: int, *, upto: int) -> None:
+def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> None:
     """Compare the ids of equal hashes, and refuse the corpus if they are equal too."""
     first: dict[str, int | None] = {}
-    for batch in _batches(path, SkipBad(limit=2**63), size):
+    for batch in _batches(path, SkipBad(limit=2**63)):
         ids = batch.frame[DOC_ID]
         for row in hash_ids(ids).is_in(suspects.implode()).arg_true():
             line = None if batch.lines is None else batch.lines[row]
@@ -285,15 +283,12 @@ def _refuse_duplicates(path: Location, suspects: pl.Series, size: int, *, upto: 
             return
 
 
-def passages_of(
-    records: Iterable[Mapping[str, Any]], name: str, *, rows: int = 20_000
-) -> Iterator[pl.DataFrame]:
+def passages_of(records: Iterable[Mapping[str, Any]], name: str) -> Iterator[pl.DataFrame]:
     """Yield passages that are in memory as the corpus table, in batches: records with the fields of JSONL.
 
     Args:
         records: one for each passage.
         name: what they are called in errors, which count them from 1.
-        rows: of a batch, at most.
 
     Raises:
         InputError: a passage lacks an id or a text, or an id is duplicated.
@@ -312,4 +307,4 @@ def passages_of(
                 )
             yield number, row
 
-    return (batch.frame for batch in _row_batches(name, checked(), rows))
+    return (batch.frame for batch in _row_batches(name, checked()))

@@ -171,18 +171,19 @@ def test_shards_are_read_in_the_order_of_their_names(tmp_path):
         read_corpus(tmp_path.parent / tmp_path.name / "..")
 
 
-def test_batches_joined_are_the_corpus_and_duplicates_far_apart_are_found(tmp_path):
+def test_batches_joined_are_the_corpus_and_duplicates_far_apart_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "_ROWS", 7)
     records = [{"id": str(i), "text": f"t{i}"} for i in range(50)]
     path = write(tmp_path / "c.jsonl", *records)
-    batches = list(scan_corpus(path, rows=7))
+    batches = list(scan_corpus(path))
     assert [b.height for b in batches] == [7] * 7 + [1]
     assert pl.concat(batches).equals(read_corpus(path))
     write_parquet(pl.concat(batches), tmp_path / "c.parquet")
-    assert [b.height for b in scan_corpus(tmp_path / "c.parquet", rows=7)] == [7] * 7 + [1]
+    assert [b.height for b in scan_corpus(tmp_path / "c.parquet")] == [7] * 7 + [1]
     assert read_corpus(tmp_path / "c.parquet").equals(pl.concat(batches))
     write(path, *records, {"id": "3", "text": "again"})
     with pytest.raises(InputError, match=r":51: document id '3' already occurs in line 4"):
-        list(scan_corpus(path, rows=7, distinct=True))
+        list(scan_corpus(path, distinct=True))
 
 
 def test_different_ids_with_equal_hashes_are_not_duplicates(tmp_path, monkeypatch):
@@ -229,14 +230,15 @@ def test_quoted_dpr_texts_may_span_lines(tmp_path):
     assert read_corpus(path)["text"].to_list() == ["one\n\ntwo", "b\u2028c", 'x\n"y"']
 
 
-def test_a_scan_runs_in_constant_memory(tmp_path):
+def test_a_scan_runs_in_constant_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "_ROWS", 1000)
     path = tmp_path / "c.parquet"
     texts = [random.Random(n).randbytes(500).hex() for n in range(20_000)]
     ids = [str(n) for n in range(20_000)]
     table = pl.DataFrame({"doc_id": ids, "title": ids, "text": texts, "article_id": ids})
     table.write_parquet(path, row_group_size=500)
     before, most = pa.total_allocated_bytes(), 0
-    for batch in scan_corpus(path, rows=1000):
+    for batch in scan_corpus(path):
         most = max(most, pa.total_allocated_bytes() - before)
         del batch
     # 20 batches; Arrow, left to itself, keeps the whole file.
