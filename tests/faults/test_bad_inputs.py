@@ -249,7 +249,7 @@ TABLE = [
     ("workers 1.5", "passages {corpus} --out {out}/c.parquet --workers 1.5", "", None, "--workers is '1.5'"),
     ("an output of 300 letters", FUSED + "x" * 300, "", None, "a name of more than 255 bytes"),
     ("an output with NUL", FUSED + "\0", "", None, "holds the character U+0000"),
-    ("a folder of 300 letters", FUSED.replace("{out}", "{out}/" + "x" * 300), "", None, "File name too long"),
+    ("a folder of 300 letters", FUSED.replace("{out}", "{out}/" + "x" * 300), "", None, "a name of more than 255 bytes"),
     ("a store with NUL", EVALUATE.replace("{store}", "{store}\0"), "", None, "holds the character U+0000"),
     ("an output that is compressed", FUSED + ".gz", "", None, "results are written uncompressed"),
     ("an address as output", FUSED.replace("{out}", "gs://bucket"), "", None, "the driver for gs:// is not installed"),

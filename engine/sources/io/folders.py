@@ -284,6 +284,8 @@ def require_output(path: str | Path, *, directory: bool) -> None:
     path = Path(path)
     if not directory:
         _refuse_packed(path)
+    if any(len(os.fsencode(part)) > 255 for part in path.parts):
+        raise InputError("a name of more than 255 bytes", "give another", path=shown(path))
     with reported(path):
         existing_part = next(p for p in (path, *path.absolute().parents) if p.exists())
     if existing_part == path and path.is_dir() != directory:
