@@ -37,21 +37,15 @@ NAMES = (
     "retrieval",
     "ranking",
     "statistics",
-    "agreement",
-    "interval_coverage",
-    "cluster_coverage",
-    "lead_coverage",
-    "difference_size",
+    "intervals",
     "fewer_reads",
-    "width_coverage",
     "label_bench",
     "table_one",
     "chunking",
-    "ask",
     "page",
 )
 # Looks at the results of somebody's evaluation, or makes questions for one, so that the page cannot run it by itself.
-OF_RESULTS = ("closed_book", "tasks")
+OF_RESULTS = ("tasks",)
 # Seconds that a quick one may take; the whole is to end within ten minutes.
 _QUICK_LIMIT = 240
 

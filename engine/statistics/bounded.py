@@ -7,7 +7,7 @@ Thomas 2019, "A new confidence interval for the mean of a bounded random variabl
 added value stands for what the sample may have missed: values that are rare and large. For values that are
 0 or 1 the bounds are those of Clopper & Pearson (1934); for differences of -1, 0 and 1 the hypothesis of a mean
 of 0 has the p-value of the exact sign test. No distribution on the range is known for which the bounds hold too
-seldom; ``benchmarks.lead_coverage`` has cells in which others fail. Of clusters in place of queries that is so
+seldom; ``benchmarks.intervals`` has cells in which others fail. Of clusters in place of queries that is so
 where their sizes are alike or have nothing to do with the values: one that is not seen may be larger than all.
 
 Uniform weights are independent exponential variables E over their sum, so that the weighted mean is c or less

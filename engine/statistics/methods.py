@@ -1,6 +1,6 @@
 """Which method makes the interval of a correlation: that depends on how thin the data are.
 
-The limits are from simulations (``benchmarks.interval_coverage``): under each method 95% intervals hold
+The limits are from simulations (``benchmarks.intervals``): under each method 95% intervals hold
 the true value in 93% of the samples or more, also where few answers are right or nearly all lists
 succeed.
 """

@@ -3,7 +3,8 @@ import pytest
 import scipy.stats
 
 from benchmarks._single import correlate
-from benchmarks.cluster_coverage import Cell, covered, draw, faults
+from benchmarks._studies import Clusters
+from benchmarks.intervals import faults, figures
 from engine.statistics.bounded import mean_interval
 from engine.statistics.clustered import (
     from_clusters,
@@ -14,12 +15,12 @@ from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import binomial_interval
 from engine.statistics.resampling import for_each_block, replicate
 
-CELL = Cell(30, 4, 0.5, "nDCG", "F1", 0.3, 0, 0)
+CELL = Clusters(30, 4, 0.5, "nDCG", "F1", 0.3, samples=0)
 CLUSTERS = np.repeat(np.arange(30), 4)
 
 
 def sample(seed=0):
-    first, _, y = draw(np.random.default_rng(seed), CELL, 0.5)
+    first, _, y = CELL.draw(np.random.default_rng(seed), 0.5)
     return first, y
 
 
@@ -111,10 +112,8 @@ def test_a_mean_without_any_spread_counts_as_many_queries_as_clusters():
 
 
 def test_intervals_hold_where_independent_queries_would_not():
-    figures = covered(Cell(40, 5, 0.9, "P@10", "right", 0.3, 30, 100))
-    holds, printed = figures["holds"], figures["printed"]
-    assert all(
-        holds[kind] >= 0.85 * printed[kind] for kind in ("tau", "difference", "mean", "lead")
-    )
-    assert holds["independent"] < 0.85 * printed["independent"]
-    assert not list(faults(Cell(40, 5, 0.9, "P@10", "right", 0.3, 30, 100), figures))
+    cell = Clusters(40, 5, 0.9, "P@10", "right", 0.3, samples=30, draws=100)
+    found = figures(cell)
+    assert all(found[kind][0] >= 0.85 for kind in ("tau", "difference", "mean", "lead"))
+    assert found["alone"][0] < 0.85
+    assert not faults(cell, found)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from benchmarks import difference_size
-from benchmarks._simulated_pairs import Case, draw, true_differences, true_taus
+from benchmarks._simulated import Pair as Drawn
 from engine.statistics import resampling
 from engine.statistics.difference_tests import (
     Pair,
@@ -245,32 +244,11 @@ def test_as_many_permutations_as_resamples_unless_each_is_long():
     assert permutations_for([(x, x), (x, x)], 200) == 200
 
 
-def test_size_where_resamples_reject_a_quarter():
-    case = Case(19, 0.1, "Success", "P@10", "none")
-    cell = difference_size.study(difference_size.Cell(case, 400))
-    assert cell["fails"] == []
-    assert cell["tested"] > 50
-    bootstrap = cell["tau"]["bootstrap"]["rejected"][0] / cell["resampled"]
-    assert cell["tau"]["rejected"][0] / cell["tested"] < 0.1 < 0.15 < bootstrap
-
-
-@pytest.mark.slow
-def test_the_quick_study_of_sizes_fails_in_no_cell(tmp_path, capsys):
-    saved = tmp_path / "cells.jsonl"
-    assert difference_size.main(["--quick", "--saved", str(saved)]) == 0
-    printed = capsys.readouterr().out
-    assert "0 of 8 cells fail" in printed
-    # What is in the file is not done again.
-    before = saved.read_text()
-    assert difference_size.main(["--quick", "--saved", str(saved)]) == 0
-    assert (capsys.readouterr().out, saved.read_text()) == (printed, before)
-
-
 def test_drawn_pairs_have_the_true_correlations():
     for truth in ("equal", "apart", "spread"):
-        case = Case(100_000, 0.1, "P@10", "nDCG", truth)
-        x_a, x_b, y = (column[0] for column in draw(np.random.default_rng(0), case, 1))
+        pair = Drawn(100_000, 0.1, "P@10", "nDCG", truth)
+        x_a, x_b, y = (column[0] for column in pair.draw(np.random.default_rng(0), 1))
         found = [scipy.stats.kendalltau(x, y).statistic for x in (x_a, x_b)]
-        assert found == pytest.approx(true_taus(case), abs=0.01)
+        assert found == pytest.approx(pair.taus, abs=0.01)
         rhos = [scipy.stats.spearmanr(x, y).statistic for x in (x_a, x_b)]
-        assert rhos[0] - rhos[1] == pytest.approx(true_differences(case)[1], abs=0.01)
+        assert rhos[0] - rhos[1] == pytest.approx(pair.differences[1], abs=0.01)

@@ -33,7 +33,7 @@ from engine.tables import (
 
 _ALIKE, _DISPUTED = " and ", ", disputed"
 # Part of the tasks that has all queries alike; and how much likelier queries are drawn where labels disagree
-# (``benchmarks.ask``).
+# (``benchmarks.intervals``).
 _RANDOM, _ODDS = 1 / 3, 1.25
 _OF_OTHERS = "give the runs that were evaluated, or leave `results` out"
 
