@@ -6,14 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests start hundreds of processes, each of which would compile the project anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Of the training of the small Fusion-in-Decoder reader: the hours that it takes, about, and its arithmetic
-# (float32 or bfloat16; by default as is fast here).
-HOURS ?= 1
-PRECISION ?=
-# Each has a folder of its own: a training goes on from its own checkpoints alone.
-READER := build/reader$(if $(filter-out 1,$(HOURS)),-$(HOURS)h)$(if $(PRECISION),-$(PRECISION))
-
-.PHONY: install vllm gpu gpu-python demo reader check pure test pytest test-slow test-faults test-integrations test-gpu gpu-constraints docs lint format audit clean
+.PHONY: install vllm gpu gpu-python demo check pure test pytest test-slow test-faults test-integrations test-gpu gpu-constraints docs lint format audit clean
 
 # What carries the bundled model and articles.
 CARRIERS := engine/demo/carriers.txt
@@ -110,10 +103,6 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 
 demo: install
 	$(BIN)/erag demo --out demo-out
-
-# A small Fusion-in-Decoder reader from scratch; again, to go on after an interruption.
-reader: install
-	$(BIN)/python -m jobs.bundled_reader --out $(READER) --hours $(HOURS) $(if $(PRECISION),--precision $(PRECISION))
 
 # Before every commit: lint and types beside the tests that start neither Ray nor Java, load no model and draw no
 # page in a browser. Tests whose libraries are not installed are skipped, and counted.

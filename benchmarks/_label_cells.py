@@ -190,10 +190,9 @@ def inputs_of(data: Path | None, questions: int, k: int, folder: Path) -> Evalua
 
 def _over_articles(queries: Path | None, questions: int, folder: Path) -> tuple[Path, Path]:
     """The files of questions, made ones where none are given, and of the passages of the bundled articles."""
+    from benchmarks.bundled_reader.text import GOLD, in_parts, made_queries
     from engine.sources.articles.read import read_source
     from engine.sources.bundled import wikipedia_dump
-    from jobs.bundled_reader.lists import GOLD, made_queries
-    from jobs.bundled_reader.make import in_parts
 
     text, corpus = in_parts(read_source(wikipedia_dump())), folder / "corpus.parquet"
     if queries is None:

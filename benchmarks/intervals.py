@@ -1,9 +1,9 @@
 """How often intervals hold the truth and tests err, in samples of populations whose truth is known.
 
-    python -m benchmarks.intervals [--cells NAMES] [--samples N] [--first N] [--saved FILE] [--workers 2] [--quick] [--list] [--json FILE]
+    python -m benchmarks.intervals [--cells NAME…] [--samples N] [--first N] [--saved FILE] [--workers 2] [--quick] [--list] [--json FILE]
 
 A cell is a study (``_studies``) of a population (``_simulated``), with numbers of queries, samples and draws: ``CELLS``
-has all. ``--cells`` takes beginnings of names, separated by commas ("clusters 12,gate"), and ``--list`` prints the names;
+has all. ``--cells`` takes beginnings of names ("clusters 12" gate), and ``--list`` prints the names;
 ``--samples`` and ``--first`` draw fewer or other samples; ``--saved`` keeps each cell as it ends, and goes on from there.
 Of every figure there is the mean over the samples that have one, of widths the median, and in brackets the share of the
 samples without. A cell fails where the 99% binomial interval of a share lies beyond its limits.
@@ -184,7 +184,7 @@ def computed(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
-    parser.add_argument("--cells", help="beginnings of names; all by default")
+    parser.add_argument("--cells", nargs="+", default=[""], help="beginnings of names")
     parser.add_argument("--samples", type=int, help="of each cell, in the place of its own number")
     parser.add_argument("--first", type=int, help="number of the first sample")
     parser.add_argument("--saved", type=Path, help="file of figures, to go on from")
@@ -192,8 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a cell of each study, few samples")
     parser.add_argument("--list", action="store_true", help="print the names of the cells")
     options = parser.parse_args(arguments)
-    beginnings = tuple(options.cells.split(",")) if options.cells else ("",)
-    cells = [cell for name, cell in CELLS.items() if name.startswith(beginnings)]
+    cells = [cell for name, cell in CELLS.items() if name.startswith(tuple(options.cells))]
     if options.quick:
         cells = [replace(CELLS[name], samples=samples) for name, samples in QUICK.items()]
     given = {"samples": options.samples, "first": options.first}

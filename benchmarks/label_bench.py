@@ -11,7 +11,7 @@ and of the first ``--questions`` is read, and no more (``--again`` reads the lab
 taken from the store). So the bench goes on on another machine: copy the folder of cells.
 
 - ``--sets NAME=DIR``: a folder with ``queries.*`` and ``corpus.*``; BM25 finds the passages. ``NAME=FILE``: questions of TriviaQA or others
-  over the passages of the bundled articles. ``articles`` needs neither: questions that ``make reader`` makes of the bundled articles on
+  over the passages of the bundled articles. ``articles`` needs neither: questions made (``bundled_reader.text``) of the bundled articles on
   which ``bundled-fid`` was not trained. A cell of other questions, passages or lists is refused, by its digest.
 - ``--readers READER[:fid][:DTYPE]``: whatever ``erag evaluate --reader`` takes, ``openai:MODEL`` and ``FILE.py:function``
   included; labels that such readers cannot give are left out, and named. All passages are in one prompt, or with ``:fid`` each is encoded by itself.

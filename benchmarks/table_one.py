@@ -13,7 +13,7 @@ tasks are made of the bundled articles by rules (``benchmarks.tasks``). Retrieve
 encoder, both fused by reciprocal ranks, and a deliberately bad run: BM25's passages of ranks 21 to 25, of ``nq`` those of
 ranks 2 to 6, since its corpus has one passage of most answers, and readers answered 0 or 1 question from later ranks.
 For the paper's Figure 2 ``fid-2m``, ``fid-5m`` and ``fid-8m`` are trained as ``bundled-fid`` is, for an eighth of its steps:
-``python -m jobs.bundled_reader --size 2m --hours 0.12 --out build/table-one/training/fid-2m``. Their cells are in ``benchmarks/cells/sizes``.
+``python -m benchmarks.bundled_reader.make --size 2m --hours 0.12 --out build/table-one/training/fid-2m``. Their cells are in ``benchmarks/cells/sizes``.
 ``bundled-fid`` writes its answers, but never a verdict, so that it has no claims; the decoder ``bundled`` chooses between the
 verdicts of a claim (``tasks/claims.txt``); ``trained-fid`` and ``trained-in-prompt`` are ``bundled-fid`` trained on for each task (``benchmarks.tasks.train``). Where
 both are there, the paper's Figure 3 follows the table: eRAG's tau with Fusion-in-Decoder less that in-prompt.
@@ -238,7 +238,9 @@ def settings_of(task: str, reader: str, work: Path) -> Settings:
         command = f"benchmarks.tasks.train --tasks {task} --ways {way}"
         if of_size:
             size = reader.removeprefix("fid-")
-            command = f"jobs.bundled_reader --size {size} --hours 0.12 --out {model.parent}"
+            command = (
+                f"benchmarks.bundled_reader.make --size {size} --hours 0.12 --out {model.parent}"
+            )
         raise InputError(
             f"no {reader} for {task}: {model} is not there", f"train it: python -m {command}"
         )

@@ -102,7 +102,7 @@ GROUPS = {
         "tests/jobs/test_demo.py",
     ),
     "bundled articles": (
-        "tests/jobs/bundled_reader/test_make.py",
+        "tests/test_bundled_reader.py",
         "tests/retrieval/test_bm25.py",
         "tests/test_demo_questions.py",
     ),

@@ -176,11 +176,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_says_what_it_is(wheel):
         names = set(archive.namelist())
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         about = email.message_from_bytes(archive.read(metadata))
-    expected = {
-        name.removeprefix("engine/alias/")
-        for name in tracked("engine", "jobs")
-        if not name.startswith("jobs/bundled_reader/")
-    }
+    expected = {name.removeprefix("engine/alias/") for name in tracked("engine", "jobs")}
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert {"engine/py.typed", "jobs/py.typed", "erag_engine/py.typed"} <= expected
     assert "engine/demo/carriers.txt" in expected

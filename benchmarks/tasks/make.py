@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.bundled_reader.spans import Span
 from benchmarks.tasks.sentences import Fact, counts, facts
 from engine.sources.articles.article import Article
-from jobs.bundled_reader.spans import Span
 
 # A year that is asked for, or exchanged, lies at least so far from another.
 _APART = 3

@@ -1,13 +1,9 @@
 """The weights that the bundled reader starts from: random ones, arranged so that it can look things up.
 
-What a reader must find out before it can learn anything else is to look for the words of the question in
-the passage, and to copy what stands there. Transformers come upon that late (induction heads, Olsson et al.
-2022, arXiv:2209.11895): from usual random weights, models of 2 and 6 million parameters had not begun to copy after
-five minutes on a core, and with attention arranged for copying alone, 15,000 questions gave exact match 0.1. What
-attention does can be written down as a
-program over the tokens (RASP, Weiss, Goldberg & Yahav, ICML 2021) and such programs as weights (Tracr, Lindner
-et al., NeurIPS 2023); from such a start the weights are then trained like any others (after Trockman & Kolter,
-ICML 2023, who begin with attention that is arranged). The program here:
+A reader must first find out to look for the words of the question in the passage, and to copy what stands there.
+Transformers come upon that late (induction heads, Olsson et al. 2022, arXiv:2209.11895). What attention does can be
+written down as a program over the tokens (RASP, Weiss, Goldberg & Yahav, ICML 2021) and such programs as weights (Tracr,
+Lindner et al., NeurIPS 2023), which are then trained like any others (after Trockman & Kolter, ICML 2023). Here:
 
 1. The encoder's first layer writes into each token what stands before and behind it, and whether it belongs to
    the question or to a passage: which of the prompt's words comes before it.
@@ -16,16 +12,13 @@ ICML 2023, who begin with attention that is arranged). The program here:
 3. In the third, two heads add up what was found within about 20 tokens before and behind.
 4. The decoder begins where most was found around and nothing in the place itself, rather at a capital letter or a
    digit; its other heads go on with what followed, in a passage, the token that was written last.
-
-It says nothing about what is asked for, where an answer ends, or which words mean the same; all of that is learned.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,66 +44,6 @@ _NEIGHBOUR, _NEAR, _NEVER, _NOT_ITSELF = 7.0, 6.0, -30.0, -6.0
 _BUCKETS_NEAR, _LESS = 9, 0.3
 # Of weights that do nothing yet.
 _QUIET = 0.2
-
-
-@dataclass(frozen=True, eq=False)
-class Tokens:
-    """What is known of each token of a tokenizer.
-
-    Attributes:
-        alike: tokens that differ in small and capital letters alone have the same number.
-        rare: from 0, in every passage, to 1, in at most one.
-        capital, digit, within: begins with a capital letter; is a number; goes on with a word.
-        question, passage: tokens of the prompt.
-        start: what the decoder begins with.
-    """
-
-    alike: Sequence[int]
-    rare: Sequence[float]
-    capital: Sequence[bool]
-    digit: Sequence[bool]
-    within: Sequence[bool]
-    question: int
-    passage: tuple[int, ...]
-    start: int
-
-
-def describe(tokenizer: Any, passages: Iterable[str]) -> Tokens:
-    """What is known of each token.
-
-    Args:
-        tokenizer: whose vocabulary has the prompt's words as single tokens.
-        passages: that it is counted in.
-    """
-    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    texts = [tokenizer.convert_tokens_to_string([piece]) if piece else "" for piece in pieces]
-    count, total = Counter[int](), 0
-    for passage in passages:
-        count.update(set(tokenizer(passage, add_special_tokens=False)["input_ids"]))
-        total += 1
-    first: dict[str, int] = {}
-    words = [text.strip() for text in texts]
-    special = set(tokenizer.all_special_ids)
-    return Tokens(
-        alike=[first.setdefault(text.lower(), number) for number, text in enumerate(texts)],
-        rare=[
-            0.0
-            if number in special
-            else 1 - math.log(max(count[number], 1)) / math.log(max(total, 2))
-            for number in range(len(pieces))
-        ],
-        capital=[word[:1].isupper() for word in words],
-        digit=[word.isdigit() for word in words],
-        within=[bool(text) and not text.startswith(" ") for text in texts],
-        question=_single(tokenizer, QUESTION),
-        passage=tuple(_single(tokenizer, word) for word in PASSAGE),
-        start=tokenizer.pad_token_id,
-    )
-
-
-def _single(tokenizer: Any, word: str) -> int:
-    (token,) = tokenizer(word, add_special_tokens=False)["input_ids"]
-    return int(token)
 
 
 class _Space:
@@ -144,73 +77,83 @@ class _Space:
 
 def arrange(
     model: T5ForConditionalGeneration,
-    tokens: Tokens,
+    tokenizer: Any,
+    passages: Iterable[str],
     generator: torch.Generator,
-    meanings: torch.Tensor | None = None,
 ) -> None:
     """Arrange the weights of a T5 so that it looks up and copies.
 
     Args:
         model: as its configuration made it, of 8 heads that share its dimensions, 128 or more, and three
             layers of the encoder or more; changed.
-        tokens: of its vocabulary.
+        tokenizer: whose vocabulary has the prompt's words as single tokens.
+        passages: in which tokens are counted, to tell rare ones.
         generator: draws the directions.
-        meanings: half as many dimensions as the model's for each token, which take the place of random
-            ones that tokens alike share (``pretrained``).
     """
     import torch
 
-    config = model.config
-    if (config.num_heads, config.num_heads * config.d_kv) != (HEADS, config.d_model):
-        raise ValueError(f"the model has other heads than {HEADS} that share its dimensions")
-    space = _Space(config.d_model, generator)
+    space = _Space(model.config.d_model, generator)
     with torch.no_grad():
         for block in [*model.encoder.block, *model.decoder.block]:
             for layer in block.layer[:-1]:
                 attention = getattr(layer, "SelfAttention", None) or layer.EncDecAttention
                 attention.o.weight.mul_(_QUIET)
             block.layer[-1].DenseReluDense.wo.weight.mul_(_QUIET)
-        model.shared.weight.copy_(_embeddings(tokens, space, generator, meanings))
+        model.shared.weight.copy_(_embeddings(tokenizer, passages, space, generator))
         _biases(model)
         _encoder(model, space, generator)
         _decoder(model, space, generator)
 
 
 def _embeddings(
-    tokens: Tokens, space: _Space, generator: torch.Generator, meanings: torch.Tensor | None
+    tokenizer: Any, passages: Iterable[str], space: _Space, generator: torch.Generator
 ) -> torch.Tensor:
-    """A code for each token, nearly the same for those alike, and its features."""
+    """A code for each token, nearly the same for those that differ in small and capital letters alone, and its features."""
     import torch
 
-    shape = len(tokens.alike), 4, space.width
+    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    texts = [tokenizer.convert_tokens_to_string([piece]) if piece else "" for piece in pieces]
+    first: dict[str, int] = {}
+    alike = [first.setdefault(text.lower(), number) for number, text in enumerate(texts)]
+    shape = len(texts), 4, space.width
     own, shared = (torch.randn(shape, generator=generator) for _ in range(2))
-    if meanings is not None:
-        shared = meanings[:, torch.randperm(meanings.shape[1], generator=generator)].view(shape)
-    mixed = 0.9 * shared[torch.tensor(tokens.alike)] + math.sqrt(1 - 0.9**2) * own
+    mixed = 0.9 * shared[torch.tensor(alike)] + math.sqrt(1 - 0.9**2) * own
     codes = torch.nn.functional.normalize(mixed, dim=-1) * math.sqrt(2 * space.width)
-    codes[tokens.start] = 0
+    start = tokenizer.pad_token_id
+    codes[start] = 0
     embeddings = codes.flatten(1) @ torch.cat(space.codes)
-
-    def add(feature: str, values: Sequence[float | bool]) -> None:
-        embeddings.add_(
-            2 * torch.tensor([float(one) for one in values])[:, None] * space.of[feature]
-        )
-
-    every = range(len(tokens.alike))
-    add("any", [number != tokens.start for number in every])
-    add("start", [2.0 * (number == tokens.start) for number in every])
-    prompt = (tokens.question, *tokens.passage)
-    add("rare", [0 if number in prompt else tokens.rare[number] for number in every])
-    add("capital", tokens.capital)
-    add("digit", tokens.digit)
-    add("within", tokens.within)
-    question = [number == tokens.question for number in every]
-    passage = [number in tokens.passage for number in every]
-    # What opens a passage outweighs what opened the question before it.
-    add("marker", [0.5 * one + other for one, other in zip(question, passage, strict=True)])
-    add("opens_question", question)
-    add("opens_passage", passage)
-    add("nowhere", question)
+    count, total = Counter[int](), 0
+    for passage in passages:
+        count.update(set(tokenizer(passage, add_special_tokens=False)["input_ids"]))
+        total += 1
+    question, *behind = (
+        tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in (QUESTION, *PASSAGE)
+    )
+    without = {*tokenizer.all_special_ids, question, *behind}
+    # From 0, in every passage, to 1, in at most one.
+    rare = {
+        number: 1 - math.log(max(count[number], 1)) / math.log(max(total, 2))
+        for number in range(len(texts))
+        if number not in without
+    }
+    for number, text in enumerate(texts):
+        opens_question, opens_passage = number == question, number in behind
+        word = text.strip()
+        features = {
+            "any": number != start,
+            "start": 2.0 * (number == start),
+            "rare": rare.get(number, 0.0),
+            "capital": word[:1].isupper(),
+            "digit": word.isdigit(),
+            "within": bool(text) and not text.startswith(" "),
+            # What opens a passage outweighs what opened the question before it.
+            "marker": 0.5 * opens_question + opens_passage,
+            "opens_question": opens_question,
+            "opens_passage": opens_passage,
+            "nowhere": opens_question,
+        }
+        for feature, value in features.items():
+            embeddings[number] += 2 * float(value) * space.of[feature]
     return embeddings
 
 

@@ -11,7 +11,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from jobs.bundled_reader.spans import Kind, Span
+from benchmarks.bundled_reader.spans import Kind, Span
 
 _AUXILIARY = re.compile(
     r"\b(?:was|were|is|are|had|has|have|can|could|will|would|may|might|must|did)\b"

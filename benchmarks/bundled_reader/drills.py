@@ -1,4 +1,4 @@
-"""What the bundled reader is trained on before it reads whole lists: drills that are made as they are drawn.
+"""What a reader is trained on before it reads whole lists: drills that are made as they are drawn.
 
 Each is a question with one passage, in the words of the reader's own prompt, or a text to restore:
 
@@ -17,42 +17,25 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from benchmarks.bundled_reader.questions import ask
+from benchmarks.bundled_reader.text import Asked, exchanged, holds
 from engine.reading.models.tokenizing import tokenize
 from engine.reading.prompting.prompts import Prompt
-from engine.scoring.normalize import normalize_answer
 from engine.training.examples import Example
-from jobs.bundled_reader.questions import ask
-from jobs.bundled_reader.text import Asked, around, exchanged
-from jobs.bundled_reader.tokenizer import SENTINELS
 
 Drill = Literal["copy", "restore", "denoise", "short", "passage"]
 
+SENTINELS = tuple(f"<extra_id_{number}>" for number in range(16))
 _EXCHANGED = 0.5
 # Words around a short question's sentence, and around a sentence that is restored, at most.
 _SHORT, _RESTORED = 20, 40
 # T5's: a text with 15% of its tokens missing, in spans of 3; of a sentence whose words stand in the
 # passage twice as many.
 _DENOISED, _GAPS, _GAP = 0.15, 0.3, 3
-
-
-@dataclass(frozen=True)
-class Text:
-    """A drill in words.
-
-    Attributes:
-        question: what is asked, or a text with gaps.
-        title, passage: what the reader is given.
-        answer: what it is to write.
-    """
-
-    question: str
-    title: str
-    passage: str
-    answer: str
 
 
 @dataclass(eq=False)
@@ -81,10 +64,10 @@ class Drills:
     def __post_init__(self) -> None:
         self._end = int(self.tokenizer.eos_token_id)
         self._sentinels = self.tokenizer.convert_tokens_to_ids(list(SENTINELS))
-        self._pool: dict[str, list[str]] = {}
+        pool: dict[str, set[str]] = {}
         for one in self.asked:
-            self._pool.setdefault(one.span.kind, []).append(one.answer)
-        self._pool = {kind: sorted(set(found)) for kind, found in self._pool.items()}
+            pool.setdefault(one.span.kind, set()).add(one.answer)
+        self._pool = {kind: sorted(found) for kind, found in pool.items()}
         content = [dict(self.mixture), self.size, self.seed, self.prompt.digest, self.longest_input]
         texts = [(one.title, one.passage, one.answer) for one in self.asked]
         self.digest = hashlib.sha256(json.dumps([content, texts]).encode()).hexdigest()
@@ -94,31 +77,26 @@ class Drills:
 
     def draw(self, epoch: int, places: Sequence[int]) -> list[Example]:
         """The drills at some places of an epoch."""
-        make: dict[str, Callable[[random.Random], Example]] = {
-            "copy": self._copy,
-            "restore": self._restore,
-            "denoise": self._denoise,
-            "short": lambda rng: self._question(rng, short=True),
-            "passage": lambda rng: self._question(rng, short=False),
-        }
         kinds, weights = list(self.mixture), list(self.mixture.values())
         examples: list[Example] = []
         for place in places:
             rng = random.Random(f"{self.seed} {epoch} {place}")
-            examples.append(make[rng.choices(kinds, weights)[0]](rng))
+            examples.append(getattr(self, f"_{rng.choices(kinds, weights)[0]}")(rng))
         return examples
 
-    def _question(self, rng: random.Random, *, short: bool) -> Example:
-        text = question(self.asked, self._pool, rng, words=_SHORT if short else None)
-        (rendered,) = self.prompt.render(text.question, [(text.title, text.passage)])
+    def _short(self, rng: random.Random) -> Example:
+        return self._passage(rng, words=_SHORT)
+
+    def _passage(self, rng: random.Random, words: int | None = None) -> Example:
+        """A question; ``words`` of the passage before and behind the sentence, at most; None for all of it."""
+        asks, title, passage, answer = question(self.asked, self._pool, rng, words=words)
+        (rendered,) = self.prompt.render(asks, [(title, passage)])
         (item,) = tokenize(
             self.tokenizer, [rendered], limit=self.longest_input, special_tokens=True
         )
-        target = self._tokens(text.answer)
-        if len(target) > self.longest_target:  # a reader stops there, so that no end follows
-            return Example(
-                (item.tokens,), tuple(target[: self.longest_target]), item.truncated, True
-            )
+        target, most = self._tokens(answer), self.longest_target
+        if len(target) > most:  # a reader stops there, so that no end follows
+            return Example((item.tokens,), tuple(target[:most]), item.truncated, True)
         return Example((item.tokens,), (*target, self._end), item.truncated)
 
     def _restore(self, rng: random.Random) -> Example:
@@ -127,7 +105,7 @@ class Drills:
         words = rng.randint(0, _RESTORED)
         before = rng.randint(0, words)
         shown, missing = gaps(self._tokens(one.sentence), self._sentinels, _GAPS, rng)
-        head, tail = self._frame(one.title, around(one, before, words - before))
+        head, tail = self._frame(one.title, one.around(before, words - before))
         return self._gapped([*head, *shown, *tail], missing)
 
     def _copy(self, rng: random.Random) -> Example:
@@ -145,8 +123,7 @@ class Drills:
 
     def _denoise(self, rng: random.Random) -> Example:
         tokens = self._tokens(rng.choice(self.asked).passage)
-        shown, missing = gaps(tokens, self._sentinels, _DENOISED, rng)
-        return self._gapped(shown, missing)
+        return self._gapped(*gaps(tokens, self._sentinels, _DENOISED, rng))
 
     def _gapped(self, shown: Sequence[int], missing: Sequence[int]) -> Example:
         """What is shown with gaps, without its end where it is too long, and what is missing."""
@@ -170,15 +147,8 @@ def question(
     rng: random.Random,
     *,
     words: int | None,
-) -> Text:
-    """A made-up question with its passage; its answer exchanged for another of its kind, every other time.
-
-    Args:
-        asked: what can be asked for.
-        pool: answers by kind.
-        rng: draws all of it.
-        words: of the passage before and behind the sentence, at most; None for all of it.
-    """
+) -> tuple[str, str, str, str]:
+    """A made-up question, its passage's title and text, and its answer, every other time exchanged for one of ``pool``."""
     while True:
         one = rng.choice(asked)
         asks = ask(one.sentence, one.span, one.title, rng)
@@ -188,17 +158,12 @@ def question(
         if words is not None:
             most = rng.randint(0, words)
             before = rng.randint(0, most)
-            passage = around(one, before, most - before)
+            passage = one.around(before, most - before)
         if rng.random() >= _EXCHANGED:
-            return Text(asks, one.title, passage, one.answer)
+            return asks, one.title, passage, one.answer
         other = rng.choice(pool[one.span.kind])
         if not (holds(asks, other) or holds(one.title, one.answer)):
-            return Text(asks, one.title, exchanged(passage, one.answer, other), other)
-
-
-def holds(text: str, answer: str) -> bool:
-    """Whether a text has an answer, as the metric compares them."""
-    return f" {normalize_answer(answer)} " in f" {normalize_answer(text)} "
+            return asks, one.title, exchanged(passage, one.answer, other), other
 
 
 def gaps(

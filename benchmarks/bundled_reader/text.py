@@ -1,0 +1,171 @@
+"""Text to learn from: articles apart for training, development and test, and questions made of their sentences."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import polars as pl
+
+from benchmarks.bundled_reader.questions import ask
+from benchmarks.bundled_reader.spans import Span, sentences, spans
+from engine import tables
+from engine.retrieval.bm25 import build_index, search
+from engine.scoring.normalize import normalize_answer
+from engine.sources.articles.article import Article
+from engine.sources.io.temporary import temporary_directory
+from engine.sources.passages.cut import passages
+from engine.sources.passages.splitting import cut_words
+from engine.tables import ANSWERS, ARTICLE_ID, DOC_ID, DOC_IDS, QUERY_ID, RANK, TEXT, TITLE
+
+Part = Literal["train", "dev", "test"]
+
+# The passage that a question was made of.
+GOLD = "gold"
+# Shares of the articles that are held out.
+_TEST, _DEV = 0.15, 0.06
+# Passages are cut again from here on, in words: a sentence then stands in several, in other places of them.
+_OFFSETS = (0, 25, 50, 75)
+# Passages that are looked at for some that lack the answer.
+_SEARCHED = 50
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """The articles, and their passages, of each part."""
+
+    articles: Mapping[Part, Sequence[Article]]
+    corpora: Mapping[Part, pl.DataFrame]
+
+    @property
+    def corpus(self) -> pl.DataFrame:
+        """The passages of all parts."""
+        return pl.concat(self.corpora.values())
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What can be asked for: a span of a sentence of a passage."""
+
+    title: str
+    passage: str
+    sentence: str
+    span: Span
+
+    @property
+    def answer(self) -> str:
+        """The span's text."""
+        return self.span.of(self.sentence)
+
+    def around(self, before: int, after: int) -> str:
+        """The sentence with some words of the passage before and after it."""
+        left, found, right = self.passage.partition(self.sentence)
+        if not found:
+            return self.passage
+        kept = left.split()
+        return " ".join([*kept[max(0, len(kept) - before) :], found, *right.split()[:after]])
+
+
+def in_parts(articles: Iterable[Article]) -> Text:
+    """Articles and their passages in parts, by the hash of the title: no part has text of another's articles."""
+    known = list(articles)
+    titles = {article.title for article in known}
+    ranked = sorted(titles, key=lambda title: hashlib.sha256(title.encode()).digest())
+    test, dev = round(_TEST * len(ranked)), round((_TEST + _DEV) * len(ranked))
+    ends: dict[Part, list[str]] = {
+        "train": ranked[dev:],
+        "dev": ranked[test:dev],
+        "test": ranked[:test],
+    }
+    split = {part: [one for one in known if one.title in ends[part]] for part in get_args(Part)}
+    return Text(split, {part: passages(split[part]) for part in split})
+
+
+def asked_in(title: str, passage: str) -> Iterator[Asked]:
+    """Each span of each whole sentence of a passage."""
+    for sentence in sentences(passage):
+        for span in spans(sentence):
+            yield Asked(title, passage, sentence, span)
+
+
+def asked(articles: Iterable[Article]) -> Iterator[Asked]:
+    """All that can be asked for in articles, cut four times, a quarter of a passage apart."""
+    for article in articles:
+        words = article.text.split()
+        for offset in _OFFSETS:
+            for passage in cut_words(" ".join(words[offset:]), 100):
+                yield from asked_in(article.title, passage)
+
+
+def exchanged(text: str, old: str, new: str) -> str:
+    """A text with another answer in the place of each occurrence of one, where it stands as whole words."""
+    return re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", lambda _: new, text)
+
+
+def holds(text: str, answer: str) -> bool:
+    """Whether a text has an answer, as the metric compares them."""
+    return f" {normalize_answer(answer)} " in f" {normalize_answer(text)} "
+
+
+def made_queries(corpus: pl.DataFrame, count: int, seed: int) -> pl.DataFrame:
+    """Questions made of passages, each of another sentence as long as there are enough: ``QUERIES``, and ``gold``."""
+    rng = random.Random(f"questions {seed}")
+    found = [
+        (doc_id, article, one)
+        for doc_id, title, text, article in corpus.select(DOC_ID, TITLE, TEXT, ARTICLE_ID).rows()
+        for one in asked_in(title, text)
+    ]
+    rng.shuffle(found)
+    # One of each sentence first.
+    seen, turns = Counter[str](), []
+    for *_, one in found:
+        turns.append(seen[one.sentence])
+        seen[one.sentence] += 1
+    rows: list[tuple[str, str, list[str], list[str], str]] = []
+    for place in sorted(range(len(found)), key=turns.__getitem__):
+        if len(rows) == count:
+            break
+        doc_id, article, one = found[place]
+        text = ask(one.sentence, one.span, one.title, rng)
+        if not holds(text, one.answer):
+            rows.append((f"made-{len(rows) + 1:05}", text, [one.answer], [article], doc_id))
+    return pl.DataFrame(rows, schema={**tables.QUERIES, GOLD: pl.String}, orient="row")
+
+
+def others(queries: pl.DataFrame, corpus: pl.DataFrame, count: int) -> dict[str, list[str]]:
+    """For each question, the passages that BM25 ranks highest of those that lack its answer."""
+    texts = {
+        doc_id: f"{title} {text}" for doc_id, title, text in corpus[[DOC_ID, TITLE, TEXT]].rows()
+    }
+    with temporary_directory(Path(tempfile.gettempdir(), "erag-made")) as directory:
+        build_index(corpus, directory / "index")
+        run = search(directory / "index", queries, k=_SEARCHED)
+    listed = run.sort(QUERY_ID, RANK).group_by(QUERY_ID, maintain_order=True).agg(DOC_ID)
+    found: Mapping[str, list[str]] = dict(listed.rows())
+    return {
+        query_id: [
+            doc_id for doc_id in found.get(query_id, []) if not holds(texts[doc_id], answers[0])
+        ][:count]
+        for query_id, answers in queries.select(QUERY_ID, ANSWERS).rows()
+    }
+
+
+def lists(
+    queries: pl.DataFrame, others: Mapping[str, Sequence[str]], lengths: Sequence[int], seed: int
+) -> pl.DataFrame:
+    """For each question its passage among others, anywhere, in lists of drawn lengths: ``query_id``, ``doc_ids``."""
+    rng = random.Random(f"lists {seed}")
+    rows = []
+    for query_id, gold in queries.select(QUERY_ID, GOLD).rows():
+        chosen = list(others.get(query_id, ())[: rng.choice(lengths) - 1])
+        chosen.insert(rng.randint(0, len(chosen)), gold)
+        rows.append((query_id, chosen))
+    schema = {QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)}
+    return pl.DataFrame(rows, schema=schema, orient="row")
