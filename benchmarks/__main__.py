@@ -1,6 +1,6 @@
 """All benchmarks, one after another, each in a process of its own, and one page of what they found.
 
-    python -m benchmarks --quick [--only fid,statistics] [--json FILE]
+    python -m benchmarks --quick [--only peers,intervals] [--json FILE]
 
 Without ``--quick`` each runs as it does by itself, which takes hours. A benchmark that fails, or takes longer
 than its share of the time, is named on the page, and the exit status is 1.
@@ -30,13 +30,10 @@ from engine.machine.batching import machine_memory
 NAMES = (
     "efficiency",
     "peers",
-    "throughput",
     "whole_evaluation",
-    "fid",
     "scaling",
     "retrieval",
     "ranking",
-    "statistics",
     "intervals",
     "fewer_reads",
     "label_bench",

@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from scipy.stats import binomtest
+
 
 class Ratio(NamedTuple):
     """How many times as long one side takes as another: the median of the rounds, the least and the most."""
@@ -138,3 +140,11 @@ def write_report(
         **figures,
     }
     arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def beyond(hits: int, trials: int, *, least: float = 0.0, most: float = 1.0) -> bool:
+    """Whether a share lies beyond its limits by more than chance explains (exact 99% interval)."""
+    if trials == 0:
+        return False
+    low, high = binomtest(hits, trials).proportion_ci(0.99)
+    return bool(high < least or low > most)

@@ -1,4 +1,4 @@
-"""Reads on vLLM's own API, timed in an interpreter that has vLLM; a peer of ``benchmarks.throughput``.
+"""Reads on vLLM's own API, timed in an interpreter that has vLLM; a peer of ``benchmarks.peers``.
 
     PYTHON_WITH_VLLM -m benchmarks._vllm_peer IN.json OUT.json
 

@@ -47,8 +47,7 @@ import polars as pl
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
-from benchmarks._cells import beyond
-from benchmarks._harness import Line, make_parser, write_report
+from benchmarks._harness import Line, beyond, make_parser, write_report
 from engine.evaluation.rounds import FIRST_LISTS
 from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, estimate, half_width, next_lists
 from engine.statistics.until import decided

@@ -33,9 +33,8 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import binomtest
 
-from benchmarks._harness import Line, make_parser, write_report
+from benchmarks._harness import Line, beyond, make_parser, write_report
 from benchmarks._simulated import LOSSES, MEASURES, PLANNED, PREFERENCES, SEVERAL, Pair
 from benchmarks._studies import (
     HITS,
@@ -58,8 +57,6 @@ PAIRS = (("P@10", "P@10"), ("Success", "Success"), ("Success", "P@10"), ("P@10",
 # Numbers of queries, and of right answers: few, and both sides of where intervals of two binary measures are inverted.
 FEW = ((30, 3), (60, 4), (60, 6), (120, 5), (120, 8), (120, 10))
 SIZES_OF_RUNS = (20, 30, 50, 100, 200, 300)
-# A cell fails where even this interval of a share is beyond its limits.
-_JUDGED_AT = 0.99
 
 
 def _cells() -> Iterator[Study]:
@@ -133,9 +130,8 @@ def faults(cell: Study, found: dict[str, list[float]]) -> list[str]:
     wrong = []
     for key, (least, most) in cell.limits.items():
         share, count = found[key]
-        if count:
-            low, high = binomtest(round(share * count), int(count)).proportion_ci(_JUDGED_AT)
-            wrong += [key] if high < least or low > most else []
+        if count and beyond(round(share * count), int(count), least=least, most=most):
+            wrong.append(key)
     return wrong
 
 

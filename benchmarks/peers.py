@@ -28,8 +28,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import multiprocessing
 import os
+import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,14 +42,22 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
+import polars as pl
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import Line, Timing, in_turn, make_parser, write_report
-from benchmarks.throughput import DEPTH, engine, generate, planned_reads, vllm
+from engine import tables
 from engine.machine import device
+from engine.reading.plan import missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
-from engine.reading.readers import specify
+from engine.reading.readers import load, specify
+from engine.retrieval.bm25 import build_index, search
+from engine.sources.bundled import questions
+from engine.sources.passages.read import read_corpus
+from engine.sources.queries.read import read_queries
 
 Read = Callable[[list[str]], list[str]]
 ENGINE, ALONE, ARRIVAL, SORTED, PACKAGE, VLLM = (
@@ -57,9 +68,86 @@ ENGINE, ALONE, ARRIVAL, SORTED, PACKAGE, VLLM = (
     "eRAG package, one at a time",
     "vLLM",
 )
+DEPTH = 10  # passages of a query that are read
 _BATCH = 16
 # Prompts on which all sides must agree.
 _SAMPLE = 4
+
+
+def planned_reads(data: Path | None, count: int, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
+    """The first ``count`` distinct reads of single passages, as ``plan.wanted_reads`` gives them."""
+    if data is None:
+        corpus = bundled_corpus()
+        queries = read_queries(questions("short-answer"))
+    else:
+        corpus = read_corpus(data / "corpus.jsonl")
+        queries = read_queries(data / "queries.jsonl")
+    needed = queries.head(-(-count // DEPTH) + 10)
+    with tempfile.TemporaryDirectory() as folder:
+        build_index(corpus, folder)
+        run = search(folder, needed, k=DEPTH)
+    lists = run.select("query_id", pl.concat_list("doc_id").alias("doc_ids"))
+    wanted = wanted_reads(lists, queries, corpus, prompt=prompt, fingerprint=spec.fingerprint)
+    reads = missing_reads(wanted, tables.empty(tables.READS)).head(count)
+    if reads.height < count:
+        raise SystemExit(f"the data has {reads.height} reads; use --reads {reads.height} or fewer")
+    return reads
+
+
+def generate(spec: ReaderSpec, batch: int) -> Read:
+    """Batched ``generate`` with left padding and a stop at the line's end."""
+    tokenizer = AutoTokenizer.from_pretrained(
+        spec.path, padding_side="left", trust_remote_code=False
+    )
+    model = AutoModelForCausalLM.from_pretrained(
+        spec.path, dtype=getattr(torch, spec.dtype), trust_remote_code=False
+    ).eval()
+    if torch.cuda.is_available():
+        model = model.to("cuda")
+
+    def read(prompts: list[str]) -> list[str]:
+        texts: list[str] = []
+        for start in range(0, len(prompts), batch):
+            part = prompts[start : start + batch]
+            ids = tokenizer(part, return_tensors="pt", padding=True).to(model.device)
+            out = model.generate(
+                **ids,
+                max_new_tokens=spec.max_new_tokens,
+                do_sample=False,
+                stop_strings=["\n"],
+                tokenizer=tokenizer,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+            answers = tokenizer.batch_decode(
+                out[:, ids["input_ids"].shape[1] :], skip_special_tokens=True
+            )
+            texts += [text.split("\n")[0].strip() for text in answers]
+        return texts
+
+    return read
+
+
+def vllm(
+    python: str,
+    spec: ReaderSpec,
+    prompts: list[str],
+    rounds: int,
+    *,
+    peer: str = "_vllm_peer",
+    **more: Any,
+) -> dict[str, Any]:
+    """What ``benchmarks._vllm_peer`` measures, in an interpreter that has vLLM; or another peer, with other settings."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder, "in.json"), Path(folder, "out.json")
+        settings = {"model": spec.path, "prompts": prompts, "dtype": spec.dtype, "rounds": rounds}
+        settings |= {"threads": spec.threads, "max_tokens": spec.max_new_tokens, **more}
+        asked.write_text(json.dumps(settings), encoding="utf-8")
+        command = [python, "-m", f"benchmarks.{peer}", str(asked), str(answered)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{peer} failed: {done.stderr[-2000:]}")
+        measured: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
+        return measured
 
 
 def main(options: Sequence[str] | None = None) -> None:
@@ -195,12 +283,17 @@ def _first(prompts: list[str]) -> tuple[int | None, list[str]]:
 
 def _sides() -> dict[str, Callable[[ReaderSpec], Read]]:
     return {
-        ENGINE: lambda spec: engine(spec)[0],
+        ENGINE: _engine,
         ALONE: lambda spec: generate(spec, 1),
         ARRIVAL: lambda spec: generate(spec, _BATCH),
         SORTED: lambda spec: _sorted(generate(spec, _BATCH)),
         PACKAGE: lambda spec: _package(generate(spec, 1)),
     }
+
+
+def _engine(spec: ReaderSpec) -> Read:
+    reader = load(spec)
+    return lambda prompts: [r.output for r in reader.read([[p] for p in prompts])]
 
 
 def _sorted(read: Read) -> Read:

@@ -3,7 +3,7 @@
     python -m benchmarks.whole_evaluation [--data DIR] [--queries 454] [--k 10] [--vllm PYTHON]
         [--ray-llm PYTHON] [--without-own] [--unit 4096] [--rounds 1] [--dtype float32] [--json FILE]
 
-What ``benchmarks.throughput`` leaves out: several queries list the same passage, whole lists are read beside
+What ``benchmarks.peers`` leaves out: several queries list the same passage, whole lists are read beside
 single passages. BM25 lists ``k`` passages for each of the first queries; the bundled reader reads each alone and
 each list at once. The sides:
 
@@ -28,7 +28,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from transformers.utils import logging
 
 from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import Line, Timing, make_parser, write_report
-from benchmarks.throughput import apart, timed, vllm
+from benchmarks.peers import vllm
 from engine import tables
 from engine.machine import cluster
 from engine.machine.pool import PoolSettings
@@ -180,6 +180,21 @@ def read_by_ray(python: str, prompts: list[str], spec: ReaderSpec) -> Reading:
     peer = vllm(python, spec, prompts, 1, peer="_ray_llm_peer")
     processor = peer["processor_seconds"]
     return Reading(peer["seconds"], processor, peer["outputs"], peer["prompt_tokens"], 0)
+
+
+def timed(results: Iterator[UnitDone]) -> tuple[float, float, int]:
+    """Seconds until reading began, seconds of reading, and reads: of units as they end."""
+    start = time.perf_counter()
+    began, reads = start, 0
+    for result in results:
+        if not reads:
+            began = time.perf_counter() - result.seconds
+        reads += result.reads
+    return began - start, time.perf_counter() - began, reads
+
+
+def apart(one: list[str], other: list[str]) -> float:
+    return sum(a != b for a, b in zip(one, other, strict=True)) / len(one)
 
 
 def main(options: Sequence[str] | None = None) -> None:

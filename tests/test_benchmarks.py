@@ -2,21 +2,18 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import polars as pl
 import pytest
 import ray
 import ray.data
 
 from benchmarks import __main__ as every
-from benchmarks import _bundled, _ray_llm_peer, _vllm_peer
+from benchmarks import _ray_llm_peer
 from benchmarks._driver import simulate
 from benchmarks._harness import Line, Ratio, Timing, make_parser, write_report
-from engine import tables
 
 
 def test_every_benchmark_is_on_the_page():
@@ -49,10 +46,10 @@ def test_reports_have_the_lines_of_the_page(tmp_path):
     write_report(arguments, ["numpy"], {"cells": [1]}, [Line("speed", "2.0", "1 and more")])
     report = json.loads((tmp_path / "a.json").read_text())
     assert report["cells"] == [1]
-    outcome = every.Outcome("fid", 3.0, report)
+    outcome = every.Outcome("peers", 3.0, report)
     lines = every.page([outcome, every.Outcome("ranking", 4.0, None, "failed with status 1: no")])
     told = [line.split() for line in lines[2:]]
-    assert told[0] == ["fid", "speed", "2.0", "1", "and", "more"]
+    assert told[0] == ["peers", "speed", "2.0", "1", "and", "more"]
     assert told[1] == ["ranking", "failed", "with", "status", "1:", "no"]
     assert told[2][:4] == ["2", "benchmarks,", "7", "s;"]
 
@@ -65,11 +62,11 @@ def test_of_ten_minutes_a_thousand_actors_read_95_percent():
 
 
 def test_what_fails_is_told_and_decides_the_status(tmp_path, monkeypatch, capsys):
-    failed = every.Outcome("fid", 1.0, None, "failed with status 1: outputs differ")
+    failed = every.Outcome("peers", 1.0, None, "failed with status 1: outputs differ")
     monkeypatch.setattr(every, "run", lambda name, report, *, quick: failed)
-    assert every.main(["--quick", "--only", "fid", "--json", str(tmp_path / "all.json")]) == 1
+    assert every.main(["--quick", "--only", "peers", "--json", str(tmp_path / "all.json")]) == 1
     assert "outputs differ" in capsys.readouterr().out
-    assert json.loads((tmp_path / "all.json").read_text())["fid"]["report"] is None
+    assert json.loads((tmp_path / "all.json").read_text())["peers"]["report"] is None
     with pytest.raises(SystemExit, match="no benchmark nothing"):
         every.main(["--only", "nothing"])
 
@@ -128,43 +125,6 @@ def test_the_peer_of_ray_data_llm_counts_what_came_and_what_was_read(
     if failures:
         outputs[0] = None
     assert found["outputs"] == (outputs or [None] * 4)
-
-
-def test_memory_of_a_peer_is_what_it_and_its_processes_rise_by():
-    """Its own processes, since what a side starts itself reads for it."""
-    code = "print(flush=True); input(); b'x' * int(6.4e7); print('done', flush=True); input()"
-    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", code], **piped) as started:
-        started.stdout.readline()
-        resident = _vllm_peer._resident()
-        if not resident:
-            pytest.skip("peaks of memory cannot be set back here")
-        started.stdin.write("\n")
-        started.stdin.flush()
-        assert started.stdout.readline() == "done\n"
-        of_child = {started.pid: resident[started.pid]}
-        assert 60_000_000 < _vllm_peer._rise(of_child) < 80_000_000
-        # Of each process the kernel counts some pages late.
-        assert _vllm_peer._rise(resident) >= _vllm_peer._rise(of_child) - 1_000_000
-        started.communicate("\n")
-    assert _vllm_peer._rise(resident) is None
-
-
-def test_a_peak_that_seems_lower_than_where_it_began_takes_nothing_from_others(monkeypatch):
-    peaks = {1: 900, 2: 5000}
-    monkeypatch.setattr(_vllm_peer, "_status_bytes", lambda process, name: peaks[process])
-    assert _vllm_peer._rise({1: 1000, 2: 3000}) == 2000
-
-
-def test_benchmarks_of_a_page_cut_the_bundled_corpus_once(tmp_path, monkeypatch):
-    kept = tmp_path / "corpus.parquet"
-    monkeypatch.setenv(_bundled.KEPT_IN, str(kept))
-    cut = pl.DataFrame([("1-0", "A", "One passage.", "A")], schema=tables.CORPUS, orient="row")
-    monkeypatch.setattr(_bundled, "passages", lambda articles: cut)
-    process = _bundled.bundled_corpus.__wrapped__  # what each process calls once
-    assert process().equals(cut)
-    monkeypatch.setattr(_bundled, "passages", pytest.fail)
-    assert process().equals(cut)
 
 
 @pytest.mark.slow

@@ -1,40 +1,32 @@
 """The efficiency benchmark: its grid, predictions, fits and tables; and its smallest case, among the slow tests."""
 
-import json
-import math
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from benchmarks.efficiency import __main__ as efficiency
-from benchmarks.efficiency import models, page, plots, predict, process, savings
-from benchmarks.efficiency.changes import CHANGES, FIRST, METRIC, SECOND, Way, listed, ways
+from benchmarks.efficiency import predict
+from benchmarks.efficiency.changes import FIRST, SECOND, Way, listed, ways
 from benchmarks.efficiency.fit import (
     Point,
     crossing,
-    fastest,
     fit,
-    peaks_of,
     slope_at_the_end,
     times_of,
 )
 from benchmarks.efficiency.grid import (
     KS,
     LENGTHS,
-    SHAPES,
     TIMED,
     WAYS,
     Cell,
     Conditions,
     full_grid,
     memory_cells,
-    quick_grid,
 )
-from benchmarks.efficiency.results import Results, differences
-from benchmarks.efficiency.table import grouped, markdown
-from engine.messages.errors import InputError
-from engine.reading.models import t5_attention, weights
+from benchmarks.efficiency.results import Results
+from benchmarks.efficiency.table import markdown
+from engine.reading.models import t5_attention
 
 GIB = 2**30
 HERE = Conditions(dtype="float32", threads=1, memory=8 * GIB, tokens=1000, rounds=2)
@@ -73,22 +65,6 @@ def test_the_grid_has_every_cell_once_and_the_papers_setting_first():
     }
 
 
-def test_a_passage_alone_is_one_cell_whatever_the_list():
-    one = memory_cells(CELL)["passage"]
-    other = memory_cells(replace(CELL, k=50, augmentation="fid"))["passage"]
-    assert one == other
-    assert one.batch == 1
-    assert memory_cells(CELL)["k passages"].batch == 10
-    assert memory_cells(CELL)["list"].method == "end-to-end"
-
-
-def test_the_quick_grid_is_small_and_has_every_kind():
-    cells = quick_grid([FIRST])
-    assert {c.kind for c in cells} == {"check", "time", "memory", "saving"}
-    assert len(cells) == len(set(cells)) < 15
-    assert efficiency.chosen(cells) == cells
-
-
 def test_a_part_of_the_grid_keeps_the_peaks_of_its_times():
     place = {"models": "t5-small", "k": "5", "lengths": "100"}
     cells = efficiency.chosen(full_grid([FIRST]), **place)
@@ -113,15 +89,6 @@ def test_a_part_of_the_grid_keeps_the_peaks_of_its_times():
     assert efficiency.chosen(whole) == whole
 
 
-def test_reads_of_a_list_are_one_text_or_one_for_each_passage():
-    whole = predict.reads_of(CELL, "end-to-end")
-    # The question, ten passages with what marks them, and an answer of five tokens.
-    assert whole == (1, 20 + 10 * (100 + 4), 5)
-    fused = predict.reads_of(replace(CELL, augmentation="fid"), "end-to-end")
-    assert fused == (10, 20 + 104, 5)
-    assert predict.reads_of(replace(CELL, answer_tokens=64), "erag") == (1, 124, 64)
-
-
 def test_unfused_attention_over_a_list_needs_what_the_paper_reports():
     # 50 passages of 512 tokens: 8 heads x 25,820^2 scores of 4 bytes are 21.3 GB, held a few times.
     cell = replace(CELL, way="generate-eager", k=50, length=512)
@@ -131,17 +98,6 @@ def test_unfused_attention_over_a_list_needs_what_the_paper_reports():
     # Fusion-in-Decoder needs a hundredth of the scores, since each passage attends to itself alone.
     fused = predict.reads_of(replace(cell, augmentation="fid"), "end-to-end")
     assert 8 * fused.texts * fused.tokens**2 < scores / 4 / 45
-
-
-def test_predicted_peaks_grow_with_reads_length_and_precision():
-    for way in WAYS:
-        for model in SHAPES:
-            shape, reads = SHAPES[model], predict.Reads(1, 500)
-            one = predict.batch_bytes(shape, way, reads, 1, 2)
-            assert predict.batch_bytes(shape, way, reads, 8, 2) > one
-            assert predict.batch_bytes(shape, way, predict.Reads(1, 1000), 1, 2) > one
-            assert predict.batch_bytes(shape, way, reads, 1, 4) > one
-            assert predict.batch_bytes(shape, way, reads._replace(written=64), 1, 2) >= one
 
 
 def test_cells_beyond_the_memory_or_the_positions_are_not_run():
@@ -156,70 +112,10 @@ def test_cells_beyond_the_memory_or_the_positions_are_not_run():
     assert efficiency.left_out(single, small) == ""
 
 
-def test_predicted_seconds_follow_the_cells_that_are_done():
-    other = replace(CELL, k=20)
-    pace = predict.Pace({}, HERE)
-    before = pace.seconds(other)
-    assert before == predict.work(other, HERE)
-    pace.add(CELL, 3 * predict.work(CELL, HERE))
-    assert pace.seconds(other) == pytest.approx(3 * before)
-    # A way's own cells count more than others'.
-    plain = replace(CELL, way="generate-sdpa")
-    pace.add(plain, predict.work(plain, HERE))
-    assert pace.seconds(other) == pytest.approx(3 * before)
-    # And those with answers as long, where there are any.
-    long = replace(CELL, answer_tokens=64)
-    assert pace.seconds(long) == pytest.approx(3 * predict.work(long, HERE))
-    pace.add(long, 5 * predict.work(long, HERE))
-    assert pace.seconds(long) == pytest.approx(5 * predict.work(long, HERE))
-    assert pace.seconds(other) == pytest.approx(3 * before)
-
-
-@pytest.mark.parametrize(("seconds", "rounds"), [(1.0, 3), (8.0, 2), (15.0, 1), (25.0, 1)], ids=str)
-def test_long_rounds_are_fewer_and_a_first_one_that_is_very_long_counts(
-    seconds, rounds, monkeypatch
-):
-    from benchmarks.efficiency import cell
-
-    now, calls = [0.0], []
-    monkeypatch.setattr(cell, "in_turn", partial(cell.in_turn, clock=lambda: now[0]))
-
-    def read(name):
-        calls.append(name)
-        now[0] += seconds
-
-    timings = cell.timed(
-        {name: partial(read, name) for name in ("erag", "end-to-end")}, 3, enough=40
-    )
-    assert [timing.seconds for timing in timings.values()] == [[seconds] * rounds] * 2
-    # The one that warms up is not among them, but for the longest.
-    assert len(calls) == 2 * (rounds + (2 * seconds <= 40))
-
-
 def test_exponents_are_those_of_a_power_law():
     points = [Point(k, d, 3.0 * k**2 * d**1.5) for k in (1, 5, 10) for d in (50, 100)]
     assert fit(points)[:2] == pytest.approx((2, 1.5))
     assert slope_at_the_end(points) == pytest.approx(2)
-
-
-def test_exponents_of_what_was_not_varied_are_unknown():
-    one_length = fit([Point(k, 50, float(k)) for k in (1, 5, 10)])
-    assert one_length.k == pytest.approx(1)
-    assert math.isnan(one_length.length)
-    assert math.isnan(fit([Point(1, 50, 2.0)]).k)
-    assert fit([]).points == 0
-    # k and d that change together cannot be told apart.
-    together = fit([Point(k, 10.0 * k, float(k)) for k in (1, 5, 10)])
-    assert math.isnan(together.k)
-    assert math.isnan(together.length)
-    assert math.isnan(slope_at_the_end([Point(1, 50, 2.0)]))
-
-
-def test_the_slope_at_the_end_is_that_of_the_largest_lists():
-    # A fixed cost of 1 hides the square until k is large: 1 + k^2 / 100.
-    points = [Point(k, 50, 1 + k**2 / 100) for k in (1, 5, 50, 100)]
-    assert fit(points).k < 1.2
-    assert slope_at_the_end(points) == pytest.approx(math.log(101 / 26) / math.log(2))
 
 
 def test_where_methods_cross_is_told_from_the_ratios():
@@ -257,19 +153,6 @@ def test_results_are_gone_on_from(tmp_path):
     assert not again.settled(late, limit=61)
     assert not again.settled(broken, limit=60)
     assert again.walls() == {CELL: 9.0}
-
-
-def test_results_of_other_circumstances_are_refused(tmp_path):
-    path = tmp_path / "r.json"
-    Results(path, HERE).add(CELL, done([2.0], [1.0]))
-    with pytest.raises(
-        InputError, match=r"conditions.threads: 1 then, 2 now\); give another `json`"
-    ):
-        Results(path, replace(HERE, threads=2))
-    path.write_text('{"dates": []}')
-    with pytest.raises(InputError, match="not results of this benchmark"):
-        Results(path, HERE)
-    assert differences({"a": {"x": 1}}, {"a": {"x": 1}}) == []
 
 
 def side(seconds, *, reads, tokens):
@@ -317,12 +200,6 @@ def test_the_table_has_ratios_beside_the_papers(tmp_path):
     assert "| t5-small | in-prompt | engine | 5 | end-to-end | 1.93 (1.93) | · | 2 |" in text
 
 
-def test_each_method_is_compared_by_its_fastest_way(tmp_path):
-    results = filled(tmp_path)
-    found = fastest(results, [CELL, replace(CELL, way="generate-eager"), replace(CELL, k=20)])
-    assert found == {CELL: (("generate-eager", 2.0), ("engine", 1.5))}
-
-
 def test_the_engine_stands_beside_the_faster_way_of_generate_by_the_least_of_the_rounds(tmp_path):
     results = filled(tmp_path)
     results.add(replace(CELL, way="generate-sdpa"), done([2.5, 2.4], [3.5, 3.6]))
@@ -333,49 +210,6 @@ def test_the_engine_stands_beside_the_faster_way_of_generate_by_the_least_of_the
     assert f"| t5-small | in-prompt | 10 | 100 | 5 | {row}" in text
     assert text.count("| generate-sdpa | 0.43 |") == 1
     assert "| t5-small | in-prompt | 10 | 100 | 64 |" not in text
-
-
-def test_a_first_peak_counts_where_later_ones_find_tables_made(tmp_path):
-    assert peaks_of(filled(tmp_path), CELL).end_to_end == 300 * 2**20
-
-
-def test_what_was_left_out_is_told_in_few_lines():
-    cells = {replace(CELL, k=k): "no time left" for k in (50, 5, 20)}
-    assert list(grouped(cells)) == [
-        "time t5-small in-prompt engine, 100 tokens, answers of 5, k = 5, 20, 50: no time left"
-    ]
-
-
-def test_the_page_has_the_tables_and_both_plots(tmp_path):
-    results = filled(tmp_path)
-    files = {name: tmp_path / name for name in ("page", "time", "memory")}
-    page.write(results, {replace(CELL, k=50): "needs 9.9 GiB"}, **files)
-    for name, label in (("time", "seconds a query"), ("memory", "MiB above the loaded model")):
-        assert "<svg" in files[name].read_text()
-        assert label in files[name].read_text()
-        # Powers of ten would be written as formulas, which are not drawn.
-        assert "mathdefault" not in files[name].read_text()
-    text = files["page"].read_text()
-    # k = 10 on the engine and without a fused kernel, k = 20.
-    assert "takes 0.50 to 4.00 times as long as eRAG" in text
-    assert "It is slower in 2 of 3 cells." in text
-    assert "t5-small, in-prompt, answers of 5: 4.00 at k = 20." in text
-    assert "2.10 (2.00 to 2.20; 2)" in text
-    assert "**" not in text.partition("<body>")[2]
-    assert "needs 9.9 GiB" in text
-    assert text.count("<svg") == 2
-
-
-def test_a_page_without_figures_says_so(tmp_path):
-    files = {name: tmp_path / name for name in ("page", "time", "memory")}
-    page.write(Results(tmp_path / "r.json", HERE), {CELL: "no time left"}, **files)
-    assert "No time was measured yet." in files["page"].read_text()
-    assert not files["time"].exists()
-
-
-def test_lines_of_a_plot_have_one_length_of_passages():
-    lines = [("a", [Point(10, 50, 2.0), Point(1, 50, 1.0), Point(5, 100, 9.0)]), ("b", [])]
-    assert plots.at(lines, 50) == [("a", [Point(1, 50, 1.0), Point(10, 50, 2.0)])]
 
 
 def test_lists_of_a_change_differ_from_the_first_as_it_says():
@@ -412,112 +246,6 @@ def test_bad_options_are_refused_in_one_line(arguments, message, tmp_path):
     with pytest.raises(SystemExit) as refused:
         efficiency.main([*arguments, "--json", str(tmp_path / "r.json")])
     assert str(refused.value) == message
-
-
-def test_the_plan_runs_nothing(tmp_path, capsys):
-    path = tmp_path / "r.json"
-    assert efficiency.main(["--plan", "--json", str(path), "--memory", "4GiB"]) == 0
-    printed = capsys.readouterr().out
-    assert "cells to run, about" in printed
-    assert (
-        "time t5-small in-prompt generate-eager, 400 tokens, answers of 5, k = 100: needs "
-        in printed
-    )
-    assert not path.exists()
-
-
-@pytest.mark.slow
-def test_sizes_are_those_of_the_bundled_readers():
-    fused = json.loads((weights.resolve("bundled-fid").path / "config.json").read_text())
-    own = SHAPES["bundled-fid"]
-    assert own.inner == fused["num_heads"] * fused["d_kv"]
-    assert (own.hidden, own.feed_forward) == (fused["d_model"], fused["d_ff"])
-    assert (own.layers, own.heads) == (fused["num_layers"], fused["num_heads"])
-    assert own.vocabulary == fused["vocab_size"]
-
-    path = weights.resolve("bundled").path
-    config = json.loads((path / "config.json").read_text())
-    shape = SHAPES["bundled"]
-    head = config["hidden_size"] // config["num_attention_heads"]
-    assert shape.hidden == config["hidden_size"]
-    assert shape.inner == config["num_attention_heads"] * head
-    assert shape.key_inner == config["num_key_value_heads"] * head
-    assert shape.feed_forward == config["intermediate_size"]
-    assert shape.layers == config["num_hidden_layers"]
-    assert shape.heads == config["num_attention_heads"]
-    assert shape.vocabulary == config["vocab_size"]
-    assert shape.positions == config["max_position_embeddings"]
-
-
-@pytest.mark.slow
-def test_the_quick_grid_is_measured_saved_and_not_measured_again(tmp_path, capsys):
-    path = tmp_path / "quick.json"
-    arguments = ["--quick", "--json", str(path), "--threads", "1"]
-    assert efficiency.main(arguments) == 0
-    cells = quick_grid(CHANGES)
-    assert f"{len(cells)} of {len(cells)} cells done" in capsys.readouterr().out
-    table = path.with_suffix(".md").read_text()
-    assert "Nothing." in table.split("### Left out")[1]
-    stored = path.read_bytes()
-    assert efficiency.main(arguments) == 0
-    assert path.read_bytes() == stored
-    assert path.with_suffix(".md").read_text() == table
-
-    conditions = efficiency.conditions_of(
-        dtype=None, threads=1, memory=None, quick=True, rounds=None
-    )
-    results = Results(path, conditions)
-    item = predict.item_bytes(conditions.dtype)
-    for cell in cells:
-        figures = results.figures(cell)
-        if cell.kind == "time":  # both methods read the same passages, to answers as long
-            whole, single = (figures["tokens"][method] for method in ("end-to-end", "erag"))
-            assert single >= whole
-            # Random models now and then write a token that stands for no text, which does not count.
-            answers = {"end-to-end": figures["queries"], "erag": figures["queries"] * cell.k}
-            for method, count in answers.items():
-                written = figures["output_tokens"][method] / (cell.answer_tokens * count)
-                assert 0.6 < written <= 1
-        if cell.kind == "memory" and cell.k > 1:
-            reads = predict.reads_of(cell, cell.method)
-            expected = predict.batch_bytes(SHAPES[cell.model], cell.way, reads, cell.batch, item)
-            assert expected / 2 < max(figures["peaks"]) < expected * 2
-        if cell.kind == "saving":  # one encoder pass for lists and passages
-            sides = figures["sides"]
-            assert 2 * sides["sharing"]["tokens"] == sides["none"]["tokens"]
-
-
-@pytest.mark.slow
-def test_a_cell_that_fails_or_takes_too_long_says_so_and_ends(tmp_path):
-    process.start_server()
-    broken = process.run(CELL, HERE, None, tmp_path, limit=60)
-    assert broken["status"] == "failed"
-    assert broken["why"].startswith("AttributeError: ")
-    # Its first act is to load a model, which takes longer.
-    stopped = process.run(CELL, HERE, None, tmp_path, limit=0.001)
-    assert (stopped["status"], stopped["limit"]) == ("stopped", 0.001)
-
-
-@pytest.mark.slow
-def test_savings_of_a_reader_that_reads_are_measured(tmp_path, monkeypatch):
-    monkeypatch.setitem(predict._QUERIES_OF_READERS, "bundled-fid", 2)
-    cell = Cell(kind="saving", model="bundled-fid", augmentation="fid", k=4, length=100)
-    subject = models.make_subject("bundled-fid", "fid", tmp_path, HERE)
-    sides = {
-        change: savings.measure(replace(cell, change=change), HERE, subject, tmp_path)["sides"]
-        for change in (FIRST, SECOND, METRIC)
-    }
-    # Two queries of four passages, and their lists.
-    first = sides[FIRST]
-    assert {side["reads"] for side in first.values()} == {10}
-    assert first["sharing"]["tokens"] < first["none"]["tokens"]
-    # Half of the passages are the first retriever's, and no list.
-    second = sides[SECOND]
-    assert second["none"]["reads"] == second["sharing"]["reads"] == 10
-    assert second["store"]["reads"] == second["sharing and store"]["reads"] == 6
-    # Stored reads answer for any metric.
-    metric = sides[METRIC]
-    assert metric["store"]["reads"] == metric["sharing and store"]["reads"] == 0
 
 
 def test_predictions_know_how_many_scores_an_encoder_computes_at_once():

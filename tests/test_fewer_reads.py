@@ -9,22 +9,6 @@ from engine.messages.errors import InputError
 from engine.statistics.until import decided
 
 
-def test_the_tables_are_small_and_whole():
-    assert sum(file.stat().st_size for file in fewer_reads.REPLAYS.iterdir()) < 400_000
-    sizes = {
-        "nq": (1362, 5, 10),
-        "trivia": (166, 1, 10),
-        "fid": (1000, 1, 50),
-        "fid10": (1000, 3, 10),
-    }
-    for name, (queries, runs, k) in sizes.items():
-        table = pl.read_parquet(fewer_reads.REPLAYS / f"{name}.parquet")
-        assert table.height == queries * runs * k
-        assert table.null_count().sum_horizontal().sum() == 0
-        # A passage that two runs list for a query is one read.
-        assert table.group_by("query", "doc").agg(pl.col("label").n_unique())["label"].max() == 1
-
-
 def results(place, runs, reads):
     """Results of an evaluation of two queries, as far as replays take them."""
     (place / "exported" / "runs").mkdir(parents=True)

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import scipy.stats
 
-from benchmarks import _label_cells, label_bench
+from benchmarks import label_bench
 from benchmarks._label_cells import (
     CELLS,
     MOST_BYTES,
@@ -22,13 +22,9 @@ from benchmarks._label_cells import (
     read_cell,
 )
 from engine import tables
-from engine.evaluation import read_jobs
-from engine.evaluation.api_readers import refuse_unfit
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.read_jobs import asks_of, specify_jobs
 from engine.statistics.correlation import Bootstrap
 from tests.conftest import ScriptedReader, make_run
-from tests.reading.remote.server import Behaviour, Said, serving
 
 COUNT, K = 24, 3
 
@@ -130,18 +126,6 @@ def test_a_cell_of_other_inputs_or_another_reader_is_not_added_to(cell, inputs, 
         joined(Cell(cell.table, cell.about | {known: "0"}), cell, inputs)
 
 
-def test_what_is_known_without_passages_is_no_label():
-    table = pl.DataFrame(
-        {"query_id": ["a", "b"], "place": [1, 1], "list": [1.0, 0.0], "list_reversed": [1.0, 0.0], "erag": [1.0, 1.0], "gain": [0.0, 1.0]}
-    )  # fmt: skip
-    known = Cell(table, {"set": "made", "way": "bundled in-prompt"})
-    orders = label_bench.orders_of(known, Bootstrap(resamples=0))
-    assert (orders["closed"], orders["n_closed"], orders["known"]) == (0.5, 2, 1)
-    assert orders["closed_low"] < 0.5 < orders["closed_high"]
-    assert known.labels == ["erag", "gain", "erag-known"]
-    assert known.values("erag-known")[1].tolist() == [[0.0], [1.0]]
-
-
 def test_cells_are_taken_as_they_are_and_every_table_is_printed(cell, tmp_path, capsys):
     cell.write(tmp_path / "made.parquet")
     back = read_cell(tmp_path / "made.parquet")
@@ -189,21 +173,6 @@ def test_a_function_in_a_file_makes_a_cell_of_the_labels_that_it_can_give(inputs
     assert not way.lacks & set(own.labels)
     # A chat's prompt has its passages in another order than a text's; single passages have none.
     assert own.table["erag"].equals(cell.table["erag"])
-
-
-@pytest.mark.parametrize(("reader", "engine"), [("bundled:float32", "transformers"), ("openai:m", "openai")])  # fmt: skip
-def test_cells_have_the_same_reader_where_vllm_is(inputs, tmp_path, monkeypatch, reader, engine):
-    def evaluate(inputs, settings, **_):  # as far as readers are loaded
-        refuse_unfit([settings])
-        raise LookupError({job.spec.engine for job in specify_jobs(asks_of(settings), settings)})
-
-    monkeypatch.setattr(read_jobs, "reading_on_vllm", lambda *_: True)
-    monkeypatch.setattr(_label_cells, "evaluate", evaluate)
-    with serving(Behaviour(lambda body: Said("yes"))) as url, pytest.raises(LookupError) as asked:
-        monkeypatch.setenv("OPENAI_BASE_URL", url)
-        way = Way.of(reader)
-        make_cell("made", inputs, way, ("erag", "likelihood"), store=tmp_path, k=K)
-    assert asked.value.args == ({engine},)
 
 
 def test_committed_cells_are_small_and_hold_what_their_digests_say():

@@ -1,14 +1,13 @@
 """The made tasks of Table 1, and the table made of kept cells."""
 
 import json
-import re
 from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 from benchmarks import table_one
-from benchmarks.tasks import cutoffs, make, sentences, train
+from benchmarks.tasks import cutoffs, make, train
 from benchmarks.tasks.retrieve import late
 from benchmarks.tasks.sentences import facts, is_alone
 from engine import tables
@@ -69,30 +68,6 @@ def test_claims_are_balanced_and_a_refuted_one_differs_from_its_sentence_by_a_va
     assert len({one.sentences for one in made}) == 20
     chosen = read_template(table_one.PROMPTS["claims", "bundled"], "claims").choices
     assert {choice.strip() for choice in chosen} == set(by_label)
-
-
-def test_names_that_link_two_articles_come_in_an_order_that_no_process_changes():
-    # All names are in one sentence of each article, in no alphabetic order.
-    text = "The mayor received {}, then {}, then {}, then {} and then {} in the town.".format(
-        *PEOPLE
-    )
-    every = [sentences._fact(title, text) for title in ("Aruba", "Angola")]
-    links = make._links(every, dict.fromkeys(PEOPLE, 2) | {"The": 0})
-    assert list(links) == sorted(PEOPLE[:5])
-
-
-def test_two_hop_questions_hide_one_name_in_sentences_of_two_articles(articles):
-    for one in make.two_hop(articles, 20, 0):
-        first, second = re.findall("“([^”]*)”", one.text)
-        assert len(set(one.articles)) == 2
-        assert "X" in first
-        assert "X" in second
-        assert second.count("___") == 1
-
-
-def test_too_few_sentences_are_an_error(articles):
-    with pytest.raises(ValueError, match="questions can be made"):
-        make.dialogue(articles[:1], 50, 0)
 
 
 def test_sentences_that_lean_on_others_are_left_out():

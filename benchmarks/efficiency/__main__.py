@@ -9,7 +9,7 @@ and without; for several k and lengths of passages. docs/efficiency.md says what
 
 Each cell runs in a process of its own, is not run where its predicted peak exceeds the budget, ends at
 ``--limit``, and is saved as it ends: the same command goes on where it was. Beside the JSON file stand the
-tables (``.md``), two plots (``-time.svg``, ``-memory.svg``) and a page with both (``.html``).
+tables (``.md``) and two plots (``-time.svg``, ``-memory.svg``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks._harness import make_parser
-from benchmarks.efficiency import page, predict
+from benchmarks.efficiency import plots, predict
 from benchmarks.efficiency.changes import CHANGES
 from benchmarks.efficiency.grid import (
     SHAPES,
@@ -41,6 +41,7 @@ from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
+from engine.report.page import figures
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import require_output
 from jobs._options import parse_bytes
@@ -253,13 +254,8 @@ def _run(options: argparse.Namespace) -> int:
     stem = options.json.with_suffix("")
     write_text("\n".join(table) + "\n", stem.with_suffix(".md"))
     failed = [cell for cell in cells if results.outcomes.get(cell, {}).get("status") == "failed"]
-    page.write(
-        results,
-        left,
-        page=stem.with_suffix(".html"),
-        time=stem.with_name(f"{stem.name}-time.svg"),
-        memory=stem.with_name(f"{stem.name}-memory.svg"),
-    )
+    for picture in figures.pictures(plots.drawings(results), with_png=False):
+        write_text(picture.svg, stem.with_name(f"{stem.name}-{picture.name}.svg"))
     done = sum(results.figures(cell) is not None for cell in cells)
     print(f"{done} of {len(cells)} cells done, {time.monotonic() - start:.0f} s; {options.json}")
     return int(bool(failed))

@@ -1,21 +1,23 @@
 """The models of ``benchmarks.efficiency`` and what they read.
 
 T5-small- and T5-base-shaped models have random weights: what they write means nothing, what it takes is
-what real weights of these sizes take. Their tokenizer is trained on the bundled articles
-(``benchmarks.fid.make_model``). The other models are the bundled readers as they are.
+what real weights of these sizes take. Their tokenizer is trained on the bundled articles. The other models are the bundled readers as they are.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 from transformers.utils import logging
 
 from benchmarks.efficiency.grid import SHAPES, Cell, Conditions, Shape
-from benchmarks.fid import make_model
 from engine.messages.errors import InputError
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import Augmentation, Reader, ReaderSpec
@@ -29,6 +31,7 @@ ARTICLES = "articles.txt"  # in the folder that cells get
 _CHARACTERS = 800_000
 # Characters that the tokenizers are trained on, and the tokens that they know.
 _TRAINED_ON, _VOCABULARY = 400_000, 8000
+TOKENS = 32128  # of the models
 # Encoder-decoder readers cut inputs at 512 tokens, and at 250 in Fusion-in-Decoder. Here nothing is cut.
 _UNCUT = 10**6
 _PER_TOKEN = 12  # characters of the text that tokens are taken from: more than they have
@@ -72,7 +75,7 @@ def make_subject(
         directory = folder / name
         if not directory.exists():
             text = (folder / ARTICLES).read_text(encoding="utf-8")[:_TRAINED_ON]
-            make_model(directory, text.split("\n"), _VOCABULARY, _sizes(shape))
+            make_model(directory, text.split("\n"), _VOCABULARY, shape)
         path = str(directory)
     spec, prompt = specify(
         path, augmentation=augmentation, task="short-answer", dtype=conditions.dtype
@@ -86,6 +89,35 @@ def make_subject(
         memory=conditions.memory,
     )
     return Subject(spec, prompt)
+
+
+def make_model(directory: Path, texts: list[str], vocabulary: int, shape: Shape) -> None:
+    """A random model of a shape, and a tokenizer trained on texts."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    special = ["<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocabulary, special_tokens=special, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    # The model has more tokens than the passages give; without a text they would all read alike.
+    pieces = [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
+    least = min(score for _, score in pieces) - 100
+    pieces += [(f"\u2581\u27e8{i}\u27e9", least) for i in range(len(pieces), TOKENS)]
+    tokenizer.model = models.Unigram(pieces, unk_id=2)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(directory)
+    torch.manual_seed(0)
+    # Weights of usual size make a random model say one thing to everything; these do not.
+    config = T5Config(
+        vocab_size=TOKENS, decoder_start_token_id=0, initializer_factor=2.0, **_sizes(shape)
+    )
+    T5ForConditionalGeneration(config).save_pretrained(directory)
 
 
 def as_evaluated(name: str, augmentation: Augmentation, conditions: Conditions) -> Subject:

@@ -107,12 +107,6 @@ class Results:
         outcome = self.outcomes.get(cell)
         return outcome["figures"] if outcome and outcome["status"] == "done" else None
 
-    @property
-    def conditions(self) -> dict[str, Any]:
-        """The conditions of the run, by name."""
-        found: dict[str, Any] = self._circumstances["conditions"]
-        return found
-
     def walls(self) -> dict[Cell, float]:
         """Seconds that each cell took that is done."""
         return {

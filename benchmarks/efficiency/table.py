@@ -33,7 +33,6 @@ PAPER = {
     "memory of a query": "7 to 15",
     "memory of a document": "30 to 48",
 }
-LEFT_OUT = "Left out"
 _UNKNOWN = "·"
 # Columns that say where a figure was measured, whatever the way.
 _PLACE = ("model", "augmentation", "k", "tokens", "answer")
@@ -68,7 +67,7 @@ def markdown(results: Results, left: Left) -> list[str]:
         lines += [grid.caption, ""] if grid.caption else []
         lines += [*_rows(grid.head, grid.rows), ""]
     reasons = [f"- {text}" for text in grouped(left_out(results, left))]
-    return [*lines, f"### {LEFT_OUT}", "", *(reasons or ["Nothing."])]
+    return [*lines, "### Left out", "", *(reasons or ["Nothing."])]
 
 
 def ratios(results: Results) -> list[Line]:
