@@ -1,4 +1,4 @@
-"""The passages of the bundled articles, cut once for all benchmarks of a page."""
+"""What benchmarks read: a folder, or the bundled articles, whose passages are cut once for all benchmarks of a page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 import polars as pl
 
 from engine.sources.articles.read import read_source
-from engine.sources.bundled import wikipedia_dump
+from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.io.files import write_parquet
 from engine.sources.passages.cut import passages
+from engine.sources.passages.read import read_corpus
+from engine.sources.queries.read import read_queries
 
 # Names the file that keeps them, from one process to the next; parsing the articles takes ten seconds.
 KEPT_IN = "ERAG_BENCHMARKS_CORPUS"
@@ -27,3 +29,10 @@ def bundled_corpus() -> pl.DataFrame:
     if kept:
         write_parquet(corpus, Path(kept))
     return corpus
+
+
+def read_data(data: Path | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The passages and the queries of a folder (``corpus.jsonl``, ``queries.jsonl``); the bundled ones for None."""
+    if data is None:
+        return bundled_corpus(), read_queries(questions("short-answer"))
+    return read_corpus(data / "corpus.jsonl"), read_queries(data / "queries.jsonl")

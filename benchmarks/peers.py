@@ -47,7 +47,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from benchmarks._bundled import bundled_corpus
+from benchmarks._bundled import read_data
 from benchmarks._harness import Line, Timing, in_turn, make_parser, write_report
 from engine import tables
 from engine.machine import device
@@ -55,9 +55,6 @@ from engine.reading.plan import missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import load, specify
 from engine.retrieval.bm25 import build_index, search
-from engine.sources.bundled import questions
-from engine.sources.passages.read import read_corpus
-from engine.sources.queries.read import read_queries
 
 Read = Callable[[list[str]], list[str]]
 ENGINE, ALONE, ARRIVAL, SORTED, PACKAGE, VLLM = (
@@ -76,12 +73,7 @@ _SAMPLE = 4
 
 def planned_reads(data: Path | None, count: int, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
     """The first ``count`` distinct reads of single passages, as ``plan.wanted_reads`` gives them."""
-    if data is None:
-        corpus = bundled_corpus()
-        queries = read_queries(questions("short-answer"))
-    else:
-        corpus = read_corpus(data / "corpus.jsonl")
-        queries = read_queries(data / "queries.jsonl")
+    corpus, queries = read_data(data)
     needed = queries.head(-(-count // DEPTH) + 10)
     with tempfile.TemporaryDirectory() as folder:
         build_index(corpus, folder)

@@ -1,7 +1,7 @@
-"""Retrieval: BM25 against Pyserini, vectors against sentence-transformers, and growth with the corpus.
+"""Retrieval: BM25 against Pyserini, and vectors against sentence-transformers.
 
     python -m benchmarks.retrieval [--data DIR] [--passages 600] [--threads 2] [--rounds 3]
-        [--scale 200000,500000] [--only bm25,encode,scale] [--json FILE]
+        [--only bm25,encode] [--json FILE]
 
 ``--data`` is a directory with ``queries.jsonl`` and ``corpus.jsonl`` as the engine reads them; without
 it, the demo's questions and passages.
@@ -14,9 +14,6 @@ order for every query. Also printed: Success@10 of the passages of the gold arti
 passages and threads, in turn. Equality first: in fp32 the vectors must agree. Then the lists: the top
 50 for every query must be those of a NumPy product over sentence-transformers' vectors, ties aside.
 Expectation: 1.5 times its speed and more.
-
-``scale``: see ``_scale``. Expectation: cost per passage constant within 15%, and a peak that does not
-grow with the corpus.
 """
 
 from __future__ import annotations
@@ -36,16 +33,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from benchmarks import _scale
-from benchmarks._bundled import bundled_corpus
+from benchmarks._bundled import read_data
 from benchmarks._harness import Line, in_turn, make_parser, write_report
 from engine.machine.device import Dtype, best_dtype
 from engine.retrieval import bm25, flat, index_shards
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.java import find_java
-from engine.sources.bundled import questions
-from engine.sources.passages.read import read_corpus
-from engine.sources.queries.read import read_queries
 from engine.tables import (
     ARTICLE_ID,
     DOC_ID,
@@ -68,13 +61,6 @@ _PRELUDE = (
     "jnius_config.add_options = lambda *o: add(*(x for x in o if 'vector' not in x));"
     "sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
 )
-
-
-def load(data: Path | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    if data is None:
-        corpus = bundled_corpus()
-        return corpus, read_queries(questions("short-answer"))
-    return read_corpus(data / "corpus.jsonl"), read_queries(data / "queries.jsonl")
 
 
 def program(*arguments: object) -> None:
@@ -222,24 +208,6 @@ def _same_lists(
     return {"equal": equal / total}
 
 
-def compare_sizes(sizes: list[int]) -> list[dict[str, float]]:
-    rows: list[dict[str, float]] = []
-    print("growth (12 words a passage, 64 dimensions, one thread)")
-    print(f"  {'passages':>9} {'corpus':>8} {'index':>8} {'peak':>8} {'CPU µs each':>11} {'ratio':>6}"
-          f" {'search ms/query':>16}")  # fmt: skip
-    for row in _scale.measure(sizes):
-        rows.append(row)
-        cost = row["build_seconds"] / row["passages"]
-        ratio = cost / (rows[0]["build_seconds"] / rows[0]["passages"])
-        print(
-            f"  {row['passages']:9.0f} {row['corpus_bytes'] / 2**20:6.0f}Mi"
-            f" {row['index_bytes'] / 2**20:6.0f}Mi {row['peak_bytes'] / 2**20:6.0f}Mi"
-            f" {cost * 1e6:11.1f} {ratio:6.2f} {row['search_seconds'] * 10:16.2f}",
-            flush=True,
-        )
-    return rows
-
-
 def _best(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """The best time of each side, in seconds."""
     return {name: timing.best for name, timing in in_turn(sides, rounds).items()}
@@ -254,16 +222,15 @@ def _table(best: dict[str, float], count: int, unit: str) -> None:
 
 
 def main(options: Sequence[str] | None = None) -> None:
-    quick = {"passages": 50, "rounds": 1, "scale": "5000"}
+    quick = {"passages": 50, "rounds": 1}
     parser = make_parser(__doc__, rounds=3, quick=quick)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--passages", type=int, default=600, help="that are encoded")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--scale", default="200000,500000", help="numbers of passages")
-    parser.add_argument("--only", default="bm25,encode,scale")
+    parser.add_argument("--only", default="bm25,encode")
     arguments = parser.parse_args(options)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    corpus, queries = load(arguments.data)
+    corpus, queries = read_data(arguments.data)
     parts = arguments.only.split(",")
     report: dict[str, Any] = {}
     page: list[Line] = []
@@ -275,12 +242,6 @@ def main(options: Sequence[str] | None = None) -> None:
         report["encode"] = compare_encoding(some, queries, arguments.threads, arguments.rounds)
         what = "encoding: sentence-transformers to engine"
         page.append(_line(what, report["encode"]["seconds"], "1.5 and more"))
-    if "scale" in parts:
-        report["scale"] = compare_sizes([int(n) for n in arguments.scale.split(",")])
-        for row in report["scale"]:
-            each = 1e6 * row["build_seconds"] / row["passages"]
-            what = f"dense index of {row['passages']:,} passages: CPU time of each"
-            page.append(Line(what, f"{each:.0f} µs"))
     write_report(arguments, ("numpy", "polars", "torch"), report, page)
 
 

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import polars as pl
 from transformers.utils import logging
 
-from benchmarks._bundled import bundled_corpus
+from benchmarks._bundled import read_data
 from benchmarks._harness import Line, Timing, make_parser, write_report
 from benchmarks.peers import vllm
 from engine import tables
@@ -58,9 +58,6 @@ from engine.reading.stream import (
     UnitSizes,
 )
 from engine.retrieval.bm25 import build_index, search
-from engine.sources.bundled import questions
-from engine.sources.passages.read import read_corpus
-from engine.sources.queries.read import read_queries
 from engine.tables import DOC_ID, DOC_IDS, OUTPUT, QUERY_ID, READ_KEY
 
 PROCESSOR = "processor_milliseconds"
@@ -77,12 +74,7 @@ class Evaluation(NamedTuple):
 
 def evaluation(data: Path | None, count: int, k: int) -> Evaluation:
     """The first queries with single passages and whole lists, as BM25 finds them."""
-    if data is None:
-        corpus = bundled_corpus()
-        queries = read_queries(questions("short-answer"))
-    else:
-        corpus = read_corpus(data / "corpus.jsonl")
-        queries = read_queries(data / "queries.jsonl")
+    corpus, queries = read_data(data)
     queries = queries.head(count)
     with tempfile.TemporaryDirectory() as folder:
         build_index(corpus, folder)
