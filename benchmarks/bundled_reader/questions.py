@@ -31,6 +31,7 @@ into is it its may might of on or she so such than that the their them then ther
 those to was we were when where which while who whose will with would also
 """
 _FUNCTION_WORDS = frozenset(_FUNCTION_WORDS_TEXT.split())
+_OPENINGS = ("After", "During", "Since", "Although", "However,")
 _IN_PLACE: dict[Kind, tuple[str, ...]] = {
     "name": ("what", "which", "who", "what", "which name"),
     "date": ("what date", "which date", "when", "what day"),
@@ -58,8 +59,8 @@ def ask(sentence: str, span: Span, title: str, rng: random.Random) -> str:
         title: of the article, in the place of a pronoun that the sentence begins with.
         rng: chooses among the ways to ask.
     """
-    cloze = _cloze(sentence, span)
-    cloze = _shortened(cloze, rng)
+    whole = _Cloze(sentence[: span.start], sentence[span.end :].rstrip(" ."), span.kind)
+    cloze = _shortened(whole, rng)
     if span.start > 0:
         cloze = _named(cloze, title, rng)
     ways = [way for way in (_subject, _inverted, _how_many) if way(cloze, random.Random(0))]
@@ -71,10 +72,6 @@ def ask(sentence: str, span: Span, title: str, rng: random.Random) -> str:
     else:
         text = _keywords(cloze, rng)
     return _styled(text, rng)
-
-
-def _cloze(sentence: str, span: Span) -> _Cloze:
-    return _Cloze(sentence[: span.start], sentence[span.end :].rstrip(" ."), span.kind)
 
 
 def _shortened(cloze: _Cloze, rng: random.Random) -> _Cloze:
@@ -126,16 +123,18 @@ def _inverted(cloze: _Cloze, rng: random.Random) -> str:
     auxiliary = match.group()
     rest = cloze.before[match.end() :]
     lead = _PREPOSITION.search(rest) or _DETERMINER.search(rest)
-    word = _word(cloze.kind, rng)
+    word = rng.choice(_IN_PLACE[cloze.kind])
     if lead:
         preposition = lead.group(1).lower()
         rest = rest[: lead.start()]
         if preposition in ("the", "a", "an"):
             pass
         elif cloze.kind in ("date", "year") and preposition in ("in", "on"):
-            word = rng.choice(
-                ("when", f"{preposition} {_dated(cloze.kind, rng)}", _dated(cloze.kind, rng))
+            asked = (
+                ("what year", "which year") if cloze.kind == "year" else ("what date", "which day")
             )
+            behind, alone = rng.choice(asked), rng.choice(asked)
+            word = rng.choice(("when", f"{preposition} {behind}", alone))
         elif cloze.kind == "name" and preposition in _PLACE_PREPOSITIONS and rng.random() < 0.5:
             word = rng.choice(("where", f"{preposition} which place"))
         elif rng.random() < 0.6:
@@ -155,7 +154,7 @@ def _how_many(cloze: _Cloze, rng: random.Random) -> str:
 
 
 def _in_place(cloze: _Cloze, rng: random.Random) -> str:
-    return f"{_lowered(cloze.before)}{_word(cloze.kind, rng)}{cloze.after}"
+    return f"{_lowered(cloze.before)}{rng.choice(_IN_PLACE[cloze.kind])}{cloze.after}"
 
 
 def _keywords(cloze: _Cloze, rng: random.Random) -> str:
@@ -166,24 +165,10 @@ def _keywords(cloze: _Cloze, rng: random.Random) -> str:
     return " ".join([asked, *kept] if rng.random() < 0.7 else [*kept, asked])
 
 
-def _word(kind: Kind, rng: random.Random) -> str:
-    return rng.choice(_IN_PLACE[kind])
-
-
-def _dated(kind: Kind, rng: random.Random) -> str:
-    return rng.choice(("what year", "which year") if kind == "year" else ("what date", "which day"))
-
-
 def _lowered(text: str) -> str:
     """A sentence's beginning within a question: a common first word in small letters."""
     first = text.split(" ", 1)[0]
-    common = first.lower() in _FUNCTION_WORDS or first in (
-        "After",
-        "During",
-        "Since",
-        "Although",
-        "However,",
-    )
+    common = first.lower() in _FUNCTION_WORDS or first in _OPENINGS
     return text[:1].lower() + text[1:] if common else text
 
 
