@@ -244,6 +244,10 @@ def signed(rng: np.random.Generator, n: int, steps: Sequence[tuple[float, float]
     return np.asarray(sizes[np.searchsorted(ends, rng.random(n), side="right")])
 
 
+def _drawn(rng: np.random.Generator, n: int, share: float) -> Floats:
+    return (rng.random(n) < share).astype(np.float64)
+
+
 def alike(rare: float) -> Draw:
     """Differences of 0.1 either way on 30% of the queries, of 1 either way on few."""
 
@@ -332,10 +336,10 @@ LOSSES: dict[str, Callable[[np.random.Generator, int, float], Floats]] = {
         rng, n, [(1, 0.05), (-1, 0.05 + m)]
     ),
     "3% right, of the baseline the margin more": lambda rng, n, m: (
-        (rng.random(n) < 0.03) * 1.0 - (rng.random(n) < 0.03 + m)
+        _drawn(rng, n, 0.03) - _drawn(rng, n, 0.03 + m)
     ),
     "50% right, of the baseline the margin more": lambda rng, n, m: (
-        (rng.random(n) < 0.5) * 1.0 - (rng.random(n) < 0.5 + m)
+        _drawn(rng, n, 0.5) - _drawn(rng, n, 0.5 + m)
     ),
     "F1, by 5 margins either way on 30%": lambda rng, n, m: signed(
         rng, n, [(5 * m, 0.05), (-5 * m, 0.25)]

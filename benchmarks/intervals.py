@@ -72,15 +72,17 @@ def _cells() -> Iterator[Study]:
         cases = [*product(PAIRS, TRUTHS), *product(PAIRS[-1:], ("spread none", "spread"))]
         for pair, truth in cases:
             samples = (2000 if truth == "apart" else 5000) // (5 if n == 1000 else 1)
-            yield Difference(Pair(n, share, *pair, truth), samples=samples, draws=1999)
+            yield Difference(Pair(n, share, pair[0], pair[1], truth), samples=samples, draws=1999)
     unlike = (PAIRS[-1], ("hit 0.2", "P@10"), ("hit 0.2", "hit 0.2"))
     few = [*product(unlike, FEW, TRUTHS), *product(PAIRS[-1:], FEW, ("spread",))]
     few += product([("hit 0.25", "hit 0.25")], ((120, 20), (120, 21)), TRUTHS)
     for pair, (n, right), truth in few:
-        yield Difference(Pair(n, right / n, *pair, truth, exact=True), samples=250, draws=1999)
+        case = Pair(n, right / n, pair[0], pair[1], truth, exact=True)
+        yield Difference(case, samples=250, draws=1999)
     kinds = (("P@10", "right", 0.0), ("P@10", "right", 0.3), ("nDCG", "F1", 0.3))
     for shape, within, kind in product(((12, 5), (20, 3), (40, 5)), (0.2, 0.5, 0.9), kinds):
-        yield Clusters(*shape, within, *kind, samples=400, draws=200, first=1000)
+        measure, outcome, tau = kind
+        yield Clusters(*shape, within, measure, outcome, tau, samples=400, draws=200, first=1000)
     for kind, n, rare in product(KINDS, SIZES_OF_RUNS, (0.01, 0.02, 0.03, 0.06, 0.1)):
         yield Alike(kind, rare, n, samples=2000)
     for runs, n in product(SEVERAL, (19, 64, 300)):

@@ -167,5 +167,6 @@ def lists(
         chosen = list(others.get(query_id, ())[: rng.choice(lengths) - 1])
         chosen.insert(rng.randint(0, len(chosen)), gold)
         rows.append((query_id, chosen))
-    schema = {QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return pl.DataFrame(
+        rows, schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)}, orient="row"
+    )
