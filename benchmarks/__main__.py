@@ -34,6 +34,7 @@ NAMES = (
     "scaling",
     "retrieval",
     "ranking",
+    "statistics",
     "intervals",
     "fewer_reads",
     "label_bench",

@@ -142,7 +142,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--light", action="store_true", help="skip tests whose libraries make check does not install"
+        "--light",
+        action="store_true",
+        help="skip tests whose libraries make check does not install",
     )
 
 

@@ -97,7 +97,7 @@ def make_start(text: Text, width: int, directory: Path, seed: int) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(bundled / name, directory)
     sizes = {"d_model": width, "d_ff": 4 * width, "d_kv": width // HEADS}
-    config = T5Config.from_pretrained(bundled, dtype="float32", **sizes)
+    config = T5Config.from_pretrained(bundled, dtype="float32", trust_remote_code=False, **sizes)
     torch.manual_seed(seed)
     model = T5ForConditionalGeneration(config)
     tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
