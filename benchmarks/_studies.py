@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -67,14 +67,14 @@ class Study:
         samples: how many, from number ``first`` on where each has seeds of its own.
         draws: resamples, permutations or tables, where the method draws any.
         limits: the least and the most of shares.
-        amounts: figures that are no shares: their mean is shown, of widths the median.
+        amounts: figures that are no shares, each with its mean or median.
     """
 
     samples: int
     draws: int = 0
     first: int = 0
     limits: ClassVar[Limits]
-    amounts: ClassVar[tuple[str, ...]] = ("width",)
+    amounts: ClassVar[Mapping[str, Callable[[Floats], Any]]] = {"width": np.median}
 
     @property
     def name(self) -> str:
@@ -148,7 +148,7 @@ class Difference(Study):
 
     pair: Pair
 
-    amounts = ("tau width", "rho width")
+    amounts: ClassVar = {"tau width": np.median, "rho width": np.median}
 
     @property
     def limits(self) -> Limits:  # type: ignore[override]
@@ -352,7 +352,7 @@ class Plan(Study):
     runs: str
 
     limits: ClassVar[Limits] = {"power": (0.78, 0.83)}
-    amounts = ("n",)
+    amounts: ClassVar = {"n": np.mean}
 
     def each(self) -> Iterator[Found]:
         place, draw = list(PLANNED).index(self.runs), PLANNED[self.runs]
@@ -393,7 +393,7 @@ class Width(Study):
     know: float
 
     limits: ClassVar[Limits] = {"held": (LEAST, 1)}
-    amounts = ("lists",)
+    amounts: ClassVar = {"lists": np.mean}
     # Of graded scores, the share of the right answers that are wholly right; as many more than these are half right.
     wholly: ClassVar[float] = 0.8
     half: ClassVar[float] = 0.3
@@ -466,7 +466,7 @@ class Ask(Study):
     runs: str
     tasks: int
     limits: ClassVar[Limits] = {"holds": (LEAST, 1)}
-    amounts = ("bias", "width")
+    amounts: ClassVar = {"bias": np.mean, "width": np.mean}
     queries: ClassVar[int] = 600
 
     def at_random(

@@ -5,7 +5,7 @@
 A cell is a study (``_studies``) of a population (``_simulated``), with numbers of queries, samples and draws: ``CELLS``
 has all. ``--cells`` takes beginnings of names ("clusters 12" gate), and ``--list`` prints the names;
 ``--samples`` and ``--first`` draw fewer or other samples; ``--saved`` keeps each cell as it ends, and goes on from there.
-Of every figure there is the mean over the samples that have one, of widths the median, and in brackets the share of the
+Of every figure there is the mean over the samples that have one, of most widths the median, and in brackets the share of the
 samples without. A cell fails where the 99% binomial interval of a share lies beyond its limits.
 
 - tau: intervals of tau-b and rho of a measure and an outcome, by whichever method an evaluation takes. ``lacks`` is the
@@ -115,13 +115,13 @@ QUICK = {
 
 
 def figures(cell: Study) -> dict[str, list[float]]:
-    """Of each figure the mean over the samples that have it, of widths the median, and how many have it."""
+    """Of each figure the mean or median over the samples that have it, and how many have it."""
     rows = list(cell.each())
     found = {}
     for key in rows[0]:
         values = np.array([row[key] for row in rows])
         there = values[np.isfinite(values)]
-        middle = np.median if key.endswith("width") else np.mean
+        middle = cell.amounts.get(key, np.mean)
         found[key] = [float(middle(there)) if len(there) else np.nan, len(there)]
     further = cell.further({key: value for key, (value, _) in found.items()})
     return found | {key: [value, len(rows)] for key, value in further.items()}

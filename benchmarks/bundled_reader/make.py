@@ -89,7 +89,7 @@ def make_start(text: Text, width: int, directory: Path, seed: int) -> None:
     The tokenizer was trained on the same articles (byte pairs of the training part, 8,192).
     """
     import torch
-    from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
+    from transformers import AutoConfig, AutoTokenizer, T5ForConditionalGeneration
 
     from benchmarks.bundled_reader.initial import HEADS, arrange
 
@@ -97,7 +97,7 @@ def make_start(text: Text, width: int, directory: Path, seed: int) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(bundled / name, directory)
     sizes = {"d_model": width, "d_ff": 4 * width, "d_kv": width // HEADS}
-    config = T5Config.from_pretrained(bundled, dtype="float32", trust_remote_code=False, **sizes)
+    config = AutoConfig.from_pretrained(bundled, trust_remote_code=False, **sizes, dtype="float32")
     torch.manual_seed(seed)
     model = T5ForConditionalGeneration(config)
     tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)

@@ -396,8 +396,7 @@ def read_summary(folder: Location) -> dict[str, Any]:
         raise InputError(problem, _REMEDY, path=path) from None
     except ValueError as error:
         raise InputError(f"is not JSON ({error})", _REMEDY, path=path) from None
-    needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
-    if not isinstance(summary, dict) or not needed <= summary.keys():
+    if not isinstance(summary, dict):
         raise InputError("is not the summary of an evaluation", _REMEDY, path=path)
     return summary
 
@@ -408,4 +407,8 @@ def read_findings(folder: Path, sources: Sources | None) -> Findings:
     Raises:
         InputError: the folder holds none, or one of an earlier version that cannot be shown.
     """
-    return Findings(read_summary(folder), folder, sources)
+    summary = read_summary(folder)
+    needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
+    if not needed <= summary.keys():
+        raise InputError("is not the summary of an evaluation", _REMEDY, path=folder / SUMMARY)
+    return Findings(summary, folder, sources)
