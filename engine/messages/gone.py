@@ -12,8 +12,13 @@ Kind = Literal["command", "option", "annotator", "name"]
 
 # (kind, name): the replacement, as the end of "… is gone: ". Options are named by field, Python names in full.
 GONE: dict[tuple[Kind, str], str] = {
-    ("annotator", "grogu"): "use pmi, dig or likelihood: the threshold of its paper is not public",
+    (
+        "command",
+        "conformance",
+    ): "use ir_measures QRELS RUN MEASURES, also on the files in exported/",
     ("option", "edits"): "write a second run with the edits, as docs/guide/recipes.md does",
+    ("option", "probe_reads"): "use pace, the results of an earlier evaluation",
+    ("annotator", "grogu"): "use pmi, dig or likelihood: the threshold of its paper is not public",
     ("name", "engine.conformance"): "use ir_measures, also on the files in exported/",
 }
 

@@ -7,7 +7,6 @@ from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import polars as pl
 
 from engine.machine.remote.api_settings import is_api
@@ -20,7 +19,7 @@ from engine.reading.readers import positions
 
 # Characters of a token, where the reader's tokenizer is elsewhere; as plans take them (``executors.input_sizes``).
 _CHARACTERS = 4
-# So many prompts are tokenized; of more of them some, at even distances, and the others by their characters.
+# So many prompts are tokenized; of more of them some that are drawn, and the others by their characters.
 _TOKENIZED = 1000
 
 
@@ -60,8 +59,7 @@ def prompt_tokens(spec: ReaderSpec, inputs: pl.Series) -> float | None:
     if spec.api:  # in bytes: letters of other scripts have more of these, and more tokens, too
         system = len(spec.api.system.encode()) * inputs.len()
         return (system + int(inputs.explode().str.len_bytes().sum())) / _CHARACTERS
-    few = min(inputs.len(), _TOKENIZED)
-    some = inputs.gather((np.arange(few) * inputs.len() / few).astype(int))
+    some = inputs.sample(min(inputs.len(), _TOKENIZED), seed=0)
     characters, tokenized = (int(one.explode().str.len_chars().sum()) for one in (inputs, some))
     # A text that is scored is no part of the prompt.
     reads = [read[:-1] if spec.scores == "target" else read for read in some.to_list()]

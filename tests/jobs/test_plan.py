@@ -159,7 +159,10 @@ def test_options_of_a_plan_may_stand_in_the_file_of_the_evaluation(plan, tmp_pat
     ("options", "words"),
     [
         (["--pace", "x", "--price-per-hour", -1], "--price-per-hour is -1; use 0 or more"),
-        (["--price-per-hour", "cheap"], "--price-per-hour is 'cheap'; give a number"),
+        (
+            ["--price-per-hour", "cheap"],
+            'Invalid value for --price-per-hour: unable to convert "cheap"',
+        ),
         (["--pace", "x", "--finish-in", 0], "--finish-in is 0; use more than 0"),
         (
             ["--pace", "x", "--finish-in", 2, "--actors", 4],

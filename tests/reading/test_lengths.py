@@ -19,6 +19,6 @@ def test_passages_are_counted_with_their_end_and_cut_where_the_reader_cuts_them(
 
 
 def test_many_prompts_are_counted_by_some_of_them(spec):
-    """Of 4,000 with 3 and with 5 tokens in turn, by pairs."""
+    """Of 4,000 with 3 or 5 tokens, in an order that every fourth would miss."""
     inputs = pl.Series([["w1 w2"], ["w1 w2"], ["w1 w2 w3 w4"], ["w1 w2 w3 w4"]] * 1000)
-    assert prompt_tokens(spec, inputs) == pytest.approx(16_000, rel=0.01)
+    assert prompt_tokens(spec, inputs) == pytest.approx(16_000, rel=0.03)

@@ -20,7 +20,7 @@ def read_csv_records(
     what: str,
     needed: Sequence[str],
     *,
-    parse: Callable[[Location, int, str, str], Any] = lambda path, line, name, text: text,
+    parse: Callable[[Location, int, str, str], Any] | None = None,
     skip: SkipBad | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line, record) of a CSV file, or of a TSV file if the header contains a tab.
@@ -29,7 +29,7 @@ def read_csv_records(
         path: the file.
         what: the expected content, for errors.
         needed: columns of which the header must name one.
-        parse: gives the value of a field, of path, line, column and text.
+        parse: gives the value of a field, of path, line, column and text; else it is the text.
         skip: tolerates rows of another length, and lines that are not UTF-8.
 
     Raises:
@@ -64,12 +64,14 @@ def read_csv_records(
             row = next(rows, None)
             if row is None:
                 return
-            if not any(field.strip() for field in row):
+            if not any(map(str.strip, row)):
                 continue
             line = numbers[0]
             if len(row) == len(names):
-                fields = zip(names, row, strict=True)
-                yield line, {name: parse(path, line, name, text) for name, text in fields}
+                record: dict[str, Any] = dict(zip(names, row, strict=True))
+                if parse is not None:
+                    record = {name: parse(path, line, name, text) for name, text in record.items()}
+                yield line, record
             else:
                 problem = f"{len(row)} columns, the header has {len(names)}"
                 skip.tolerate(fault(problem, "quote fields", line=line))
