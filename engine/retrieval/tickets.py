@@ -13,29 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pickle
 import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import ray
 import ray.exceptions
 
-from engine.machine.attempts import (
-    Attempt,
-    Counts,
-    ending_if_fatal,
-    new_attempt,
-    tally_of,
-)
-from engine.machine.cluster import beside_driver, end_at_exit
-from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
-from engine.machine.watch import OnEvent, PoolTotals, silent, started_here, watched
+from engine.machine.attempts import Attempt, Counts
 from engine.messages.errors import EncodeError
 
 _ATTEMPTS = 3  # at a piece, before it counts as the cause of its actors' deaths
-_RESULT = pa.schema({"ticket": pa.int64(), "result": pa.large_binary()})
 
 
 class WorkItem(NamedTuple):
@@ -129,89 +117,11 @@ class TicketQueue(Counts):
         self._attempts.pop(ticket, None)
 
 
-class TicketActor:
-    """Does pieces of work; Ray Data calls it with one ticket at a time."""
-
-    def __init__(self, desk: Any) -> None:
-        end_at_exit()
-        self._desk = desk
-        desk.started.remote(started_here())
-
-    def do(self, content: Any) -> Any:
-        """The result of a piece."""
-        raise NotImplementedError
-
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        (ticket,) = batch["ticket"].to_pylist()
-        piece = ray.get(self._desk.take.remote(ticket, new_attempt()))
-        if piece is None:
-            return _RESULT.empty_table()
-        with ending_if_fatal():
-            result = self.do(ray.get(piece.content[0]))
-        return pa.table({"ticket": [ticket], "result": [pickle.dumps(result, 5)]}, schema=_RESULT)
-
-
-def do_pieces(
-    doing: str,
-    pieces: Iterator[WorkItem],
-    most: int,
-    actor_class: type[TicketActor],
-    arguments: dict[str, Any],
-    *,
-    pool: Pool,
-    room: int,
-    on_event: OnEvent = silent,
-) -> Iterator[Any]:
-    """Do pieces of work on a pool of actors; results are yielded as they complete, in any order.
-
-    Ray must have been started.
-
-    Args:
-        doing: names the work, for errors.
-        pieces: made in a thread, a few ahead of the actors.
-        most: of them.
-        actor_class: what does them.
-        arguments: for the constructor of each actor, beside the desk.
-        pool: the actors.
-        room: pieces that wait for actors.
-        on_event: told one line when nodes come or go, actors restart, or the pool waits.
-
-    Raises:
-        Exception: what making a piece raised.
-        InputError: as raised on an actor.
-        EncodeError: Ray or an actor failed.
-    """
-    # Ray Data makes a pool larger whose actors have tickets that wait; elsewhere none waits behind a slow actor.
-    in_flight = 1 if pool.most == pool.start else 2
-    desk = ray.remote(**beside_driver() | {"max_concurrency": 1000})(TicketQueue).remote(room)
-    feeder = _Feeder(pieces, desk)
-    feeder.start()
-    try:
-        with (
-            reported(doing, EncodeError, pool.needs),
-            watched(pool.needs, on_event, PoolTotals(), lambda: tally_of(desk)),
-        ):
-            results = one_row_blocks([{"ticket": ticket} for ticket in range(most)]).map_batches(
-                actor_class,
-                fn_constructor_kwargs={"desk": desk, **arguments},
-                **pool_options(pool.at_most(most), in_flight=in_flight),
-            )
-            for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
-                for row in block.to_pylist():
-                    yield pickle.loads(row["result"])
-                    feeder.forget(row["ticket"])
-        if feeder.error is not None:
-            raise feeder.error
-    finally:
-        with contextlib.suppress(Exception):
-            ray.kill(desk)
-        feeder.join()
-
-
-class _Feeder(threading.Thread):
+class Feeder(threading.Thread):
     """Makes pieces in parallel with the driver's loop and hands them to the desk.
 
-    It holds what is under way, a few pieces for each actor, so that nothing is lost with a desk.
+    It holds what is under way, a few pieces for each actor, so that nothing is lost with a desk. Its ``error``
+    is what making a piece raised.
     """
 
     def __init__(self, pieces: Iterator[WorkItem], desk: Any) -> None:

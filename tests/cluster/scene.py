@@ -20,7 +20,7 @@ import ray
 
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.survey import reading_dtype
-from engine.retrieval import distribute, flat, search_on_ray, tickets
+from engine.retrieval import distribute, flat, search_on_ray
 from engine.retrieval.index_shards import Block, Shard
 from tests.cluster.play import READS
 from tests.cluster.stage import Stage
@@ -141,9 +141,8 @@ def encoding(stage):
             return np.array([[float(text), 1.0] for text in texts])
 
     class Actor(distribute.EncoderActor):
-        def __init__(self, desk, spec, storage):
-            tickets.TicketActor.__init__(self, desk)
-            self._encoder, self._storage = Encoder(), storage
+        def load(self, spec):
+            return Encoder()
 
     def corpus():
         return (Shard(f"key {n}", [f"d{n}"], [f"{n}"]) for n in range(SHARDS))
