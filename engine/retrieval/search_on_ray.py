@@ -19,17 +19,18 @@ import pyarrow as pa
 import ray
 
 from engine.machine import cluster, device, model_files
-from engine.machine.attempts import ending_if_fatal, new_attempt, tally_of
+from engine.machine.attempts import Counts, answer, ending_if_fatal, new_attempt, tally_of
 from engine.machine.pool import Pool, PoolSettings, decide, one_row_blocks, pool_options, reported
-from engine.machine.watch import OnEvent, PoolTotals, silent, watched
+from engine.machine.watch import OnEvent, PoolTotals, silent, started_here, watched
 from engine.messages.errors import EncodeError, InputError
-from engine.reading.ledger import Attempts, start_ledger
 from engine.retrieval import flat
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.flat import Doubles, Found, Nearest, Singles
 from engine.retrieval.index_shards import SHARD, Block
 
 _DEATHS = 3  # of processes in a part, before it counts as their cause
+# Seconds that a part waits for who counts its attempts, and may be starting again.
+_SECONDS_TO_COUNT = 30.0
 
 
 def pool_for(spec: EncoderSpec, parts: int) -> Pool | None:
@@ -51,32 +52,34 @@ class SearchActor:
     """Encodes queries, or searches vectors, on the GPU that Ray gave it. Loads what it needs when it needs it.
 
     Args:
-        ledger: of the attempts at parts.
+        counts: of the attempts at parts, see ``Counts``.
         spec: the encoder of the queries.
         queries: their vectors, where it searches: a reference.
         k: passages per query.
     """
 
-    def __init__(self, ledger: Any, spec: EncoderSpec, queries: Any = None, k: int = 0) -> None:
+    def __init__(self, counts: Any, spec: EncoderSpec, queries: Any = None, k: int = 0) -> None:
         cluster.end_at_exit()
-        self._attempts = Attempts(ledger)
+        self._counts = counts
         self._spec = spec
         self._queries: Singles | None = None if queries is None else ray.get(queries)
         # Of the parts that this actor had: what is below their k-th best is not among those of all, either.
         self._best = flat.Best(0 if self._queries is None else len(self._queries), k)
         self._encoder: Any = None
         self._nearest: Nearest | None = None
-        self._attempts.started()
+        counts.started.remote(started_here())
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         (row,) = batch.to_pylist()
-        if self._attempts.begin(row["number"], new_attempt()) > _DEATHS:
-            raise EncodeError(f"the process died {_DEATHS} times in part {row['number'] + 1}")
+        number: int = row["number"]
+        deaths = self._counts.deaths.remote(number, new_attempt())
+        if answer(deaths, 0.0, _SECONDS_TO_COUNT) >= _DEATHS:
+            raise EncodeError(f"the process died {_DEATHS} times in part {number + 1}")
         with ending_if_fatal():
             part = pickle.loads(row["content"])
             result = self.encode(part) if self._queries is None else self.candidates(part())
         content = pa.array([pickle.dumps(result, 5)], pa.large_binary())
-        return pa.table({"number": [row["number"]], "content": content})
+        return pa.table({"number": [number], "content": content})
 
     def encode(self, texts: Sequence[str]) -> Singles:
         """The vectors of queries, see ``Encoder.queries``."""
@@ -143,15 +146,15 @@ class SearchOnRay:
         rows = [{"number": n, "content": pickle.dumps(part, 5)} for n, part in enumerate(parts)]
         # Where a node is lost, actors that have nothing more to do give their GPUs to those that were on it.
         pool = replace(self.pool, least=1, most=self.pool.start).at_most(len(rows))
-        ledger = start_ledger()
+        counts = ray.remote(**cluster.beside_driver())(Counts).remote()
         try:
             with (
                 reported(doing, EncodeError, pool.needs),
-                watched(pool.needs, self.on_event, PoolTotals(), lambda: tally_of(ledger)),
+                watched(pool.needs, self.on_event, PoolTotals(), lambda: tally_of(counts)),
             ):
                 results = one_row_blocks(rows).map_batches(
                     self.actor_class or SearchActor,
-                    fn_constructor_kwargs={"ledger": ledger, "spec": self.spec, **arguments},
+                    fn_constructor_kwargs={"counts": counts, "spec": self.spec, **arguments},
                     **pool_options(pool, in_flight=1),
                 )
                 for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
@@ -159,4 +162,4 @@ class SearchOnRay:
                         yield row["number"], pickle.loads(row["content"])
         finally:
             with contextlib.suppress(Exception):
-                ray.kill(ledger)
+                ray.kill(counts)
