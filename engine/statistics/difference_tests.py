@@ -38,7 +38,7 @@ _NO_DIFFERENCE = 1e-12
 _NO_ERROR = 1e-9
 # Quotients that differ by less than this share are equal: sums were taken in another order.
 _ROUNDING = 1e-9
-# What the rules below were chosen by: benchmarks/difference_size.py.
+# What the rules below were chosen by: benchmarks/intervals.py.
 # With fewer queries expected in the rarest combination of values, resamples reject too often.
 _LEAST_EXPECTED = 50
 # With fewer expected there, and that in both measures, no symmetric interval holds.
