@@ -25,11 +25,12 @@ samples without. A cell fails where the 99% binomial interval of a share lies be
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -150,11 +151,11 @@ def shown(cell: Study, found: dict[str, list[float]]) -> str:
 def computed(
     cells: Sequence[Study], saved: Path | None, workers: int
 ) -> Iterator[tuple[Study, dict[str, list[float]]]]:
-    """Each cell with its figures, as they come.
+    """Each cell with its figures, known ones first.
 
     Args:
         saved: file of JSON lines to take figures from and add them to; None to keep none.
-        workers: processes.
+        workers: processes; 1 for this one.
     """
     known, missing = {}, []
     if saved is not None and saved.exists():
@@ -167,17 +168,16 @@ def computed(
             yield cell, known[repr(cell)]
         else:
             missing.append(cell)
-    with ProcessPoolExecutor(workers) as pool:
-        pending = {pool.submit(figures, cell): cell for cell in missing}
-        try:
-            for future in as_completed(pending):
-                cell, found = pending[future], future.result()
-                if saved is not None:
-                    with saved.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps([repr(cell), found]) + "\n")
-                yield cell, found
-        finally:
-            pool.shutdown(cancel_futures=True)
+    with contextlib.ExitStack() as stack:
+        # New processes: a fork would inherit locks that threads of Polars hold.
+        one_by_one = (
+            map if workers == 1 else stack.enter_context(get_context("spawn").Pool(workers)).imap
+        )
+        for cell, found in zip(missing, one_by_one(figures, missing), strict=True):
+            if saved is not None:
+                with saved.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([repr(cell), found]) + "\n")
+            yield cell, found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
