@@ -189,7 +189,6 @@ class FurtherTable:
     """An extra table that an annotator makes beside its labels; written as a Parquet file of this name.
 
     Attributes:
-        schema: its columns and their types.
         in_summary: whether ``summary.json`` holds its rows, too.
         conclusion: how it is made of the outcomes of queries; None for a table whose rows are of single
             queries, which ``label`` makes as it is.
@@ -212,9 +211,6 @@ class FurtherTable:
         self, made: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
     ) -> pl.DataFrame:
         """The table, from what ``label`` made of all queries.
-
-        Args:
-            clusters: of queries by id, where these are not independent.
 
         Raises:
             ValueError: the conclusion has other columns than it must.
@@ -256,8 +252,6 @@ class Material:
         run_names: of all runs, in order; one may list nothing for these queries.
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         tables: the files that annotators need, by the name of their input.
-        settings: of the evaluation.
-        relevant: what counts as relevant.
         rests_on: what the annotators that this one rests on made, by name.
         reads: the reads table with ``failure``, one read for each pair in their order, or one for each reference
             answer where these are scored, and then those of queries without passages, where they are asked

@@ -69,7 +69,6 @@ def find_answers(
 
     Args:
         pairs: ``query_id`` and ``doc_id``; the rows come out in this order.
-        name: ``containment`` or ``containment-substring``.
     """
     find: Callable[[str, list[str]], str | None] = (
         _holds_substring if name == SUBSTRING else holds_tokens

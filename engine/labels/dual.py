@@ -107,7 +107,6 @@ def display(probabilities: pl.DataFrame, level: str) -> Display:
     """The probabilities as they are printed: a row each, a column for every run and cutoff.
 
     Args:
-        probabilities: the dual table, not empty.
         level: what stands behind a figure that has an interval, as in `` [95%]``; empty for none.
     """
     columns = probabilities.select(RUN, K).unique(maintain_order=True).rows()

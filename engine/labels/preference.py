@@ -86,9 +86,6 @@ def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.D
     beaten strong ones, which matters where each is shown a few times only. Of several that are equally
     good, each is chosen over those that are not. Fitted by ``choix.opt_top1`` with
     a prior of ``PRIOR``, so that few judgments give labels that stay off 0 and 1.
-
-    Args:
-        judgments: the preferences table.
     """
     judgments = judgments.filter(pl.col(SHOWN).list.len() > 0)
     counts = (

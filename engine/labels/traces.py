@@ -31,9 +31,6 @@ def trace_erag(
 
     Args:
         labels: eRAG's labels, in the order of ``reads``.
-        reads: the reads table, one passage each.
-        queries: ``query_id`` and ``answers``.
-        metric: the downstream metric.
     """
     function = get_metric(metric)
     answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
@@ -72,7 +69,6 @@ def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         labels: the judge's labels, in the order of ``reads``.
-        reads: the reads table, one passage each.
     """
     return complete(labels.with_columns(reads[READ_KEY], reads[OUTPUT], reads[CONFIDENCE]))
 
@@ -82,7 +78,6 @@ def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFra
 
     Args:
         labels: utilities, in the order of ``reads``.
-        reads: the reads that could decline, one passage each.
         helpful: traces of the labels that say what helps, of the same pairs.
     """
     of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, ANSWER, ARTICLE_ID)

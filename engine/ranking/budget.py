@@ -41,7 +41,6 @@ def within_budget(tokens: Ints, offsets: Ints, budget: int) -> npt.NDArray[np.bo
     Args:
         tokens: (n_passages,) list after list, best rank first, at least 0.
         offsets: (n_lists + 1,) where each list begins; the last is n_passages.
-        budget: tokens of a list.
     """
     sums = np.concatenate([[0], np.cumsum(tokens)])
     return np.asarray(sums[1:] - np.repeat(sums[offsets[:-1]], np.diff(offsets)) <= budget)

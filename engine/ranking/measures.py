@@ -207,9 +207,6 @@ def comparable(one: str, other: str) -> bool:
 
     They are the same measure; or one is that of utilities, which have no other, and its cutoff is
     the other's.
-
-    Raises:
-        InputError: as ``parse_measure``.
     """
     if one == other:
         return True

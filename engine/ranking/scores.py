@@ -110,8 +110,6 @@ def score_runs(
             passages where measures have a budget of them.
         labels: the labels table, one label for a (query, passage, annotator).
         query_ids: the queries of the evaluation; rows of others are left out.
-        measures: what to compute.
-        relevant: what counts as judged, see above.
         missing: queries that a run lists nothing for score ``zero``, are left out of that run's
             scores (``skip``), or are an error.
         split: into which steps; the result does not depend on it.
@@ -181,9 +179,6 @@ def refuse_missing_results(
 
     Args:
         names: of all runs, in order, where ``runs`` may lack one.
-
-    Raises:
-        InputError: naming the first such run and query.
     """
     for run, lacking in without_results(runs, query_ids, names=names):
         if lacking:

@@ -38,8 +38,6 @@ def score_reordered(
     from each other do not change places.
 
     Args:
-        runs: the run table.
-        query_ids: the queries of the evaluation.
         score: query scores of the queries given, by the run table given.
 
     Returns:
@@ -72,10 +70,6 @@ def tie_notes(scores: pl.DataFrame, reordered: pl.DataFrame) -> Iterator[Note]:
     """For each run with a mean that another order of equal scores moves, as printed: both values.
 
     The other order is trec_eval's where that moves a mean, else that of ir_measures.
-
-    Args:
-        scores: the query scores, as evaluated.
-        reordered: as ``score_reordered`` gives them.
     """
     several = scores[ANNOTATOR].n_unique() > 1
     for run in reordered[RUN].unique().sort():

@@ -30,12 +30,9 @@ def score_utility(
     """Query scores table of one annotator's labels, by run, measure and query.
 
     Args:
-        runs: the run table.
         labels: the labels table, of one annotator; a passage without a label counts as 0.
-        query_ids: the queries of the evaluation; rows of others are left out.
         measures: all of the kind ``UDCG``.
         missing: as in ``scores.score_runs``; ``error`` is refused there and counts as ``zero`` here.
-        names: of all runs, as in ``scores.score_runs``.
     """
     place = pl.col(RANK).rank("ordinal").over(RUN, QUERY_ID)
     listed = runs.join(

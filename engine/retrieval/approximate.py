@@ -45,7 +45,6 @@ def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]
     """Build the approximate index of a dense index, unless it exists.
 
     Args:
-        directory: of the index.
         index: its manifest, which need not be written yet.
         blocks: starts reading the vectors, in the order of the index's shards.
 
@@ -81,10 +80,7 @@ def search_approximate(
     """What FAISS finds: ``query_row``, ``doc_id`` and ``score``, as from ``flat.search_flat``.
 
     Args:
-        directory: of the index.
-        index: its manifest.
         queries: (queries, dimensions).
-        k: passages per query, 1 or more.
         parameters: such as ``nprobe=16`` or ``efSearch=64``.
 
     Raises:

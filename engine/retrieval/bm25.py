@@ -42,8 +42,6 @@ def build_index(
     given in batches is indexed in constant memory.
 
     Args:
-        corpus: the corpus table, or batches of it.
-        directory: of the index.
         language: selects the Lucene analyzer that splits texts into words; one of ``LANGUAGES``.
         tokenizer: splits texts and queries instead of the analyzer; ``kiwi`` is for Korean.
         threads: indexing threads; None for all CPUs. Search results do not depend on them.
@@ -123,10 +121,7 @@ def search(
     are ordered by document id, as Anserini orders them.
 
     Args:
-        directory: an index made by ``build_index``.
         queries: ``query_id`` and ``query``.
-        k: passages per query, 1 or more.
-        name: the system's name in the run.
         k1, b: BM25's parameters (Robertson et al. 1994; defaults are Anserini's).
         threads: search threads; None for all CPUs.
 

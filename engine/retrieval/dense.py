@@ -107,8 +107,6 @@ def build_index(
 
     Args:
         scan: starts reading the corpus; both times it must yield the same passages.
-        directory: of the index.
-        spec: the encoder.
         options: how vectors are stored and computed. Without ``actors``, an index with few shards
             to encode is built in this process.
         shard: passages per shard.
@@ -205,10 +203,8 @@ def search(
     and vectors searched on an actor for each, which reads the index; the run is the same.
 
     Args:
-        directory: an index made by ``build_index``.
         queries: ``query_id`` and ``query``.
         options: those of the other kind of index are ignored.
-        name: the system's name in the run.
         block: vectors in memory at a time; None for 32 MiB of them, or 256 MiB where GPUs search.
         on_event: told one line when nodes of the cluster come or go, or the search waits.
 

@@ -81,8 +81,6 @@ def queries(
     """The vectors of queries, prefix added, encoded ``SHARD`` at a time; (texts, dimensions).
 
     Args:
-        texts: the queries.
-        spec: the encoder.
         on_progress: called with the number of queries done and the total.
     """
     encoder = encoder_for(spec)

@@ -147,7 +147,6 @@ def pool(
     Args:
         states: of the tokens, in fp32.
         attention: 1 where there is a token, 0 after the last; (texts, length).
-        pooling: see ``Preset``.
         left_out: tokens at the beginning of each text that do not count.
     """
     counted = attention.clone() if left_out else attention
@@ -165,11 +164,7 @@ def pool(
 
 
 def _layers(spec: EncoderSpec, width: int, where: torch.device) -> torch.nn.Sequential:
-    """The ``Dense`` modules of an encoder: matrix products with activations, in fp32.
-
-    Raises:
-        InputError: one has no such weights.
-    """
+    """The ``Dense`` modules of an encoder: matrix products with activations, in fp32."""
     layers = torch.nn.Sequential()
     for name in spec.text.layers:
         config = layer_of(folder := Path(spec.path) / name, width)

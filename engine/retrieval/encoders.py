@@ -149,11 +149,8 @@ class EncoderSpec:
     Attributes:
         name: the encoder as the user named it.
         source: where another machine finds the same files: the name, with paths made absolute.
-        path: the local directory of the model.
         digest: SHA-256 over the files in that directory that decide a vector.
-        text: see ``Preset``.
         dtype: precision of weights and activations; pooling and later steps are computed in fp32.
-        dimensions: length of a vector.
         code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_code``);
             empty where none may.
         memory: bytes that one actor may use; 0 means the default.
@@ -206,7 +203,6 @@ def specify(
     Args:
         options: which encoder, and how it is used. Without a preset, the model's files decide, in
             the form that sentence-transformers writes (``modules.json`` and what it names).
-        memory, threads: see ``EncoderSpec``.
         gpu: whether actors will have GPUs, by which ``memory`` is judged; None where this machine encodes.
 
     Raises:

@@ -82,7 +82,6 @@ def search_flat(
     Args:
         blocks: the vectors, divided and ordered in any way.
         queries: (queries, dimensions).
-        k: passages per query, 1 or more.
         searcher: finds the candidates of blocks; None for this process's CPUs.
         on_event: told when the CPU first does the work of a GPU, and at the end for how much of it.
 
@@ -167,9 +166,7 @@ def candidates(
     approximate score of at least ``floor`` minus e.
 
     Args:
-        block: the passages.
         queries: (queries, dimensions).
-        k: passages per query.
         floor: (queries,), -inf where fewer than k passages are known.
         nearest: returns the best passages by approximate score.
         rounding: of ``nearest``; where it is a GPU's, the CPU searches what a GPU cannot return.

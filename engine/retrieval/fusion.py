@@ -20,8 +20,6 @@ def reciprocal_rank(
 
     Args:
         runs: the run table of several systems; a query may be missing from some of them.
-        k: passages per query that are kept.
-        name: the fused system's name.
         constant: the k of the literature, 0 or more; 60 (Cormack, Clarke & Büttcher 2009).
     """
     term = (1 / (constant + pl.col(RANK))).alias(SCORE)

@@ -43,7 +43,6 @@ class Shard:
 
     Attributes:
         key: name of the file for their vectors.
-        doc_ids: their ids.
         texts: the encoder's input for them.
     """
 
@@ -65,7 +64,6 @@ def passage_texts(corpus: pl.DataFrame, form: Preset) -> list[str]:
 
     Args:
         corpus: ``title`` and ``text``; an empty title is left out, with its separator.
-        form: how the encoder is used.
     """
     title, text = pl.col(TITLE), pl.col(TEXT)
     joined = pl.when(title == "").then(text).otherwise(title + form.separator + text)

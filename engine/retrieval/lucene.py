@@ -60,13 +60,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Ranking:
-    """How passages are ranked for a query.
-
-    Attributes:
-        k: passages per query.
-        k1, b: BM25's parameters.
-        name: the system's name in the run.
-    """
+    """How passages are ranked for a query."""
 
     k: int
     k1: float
@@ -81,9 +75,6 @@ def index(
 
     Args:
         batches: ``doc_id`` and ``contents``.
-        directory: of the Lucene index.
-        analysis: how texts are split.
-        threads: indexing threads.
 
     Raises:
         InputError: there is no Java 21.
@@ -103,13 +94,6 @@ def search_lucene(
     queries: pl.DataFrame, directory: Path, analysis: Analysis, ranking: Ranking, *, threads: int
 ) -> pl.DataFrame:
     """Search in a separate process; the run of the queries.
-
-    Args:
-        queries: ``query_id`` and ``query``.
-        directory: of the Lucene index.
-        analysis: how texts were split for the index.
-        ranking: how passages are ranked.
-        threads: search threads.
 
     Raises:
         InputError: there is no Java 21.

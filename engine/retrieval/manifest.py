@@ -40,7 +40,6 @@ class Manifest:
     """A finished index.
 
     Attributes:
-        kind: bm25 or dense.
         passages: their number, 1 or more.
         corpus: fingerprint of the corpus that it was built from (``sources.io.fingerprint``).
         settings: what it was built with; they depend on the kind.
@@ -162,11 +161,7 @@ def _kind_of(directory: Path) -> str | None:
 def require_corpus(
     manifest: Manifest, fingerprint: str, *, directory: str | Path, corpus: str | Path
 ) -> None:
-    """Refuse an index of another corpus, by its fingerprint.
-
-    Raises:
-        InputError: the fingerprints differ.
-    """
+    """Refuse an index of another corpus, by its fingerprint."""
     if manifest.corpus != fingerprint:
         raise InputError(
             f"is an index of another corpus than {corpus} (its fingerprint is "
@@ -177,10 +172,6 @@ def require_corpus(
 
 
 def require_kind(manifest: Manifest, kind: Kind, directory: str | Path) -> None:
-    """Refuse an index that is not of a kind.
-
-    Raises:
-        InputError: it is of another one.
-    """
+    """Refuse an index that is not of a kind."""
     if manifest.kind != kind:
         raise InputError(f"is a {manifest.kind} index", f"give a {kind} index", path=directory)

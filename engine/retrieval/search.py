@@ -28,11 +28,7 @@ def search_index(
     """The run table of the best passages for each query.
 
     Args:
-        directory: an index.
-        queries: ``query_id`` and ``query``.
-        name: the system's name in the run.
         options: those of the other kind of index are ignored.
-        on_event: as in ``dense.search``.
 
     Raises:
         InputError: as ``bm25.search`` and ``dense.search``.

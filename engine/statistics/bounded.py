@@ -240,7 +240,6 @@ def mean_interval(
 
     Args:
         scores: (n,), n >= 1.
-        confidence: in (0, 1).
         clusters: (n,) the cluster of each query, from 0; then clusters are weighted in place of queries.
     """
     sums, sizes = scores, np.ones(len(scores))

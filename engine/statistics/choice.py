@@ -109,7 +109,6 @@ def choose(
 
     Args:
         whole: the end-to-end scores of the runs; None without any.
-        run_pairs: of the same scores.
         compare: gives the scores by a measure, and their differences (``runs.comparer``).
 
     Returns:
@@ -169,12 +168,7 @@ def primary_measures(scored: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _opinion(found: RunScores | None, ranked: Sequence[str]) -> tuple[str, Lead] | None:
-    """The run that a measure favours, and its lead; None where it does not score the chosen run.
-
-    Args:
-        found: the measure's scores. A run may lack every query (failed reads left out).
-        ranked: all runs that can be chosen, the chosen one first.
-    """
+    """The run that a measure favours, and its lead; None where it does not score the chosen run."""
     if found is None or ranked[0] not in found.runs:
         return None
     order = [run for run in ranked if run in found.runs]

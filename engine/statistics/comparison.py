@@ -123,8 +123,6 @@ def compare_cells(
 
     Args:
         cells: what is compared, the first annotator's first.
-        results: their correlations, in the same order.
-        bootstrap: how intervals and p-values are made.
         comparable: which measures of two annotators are compared within a run. Between runs a
             measure is only ever compared with itself.
     """

@@ -247,7 +247,6 @@ def difference_test(
     Args:
         difference, error: on the sample; the standard error is 0 or more.
         permuted: (B,) quotients.
-        confidence: of the interval, in (0, 1).
         floor: another standard error and the degrees of freedom of its t-distribution, whose p-value and
             interval are used where they are larger; None to use the permutations alone.
     """

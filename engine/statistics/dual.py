@@ -77,11 +77,8 @@ def dual_events(
     one passage.) Both are null where a run lists nothing for a query.
 
     Args:
-        runs: the run table.
         both: the dual labels table; passages without labels have neither.
-        query_ids: the queries of the evaluation, or some of them.
         cutoffs: 1 or more each.
-        names: of all runs.
     """
     labelled = runs.join(both, on=[QUERY_ID, DOC_ID], how="left")
     hits = [
@@ -111,10 +108,8 @@ def dual_table(
 
     Args:
         events: of all queries (``dual_events``).
-        bootstrap: as in ``dual_probabilities``.
         skip_missing: leave queries that a run lists nothing for out of its figures; else neither event
             occurs for them.
-        clusters: of queries by id, where these are not independent.
     """
     rows = []
     for (run, cutoff), cell in events.group_by([RUN, K], maintain_order=True):

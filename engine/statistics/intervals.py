@@ -32,10 +32,8 @@ def interval(
     replicates equal to the estimate counting half, as in ``scipy.stats.bootstrap``.
 
     Args:
-        estimate: the statistic on the sample.
         replicates: (resamples,), NaN where a resample does not define the statistic: left out, and noted.
         without: (n,) the statistic without each query; needed for ``bca``.
-        confidence: in (0, 1).
 
     Returns:
         NaN bounds, with the reason, where fewer than half of the replicates are defined, or under

@@ -64,7 +64,6 @@ class _Sample:
         shares: of the cells, with some weight in empty ones.
         parts: what the statistic is.
         observed: (2,) it and the same of rho.
-        n: queries.
     """
 
     shares: Floats
@@ -86,10 +85,8 @@ def inverted(
     Args:
         x, y: shape (n,), neither constant. Work grows with the number of cells, the product of the
             numbers of distinct values.
-        confidence: in (0, 1).
         draws: tables drawn at each step, fewer (400 or more) of large ones. 1,000 leave an error of about
             a tenth of a standard error in a bound.
-        seed: of the draws.
         size: how many queries a drawn table has; None for n.
     """
     table = table_of(x, y)

@@ -41,7 +41,6 @@ def queries_needed(
     Args:
         differences: (n,) query by query.
         largest: as in ``leads.paired_intervals``.
-        confidence: of the intervals, in (0, 1).
         comparisons: that they are adjusted for, 1 or more.
         clusters: (n,) of each query, from 0 without gaps: then the mean differences of as many clusters, as
             large as these on average, are counted; the number is that of their queries.

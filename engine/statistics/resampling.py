@@ -82,9 +82,7 @@ def replicate(
 
     Args:
         columns: shape (c, n), finite.
-        pairs: which columns to correlate.
         leave_out: whether to compute the leave-one-out values that BCa intervals need.
-        threads: None for all cores, fewer where there are many queries.
         clusters: (n,) the cluster of each query, numbered from 0 without gaps: these are drawn, and left
             out, instead of queries.
         table_bytes: of pair tables that are held at a time, and one more; of two continuous columns of

@@ -146,7 +146,6 @@ def comparer(
 
     Args:
         largest: the largest difference of two runs on a query, by annotator and measure; 1 end to end.
-        clusters: of queries by id, where these are not independent.
     """
     known: dict[tuple[bytes, float], Differences] = {}
 
@@ -245,7 +244,6 @@ def compare_runs(
         cells: all with end-to-end scores, or all without (``cells.label_cells``).
         whole: the end-to-end scores. Their differences stand beside those of each measure, on all
             queries that they have, whichever of these the measure has.
-        compare: gives the scores by a measure, and their differences.
     """
     systems: list[Row] = []
     measures: list[Row] = []

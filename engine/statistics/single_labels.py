@@ -58,9 +58,7 @@ def unseen(
 
     Args:
         label_lists: ``tables.LABEL_LISTS``. Where labels were not made, those that were decide, or the list is left out.
-        downstream: the scores of the lists.
         bootstrap: shares have exact intervals (``bounded.mean_interval``) where it has resamples.
-        clusters: of queries by id; None where these are independent.
         known: ``tables.HARM_OUTCOMES``; None where nothing was read without a passage.
     """
     rows: list[tuple[object, ...]] = []

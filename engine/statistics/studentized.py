@@ -35,11 +35,9 @@ def studentized(estimate: float, without: Floats, rarer: Mask, *, confidence: fl
     whose slope is 1 / (1 - tau^2), so that bounds lie within -1 and 1.
 
     Args:
-        estimate: the correlation of the sample.
         without: shape (n,), the correlation without each query; finite.
         rarer: shape (n,), queries of the rarer kind: those that have not the most frequent value of
             the sparser side. Where they are half of the queries or more, all count as one kind.
-        confidence: in (0, 1).
 
     Returns:
         NaN where the estimate is -1 or 1: no query tells how far it would vary.

@@ -63,16 +63,13 @@ def analyse(
     the number of passages that the end-to-end reader was given.
 
     Args:
-        query_scores: by run, annotator, measure and query.
         downstream: the end-to-end scores; empty where no list was read whole.
-        bootstrap: how intervals and p-values are made.
         undefined: cells without a meaning (``tables.UNDEFINED``); they are listed in ``correlations``
             with their reason, n = 0 and no figures.
         comparable: which measures of two annotators are compared within a run; by default only
             equal ones.
         largest: the largest difference of two runs on a query, by annotator and measure. End-to-end
             scores lie in [0, 1].
-        clusters: of queries by id, where these are not independent.
     """
     cells = list(read_cells(query_scores, downstream, clusters))
     fixed = bootstrap.of_fixed_n

@@ -50,10 +50,8 @@ class Progress:
         run: a hash of all that decides the curve, so that no other training goes on from here.
         precision: of the forward pass, as the recipe or the first worker's machine decided.
         configuration: what the latest command asked for, for people to read; nothing follows from it.
-        step: steps done.
         losses: of each step, per target token.
         tokens: that went through the encoder, without padding.
-        evaluations: on the development queries, in their order.
         best: the step whose weights are kept: the latest whose metric no other exceeds, so that a metric that
             never leaves 0 does not bring the start back; 0 for the start.
         cuts: what was cut in the first epoch.
@@ -93,9 +91,6 @@ class Progress:
 def load_progress(folder: Folder, run: str) -> Progress | None:
     """How far the training is whose checkpoints are in a folder; None where there are none.
 
-    Args:
-        run: of the training that is to go on.
-
     Raises:
         InputError: they are another training's, or cannot be read.
     """
@@ -128,9 +123,6 @@ def are_in(folder: Folder) -> bool:
 
 def save(folder: Folder, progress: Progress, directory: Path) -> None:
     """Keep a checkpoint of the Trainer, and remove what it replaces.
-
-    Args:
-        directory: where the Trainer has written it.
 
     Raises:
         WriteError: the place cannot be written; the checkpoint before is whole.

@@ -28,12 +28,6 @@ Measure = Callable[[Learner], tuple[float, int]]
 def measuring(readings: Readings, start: Start, metric: str, share: slice) -> Measure:
     """A function that takes the metric of a model on a worker's share of the development queries.
 
-    Args:
-        readings: all queries, each with its list; one without passages is read without any, as in an evaluation.
-        start: the reader, and what it is given.
-        metric: by which outputs are scored.
-        share: the places of this worker's queries.
-
     Raises:
         ReadError: by what is returned: a query could not be read.
     """
@@ -63,12 +57,6 @@ def values(
     wanted: pl.DataFrame, outputs: Sequence[ReadOutput], queries: pl.DataFrame, metric: str
 ) -> pl.Series:
     """The metric's value of each output.
-
-    Args:
-        wanted: the reads, as from the function of this name.
-        outputs: of each, in their order.
-        queries: with the answers.
-        metric: by which outputs are scored.
 
     Raises:
         ReadError: a query could not be read.

@@ -53,12 +53,7 @@ class Examples(Protocol):
 
 @dataclass(frozen=True)
 class Cuts:
-    """How much of what the model was given was cut; of one epoch.
-
-    Attributes:
-        inputs, targets: all of them.
-        cut_inputs, cut_targets: those that were cut.
-    """
+    """How much of what the model was given was cut; of one epoch."""
 
     inputs: int = 0
     cut_inputs: int = 0
@@ -81,9 +76,7 @@ class Readings:
     """Queries with the passages that a reader is given, as tables.
 
     Attributes:
-        queries: the queries table.
         lists: ``query_id`` and ``doc_ids`` in rank order, best first: a row per query that is read.
-        corpus: the passages that the lists name.
     """
 
     queries: pl.DataFrame
@@ -93,12 +86,7 @@ class Readings:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Queries that cannot be trained on.
-
-    Attributes:
-        without_answers: those without any answer that has text.
-        without_results: those for which the run lists no passage.
-    """
+    """Queries that cannot be trained on."""
 
     without_answers: int = 0
     without_results: int = 0
@@ -130,13 +118,8 @@ class ReadingExamples:
 
     Attributes:
         readings: queries that are ``trainable``.
-        prompt: what the reader is given.
-        tokenizer: the reader's, of transformers.
         longest_input: tokens of an input at most (``models.tokenizing.longest_input``).
-        special_tokens: as in ``ReaderSpec``.
-        longest_target: tokens that the reader writes at most.
         end: the token that ends what it writes.
-        recipe: says which answer is learned.
     """
 
     readings: Readings

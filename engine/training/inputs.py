@@ -59,7 +59,6 @@ class TrainingInputs:
     Attributes:
         train: queries that are ``examples.trainable``.
         dev: queries with answers; None where there are none.
-        notes: what was left out, and what was found.
     """
 
     train: Readings
@@ -69,10 +68,6 @@ class TrainingInputs:
 
 def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInputs:
     """Read what a training needs; of the corpus only the listed passages.
-
-    Args:
-        k: passages per query at most.
-        metric: by which the development queries are scored.
 
     Raises:
         InputError: a file cannot be used, no query is left to train on, or a development query has no answer

@@ -101,7 +101,6 @@ class Learner:
         Where memory runs out, the gradients are forgotten and it begins anew, with half as much at once.
 
         Args:
-            seed: of dropout.
             may_checkpoint: whether activations may be computed anew where a single query does not fit.
 
         Returns:
@@ -215,12 +214,7 @@ def diverged(what: str) -> InputError:
 
 
 def save(model: Any, start: Path, directory: Path) -> None:
-    """Save a model as a plain Hugging Face directory, with the tokenizer's files as training began with them.
-
-    Args:
-        start: the directory that training started from.
-        directory: an empty one.
-    """
+    """Save a model as a plain Hugging Face directory, with the tokenizer's files as training began with them."""
     model.config.architectures = [type(model).__name__]
     model.config.dtype = "float32"
     model.config.save_pretrained(directory)

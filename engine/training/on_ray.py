@@ -67,9 +67,7 @@ def train_on_ray(
     """Train as ``train.train`` does, on Ray.
 
     Args:
-        plan: what every worker gets.
         folder: where checkpoints are, and go; every worker must reach it.
-        workers: how many there are, 1 or more.
         on_progress: told of the latest step now and then, with its loss alone, and of the last step.
 
     Raises:

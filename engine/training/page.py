@@ -23,10 +23,6 @@ _POINTS = 60
 def write_training_page(summary: Mapping[str, Any], folder: Path) -> None:
     """Write ``training.html`` into a folder, in one file.
 
-    Args:
-        summary: the content of ``training.json``.
-        folder: where the page goes.
-
     Raises:
         WriteError: the disk is full, or the place cannot be written.
     """

@@ -24,13 +24,7 @@ class Trained:
     """A training that has ended, and what it was asked for.
 
     Attributes:
-        inputs: what it learned from.
-        start: where it started.
-        recipe: how it went.
-        metric: by which development queries were scored.
-        progress: how it went.
         asked: every setting by its name, the recipe's aside.
-        origin: the command and its files.
     """
 
     inputs: TrainingInputs
@@ -69,11 +63,7 @@ class Trained:
 
 
 def content(trained: Trained, parameters: int) -> dict[str, Any]:
-    """The content of ``training.json``.
-
-    Args:
-        parameters: of the trained model.
-    """
+    """The content of ``training.json``."""
     progress, spec, prompt = trained.progress, trained.start.spec, trained.start.prompt
     steps = trained.recipe.steps(trained.inputs.train.queries.height)
     dev = trained.inputs.dev

@@ -25,7 +25,6 @@ class Start:
 
     Attributes:
         spec: the reader as an evaluation would read with it; ``memory`` bounds a worker.
-        prompt: what it is given.
         from_scratch: whether there are no weights, so that they are drawn at random.
     """
 
@@ -120,7 +119,6 @@ def refuse_too_little(memory: int, parameters: int) -> None:
 
     Args:
         memory: bytes; 0 for no budget.
-        parameters: of the model.
 
     Raises:
         InputError: naming the least budget.

@@ -33,8 +33,6 @@ class Plan:
     """Everything that a worker needs to know; it travels to each.
 
     Attributes:
-        start: where training starts.
-        recipe: how it goes.
         train: queries that are ``examples.trainable``; or a function that makes other examples (of denoising, say).
         dev: queries whose metric decides which model is kept, and when training ends; None for the last model.
         metric: by which these are scored, one of ``scoring.metrics.METRICS``.
@@ -67,7 +65,6 @@ def train(
     there. Called again after it was killed, it goes on from the latest checkpoint; after its end, it returns.
 
     Args:
-        plan: the same for all workers.
         folder: where checkpoints are, and go: one that all workers reach.
         on_progress: told of each step by the first worker.
 

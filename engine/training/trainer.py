@@ -33,14 +33,7 @@ from engine.training.settings import Recipe
 
 
 class Steps(Dataset[list[Example]]):
-    """What a worker learns from in each step of a training, all epochs one after the other.
-
-    Args:
-        examples: of all workers.
-        recipe: says how many make a batch, and the seed of their order.
-        rank: the number of this worker.
-        workers: how many there are.
-    """
+    """What a worker learns from in each step of a training, all epochs one after the other."""
 
     def __init__(self, examples: Examples, recipe: Recipe, rank: int, workers: int) -> None:
         self._examples, self._recipe = examples, recipe
@@ -85,9 +78,6 @@ class FidTrainer(Trainer):
     """Trains a learner, as one of the workers of the process group where there is one.
 
     Args:
-        learner: the model, as it started.
-        examples: what it learns from.
-        recipe: how.
         args: as ``arguments`` gives them.
         progress: of the latest checkpoint, or of a training that begins; kept up to date.
         measure: the metric on the development queries; None where there are none.
@@ -189,8 +179,6 @@ class Watch(TrainerCallback):
     """Keeps a training's progress up to date, with each checkpoint of the Trainer in a folder.
 
     Args:
-        trainer: whose.
-        folder: where checkpoints go.
         on_progress: told by the first worker before each step, and at the end.
     """
 
