@@ -50,7 +50,7 @@ def query_place(inputs: EvaluationInputs, query_id: str) -> tuple[Location | Non
 
 
 def _queries_with(
-    inputs: EvaluationInputs, settings: Settings, fine: Callable[[Iterator[bool]], bool]
+    inputs: EvaluationInputs, settings: Settings, fine: Callable[[Iterator[object]], bool]
 ) -> Iterator[tuple[str, list[str]]]:
     """Id and answers of the queries whose answers are not ``fine``, given which can be scored."""
     if not _is_used(settings):

@@ -104,17 +104,13 @@ class Ask:
 
 def ask_reader(reader: ReaderSettings) -> Ask:
     """What the RAG system's own LLM is asked: whole lists, and passages alone."""
-
-    def value(reads: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
-        return score_outputs(reads, queries, reader.metric)[VALUE]
-
     return Ask(
         role=READER,
         model=reader.reader,
         task=reader.task,
         prompt=reader.prompt,
         augmentation=reader.augmentation,
-        value=value,
+        value=lambda reads, queries: score_outputs(reads, queries, reader.metric)[VALUE],
     )
 
 

@@ -14,12 +14,11 @@ from dataclasses import replace
 import polars as pl
 import regex
 
-from engine import tables
-from engine.labels.annotator import Annotator, Labelled, Material
+from engine.labels.annotator import Annotator, Labelled, Material, labels_of
 from engine.labels.traces import complete
 from engine.messages.notes import Note, count_note
 from engine.scoring.normalize import normalize_answer
-from engine.tables import ANSWER, ANSWERS, DOC_ID, LABEL, QUERY_ID, TEXT
+from engine.tables import ANSWER, ANSWERS, DOC_ID, QUERY_ID, TEXT
 
 NAME = "containment"
 SUBSTRING = "containment-substring"
@@ -107,10 +106,7 @@ def _normalized(answer: str) -> str:
 def _label_by(name: str) -> Callable[[Material], Labelled]:
     def label_material(material: Material) -> Labelled:
         matches = find_answers(material.pairs, material.queries, material.corpus, name=name)
-        labels = matches.with_columns(
-            pl.lit(name).alias(tables.ANNOTATOR),
-            pl.col(ANSWER).is_not_null().cast(pl.Float64).alias(LABEL),
-        ).select(list(tables.LABELS))
+        labels = labels_of(name, matches, pl.col(ANSWER).is_not_null().cast(pl.Float64))
         return Labelled(labels, complete(labels.with_columns(matches[ANSWER])))
 
     return label_material

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from engine import tables
-from engine.labels.annotator import Annotator, Labelled, Material
-from engine.labels.traces import trace_provenance
+from engine.labels.annotator import Annotator, Labelled, Material, labels_of
+from engine.labels.traces import complete
 from engine.messages.notes import Note, count_note
 from engine.tables import ARTICLE_ID, DOC_ID, LABEL, PROVENANCE, QUERY_ID
 
@@ -23,19 +22,17 @@ def label_provenance(
     All passages of a gold article are relevant, as in the eRAG paper. A query without provenance
     has no relevant passage.
     """
-    return (
-        pairs.join(corpus.select(DOC_ID, ARTICLE_ID), on=DOC_ID, how="left", maintain_order="left")
-        .join(queries.select(QUERY_ID, PROVENANCE), on=QUERY_ID, how="left", maintain_order="left")
-        .with_columns(
-            pl.lit(NAME).alias(tables.ANNOTATOR),
-            pl.col(PROVENANCE)
-            .list.contains(pl.col(ARTICLE_ID))
-            .fill_null(False)
-            .cast(pl.Float64)
-            .alias(LABEL),
-        )
-        .select(list(tables.LABELS))
-    )
+    is_gold = gold_articles(pairs, queries, corpus).is_not_null().cast(pl.Float64)
+    return labels_of(NAME, pairs.with_columns(is_gold.alias(LABEL)), pl.col(LABEL))
+
+
+def gold_articles(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.Series:
+    """The gold article that each passage is of; null for none."""
+    rows = pairs.join(
+        corpus.select(DOC_ID, ARTICLE_ID), on=DOC_ID, how="left", maintain_order="left"
+    ).join(queries.select(QUERY_ID, PROVENANCE), on=QUERY_ID, how="left", maintain_order="left")
+    is_gold = pl.col(PROVENANCE).list.contains(pl.col(ARTICLE_ID)).fill_null(False)
+    return rows.select(pl.when(is_gold).then(ARTICLE_ID).alias(ARTICLE_ID))[ARTICLE_ID]
 
 
 def _label(material: Material) -> Labelled:
@@ -49,7 +46,8 @@ def _label(material: Material) -> Labelled:
         "same article ids",
         passages=corpus.height,
     )
-    return Labelled(labels, trace_provenance(labels, queries, corpus), notes=(note,))
+    traces = complete(labels.with_columns(gold_articles(labels, queries, corpus)))
+    return Labelled(labels, traces, notes=(note,))
 
 
 def _query_notes(queries: pl.DataFrame) -> Iterator[Note]:

@@ -15,7 +15,6 @@ from engine.tables import (
     LABEL,
     METRIC,
     OUTPUT,
-    PROVENANCE,
     QUERY_ID,
     READ_KEY,
 )
@@ -57,13 +56,6 @@ def trace_erag(
     )
 
 
-def trace_provenance(
-    labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
-) -> pl.DataFrame:
-    """Traces of provenance labels: the gold article that the passage is of; null for none."""
-    return complete(labels.with_columns(_gold_article(labels, queries, corpus)))
-
-
 def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
     """Traces of a judge's labels: the read and the probability of relevance; null if it failed.
 
@@ -86,14 +78,6 @@ def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFra
             of_helpful, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
         )
     )
-
-
-def _gold_article(labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.Series:
-    rows = labels.join(
-        corpus.select(DOC_ID, ARTICLE_ID), on=DOC_ID, how="left", maintain_order="left"
-    ).join(queries.select(QUERY_ID, PROVENANCE), on=QUERY_ID, how="left", maintain_order="left")
-    is_gold = pl.col(PROVENANCE).list.contains(pl.col(ARTICLE_ID)).fill_null(False)
-    return rows.select(pl.when(is_gold).then(ARTICLE_ID).alias(ARTICLE_ID))[ARTICLE_ID]
 
 
 def complete(traces: pl.DataFrame) -> pl.DataFrame:

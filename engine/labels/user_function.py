@@ -8,8 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from engine import tables
-from engine.labels.annotator import Annotator, Labelled, Material
+from engine.labels.annotator import Annotator, Labelled, Material, labels_of
 from engine.labels.traces import complete
 from engine.messages.errors import InputError
 from engine.messages.wording import number_of, quoted, reason_of
@@ -42,9 +41,8 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
         rows = rows.join(texts, on=DOC_ID, how="left", maintain_order="left")
         columns = (QUERY_ID, DOC_ID, QUERY, ANSWERS, TITLE, TEXT)
         values = [_value(name, function, *row) for row in rows.select(columns).iter_rows()]
-        labels = rows.with_columns(
-            pl.lit(name).alias(tables.ANNOTATOR), pl.Series(LABEL, values, dtype=pl.Float64)
-        ).select(list(tables.LABELS))
+        labelled = rows.with_columns(pl.Series(LABEL, values, dtype=pl.Float64))
+        labels = labels_of(name, labelled, pl.col(LABEL))
         return Labelled(labels, complete(labels))
 
     return Annotator(name=name, label=label)

@@ -316,13 +316,7 @@ def executor_for(
     cluster.start_ray()
     weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
     pool = decide(settings, device.default_actor_memory(weights), budget=spec.memory)
-
-    def on_ray(
-        wanted: Callable[[], Iterator[Shard]], count: int, spec: EncoderSpec, storage: Storage
-    ) -> Iterator[encode.Encoded]:
-        return distribute.execute(wanted, count, spec, storage, pool=pool, on_event=on_event)
-
-    return on_ray
+    return partial(distribute.execute, pool=pool, on_event=on_event)
 
 
 def _fingerprinted(

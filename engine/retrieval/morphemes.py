@@ -18,21 +18,14 @@ Tokenizer = Literal["kiwi"]
 
 
 class Kiwi:
-    """Splits texts into morphemes with kiwipiepy.
+    """Splits texts into morphemes with kiwipiepy, which must be installed."""
 
-    Args:
-        threads: of kiwipiepy; 0 for all CPUs.
-
-    Raises:
-        InputError: kiwipiepy is not installed.
-    """
-
-    def __init__(self, threads: int = 0) -> None:
+    def __init__(self) -> None:
         require("`tokenizer` kiwi", "korean")
         import kiwipiepy
 
         # A positive number, since the meaning of 0 and -1 changed between versions.
-        self._kiwi: Any = kiwipiepy.Kiwi(num_workers=threads or os.cpu_count() or 1)
+        self._kiwi: Any = kiwipiepy.Kiwi(num_workers=os.cpu_count() or 1)
 
     def split(self, texts: Iterable[str]) -> list[str]:
         """The morphemes of each text, separated by spaces; an empty text stays empty."""

@@ -169,7 +169,7 @@ class Metric:
     Attributes:
         name: as users write it.
         score: the value in [0, 1] of an output against its references.
-        can_score: whether an output can match a reference at all.
+        can_score: true, or not empty, for a reference that an output can match at all.
         needs: what a reference must contain for that, to end the sentence "write answers with …".
         graded: whether values lie between 0 and 1, too. Of a function of the user's, its values say so.
         own: whether it is a function of the user's, which need not be a maximum over the references.
@@ -177,7 +177,7 @@ class Metric:
 
     name: str
     score: Callable[[str, Sequence[str]], float]
-    can_score: Callable[[str], bool]
+    can_score: Callable[[str], object]
     needs: str
     graded: bool = False
     own: bool = False
@@ -185,18 +185,6 @@ class Metric:
     def __call__(self, output: str, references: Sequence[str]) -> float:
         """The value in [0, 1] of an output against its references; 0 without any."""
         return self.score(output, references)
-
-
-def _is_normalized_text(reference: str) -> bool:
-    return bool(normalize_answer(reference))
-
-
-def _is_korquad_text(reference: str) -> bool:
-    return bool(normalize_korquad(reference))
-
-
-def _has_words(reference: str) -> bool:
-    return bool(words(reference))
 
 
 def _has_words_of_kilt(reference: str) -> bool:
@@ -214,13 +202,13 @@ _MORE_THAN_PUNCTUATION = "more than punctuation"
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("em", exact_match, _is_normalized_text, _MORE_THAN_ARTICLES),
-        Metric("match", match, _is_normalized_text, _MORE_THAN_ARTICLES),
+        Metric("em", exact_match, normalize_answer, _MORE_THAN_ARTICLES),
+        Metric("match", match, normalize_answer, _MORE_THAN_ARTICLES),
         Metric("accuracy", accuracy, _is_stripped_text, "text and no white space around it"),
-        Metric("f1", token_f1, _is_normalized_text, _MORE_THAN_ARTICLES, graded=True),
-        Metric("em-char", exact_match_korquad, _is_korquad_text, _MORE_THAN_PUNCTUATION),
-        Metric("f1-char", character_f1, _is_korquad_text, _MORE_THAN_PUNCTUATION, graded=True),
-        Metric("rouge-l", rouge_l, _has_words, "a letter or a digit", graded=True),
+        Metric("f1", token_f1, normalize_answer, _MORE_THAN_ARTICLES, graded=True),
+        Metric("em-char", exact_match_korquad, normalize_korquad, _MORE_THAN_PUNCTUATION),
+        Metric("f1-char", character_f1, normalize_korquad, _MORE_THAN_PUNCTUATION, graded=True),
+        Metric("rouge-l", rouge_l, words, "a letter or a digit", graded=True),
         Metric(
             "rouge-l-kilt", rouge_l_kilt, _has_words_of_kilt, "more than full stops", graded=True
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -18,8 +18,7 @@ from engine.tables import DOC_ID, DOCUMENT_LABEL, QUERY_ID, RANK, RUN, WORD_LABE
 PROBABILITIES = ("P(Doc)", "P(Word)", "P(Doc ∩ Word)", "P(Doc | Word)", "P(Word | Doc)")
 
 
-@dataclass(frozen=True)
-class Probability:
+class Probability(NamedTuple):
     """A probability with its interval.
 
     ``value`` in [0, 1], NaN where the condition never occurs; then ``note`` says so. Bounds are NaN where
@@ -119,9 +118,7 @@ def dual_table(
             counted[name].fill_null(False).to_numpy() for name in (DOCUMENT_LABEL, WORD_LABEL)
         )
         five = dual_probabilities(document, word, bootstrap, numbered(counted[QUERY_ID], clusters))
-        rows += [
-            (run, cutoff, counted.height, p.name, p.value, p.low, p.high, p.note) for p in five
-        ]
+        rows += [(run, cutoff, counted.height, *probability) for probability in five]
     return pl.DataFrame(rows, schema=tables.DUAL, orient="row")
 
 

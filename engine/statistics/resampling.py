@@ -91,7 +91,7 @@ def replicate(
     rows, row_of = distinct_rows(columns)
     counts = np.bincount(row_of, minlength=len(rows)).astype(np.int32)
     taus, rhos = np.empty((2, len(pairs), resamples))
-    sample: list[tuple[float, float]] = []
+    sample: list[Floats] = []
     without: list[Floats] = []
     for tables in _tables_that_fit(rows, pairs, table_bytes):
         start = len(sample)
@@ -105,7 +105,7 @@ def replicate(
             seed=seed,
             threads=threads,
         )
-        sample += [_on_sample(table, counts) for table in tables]
+        sample += [tau_and_rho([table], counts[None, :])[:, 0, 0] for table in tables]
         without += [_without(table, counts, row_of, clusters) for table in tables if leave_out]
         tables.clear()  # before the next ones are made
     return Replicates(
@@ -139,11 +139,6 @@ def _fill(
 ) -> None:
     at = slice(first, first + len(weights))
     taus[: len(tables), at], rhos[: len(tables), at] = tau_and_rho(tables, weights)
-
-
-def _on_sample(table: PairTable, counts: Counts) -> tuple[float, float]:
-    (tau,), (rho,) = tau_and_rho([table], counts[None, :])[..., 0]
-    return float(tau), float(rho)
 
 
 def _without(

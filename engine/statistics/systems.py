@@ -104,7 +104,7 @@ def soft_pairwise_accuracy(by_measure: Floats, by_outcome: Floats) -> float:
 
     Args:
         by_measure, by_outcome: (p,) one-sided p-values of the pairs of runs in the same order
-            (``differences.MeanDifferences.p_above``). There equal draws count half, so that SPA
+            (``differences.chances_above``). There equal draws count half, so that SPA
             does not depend on the order of the runs.
 
     Returns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from operator import eq
@@ -99,23 +100,10 @@ def analyse(
 def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl.DataFrame:
     if undefined is None:
         return tables.empty(tables.CORRELATIONS)
-    figures = [
-        pl.lit(float("nan")).alias(name)
-        for name, kind in tables.CORRELATIONS.items()
-        if kind == pl.Float64()
-    ]
-    return (
-        downstream.select(RUN, K)
-        .unique(maintain_order=True)
-        .join(undefined, how="cross")
-        .with_columns(
-            pl.lit(0, pl.Int64).alias(tables.N),
-            pl.lit(False).alias(BEST),
-            pl.lit("").alias(tables.METHOD),
-            *figures,
-        )
-        .select(list(tables.CORRELATIONS))
-    )
+    empty = {name: math.nan for name, kind in tables.CORRELATIONS.items() if kind == pl.Float64()}
+    empty |= {tables.N: 0, BEST: False, tables.METHOD: ""}
+    cells = downstream.select(RUN, K).unique(maintain_order=True).join(undefined, how="cross")
+    return pl.DataFrame([empty | cell for cell in cells.to_dicts()], schema=tables.CORRELATIONS)
 
 
 def _with_best(correlations: pl.DataFrame) -> pl.DataFrame:

@@ -96,15 +96,12 @@ class Learner:
         self.tokens = 2 ** max(0, fitting.bit_length() - 1)
 
     def accumulate(self, examples: Sequence[Example], seed: int, *, may_checkpoint: bool) -> float:
-        """Add the gradients of the summed loss of examples to those that are there, which must be none.
+        """Add the gradients of the summed loss of examples, and return it; there must be none before.
 
         Where memory runs out, the gradients are forgotten and it begins anew, with half as much at once.
 
         Args:
             may_checkpoint: whether activations may be computed anew where a single query does not fit.
-
-        Returns:
-            the summed loss.
 
         Raises:
             InputError: memory ran out with a single query.

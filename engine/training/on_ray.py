@@ -77,14 +77,15 @@ def train_on_ray(
     cluster.start_ray()
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     # Each worker has its GPU for the first; nothing is counted for anybody, and nobody changes folders.
     os.environ["TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES"] = "0"
     os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     gpus = _gpus(workers)
-    own = {"num_cpus": 0, **_beside_the_driver()}
-    desk = ray.remote(**own)(_ProgressActor).remote()
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    desk = ray.remote(num_cpus=0, scheduling_strategy=here)(_ProgressActor).remote()
     spec = plan.start.spec
     if not gpus and not spec.memory and workers.workers > 1:
         # Half of the machine, as two workers would have by default.
@@ -93,7 +94,7 @@ def train_on_ray(
         )
         plan = replace(plan, start=start)
     at = Folder(folder.at.absolute()) if isinstance(folder.at, Path) else folder
-    resources: dict[str, float] = {"CPU": 0.0 if gpus else cluster.cpus_per_actor(workers.workers)}
+    resources = {"GPU": 1.0} if gpus else {"CPU": cluster.cpus_per_actor(workers.workers)}
     with tempfile.TemporaryDirectory(prefix="erag-train-") as storage:
         trainer = TorchTrainer(
             _work,
@@ -104,7 +105,7 @@ def train_on_ray(
             scaling_config=ScalingConfig(
                 num_workers=workers.workers,
                 use_gpu=bool(gpus),
-                resources_per_worker=resources | ({"GPU": 1.0} if gpus else {}),
+                resources_per_worker={"CPU": 0.0} | resources,
             ),
             run_config=RunConfig(
                 storage_path=storage, failure_config=FailureConfig(max_failures=_RESTARTS)
@@ -124,10 +125,7 @@ def train_on_ray(
 
 
 def _watched(trainer: Any, desk: Any, on_progress: OnProgress) -> Exception | None:
-    """Run a trainer to its end and tell how far it is; what it raised.
-
-    It runs on a thread of its own: on the main one Ray would take Ctrl-C for itself.
-    """
+    """Run a trainer to its end and tell how far it is; what it raised."""
     failures: list[Exception] = []
 
     def fit() -> None:
@@ -136,6 +134,7 @@ def _watched(trainer: Any, desk: Any, on_progress: OnProgress) -> Exception | No
         except Exception as error:
             failures.append(error)
 
+    # On the main thread Ray would take Ctrl-C for itself.
     thread = threading.Thread(target=fit, daemon=True)
     thread.start()
     goes_on = True
@@ -148,11 +147,7 @@ def _watched(trainer: Any, desk: Any, on_progress: OnProgress) -> Exception | No
 
 
 def _gpus(workers: Workers) -> int:
-    """GPUs of a worker.
-
-    Raises:
-        InputError: this machine has fewer than the workers need.
-    """
+    """GPUs of a worker."""
     has = ray.cluster_resources().get("GPU", 0)
     known = [*nodes.alive(), *(nodes.promised() or [])]
     gpus = workers.gpus_per_worker
@@ -164,13 +159,6 @@ def _gpus(workers: Workers) -> int:
             "use fewer `workers`, or `gpus_per_worker` 0",
         )
     return gpus
-
-
-def _beside_the_driver() -> dict[str, Any]:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = ray.get_runtime_context().get_node_id()
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
 
 
 def _work(config: dict[str, Any]) -> None:

@@ -76,11 +76,8 @@ def _losses(summary: Mapping[str, Any]) -> Drawing:
         add_legend(figure, axes, 2)
 
     length = max(1, -(-len(losses) // _POINTS))
-    caption = (
-        "Cross entropy of the answers' tokens, in nats, with dropout as in training; “mean” is over "
-        f"every {length} steps." if length > 1 else
-        "Cross entropy of the answers' tokens, in nats, with dropout as in training."
-    )  # fmt: skip
+    mean = f"; “mean” is over every {length} steps" if length > 1 else ""
+    caption = f"Cross entropy of the answers' tokens, in nats, with dropout as in training{mean}."
     return Drawing("loss", "The loss of each step", caption, 3.2, draw)
 
 

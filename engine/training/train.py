@@ -142,12 +142,7 @@ def _deliver(plan: Plan, learner: Learner, progress: Progress, folder: Folder) -
 
 
 def fetch_model(folder: Folder, directory: str | Path) -> None:
-    """Copy the model of a training that has ended into a directory of this machine.
-
-    Args:
-        folder: that of the checkpoints.
-        directory: made, if it does not exist.
-    """
+    """Copy the model of a training that has ended into a directory, which need not exist."""
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
     for name in (folder / MODEL).names():

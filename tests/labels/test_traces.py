@@ -72,8 +72,7 @@ def test_a_containment_label_leads_to_the_answer_found():
 
 
 def test_a_provenance_label_leads_to_the_gold_article():
-    labels = provenance.label_provenance(PAIRS, QUERIES, CORPUS)
-    traced = traces.trace_provenance(labels, QUERIES, CORPUS)
+    traced = labelled(provenance.ANNOTATOR).traces
     assert columns(traced, "article_id", "label") == [("A", 1), (None, 0), (None, 0)]
 
 
