@@ -71,7 +71,6 @@ class Ask:
     """What an annotator asks to be read: every listed passage alone, and perhaps each query without a passage.
 
     Attributes:
-        role: who reads.
         model: the model's name, as ``ReaderSettings.reader`` is.
         task: what it is asked; chooses the prompt.
         prompt: a prompt template; None for the usual one of the task and the kind of model.

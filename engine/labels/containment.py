@@ -47,9 +47,7 @@ def tokenize(text: str) -> list[str]:
 def count_running_on(queries: pl.DataFrame) -> int:
     """Queries whose answers, all of them, may be followed by text without a space.
 
-    Such an answer is not a separate token there, and tokens do not match it.
-
-    Where one answer of several is such, it is an alias, and the others can be found.
+    Such an answer is not a separate token there, and tokens do not match it. Where one answer of several is such, it is an alias, and the others can be found.
     """
     runs_on = pl.element().str.strip_chars().str.contains(_RUNS_ON).all()
     answered = queries[ANSWERS].filter(queries[ANSWERS].list.len() > 0)
@@ -64,10 +62,7 @@ def find_answers(
     The passage's text is searched, its title is not, as DPR does. As tokens in a row, "art" does not occur in
     "party", nor "US" in "U.S."; as a substring of the normalized text, "art" occurs in "party", and "US" in
     "U.S." as in "thus". An answer without tokens, or that normalizes to nothing, occurs nowhere (in DPR's own
-    code it occurs everywhere).
-
-    Args:
-        pairs: ``query_id`` and ``doc_id``; the rows come out in this order.
+    code it occurs everywhere). Rows come in the order of ``pairs``.
     """
     find: Callable[[str, list[str]], str | None] = (
         _holds_substring if name == SUBSTRING else holds_tokens

@@ -104,11 +104,7 @@ def _conclude(
 
 
 def display(probabilities: pl.DataFrame, level: str) -> Display:
-    """The probabilities as they are printed: a row each, a column for every run and cutoff.
-
-    Args:
-        level: what stands behind a figure that has an interval, as in `` [95%]``; empty for none.
-    """
+    """The probabilities as they are printed, by run and cutoff; ``level`` stands behind a figure with an interval, as `` [95%]``."""
     columns = probabilities.select(RUN, K).unique(maintain_order=True).rows()
     several = probabilities[RUN].n_unique() > 1
     cells = {(row[RUN], row[K], row["probability"]): row for row in probabilities.to_dicts()}

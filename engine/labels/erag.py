@@ -39,11 +39,7 @@ class Options(Checked):
 
 
 def label_erag(scored_reads: pl.DataFrame) -> pl.DataFrame:
-    """Labels table from reads of one passage each: a passage's label is its read's downstream value.
-
-    Args:
-        scored_reads: ``query_id``, ``doc_ids`` (lists of one), ``value`` in [0, 1].
-    """
+    """Labels table from reads of one passage each: a passage's label is its read's downstream ``value`` in [0, 1]."""
     return labels_of(NAME, scored_reads, pl.col(VALUE))
 
 

@@ -35,13 +35,9 @@ INPUT = InputTable(
 
 
 def covered(judged: Sequence[str], matcher: SequenceMatcher[str]) -> float:
-    """The share of a judged text's characters that stand in a passage, as its longest run of words.
+    """The share of a judged text's characters that stand in a passage, the matcher's second sequence, as its longest run of words.
 
     A run of fewer than five words, unless it is all of the text, counts as 0: it may be chance.
-
-    Args:
-        judged: the words of the text.
-        matcher: of the passage's words, as the second of its sequences.
     """
     matcher.set_seq1(judged)
     place, _, size = matcher.find_longest_match()

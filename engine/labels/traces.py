@@ -57,21 +57,12 @@ def trace_erag(
 
 
 def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
-    """Traces of a judge's labels: the read and the probability of relevance; null if it failed.
-
-    Args:
-        labels: the judge's labels, in the order of ``reads``.
-    """
+    """Traces of a judge's labels, in the order of its reads: the read and the probability; null if it failed."""
     return complete(labels.with_columns(reads[READ_KEY], reads[OUTPUT], reads[CONFIDENCE]))
 
 
 def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
-    """Traces of utilities: the read that could decline, and what says that the passage helps.
-
-    Args:
-        labels: utilities, in the order of ``reads``.
-        helpful: traces of the labels that say what helps, of the same pairs.
-    """
+    """Traces of utilities, in the order of the reads that could decline: these, and the traces of what says that passages help."""
     of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, ANSWER, ARTICLE_ID)
     return complete(
         labels.with_columns(reads[READ_KEY], reads[CONFIDENCE]).join(

@@ -68,21 +68,12 @@ class Options(Checked):
 
 
 def weigh(reads: pl.DataFrame) -> pl.Series:
-    """How surely the reader answers, from reads that may decline: 1 - P(declines), in [0, 1].
-
-    Args:
-        reads: ``confidence`` is P(declines); null for a read that failed, which counts as declined.
-    """
+    """How surely the reader answers: 1 - P(declines), which is ``confidence``, in [0, 1]; a read that failed counts as declined."""
     return reads.select((1.0 - pl.col(CONFIDENCE).fill_null(1.0)).alias(VALUE))[VALUE]
 
 
 def label_utility(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
-    """Labels table from reads of one passage each that may decline; labels are in [-1/3, 1].
-
-    Args:
-        reads: ``query_id``, ``doc_ids`` (lists of one), ``confidence``.
-        helpful: a labels table of the same pairs; what is labelled ``HELPS`` or more helps.
-    """
+    """Labels table, in [-1/3, 1], from reads of one passage each that may decline; what ``helpful`` labels ``HELPS`` or more helps."""
     helps = helpful.select(QUERY_ID, DOC_ID, (pl.col(LABEL) >= HELPS).alias("_helps"))
     passage = pl.col(DOC_IDS).list.first().alias(DOC_ID)
     weighed = reads.select(QUERY_ID, passage, weigh(reads)).join(

@@ -175,11 +175,7 @@ def _refuse_measures(measures: Sequence[Measure], relevant: Relevant) -> None:
 def refuse_missing_results(
     runs: pl.DataFrame, query_ids: Sequence[str], *, names: Sequence[str] = ()
 ) -> None:
-    """Refuse runs that list nothing for some of the queries.
-
-    Args:
-        names: of all runs, in order, where ``runs`` may lack one.
-    """
+    """Refuse runs that list nothing for some of the queries; ``names`` are those of all runs, where ``runs`` may lack one."""
     for run, lacking in without_results(runs, query_ids, names=names):
         if lacking:
             raise lists_nothing(run, len(lacking), lacking[0])

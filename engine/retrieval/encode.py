@@ -78,11 +78,7 @@ def queries(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> npt.NDArray[np.float32]:
-    """The vectors of queries, prefix added, encoded ``SHARD`` at a time; (texts, dimensions).
-
-    Args:
-        on_progress: called with the number of queries done and the total.
-    """
+    """The vectors of queries, prefix added, encoded ``SHARD`` at a time: (texts, dimensions); progress is queries done, and all."""
     encoder = encoder_for(spec)
     vectors = np.empty((len(texts), spec.dimensions), dtype=np.float32)
     on_progress(0, len(texts))

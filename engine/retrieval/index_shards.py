@@ -60,11 +60,7 @@ class Block:
 
 
 def passage_texts(corpus: pl.DataFrame, form: Preset) -> list[str]:
-    """An encoder's input for passages: prefix, title, separator, text.
-
-    Args:
-        corpus: ``title`` and ``text``; an empty title is left out, with its separator.
-    """
+    """An encoder's input for passages: prefix, title, separator, text; an empty title is left out, with its separator."""
     title, text = pl.col(TITLE), pl.col(TEXT)
     joined = pl.when(title == "").then(text).otherwise(title + form.separator + text)
     return corpus.select((form.passage_prefix + joined).alias(TEXT))[TEXT].to_list()

@@ -71,10 +71,7 @@ class Ranking:
 def index(
     batches: Iterable[pl.DataFrame], directory: Path, analysis: Analysis, *, threads: int
 ) -> None:
-    """Index passages in a separate process.
-
-    Args:
-        batches: ``doc_id`` and ``contents``.
+    """Index passages, ``doc_id`` and ``contents``, in a separate process.
 
     Raises:
         InputError: there is no Java 21.

@@ -25,10 +25,7 @@ def search_index(
     options: SearchOptions,
     on_event: OnEvent = silent,
 ) -> pl.DataFrame:
-    """The run table of the best passages for each query.
-
-    Args:
-        options: those of the other kind of index are ignored.
+    """The run table of the best passages for each query; options of the other kind of index are ignored.
 
     Raises:
         InputError: as ``bm25.search`` and ``dense.search``.

@@ -26,10 +26,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy as sp
 
-from engine.statistics.arrays import Floats, Ints
+from engine.statistics.arrays import Floats, Ints, Mask
+from engine.statistics.methods import side
 from engine.statistics.resampling import for_each_block_of_orders
 from engine.statistics.studentized import standard_error
 
@@ -281,14 +281,12 @@ def enough_to_resample(pairs: Sequence[tuple[Floats, Floats]]) -> bool:
     Args:
         pairs: measure and outcome of each correlation, each of shape (n,).
     """
-    return all(
-        _apart_from_most(x) * _apart_from_most(y) >= _LEAST_EXPECTED * len(x) for x, y in pairs
-    )
+    return all(side(x).amount * side(y).amount >= _LEAST_EXPECTED * len(x) for x, y in pairs)
 
 
 def untestable(pairs: Sequence[tuple[Floats, Floats]]) -> str:
     """Why permutations cannot compare the correlations of these pairs; or nothing."""
-    fewest = min(_apart_from_most(y) for _, y in pairs)
+    fewest = min(side(y).amount for _, y in pairs)
     if fewest < LEAST_OF_AN_OUTCOME:
         return (
             f"no p-value and no interval: {fewest} of {len(pairs[0][1])} end-to-end scores differ from the most "
@@ -313,8 +311,8 @@ def without_interval(
     if any(math.isnan(test.low) for test in tests):
         return "no interval: the standard error of the difference is 0"
     nearly_constant = all(
-        2 * _apart_from_most(x) < len(x)
-        and _apart_from_most(x) * _apart_from_most(y) < _LEAST_FOR_INTERVAL * len(x)
+        2 * side(x).amount < len(x)
+        and side(x).amount * side(y).amount < _LEAST_FOR_INTERVAL * len(x)
         for x, y in pairs
     )
     if not nearly_constant:
@@ -333,11 +331,6 @@ def permutations_for(pairs: Sequence[tuple[Floats, Floats]], resamples: int) -> 
 def _work(pairs: Sequence[tuple[Floats, Floats]]) -> float:
     fewer = ((len(x), min(len(np.unique(x)), len(np.unique(y)))) for x, y in pairs)
     return float(sum(n * (_STEPS + (values if values > 2 else 0)) for n, values in fewer))
-
-
-def _apart_from_most(score: Floats) -> int:
-    """How many queries do not have the most frequent value."""
-    return len(score) - int(np.unique(score, return_counts=True)[1].max())
 
 
 def permutation_test(
@@ -392,6 +385,6 @@ def tau_and_rho_tests(
     return tau, rho
 
 
-def _rarer(score: Ints) -> npt.NDArray[np.bool_]:
+def _rarer(score: Ints) -> Mask:
     """Which queries do not have the most frequent value."""
     return score != np.bincount(score).argmax()

@@ -119,11 +119,7 @@ def _beyond_bonett_price(sums: Floats, t: float, shift: float) -> Floats:
 
 
 def _in_deviations(beyond: Callable[[Floats], Floats], moments: Floats, n: int) -> float:
-    """The mean of what a bound of n differences is beyond 0, in standard deviations.
-
-    Args:
-        moments: means of the powers of the differences, from the power 0 on.
-    """
+    """The mean of what a bound of n differences is beyond 0, in standard deviations; ``moments`` are the means of powers from 0 on."""
     powers = np.arange(1, _POWERS + 1)
     sums = n * moments[powers]
     steps = _STEP * n * np.identity(_POWERS)

@@ -120,10 +120,7 @@ def replicate(
 def _tables_that_fit(
     rows: Floats, pairs: Sequence[tuple[int, int]], table_bytes: int
 ) -> Iterator[list[PairTable]]:
-    """The pairs' tables in their order, as many at a time as memory allows.
-
-    Each group is resampled with the same draws: they depend on the seed alone.
-    """
+    """The pairs' tables in their order, as many at a time as memory allows: draws depend on the seed alone."""
     tables: list[PairTable] = []
     for i, j in pairs:
         tables.append(pair_table(rows[:, i], rows[:, j]))
@@ -262,12 +259,7 @@ def _in_blocks(
     threads: int | None,
     block: int = _BLOCK,
 ) -> None:
-    """Call ``work`` with the number of the first resample of every block, from several threads.
-
-    Args:
-        held: bytes that a block takes: unless the number of threads is given, there are no more than have
-            room for theirs.
-    """
+    """Call ``work`` with the first resample of every block, from threads: by default as many as have room for ``held`` bytes each."""
     if threads is None:
         threads = max(1, min(len(os.sched_getaffinity(0)), _BLOCKS_BYTES // max(1, held)))
     if threads == 1 or resamples <= block:  # handing blocks over takes longer than they do

@@ -142,10 +142,8 @@ def comparer(
 ) -> Compare:
     """What compares the runs of a table with columns ``run``, ``query_id`` and ``value``.
 
-    The same scores are compared once, however often they come.
-
-    Args:
-        largest: the largest difference of two runs on a query, by annotator and measure; 1 end to end.
+    The same scores are compared once, however often they come. ``largest`` gives the largest difference on a query, but for
+    end-to-end scores, whose is 1.
     """
     known: dict[tuple[bytes, float], Differences] = {}
 

@@ -107,10 +107,7 @@ def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl
 
 
 def _with_best(correlations: pl.DataFrame) -> pl.DataFrame:
-    """Mark the measure of each run and annotator that has the highest tau: the first of equal ones.
-
-    It is chosen after the fact, so that no headline rests on it: see ``choice.primary_measures``.
-    """
+    """Mark the measure of each run and annotator with the highest tau, the first of equal ones: after the fact, so that no headline rests on it."""
     tau = pl.col(TAU).round(DECIMALS).fill_nan(None)
     highest = (tau == tau.max().over(RUN, ANNOTATOR)).fill_null(False)
     return correlations.with_columns(

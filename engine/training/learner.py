@@ -193,11 +193,7 @@ def _shape(example: Example) -> tuple[int, int, int]:
 
 
 def _tokens(shapes: Iterable[tuple[int, int, int]]) -> int:
-    """Tokens that queries take in a micro-batch, with padding.
-
-    Of the encoder's inputs, all as long as the longest; or of the states that the decoder attends to, as many for
-    each query as for the one with the most.
-    """
+    """Tokens of queries in a micro-batch: of inputs, all as long as the longest, or of states, as many for each as for the one with most."""
     inputs, longest, tokens = zip(*shapes, strict=True)
     return max(sum(inputs) * max(longest), len(tokens) * max(tokens))
 

@@ -66,11 +66,7 @@ class Recipe(Checked):
         return self.epochs * self.steps_per_epoch(examples)
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step, counted from 1, of so many steps.
-
-        It rises linearly to ``learning_rate`` over the first steps and falls linearly to 0, which a step
-        behind the last one would have.
-        """
+        """The learning rate of a step, counted from 1: it rises to ``learning_rate``, and falls to 0, which a step behind the last would have."""
         rising = max(1, math.ceil(self.warmup * steps))
         if step <= rising:
             return self.learning_rate * step / rising

@@ -115,10 +115,7 @@ def _refuse_unread(name: str, path: Path) -> None:
 
 
 def refuse_too_little(memory: int, parameters: int) -> None:
-    """Refuse a budget that cannot hold a model in training, without anything to learn from.
-
-    Args:
-        memory: bytes; 0 for no budget.
+    """Refuse a budget in bytes, 0 for none, that cannot hold a model in training, without anything to learn from.
 
     Raises:
         InputError: naming the least budget.
