@@ -35,6 +35,10 @@ RUN = make_run(
 )
 
 
+def framed(rows, schema):
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
 def inputs(runs=RUN, queries=QUERIES):
     return EvaluationInputs(queries=queries, corpus=CORPUS, runs=runs)
 

@@ -4,16 +4,11 @@ Both are written twice, in English as SQuAD is and in Korean as KLUE-MRC is; the
 """
 
 import json
-from dataclasses import replace
 
-import polars as pl
 import pytest
 
-from engine import tables
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
-from engine.labels import containment, dual, provenance
-from engine.labels.annotator import Material
 from engine.messages.errors import InputError
 from engine.report.printed import full_lines
 from engine.sources.articles.read import read_source
@@ -101,22 +96,13 @@ def worked(tmp_path, language, listed, words):
     rows = [(q, ids[name], rank) for q in listed for rank, name in enumerate(listed[q], 1)]
     write_run(make_run(rows), tmp_path / "run.trec")
     inputs = read_files(squad, tmp_path / "corpus.parquet", [tmp_path / "run.trec"], k=2)
-    result = evaluate(inputs, settings(words), store=tmp_path)
+    of_dual = {"annotators": ("dual",), "dual_words": words, "measures": "Success@2"}
+    settings = Settings.of(k=2, **of_dual, end_to_end=False, resamples=0)
+    result = evaluate(inputs, settings, store=tmp_path)
     found = {
         (row["k"], row["probability"]): row["value"] for row in result.further["dual"].to_dicts()
     }
     return {k: [found[k, name] for name in PROBABILITIES] for k in (1, 2)}, result
-
-
-def settings(words):
-    return Settings.of(
-        k=2,
-        annotators=("dual",),
-        dual_words=words,
-        measures="Success@2",
-        end_to_end=False,
-        resamples=0,
-    )
 
 
 def paragraph(language, name, context):
@@ -164,26 +150,6 @@ def test_particles_hide_korean_answers_from_tokens(tmp_path):
     assert set(result.traces["answer"].drop_nulls()) == {"한라산", "제주시", "컨테이너", "두 번째"}
 
 
-def test_a_substring_is_looked_for_where_it_is_asked_for():
-    queries = pl.DataFrame([("1", "q", ["art"], ["A"])], schema=tables.QUERIES, orient="row")
-    corpus = pl.DataFrame([("x", "", "a party", "A")], schema=tables.CORPUS, orient="row")
-    pairs = pl.DataFrame({"query_id": ["1"], "doc_id": ["x"]})
-    runs = make_run([("1", "x", 1)])
-    for words, held in (("tokens", False), ("substring", True)):
-        settings = Settings.of(annotators=("dual",), dual_words=words, resamples=0)
-        material = Material(
-            queries=queries,
-            corpus=corpus,
-            runs=runs,
-            run_names=("sys",),
-            pairs=pairs,
-            settings=settings,
-        )
-        halves = {
-            half.name: half.label(material)
-            for half in (provenance.ANNOTATOR, containment.ANNOTATOR, containment.BY_SUBSTRING)
-        }
-        both = dual.ANNOTATOR.label(replace(material, rests_on=halves)).tables["dual_labels"]
-        assert both.rows() == [("1", "x", True, held)]
+def test_a_way_to_look_for_answers_that_nobody_uses_is_refused():
     with pytest.raises(InputError, match="`dual_words` substring without the annotator dual"):
         Settings.of(dual_words="substring")

@@ -5,15 +5,10 @@ from transformers.data.metrics.squad_metrics import normalize_answer
 
 from engine import tables
 from engine.labels import containment, erag, judge, provenance
+from tests.tables import framed
 
-QUERIES = pl.DataFrame(
-    [("1", "q", ["Ann Lee"], ["A"]), ("2", "q", ["Bo"], [])], schema=tables.QUERIES, orient="row"
-)
-CORPUS = pl.DataFrame(
-    [("x", "Bo", "with ann  lee.", "A"), ("y", "", "Bo knows", "B")],
-    schema=tables.CORPUS,
-    orient="row",
-)
+QUERIES = framed([("1", "q", ["Ann Lee"], ["A"]), ("2", "q", ["Bo"], [])], tables.QUERIES)
+CORPUS = framed([("x", "Bo", "with ann  lee.", "A"), ("y", "", "Bo knows", "B")], tables.CORPUS)
 PAIRS = pl.DataFrame({"query_id": ["1", "1", "2", "2"], "doc_id": ["x", "y", "y", "x"]})
 
 
@@ -30,8 +25,8 @@ def test_containment_searches_the_text_and_not_the_title():
 
 def holds(text, answer, name="containment"):
     """Whether a passage of this text is labelled relevant to a query with this answer."""
-    queries = pl.DataFrame([("1", "q", [answer], [])], schema=tables.QUERIES, orient="row")
-    corpus = pl.DataFrame([("x", "", text, "A")], schema=tables.CORPUS, orient="row")
+    queries = framed([("1", "q", [answer], [])], tables.QUERIES)
+    corpus = framed([("x", "", text, "A")], tables.CORPUS)
     pairs = pl.DataFrame({"query_id": ["1"], "doc_id": ["x"]})
     return containment.find_answers(pairs, queries, corpus, name=name)["answer"].item() is not None
 
@@ -81,31 +76,14 @@ def test_containment_by_substring(text, answer, found):
 
 def test_answers_that_text_may_run_on_after_are_counted():
     answers = [["Seoul", "서울"], ["서울 "], ["東京"], ["Paris"], ["1945년."], []]
-    queries = pl.DataFrame(
-        [(str(i), "q", given, []) for i, given in enumerate(answers)],
-        schema=tables.QUERIES,
-        orient="row",
-    )
+    queries = framed([(str(i), "q", given, []) for i, given in enumerate(answers)], tables.QUERIES)
     assert containment.count_running_on(queries) == 2  # Seoul can be found
     assert containment.count_running_on(queries.clear()) == 0
 
 
-def test_the_two_ways_of_containment_by_name():
-    queries = QUERIES.with_columns(pl.Series("answers", [["a", "ann l"], ["knows"]]))
-    found = containment.find_answers(PAIRS, queries, CORPUS)
-    assert found["answer"].to_list() == [None, None, "knows", None]
-    found = containment.find_answers(PAIRS, queries, CORPUS, name="containment-substring")
-    assert found["answer"].to_list() == ["ann l", None, "knows", None]
-
-
 def test_a_judges_labels_are_its_probabilities_or_whether_they_exceed_a_half():
-    reads = pl.DataFrame(
-        {
-            "query_id": ["1", "1", "2", "2"],
-            "doc_ids": [["x"], ["y"], ["x"], ["y"]],
-            "confidence": [0.5, 0.51, None, 1.0],
-        }
-    )
+    reads = pl.DataFrame({"query_id": list("1122"), "doc_ids": [["x"], ["y"]] * 2})
+    reads = reads.with_columns(confidence=pl.Series([0.5, 0.51, None, 1.0]))
     binary, graded = judge.label_judge(reads, "binary"), judge.label_judge(reads, "graded")
     assert binary.rows() == [
         ("1", "x", "judge", 0.0), ("1", "y", "judge", 1.0),

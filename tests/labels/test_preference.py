@@ -15,6 +15,7 @@ from engine.labels import preference
 from engine.messages.errors import InputError
 from engine.python.record_forms import records
 from engine.sources.runs.preferences import preferences_of, read_preferences
+from tests.tables import framed
 
 
 def judged(*rows):
@@ -164,7 +165,7 @@ def test_records_of_different_pages_are_the_same_in_a_frame():
 def of_runs(*judged):
     """Outcome, what labels say, and the probability of each query that was judged."""
     schema = dict.fromkeys(("value", "label", "probability"), pl.Float64())
-    return pl.DataFrame(judged, schema=schema, orient="row")
+    return framed(judged, schema)
 
 
 def test_a_preference_is_corrected_by_what_labels_say_of_queries_that_were_not_judged():
@@ -229,62 +230,45 @@ def test_judgments_of_a_query_by_several_are_one_outcome():
     assert math.isnan(clustered["low"])
 
 
+def of_two(runs, how):
+    return {"answers": ["x", "y"], "shown": None, "runs": runs, "drawn": how}
+
+
+AB = [["a"], ["b"]]
+
+
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("changed", "words"),
     [
-        ('{"shown": ["x", "y"], "best": "x"}', "a judgment without a query id"),
-        (
-            '{"query_id": "1", "shown": ["x"], "best": "x"}',
-            "cannot be the passages shown for query '1'",
-        ),
-        ('{"query_id": "1", "shown": "xy", "best": "x"}', "cannot be the passages shown"),
-        ('{"query_id": "1", "shown": ["a", "b", "c", "d"], "best": "a"}', "two or three"),
-        ('{"query_id": "1", "shown": ["x", null], "best": "x"}', "cannot be the passages shown"),
-        ('{"query_id": "1", "shown": ["x", "x"], "best": "x"}', "shows one passage twice"),
-        (
-            '{"query_id": "1", "shown": ["x", "y"], "best": ["x", "z"]}',
-            r"\['x', 'z'\] was not shown",
-        ),
-        ('{"query_id": "1", "shown": ["x", "y"], "best": []}', "was not shown"),
-        ('{"query_id": "1", "answers": ["x", 0.5], "best": "x"}', "cannot be the answers shown"),
-        ('{"query_id": "1", "answers": ["x", "y"], "best": "x"}', "is not as it was"),
-        ('{"query_id": "1", "shown": ["x", "y"], "best": "x", "criteria": 1}', "is not as it was"),
-        (
-            '{"query_id": "1", "shown": ["x", "y"], "best": "x", "runs": [["a"], ["b"]]}',
-            "is not as it was",
-        ),
-        *(
-            (
-                json.dumps(
-                    {
-                        "query_id": "1",
-                        "answers": ["x", "y"],
-                        "best": "x",
-                        "runs": runs,
-                        "drawn": how,
-                    }
-                ),
-                "is not as it was; keep what `erag ask` wrote",
-            )
-            for runs, how in [
-                ([["a"]], drawn(s=4)),
-                ([["a"], ["b"]], drawn(probability=0, s=4)),
-                ([["a"], ["b"]], drawn({"a": math.inf}, s=4)),
-                ([["a"], ["b"]], drawn(s=0)),
-                ([["a"], ["b"]], drawn(queries=3, s=4)),
-                ([["a"], ["b"]], drawn(s="4")),
-                ([["a"], ["b"]], {"stratum": ["s"], "design": {}}),
-            ]
-        ),
+        ({"query_id": None}, "a judgment without a query id"),
+        ({"shown": ["x"]}, "cannot be the passages shown for query '1'"),
+        ({"shown": "xy"}, "cannot be the passages shown"),
+        ({"shown": ["a", "b", "c", "d"], "best": "a"}, "two or three"),
+        ({"shown": ["x", None]}, "cannot be the passages shown"),
+        ({"shown": ["x", "x"]}, "shows one passage twice"),
+        ({"best": ["x", "z"]}, r"\['x', 'z'\] was not shown"),
+        ({"best": []}, "was not shown"),
+        ({"best": "z"}, "best passage 'z' was not shown"),
+        ({"best": ""}, "was not shown"),
+        ({"shown": None, "answers": ["x", 0.5]}, "cannot be the answers shown"),
+        ({"shown": None, "answers": ["x", "y"]}, "is not as it was"),
+        ({"criteria": 1}, "is not as it was"),
+        ({"runs": AB}, "is not as it was"),
+        (of_two([["a"]], drawn(s=4)), "is not as it was; keep what `erag ask` wrote"),
+        (of_two(AB, drawn(probability=0, s=4)), "is not as it was"),
+        (of_two(AB, drawn({"a": math.inf}, s=4)), "is not as it was"),
+        (of_two(AB, drawn(s=0)), "is not as it was"),
+        (of_two(AB, drawn(queries=3, s=4)), "is not as it was"),
+        (of_two(AB, drawn(s="4")), "is not as it was"),
+        (of_two(AB, {"stratum": ["s"], "design": {}}), "is not as it was"),
         ('{"query_id": "1", "shown": ["x", "y"]}', 'a judgment without "best"'),
-        ('{"query_id": "1", "shown": ["x", "y"], "best": "z"}', "best passage 'z' was not shown"),
-        ('{"query_id": "1", "shown": ["x", "y"], "best": ""}', "was not shown"),
         ("[1]", "not an object"),
     ],
 )
-def test_bad_preferences_are_refused_with_their_line(tmp_path, line, words):
-    path = tmp_path / "p.jsonl"
-    path.write_text('{"query_id": "1", "shown": ["x", "y"], "best": "x"}\n' + line + "\n")
+def test_bad_preferences_are_refused_with_their_line(tmp_path, changed, words):
+    good, path = {"query_id": "1", "shown": ["x", "y"], "best": "x"}, tmp_path / "p.jsonl"
+    bad = changed if isinstance(changed, str) else json.dumps(good | changed)
+    path.write_text(json.dumps(good) + "\n" + bad + "\n")
     with pytest.raises(InputError, match=rf"p\.jsonl:2: .*{words}"):
         read_preferences(path)
 

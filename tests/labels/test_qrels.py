@@ -18,27 +18,23 @@ JUDGED = "one two three four five six"
 
 
 @pytest.mark.parametrize(
-    ("passage", "share"),
+    ("judged", "passage", "share"),
     [
-        ("Before it. one  two three\nfour five six and after it", 1),
-        ("two three four five six", 23 / 27),
-        ("other words, one two three four five", 23 / 27),
+        (JUDGED, "Before it. one  two three\nfour five six and after it", 1),
+        (JUDGED, "two three four five six", 23 / 27),
+        (JUDGED, "other words, one two three four five", 23 / 27),
         # Four words in a row may be chance; in two pieces none is long enough.
-        ("one two three four", 0),
-        ("one two three and then four five six", 0),
-        ("", 0),
+        (JUDGED, "one two three four", 0),
+        (JUDGED, "one two three and then four five six", 0),
+        (JUDGED, "", 0),
+        # A short text is covered as a whole or not at all.
+        ("Lima", "in Lima today", 1),
+        ("Lima", "in Peru today", 0),
     ],
 )
-def test_a_passage_covers_the_characters_of_its_longest_run_of_words(passage, share):
-    assert len(JUDGED) == 27
-    found = covered(JUDGED.split(), SequenceMatcher(None, (), passage.split(), autojunk=False))
+def test_a_passage_covers_the_characters_of_its_longest_run_of_words(judged, passage, share):
+    found = covered(judged.split(), SequenceMatcher(None, (), passage.split(), autojunk=False))
     assert found == pytest.approx(share)
-
-
-def test_a_short_text_is_covered_as_a_whole_or_not_at_all():
-    for passage, share in (("in Lima today", 1), ("in Peru today", 0)):
-        matcher = SequenceMatcher(None, (), passage.split(), autojunk=False)
-        assert covered(["Lima"], matcher) == share
 
 
 def evaluated(cuts, content, **judged):

@@ -187,7 +187,5 @@ def test_what_has_no_meaning_is_refused(options, problem):
 def test_a_function_that_reads_gives_no_log_probabilities(tmp_path):
     mine = ReaderFunction(name="mine", version="1", function=lambda prompts: ["Ann"] * len(prompts))
     settings = partial(Settings.of, k=3, resamples=0, reader="mine", functions=(mine,))
-    with pytest.raises(
-        InputError, match="mine is a function and gives no log-probabilities of texts"
-    ):
+    with pytest.raises(InputError, match="mine is a function and gives no log-probabilities"):
         evaluate(inputs(), settings(annotators=("dig",)), store=tmp_path)

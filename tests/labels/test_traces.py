@@ -7,27 +7,19 @@ from engine.evaluation.settings import Settings
 from engine.labels import containment, dual, erag, judge, provenance, traces
 from engine.labels.annotator import Material
 from tests.conftest import make_run
+from tests.tables import framed
 
-QUERIES = pl.DataFrame(
-    [("1", "q", ["Bo", "Ann Lee"], ["A"]), ("2", "q", ["Bo"], [])],
-    schema=tables.QUERIES,
-    orient="row",
-)
-CORPUS = pl.DataFrame(
-    [("x", "", "with Ann Lee.", "A"), ("y", "", "Bo knows", "B")],
-    schema=tables.CORPUS,
-    orient="row",
-)
+QUERIES = framed([("1", "q", ["Bo", "Ann Lee"], ["A"]), ("2", "q", ["Bo"], [])], tables.QUERIES)
+CORPUS = framed([("x", "", "with Ann Lee.", "A"), ("y", "", "Bo knows", "B")], tables.CORPUS)
 RUN = make_run([("1", "x", 1), ("1", "y", 2), ("2", "x", 1)])
 PAIRS = pl.DataFrame({"query_id": ["1", "1", "2"], "doc_id": ["x", "y", "x"]})
 
 
 def reads(outputs, confidence=(None, None, None)):
     rows = zip("abc", ["1", "1", "2"], [["x"], ["y"], ["x"]], outputs, confidence, strict=True)
-    return pl.DataFrame(
+    return framed(
         [(key, q, d, output, 1, 1, False, c, None, None) for key, q, d, output, c in rows],
-        schema=tables.READS,
-        orient="row",
+        tables.READS,
     )
 
 

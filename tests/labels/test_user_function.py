@@ -5,7 +5,6 @@ import math
 import re
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from engine import tables
@@ -16,17 +15,10 @@ from engine.labels import from_function
 from engine.labels.annotator import Material
 from engine.messages.errors import InputError
 from tests.conftest import make_run
+from tests.tables import framed
 
-QUERIES = pl.DataFrame(
-    [("1", "red fox", ["Ann"], ["A"]), ("2", "blue", ["Bo"], [])],
-    schema=tables.QUERIES,
-    orient="row",
-)
-CORPUS = pl.DataFrame(
-    [("x", "Fox", "a red one", "A"), ("y", "", "Bo knows", "B")],
-    schema=tables.CORPUS,
-    orient="row",
-)
+QUERIES = framed([("1", "red fox", ["Ann"], ["A"]), ("2", "blue", ["Bo"], [])], tables.QUERIES)
+CORPUS = framed([("x", "Fox", "a red one", "A"), ("y", "", "Bo knows", "B")], tables.CORPUS)
 RUN = make_run([("1", "x", 1), ("1", "y", 2), ("2", "y", 1)])
 INPUTS = EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=RUN)
 READING_NOTHING = Settings.of(
@@ -51,11 +43,7 @@ def test_a_function_is_given_query_answers_title_and_text():
         return 0.5
 
     labels = from_function("mine", half).label(MATERIAL).labels
-    assert labels.rows() == [
-        ("1", "x", "mine", 0.5),
-        ("1", "y", "mine", 0.5),
-        ("2", "y", "mine", 0.5),
-    ]
+    assert labels.rows() == [(q, d, "mine", 0.5) for q, d in ("1x", "1y", "2y")]
     assert asked == [
         ("red fox", ["Ann"], "Fox", "a red one"),
         ("red fox", ["Ann"], "", "Bo knows"),
@@ -87,21 +75,21 @@ def test_own_annotators_stand_beside_the_engines(tmp_path):
     assert set(result.traces["annotator"]) == {"containment", "red"}
 
 
-def test_a_name_stands_for_one_annotator():
-    for names in (["erag"], ["mine", "mine"]):
-        mine = [from_function(name, lambda *_: 1.0) for name in names]
-        with pytest.raises(InputError, match="two annotators are called"):
-            Settings.of(annotators=("containment", *mine))
+MINE = from_function("mine", lambda *_: 1.0)
 
 
-def test_an_annotator_that_is_given_twice_is_refused():
-    mine = from_function("mine", lambda *_: 1.0)
-    for twice, name in (
-        (("containment", "erag", "containment"), "containment"),
-        ((mine, mine), "mine"),
-    ):
-        with pytest.raises(InputError, match=f"`annotators` has '{name}' twice; give each"):
-            Settings.of(annotators=twice)
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (("containment", from_function("erag", len)), "two annotators are called 'erag'"),
+        (("erag", MINE, from_function("mine", len)), "two annotators are called 'mine'"),
+        (("containment", "erag", "containment"), "`annotators` has 'containment' twice; give each"),
+        ((MINE, MINE), "`annotators` has 'mine' twice; give each"),
+    ],
+)
+def test_a_name_stands_for_one_annotator_which_is_given_once(given, problem):
+    with pytest.raises(InputError, match=problem):
+        Settings.of(annotators=given)
 
 
 def test_the_example_in_the_guide_runs(tmp_path, monkeypatch, capsys):

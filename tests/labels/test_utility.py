@@ -2,7 +2,6 @@
 
 import json
 import math
-from functools import partial
 
 import polars as pl
 import pytest
@@ -17,7 +16,7 @@ from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
-from tests.tables import CORPUS, QUERIES, RUN, amount, findings_of, inputs, say_last
+from tests.tables import CORPUS, QUERIES, RUN, amount, findings_of, framed, inputs, say_last
 
 # Of what a passage says: how likely the reader is to decline.
 DECLINES = {"says Ann": 0.25, "says Bo": 0.5, "says Cy": 0.1, "says nothing": 1.0}
@@ -75,29 +74,21 @@ def test_labels_weigh_what_helps_and_what_distracts(tmp_path):
         expected = weight * (1 - DECLINES[f"says {word}"])
         assert value == pytest.approx(expected), (query, passage)
     # seven passages alone, three lists, and each passage once more
-    assert {role: r.costs.wanted for role, r in result.readings.items()} == {
-        "reader": 7,
-        "abstain": 5,
-    }
+    wanted = {role: reading.costs.wanted for role, reading in result.readings.items()}
+    assert wanted == {"reader": 7, "abstain": 5}
     assert {choices for _, choices in reader.asked} == {(), (" NO-RESPONSE",)}
     assert settings.resolved.measures
     assert str(settings.resolved.measures[0]) == "UDCG@3"
     scores = dict(result.query_scores.select("query_id", "value").iter_rows())
     own = [value for (query, _), value in labels_of(result).items() if query == "q1"]
     assert scores["q1"] == pytest.approx(1 / (1 + math.exp(-sum(own) / len(own))))
-    assert any(
-        "LLM calls of the reader that may decline: 5 requested" in line
-        for line in full_lines(findings_of(result))
-    )
+    said_of = "LLM calls of the reader that may decline: 5 requested"
+    assert any(said_of in line for line in full_lines(findings_of(result)))
 
 
 def test_a_trace_names_both_reads(tmp_path):
     result, _, _ = label(tmp_path, annotators=("erag", "utility"))
-    traced = result.traces.filter(
-        (pl.col("annotator") == "utility")
-        & (pl.col("query_id") == "q1")
-        & (pl.col("doc_id") == "d1")
-    ).to_dicts()[0]
+    (traced,) = result.traces.filter(annotator="utility", query_id="q1", doc_id="d1").to_dicts()
     assert (traced["output"], traced["metric"], traced["answer"]) == ("Ann", "em", "Ann")
     assert traced["confidence"] == 0.25
     assert traced["read_key"] in set(result.readings["abstain"].reads["read_key"])
@@ -136,10 +127,7 @@ def test_utilities_are_compared_with_every_measure_of_the_rivals(tmp_path):
     compared = result.statistics.comparisons.select(
         "annotator", "measure", "annotator_b", "measure_b"
     ).rows()
-    assert compared == [
-        ("erag", "P@3", "utility", "UDCG@3"),
-        ("erag", "nDCG@3", "utility", "UDCG@3"),
-    ]
+    assert compared == [("erag", name, "utility", "UDCG@3") for name in ("P@3", "nDCG@3")]
 
 
 def test_a_failed_read_counts_as_declined_or_leaves_its_query_out(tmp_path):
@@ -155,55 +143,40 @@ def test_graded_labels_of_a_half_or_more_help():
     reads = pl.DataFrame(
         {"query_id": ["q", "q"], "doc_ids": [["a"], ["b"]], "confidence": [0.5, 0.5]}
     )
-    graded = pl.DataFrame(
-        [("q", "a", "erag", 0.5), ("q", "b", "erag", 0.49)], schema=tables.LABELS, orient="row"
-    )
+    graded = framed([("q", "a", "erag", 0.5), ("q", "b", "erag", 0.49)], tables.LABELS)
     assert utility.label_utility(reads, graded)["label"].to_list() == pytest.approx([0.5, -1 / 6])
 
 
+UTILITY = ("utility",)
+
+
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("options", "words"),
     [
+        ({"helpful": "containment"}, "`helpful` containment without the annotator utility"),
+        ({"abstain_prompt": "chat"}, "`abstain_prompt` chat without the annotator utility"),
+        ({"annotators": UTILITY, "helpful": "judge"}, "`helpful` is 'judge'"),
+        ({"annotators": UTILITY, "measures": "P@5"}, "P@5 is not defined on utilities"),
         (
-            partial(Settings.of, helpful="containment"),
-            "`helpful` containment without the annotator utility",
-        ),
-        (
-            partial(Settings.of, abstain_prompt="chat"),
-            "`abstain_prompt` chat without the annotator utility",
-        ),
-        (partial(Settings.of, annotators=("utility",), helpful="judge"), "`helpful` is 'judge'"),
-        (
-            partial(Settings.of, annotators=("utility",), measures="P@5"),
-            "P@5 is not defined on utilities",
-        ),
-        (
-            partial(Settings.of, annotators=("erag", "utility"), measures="P@5"),
+            {"annotators": ("erag", "utility"), "measures": "P@5"},
             "every measure is undefined on the labels of utility",
         ),
+        ({"measures": "P@5 UDCG@5"}, "UDCG@5 is not defined on labels that are not utilities"),
         (
-            partial(Settings.of, measures="P@5 UDCG@5"),
-            "UDCG@5 is not defined on labels that are not utilities",
-        ),
-        (
-            partial(
-                Settings.of,
-                annotators=("utility",),
-                task="claims",
-                metric="accuracy",
-                helpful="containment",
-            ),
+            {
+                "annotators": UTILITY,
+                "task": "claims",
+                "metric": "accuracy",
+                "helpful": "containment",
+            },
             "leave containment out of `helpful`",
         ),
-        (
-            partial(Settings.of, annotators=("containment",), erag_reader="x"),
-            "`erag_reader` x without",
-        ),
+        ({"annotators": ("containment",), "erag_reader": "x"}, "`erag_reader` x without"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings, words):
+def test_settings_that_cannot_work_are_refused(options, words):
     with pytest.raises(InputError, match=words):
-        settings()
+        Settings.of(**options)
 
 
 def test_what_utilities_cannot_tell_is_said(tmp_path):

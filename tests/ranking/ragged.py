@@ -130,12 +130,7 @@ def random_case(
 ) -> Case:
     """Many queries with lists of 0 to 60 passages, labels that cover some, all or none of a list.
 
-    Args:
-        seed: of everything drawn.
-        label: draws one label.
-        queries: how many.
-        runs: names.
-        complete: every query has a list and labels, and every listed passage has a label.
+    If it is complete, every query has a list and labels, and every listed passage has a label.
     """
     rng = np.random.default_rng(seed)
     names = [f"q{i}" for i in range(queries)]

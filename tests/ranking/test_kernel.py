@@ -25,7 +25,7 @@ def real(rng: np.random.Generator) -> float:
 
 
 LABELS = {"binary": whole(0, 1), "graded": whole(0, 1, 2, 3), "real-valued": real}
-# Measures that on real-valued labels divide by a sum over the judged, which come in no order.
+# Divided by a sum over the judged, which come in no order.
 MASS = "R R@3 F1 F1@3"
 COUNTING = (
     "P P@3 Success Success@3 DCG DCG@3 nDCG nDCG@3 nDCG@40 DCG(dcg='exp-log2') "
@@ -49,8 +49,11 @@ def score_tables(runs, labels, queries, measures, relevant, **options) -> pl.Dat
     return frame.sort("run", "measure", "query_id")
 
 
-def check_blocks(kind: str, relevant: str, measures: str) -> None:
+@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
+@pytest.mark.parametrize("kind", LABELS)
+def test_values_do_not_depend_on_blocks_and_threads(kind, relevant):
     case = random_case(5, LABELS[kind], queries=16, runs=("s", "t"))
+    measures = f"{COUNTING} {MASS}" + " Judged Judged@3" * (relevant != "list")
     expected = table(case, measures, relevant, split=Split(threads=1))
     assert expected["value"].is_finite().all()
     for cells, lists, rows, threads in (
@@ -63,22 +66,8 @@ def check_blocks(kind: str, relevant: str, measures: str) -> None:
 
 @pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
 @pytest.mark.parametrize("kind", LABELS)
-def test_values_do_not_depend_on_blocks_and_threads(kind, relevant):
-    mass = "" if kind == "real-valued" else MASS
-    check_blocks(kind, relevant, f"{COUNTING} {mass}")
-
-
-@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
-def test_label_mass_does_not_depend_on_blocks_and_threads(relevant):
-    check_blocks("real-valued", relevant, MASS)
-
-
-def test_share_of_judged_does_not_depend_on_blocks_and_threads():
-    check_blocks("graded", "pool", "Judged Judged@3")
-
-
-def check_row_order(kind: str, relevant: str, measures: str) -> None:
-    case = random_case(6, LABELS[kind], queries=40, runs=("s", "t"))
+def test_values_do_not_depend_on_the_order_of_rows(kind, relevant):
+    case, measures = random_case(6, LABELS[kind], queries=40, runs=("s", "t")), f"{COUNTING} {MASS}"
     runs, labels = case.runs_table(), case.labels_table()
     expected = score_tables(runs, labels, case.queries, measures, relevant)
     for seed in range(3):
@@ -86,18 +75,6 @@ def check_row_order(kind: str, relevant: str, measures: str) -> None:
         assert score_tables(*shuffled, case.queries, measures, relevant).equals(expected)
     reverse = [frame.reverse() for frame in (runs, labels)]
     assert score_tables(*reverse, case.queries[::-1], measures, relevant).equals(expected)
-
-
-@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
-@pytest.mark.parametrize("kind", LABELS)
-def test_values_do_not_depend_on_the_order_of_rows(kind, relevant):
-    mass = "" if kind == "real-valued" else MASS
-    check_row_order(kind, relevant, f"{COUNTING} {mass}")
-
-
-@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
-def test_label_mass_does_not_depend_on_the_order_of_rows(relevant):
-    check_row_order("real-valued", relevant, MASS)
 
 
 def repeated(length: int, copies: int, label=real) -> tuple[list[float], Case]:
@@ -115,24 +92,15 @@ def repeated(length: int, copies: int, label=real) -> tuple[list[float], Case]:
     return names, Case([*case.queries, *names], {"s": lists}, judged)
 
 
-def check_copies(length: int, label, measures: str, relevant: str) -> None:
-    names, case = repeated(length, 23, label)
-    values = score(case, measures.split(), relevant)
-    for measure in measures.split():
-        assert len({values["s", measure, name] for name in names}) == 1, measure
-
-
 @pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
 @pytest.mark.parametrize("length", [1, 2, 9, 17, 60])
 def test_queries_with_equal_labels_get_equal_values(length, relevant):
-    for label in (whole(0, 1), whole(0, 1, 2, 3)):
-        check_copies(length, label, f"{COUNTING} {MASS}", relevant)
-    check_copies(length, real, COUNTING, relevant)
-
-
-@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
-def test_queries_with_equal_labels_get_equal_label_mass(relevant):
-    check_copies(60, real, MASS, relevant)
+    measures = f"{COUNTING} {MASS}".split()
+    for label in LABELS.values():
+        names, case = repeated(length, 23, label)
+        values = score(case, measures, relevant)
+        for measure in measures:
+            assert len({values["s", measure, name] for name in names}) == 1, measure
 
 
 @settings(max_examples=30, deadline=None)

@@ -49,13 +49,7 @@ def harmonic_mean(one: float, other: float) -> float:
 
 
 def by_definition(name: str, listed: list[float | None], judged: list[float]) -> float:
-    """A measure of one list.
-
-    Args:
-        name: of the measure.
-        listed: labels in rank order, None where not judged.
-        judged: labels of all that is judged.
-    """
+    """A measure of one list of labels in rank order, None where not judged."""
     measure = parse_measure(name)
     kind, k = measure.kind, measure.cutoff or len(listed)
     if kind == "Judged":

@@ -14,13 +14,14 @@ from engine.ranking.scores import score_runs
 from engine.ranking.ties import score_reordered, tie_notes
 from engine.tables import ORDER
 from tests.conftest import make_labels
+from tests.tables import framed
 
 MEASURES = parse_measures("P@2 AP RR@3 nDCG@3")
 
 
 def scored(run, labels, measures=MEASURES):
     """Scores as evaluated and reordered, of (query, document, rank, score)."""
-    runs = pl.DataFrame([(*row, "s") for row in run], schema=tables.RUNS, orient="row")
+    runs = framed([(*row, "s") for row in run], tables.RUNS)
     by = partial(score_runs, labels=labels, measures=measures, relevant="qrels")
     queries = list(dict.fromkeys(labels["query_id"]))
 

@@ -12,6 +12,7 @@ from engine.messages.errors import InputError
 from engine.ranking.measures import parse_measure, parse_measures, why_undefined
 from engine.ranking.scores import score_runs
 from engine.ranking.udcg import score_utility
+from tests.tables import framed
 
 UTILITIES = st.floats(-1 / 3, 1, allow_nan=False)
 LISTS = st.dictionaries(st.sampled_from("abcd"), st.lists(UTILITIES, max_size=6), max_size=4)
@@ -24,11 +25,11 @@ def scores(lists, measures="UDCG@3 UDCG", missing="zero", queries="abcd"):
         for i in range(1, len(own) + 1)
     ]
     rows.append(("a", "x", 1, 0.0, "other"))
-    runs = pl.DataFrame(rows, schema=tables.RUNS, orient="row")
+    runs = framed(rows, tables.RUNS)
     labels = [
         (q, f"d{i}", "utility", value) for q, own in lists.items() for i, value in enumerate(own, 1)
     ] + [("a", "x", "utility", 1.0)]
-    table = pl.DataFrame(labels, schema=tables.LABELS, orient="row")
+    table = framed(labels, tables.LABELS)
     return score_utility(runs, table, list(queries), parse_measures(measures), missing=missing)
 
 

@@ -152,9 +152,7 @@ def test_another_model_of_the_same_name_is_refused(behaviour, cache):
         behaviour.embed = lambda text: [number + 0.003 for number in rounded(text)]
         vectors(url, ["as rounding has it"])
         behaviour.embed = lambda text: vector_of(f"another {text}")
-        with pytest.raises(
-            InputError, match="has another model 'openai:m' than the one"
-        ) as refused:
+        with pytest.raises(InputError, match="has another model 'openai:m' than") as refused:
             Embedder(spec)
     (file,) = cache.iterdir()
     assert f"or delete {file} and build the index again" in str(refused.value)
@@ -170,9 +168,7 @@ def test_what_a_server_does_not_take_together_is_asked_for_in_halves(behaviour):
         assert sorted(behaviour.texts) == sorted(TEXTS[:-1])
         np.testing.assert_allclose(found[200], vector_of(TEXTS[200]), rtol=1e-6)
         before = len(behaviour.texts)
-        with pytest.raises(
-            InputError, match=r"does not take the text '' \(status 400: too many in"
-        ):
+        with pytest.raises(InputError, match=r"does not take the text '' \(status 400: too"):
             vectors(url, ["new", "", "newer"])
         vectors(url, ["new"])
     assert behaviour.texts[before:].count("new") == 1
@@ -242,7 +238,5 @@ def test_settings_that_do_not_fit_an_encoder_of_a_server_are_refused():
     settings = dense.IndexOptions(actors=2).pool()
     spec = specify(EncoderOptions(), threads=1)
     remote = type(spec)(**{**vars(spec), "server": ServerSettings().server()})
-    with pytest.raises(
-        InputError, match="`actors` with bundled, which a server runs; use `concurr"
-    ):
+    with pytest.raises(InputError, match="`actors` with bundled, .*; use `concurrency`"):
         dense.executor_for(settings, 9, remote)

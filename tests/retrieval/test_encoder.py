@@ -12,7 +12,7 @@ from transformers import Gemma3TextConfig, Gemma3TextModel
 from engine.messages.errors import EncodeError, InputError
 from engine.retrieval.encoder import Encoder
 from engine.retrieval.encoders import PassageEncoderOptions, locate, specify
-from tests.retrieval.tiny_encoder import add_dense, save_tiny_encoder, save_tiny_qwen3
+from tests.retrieval.tiny_encoder import add_dense, save_tiny_encoder, save_tiny_qwen3, write_json
 
 # Texts of many lengths, so that batches are padded; the last is truncated.
 TEXTS = [" ".join(f"w{(i * j) % 190}" for j in range(1, 2 + i)) for i in range(30)] + ["w5 " * 99]
@@ -56,14 +56,10 @@ def prompted(pooling, make=save_tiny_encoder, **options):
 
     def save(folder):
         make(folder, **options)
-        (folder / "1_Pooling" / "config.json").write_text(
-            json.dumps(
-                {"embedding_dimension": 32, "pooling_mode": pooling, "include_prompt": False}
-            )
-        )
-        (folder / "config_sentence_transformers.json").write_text(
-            json.dumps({"prompts": {"query": "w1 w2 w3 ", "document": "w7 "}})
-        )
+        own = {"embedding_dimension": 32, "pooling_mode": pooling, "include_prompt": False}
+        write_json(folder, "1_Pooling/config", **own)
+        prompts = {"query": "w1 w2 w3 ", "document": "w7 "}
+        write_json(folder, "config_sentence_transformers", prompts=prompts)
         return folder
 
     return save
@@ -142,9 +138,7 @@ def test_dense_layers_are_part_of_what_an_encoder_is(tmp_path):
         with pytest.raises(InputError, match="_Dense: holds no dense layer"):
             Encoder(spec)
         before = spec
-    (path / "2_Dense" / "config.json").write_text(
-        json.dumps({"in_features": 31, "out_features": 48})
-    )
+    write_json(path, "2_Dense/config", in_features=31, out_features=48)
     with pytest.raises(InputError, match="is not a dense layer of a text's 32 numbers"):
         specified(path)
 

@@ -1,12 +1,15 @@
 """What an encoder's files specify, and which models are refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine.messages.errors import EncodeError, InputError
+from engine.retrieval.encoder import Encoder
 from engine.retrieval.encoders import PRESETS, EncoderOptions, specify
 from tests.retrieval.tiny_encoder import save_tiny_encoder
 
@@ -26,25 +29,19 @@ def test_the_bundled_encoder_is_used_as_its_files_specify():
 
 
 def test_prompts_and_lengths_come_from_the_models_files(tiny):
-    (tiny / "config_sentence_transformers.json").write_text(
-        json.dumps({"prompts": {"query": "query: ", "document": "passage: "}})
-    )
-    (tiny / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 32}))
-    text = specified(tiny).text
-    assert (text.query_prefix, text.passage_prefix) == ("query: ", "passage: ")
-    assert text.max_tokens == 32
-    (tiny / "config_sentence_transformers.json").write_text(
-        json.dumps({"prompts": {"all": "x: "}, "default_prompt_name": "all"})
-    )
-    assert specified(tiny).text.passage_prefix == "x: "
+    def prefixes(**given):
+        (tiny / "config_sentence_transformers.json").write_text(json.dumps(given))
+        text = specified(tiny).text
+        return text.query_prefix, text.passage_prefix
+
+    both = {"query": "query: ", "document": "passage: "}
+    assert prefixes(prompts=both) == ("query: ", "passage: ")
+    assert prefixes(prompts={"all": "x: "}, default_prompt_name="all")[1] == "x: "
     # As decoder-only encoders say that passages have none.
-    (tiny / "config_sentence_transformers.json").write_text(
-        json.dumps(
-            {"prompts": {"query": "", "document": "", "a": "x: "}, "default_prompt_name": "a"}
-        )
-    )
-    text = specified(tiny).text
-    assert (text.query_prefix, text.passage_prefix) == ("", "")
+    none = {"query": "", "document": "", "a": "x: "}
+    assert prefixes(prompts=none, default_prompt_name="a") == ("", "")
+    (tiny / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 32}))
+    assert specified(tiny).text.max_tokens == 32
 
 
 def test_a_model_never_reads_more_tokens_than_it_has_positions(tiny):
@@ -103,10 +100,6 @@ def test_models_that_are_not_supported_encoders_are_refused(tiny, tiny_t5, tmp_p
 
 
 def test_a_model_without_some_of_its_weights_is_refused(tiny):
-    from safetensors.torch import load_file, save_file
-
-    from engine.retrieval.encoder import Encoder
-
     weights = load_file(tiny / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if "pooler" not in name}
     save_file(kept, tiny / "model.safetensors", metadata={"format": "pt"})
@@ -118,10 +111,6 @@ def test_a_model_without_some_of_its_weights_is_refused(tiny):
 
 
 def test_vectors_that_are_not_finite_are_refused(tiny):
-    from safetensors.torch import load_file, save_file
-
-    from engine.retrieval.encoder import Encoder
-
     weights = load_file(tiny / "model.safetensors")
     weights["encoder.layer.1.output.dense.weight"][0] = torch.nan
     save_file(weights, tiny / "model.safetensors", metadata={"format": "pt"})
@@ -130,10 +119,6 @@ def test_vectors_that_are_not_finite_are_refused(tiny):
 
 
 def test_little_memory_makes_smaller_batches_and_the_same_vectors(tiny):
-    from dataclasses import replace
-
-    from engine.retrieval.encoder import Encoder
-
     texts = [f"w{i} " * (1 + i % 20) for i in range(60)]
     spec = specified(tiny, dtype="float32")
     whole = Encoder(spec).encode(texts)

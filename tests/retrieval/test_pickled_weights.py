@@ -77,9 +77,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_does_not(bge_m3, tmp_path):
     weights = bge_m3 / "pytorch_model.bin"
     for save in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))):
         save({"x": Harmful(tmp_path / "ran")}, weights)
-        with pytest.raises(
-            InputError, match=r"pytorch_model\.bin: holds no plain tensors"
-        ) as caught:
+        with pytest.raises(InputError, match=r"\.bin: holds no plain tensors") as caught:
             specified(bge_m3)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "ran").exists()

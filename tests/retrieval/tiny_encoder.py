@@ -17,19 +17,21 @@ from transformers import (
 )
 
 WORDS = 200
+# As the files of sentence-transformers name them.
+POOLINGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+POOLINGS += ("weightedmean_tokens", "lasttoken")
+
+
+def write_json(folder, name, **content):
+    (folder / f"{name}.json").write_text(json.dumps(content))
 
 
 def save_tiny_encoder(directory, *, seed=7, pooling="mean", normalize=True):
     """The directory, made: 32 dimensions, words w0 … w199, texts of 64 tokens at most."""
     directory = Path(directory)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(WORDS))]
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]",
+    fast = _tokenizer(
+        words, "[CLS] $A [SEP]", pad_token="[PAD]", unk_token="[UNK]",
         cls_token="[CLS]", sep_token="[SEP]", model_max_length=64,
     )  # fmt: skip
     torch.manual_seed(seed)
@@ -52,13 +54,8 @@ def save_tiny_bge_m3(directory, words, *, seed=7, pooling="cls"):
     directory = Path(directory)
     directory.mkdir(parents=True)
     listed = ["<s>", "<pad>", "</s>", "<unk>", *words]
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(listed)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", pad_token="<pad>", eos_token="</s>",
+    fast = _tokenizer(
+        listed, "<s> $A </s>", bos_token="<s>", pad_token="<pad>", eos_token="</s>",
         unk_token="<unk>", cls_token="<s>", sep_token="</s>", model_max_length=8192,
     )  # fmt: skip
     torch.manual_seed(seed)
@@ -75,13 +72,9 @@ def save_tiny_bge_m3(directory, words, *, seed=7, pooling="cls"):
     torch.save({"weight": torch.zeros(1, 32)}, directory / "sparse_linear.pt")
     fast.save_pretrained(directory)
     _save_modules(directory, pooling=pooling, normalize=True)
-    (directory / "sentence_bert_config.json").write_text(
-        json.dumps({"max_seq_length": 8192, "do_lower_case": False})
-    )
+    write_json(directory, "sentence_bert_config", max_seq_length=8192, do_lower_case=False)
     versions = {"sentence_transformers": "2.2.2", "transformers": "4.33.0", "pytorch": "2.1.2"}
-    (directory / "config_sentence_transformers.json").write_text(
-        json.dumps({"__version__": versions})
-    )
+    write_json(directory, "config_sentence_transformers", __version__=versions)
     return directory
 
 
@@ -89,13 +82,8 @@ def save_tiny_qwen3(directory, *, padding_side="left", size=32, seed=7):
     """As Qwen3-Embedding is published: decoder-only, the last token's vector, a text to end each text, prompts."""
     directory = Path(directory)
     words = ["<|endoftext|>", "[UNK]", *(f"w{i}" for i in range(WORDS))]
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
-    )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<|endoftext|>", eos_token="<|endoftext|>",
+    fast = _tokenizer(
+        words, "$A <|endoftext|>", pad_token="<|endoftext|>", eos_token="<|endoftext|>",
         unk_token="[UNK]", model_max_length=64, padding_side=padding_side,
     )  # fmt: skip
     torch.manual_seed(seed)
@@ -107,10 +95,21 @@ def save_tiny_qwen3(directory, *, padding_side="left", size=32, seed=7):
     Qwen3Model(config).save_pretrained(directory)
     fast.save_pretrained(directory)
     _save_modules(directory, pooling="lasttoken", normalize=True)
-    (directory / "config_sentence_transformers.json").write_text(
-        json.dumps({"prompts": {"query": "w1 w2 Query: ", "document": ""}})
-    )
+    prompts = {"query": "w1 w2 Query: ", "document": ""}
+    write_json(directory, "config_sentence_transformers", prompts=prompts)
     return directory
+
+
+def _tokenizer(words, template, **settings):
+    """Of words, which are numbered in their order; around each text stands what the template says."""
+    unknown = settings["unk_token"]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token=unknown))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = [(token, words.index(token)) for token in template.split() if token != "$A"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=special
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings)
 
 
 def add_dense(directory, width, *, activation, bias, pickled=False, seed=7):
@@ -144,27 +143,13 @@ def add_dense(directory, width, *, activation, bias, pickled=False, seed=7):
 def _save_modules(directory, *, pooling, normalize):
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     modules += [("2_Normalize", "Normalize")] * normalize
-    (directory / "modules.json").write_text(
-        json.dumps(
-            [
-                {"idx": i, "name": str(i), "path": path,
-                 "type": f"sentence_transformers.models.{kind}"}
-                for i, (path, kind) in enumerate(modules)
-            ]
-        )
-    )  # fmt: skip
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(modules)
+    ]
+    (directory / "modules.json").write_text(json.dumps(listed))
     (directory / "1_Pooling").mkdir(exist_ok=True)
-    (directory / "1_Pooling" / "config.json").write_text(
-        json.dumps(
-            {
-                "word_embedding_dimension": 32,
-                "pooling_mode_cls_token": pooling == "cls",
-                "pooling_mode_mean_tokens": pooling == "mean",
-                "pooling_mode_max_tokens": pooling == "max",
-                "pooling_mode_mean_sqrt_len_tokens": pooling == "mean_sqrt_len_tokens",
-                "pooling_mode_weightedmean_tokens": pooling == "weightedmean",
-                "pooling_mode_lasttoken": pooling == "lasttoken",
-            }
-        )
-    )
-    (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 64}))
+    chosen = (pooling, f"{pooling}_token", f"{pooling}_tokens")
+    flags = {f"pooling_mode_{mode}": mode in chosen for mode in POOLINGS}
+    write_json(directory, "1_Pooling/config", word_embedding_dimension=32, **flags)
+    write_json(directory, "sentence_bert_config", max_seq_length=64)

@@ -1,8 +1,7 @@
 """Scores of runs made so that their differences are known."""
 
-import polars as pl
-
 from engine import tables
+from tests.tables import framed
 
 
 def by_query(run, values):
@@ -11,23 +10,21 @@ def by_query(run, values):
 
 def scored(rows):
     """Rows (annotator, measure, {run: values})."""
-    return pl.DataFrame(
+    return framed(
         [
             (run, annotator, measure, query_id, value)
             for annotator, measure, runs in rows
             for name, values in runs.items()
             for run, query_id, value in by_query(name, values)
         ],
-        schema=tables.QUERY_SCORES,
-        orient="row",
+        tables.QUERY_SCORES,
     )
 
 
 def read_whole(runs):
-    return pl.DataFrame(
+    return framed(
         [(r, q, 3, "", v) for name, values in runs.items() for r, q, v in by_query(name, values)],
-        schema=tables.DOWNSTREAM,
-        orient="row",
+        tables.DOWNSTREAM,
     )
 
 

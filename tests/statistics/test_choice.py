@@ -8,7 +8,6 @@ import pytest
 
 from engine import tables
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.leads import paired_intervals
 from engine.statistics.power import queries_needed
 from engine.statistics.table import analyse
 from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
@@ -39,18 +38,6 @@ def test_the_best_run_is_chosen_with_its_leads():
     assert (found.pairs, found.undecided) == (3, ("u",))
     differing = np.array(first(3), dtype=float)
     assert over_u.queries_needed == queries_needed(differing, 1.0, confidence=0.95, comparisons=3)
-
-
-def test_leads_have_the_intervals_of_all_pairs_together():
-    # 50 - 25 of 60 queries, three pairs of runs, 1 the largest difference
-    over_s = choose([("a", "P@3", ALIKE)], WHOLE).leads[1]
-    _, (low,), (high,), _ = paired_intervals(
-        np.array([first(25)], dtype=float), 1.0, confidence=0.95, comparisons=3
-    )
-    assert (over_s.low, over_s.high) == pytest.approx((low, high))
-    alone = choose([("a", "P@3", ALIKE)], {run: WHOLE[run] for run in "ts"}).leads[0]
-    assert alone.low > over_s.low
-    assert alone.high < over_s.high
 
 
 def test_a_lead_and_the_table_of_pairs_have_one_interval_and_one_p_value():

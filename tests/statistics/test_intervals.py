@@ -31,13 +31,6 @@ def test_bounds_equal_scipys_from_the_same_replicates(method, seed):
     assert note == ""
 
 
-def test_a_wider_confidence_holds_the_narrower():
-    replicates = np.random.default_rng(0).normal(size=1000)
-    wide = interval(0.0, replicates, None, method="percentile", confidence=0.95)
-    narrow = interval(0.0, replicates, None, method="percentile", confidence=0.5)
-    assert wide[0] < narrow[0] < narrow[1] < wide[1]
-
-
 def test_undefined_resamples_are_noted_and_too_many_leave_no_interval():
     replicates = np.array([0.5] * 90 + [math.nan] * 10)
     assert interval(0.5, replicates, None, method="percentile", confidence=0.9) == (

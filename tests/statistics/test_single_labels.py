@@ -4,7 +4,6 @@ import math
 from itertools import product
 
 import numpy as np
-import polars as pl
 import pytest
 import scipy.stats
 from hypothesis import given, settings
@@ -14,6 +13,7 @@ from engine import tables
 from engine.statistics.bounded import mean_interval
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.single_labels import by_place, ceiling, learned, unseen
+from tests.tables import framed
 
 BOOTSTRAP = Bootstrap(resamples=200)
 
@@ -24,8 +24,8 @@ def frames(rows, run="bm25"):
     lists = [(run, name, labels) for name, (labels, _) in zip(ids, rows, strict=True)]
     scores = [(run, name, 3, "", y) for name, (_, y) in zip(ids, rows, strict=True)]
     return (
-        pl.DataFrame(lists, tables.LABEL_LISTS, orient="row"),
-        pl.DataFrame(scores, tables.DOWNSTREAM, orient="row"),
+        framed(lists, tables.LABEL_LISTS),
+        framed(scores, tables.DOWNSTREAM),
     )
 
 
@@ -110,7 +110,7 @@ def test_the_counts_are_those_of_a_plain_loop():
     ]
     known = rng.random(50) < 0.3
     outcomes = [(f"q{place:03}", answered, 1, 0) for place, answered in enumerate(known)]
-    found = figures(rows, known=pl.DataFrame(outcomes, tables.HARM_OUTCOMES, orient="row"))
+    found = figures(rows, known=framed(outcomes, tables.HARM_OUTCOMES))
     for name, counts in (
         ("right_without_passage", known),
         ("right_without_label", [y == 1 and sum(labels) == 0 for labels, y in rows]),

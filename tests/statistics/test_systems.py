@@ -21,12 +21,10 @@ def test_it_is_the_mean_distance_of_one_sided_p_values_of_all_signs():
     rng = np.random.default_rng(5)
     x = rng.random((4, 10)).round(1) + np.array([0, 0.1, 0.2, 0.2])[:, None]
     y = (rng.random((4, 10)) < np.array([0.2, 0.4, 0.6, 0.9])[:, None]).astype(float)
-    expected = np.mean(
-        [
-            1 - abs(exact_p_above(y[i], y[j]) - exact_p_above(x[i], x[j]))
-            for i, j in combinations(range(4), 2)
-        ]
-    )
+    pairs = [
+        (exact_p_above(*x[[i, j]]), exact_p_above(*y[[i, j]])) for i, j in combinations(range(4), 2)
+    ]
+    expected = np.mean([1 - abs(outcome - measure) for measure, outcome in pairs])
     bootstrap = Bootstrap(resamples=20_000)
     found = soft_pairwise_accuracy(chances_above(x, bootstrap), chances_above(y, bootstrap))
     assert found == pytest.approx(expected, abs=0.01)

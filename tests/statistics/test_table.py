@@ -15,18 +15,20 @@ from engine.statistics.intervals import holm
 from engine.statistics.leads import paired_intervals
 from engine.statistics.resampling import for_each_block
 from engine.statistics.table import analyse
+from tests.statistics.made_scores import first, read_whole, scored
+from tests.tables import framed
 
 BOOTSTRAP = Bootstrap(resamples=300, seed=4)
 
 
 def scores(rows):
     """Rows (run, annotator, measure, query, value)."""
-    return pl.DataFrame(rows, schema=tables.QUERY_SCORES, orient="row")
+    return framed(rows, tables.QUERY_SCORES)
 
 
 def end_to_end(rows):
     """Rows (run, query, k, output, value)."""
-    return pl.DataFrame(rows, schema=tables.DOWNSTREAM, orient="row")
+    return framed(rows, tables.DOWNSTREAM)
 
 
 def random_tables(n=40, runs=("s", "t"), annotators=("a", "b"), seed=0):
@@ -257,7 +259,7 @@ def test_cells_on_other_queries_are_compared_on_the_queries_they_share():
 def test_cells_say_what_their_margins_allow():
     query_scores, downstream = random_tables()
     downstream = downstream.with_columns(value=pl.col("value").gt(0.5).cast(pl.Float64))
-    undefined = pl.DataFrame([("a", "RR@1", "why")], schema=tables.UNDEFINED, orient="row")
+    undefined = framed([("a", "RR@1", "why")], tables.UNDEFINED)
     found = analyse(query_scores, downstream, BOOTSTRAP, undefined=undefined).correlations
     assert dict(found.schema) == tables.CORRELATIONS
     for row in found.filter(pl.col("n") > 0).to_dicts():
@@ -278,20 +280,9 @@ def test_cells_say_what_their_margins_allow():
 
 def test_runs_are_ordered_by_measure_and_by_end_to_end_score():
     # means of the measure: s 0.2, t 0.4, u 0.6; end to end: s 0.4, t 0.2, u 0.6
-    queries = [f"q{i}" for i in range(5)]
-    columns = {"s": ([1, 0, 0, 0, 0], [1, 1, 0, 0, 0]), "t": ([1, 1, 0, 0, 0], [1, 0, 0, 0, 0])}
-    columns["u"] = ([1, 1, 1, 0, 0], [1, 1, 1, 0, 0])
-    rows = [
-        (run, "a", "P@3", q, float(v))
-        for run, (own, _) in columns.items()
-        for q, v in zip(queries, own, strict=True)
-    ]
-    outcomes = [
-        (run, q, 3, "", float(v))
-        for run, (_, whole) in columns.items()
-        for q, v in zip(queries, whole, strict=True)
-    ]
-    found = analyse(scores(rows), end_to_end(outcomes), Bootstrap(resamples=500, seed=0))
+    of_labels = scored([("a", "P@3", {"s": first(1, 5), "t": first(2, 5), "u": first(3, 5)})])
+    whole = read_whole({"s": first(2, 5), "t": first(1, 5), "u": first(3, 5)})
+    found = analyse(of_labels, whole, Bootstrap(resamples=500, seed=0))
     (system,) = found.systems.to_dicts()
     assert (system["runs"], system["n"]) == (3, 5)
     assert system["tau"] == pytest.approx((2 - 1) / 3)  # two pairs agree, one does not

@@ -14,6 +14,7 @@ from engine.training.examples import Cuts, ReadingExamples, Readings, order, tra
 from engine.training.settings import Recipe
 from engine.training.start import specify_start
 from tests.conftest import save_tiny_t5
+from tests.tables import framed
 
 # The words of the prompt are among those that the tokenizer knows, so that no token is like another.
 WORDS = ("question:", "context:", "title:")
@@ -45,11 +46,11 @@ def readings():
     ]
     lists = [("1", ["a", "b", "c"]), ("2", ["d"]), ("3", ["c", "d"]), ("4", ["b"])]
     return Readings(
-        pl.DataFrame(queries, schema=tables.QUERIES, orient="row"),
+        framed(queries, tables.QUERIES),
         pl.DataFrame(
             lists, schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)}, orient="row"
         ),
-        pl.DataFrame(passages, schema=tables.CORPUS, orient="row"),
+        framed(passages, tables.CORPUS),
     )
 
 
@@ -106,15 +107,9 @@ def test_targets_end_unless_they_are_cut_and_hold_no_control_token(reader, readi
     assert three.target.count(1) == 1
     assert three.target[-1] == 1
     assert four.target == tuple(ids([f"w{i}" for i in range(16)]))  # the reader writes 16 and stops
-    assert [example.cut_target for example in (one, two, three, four)] == [
-        False,
-        False,
-        False,
-        True,
-    ]
-    assert Cuts.of([one, two, three, four]) == Cuts(
-        inputs=7, cut_inputs=1, targets=4, cut_targets=1
-    )
+    examples = [one, two, three, four]
+    assert [example.cut_target for example in examples] == [False, False, False, True]
+    assert Cuts.of(examples) == Cuts(inputs=7, cut_inputs=1, targets=4, cut_targets=1)
 
 
 def test_any_answer_is_drawn_by_seed_and_epoch(reader, readings):
@@ -135,7 +130,7 @@ def test_queries_without_answers_or_passages_are_counted_and_left_out(readings):
         ("7", "w1", ["w2"], []),
         ("8", "w1", ["w2"], []),
     ]
-    queries = pl.concat([readings.queries, pl.DataFrame(more, schema=tables.QUERIES, orient="row")])
+    queries = pl.concat([readings.queries, framed(more, tables.QUERIES)])
     lists = pl.concat(
         [
             readings.lists,

@@ -102,6 +102,14 @@ def inputs_of(start, count=12):
     )[INPUTS].to_list()
 
 
+def answers_of(directory, inputs):
+    """As any reader that is given as a directory."""
+    spec, _ = readers.specify(
+        str(directory), augmentation="fid", task="short-answer", dtype="float32"
+    )
+    return [output.output for output in readers.load(spec).read(inputs)]
+
+
 def greedy(learner, tokenizer, texts, most):
     """The model in memory, one query at a time, by transformers' own generation."""
     model = learner.model.eval()
@@ -131,12 +139,8 @@ def test_the_reader_answers_as_the_model_in_memory_does(start, learner, tmp_path
     expected = [greedy(learner, tokenizer, texts, start.spec.max_new_tokens) for texts in inputs]
     assert len(set(expected)) > 3
     assert [output.output for output in read(learner, start, inputs)] == expected
-    # And as any reader that is given as a directory.
     save(learner.model, Path(start.spec.path), tmp_path / "model")
-    spec, _ = readers.specify(
-        str(tmp_path / "model"), augmentation="fid", task="short-answer", dtype="float32"
-    )
-    assert [output.output for output in readers.load(spec).read(inputs)] == expected
+    assert answers_of(tmp_path / "model", inputs) == expected
 
 
 def test_a_position_bias_of_cross_attention_is_learned_and_read(tiny_t5, tmp_path):
@@ -161,11 +165,8 @@ def test_a_position_bias_of_cross_attention_is_learned_and_read(tiny_t5, tmp_pat
     inputs = [["w1 w2 w3", "w4 w5"], ["w6 w7 w8 w9"]]
     answers = [output.output for output in read(learner, start, inputs)]
     save(learner.model, Path(start.spec.path), tmp_path / "model")
-    spec, _ = readers.specify(
-        str(tmp_path / "model"), augmentation="fid", task="short-answer", dtype="float32"
-    )
-    assert weights.resolve(spec.path).architecture == "encoder-decoder"
-    assert [output.output for output in readers.load(spec).read(inputs)] == answers
+    assert weights.resolve(str(tmp_path / "model")).architecture == "encoder-decoder"
+    assert answers_of(tmp_path / "model", inputs) == answers
 
 
 @pytest.mark.parametrize("kind", ["flan-t5", "mt5", "umt5"])

@@ -88,7 +88,5 @@ def test_an_error_of_input_is_raised_as_it_is_and_once(plan, ray_session, tmp_pa
 def test_gpus_that_are_not_there_are_refused(plan, ray_session, tmp_path):
     if ray.cluster_resources().get("GPU"):
         pytest.skip("there are GPUs")
-    with pytest.raises(
-        InputError, match="2 workers with a GPU each on 0 GPUs; use fewer `workers`"
-    ):
+    with pytest.raises(InputError, match="2 workers with a GPU each on 0 GPUs; use fewer"):
         train_on_ray(plan, folder_at(tmp_path), Workers(workers=2, gpus_per_worker=1))

@@ -185,10 +185,8 @@ def test_two_workers_take_the_steps_of_one(start, small, tmp_path, monkeypatch):
         progress = small(tmp_path / "two", None, recipe=recipe)
         (tmp_path / f"curve{rank}").write_text(json.dumps([progress.losses, progress.cuts.targets]))
 
-    assert [ended(process) for process in [split_off(lambda r=r: work(r)) for r in (0, 1)]] == [
-        0,
-        0,
-    ]
+    processes = [split_off(lambda r=r: work(r)) for r in (0, 1)]
+    assert [ended(process) for process in processes] == [0, 0]
     losses, targets = json.loads((tmp_path / "curve0").read_text())
     assert json.loads((tmp_path / "curve1").read_text()) == [losses, targets]
     assert losses == pytest.approx(expected.losses, rel=1e-5)
@@ -378,26 +376,25 @@ def test_a_start_is_found_on_another_machine_and_must_be_the_same(start, tmp_pat
 
 
 def test_what_is_no_start_is_refused(start, tmp_path):
-    with pytest.raises(InputError, match=r"holds no config\.json"):
-        specify_start(str(tmp_path), augmentation="fid")
+    def refused(match, place, augmentation="fid", **options):
+        with pytest.raises(InputError, match=match):
+            specify_start(str(place), augmentation=augmentation, **options)
+
+    refused(r"holds no config\.json", tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(InputError, match="decoder-only"):
-        specify_start(str(tmp_path), augmentation="in-prompt")
+    refused("decoder-only", tmp_path, "in-prompt")
     unread = save_start(tmp_path / "unread")
     (unread / "tf_model.h5").write_text("")
-    with pytest.raises(InputError, match=r"holds no \*\.safetensors \(tf_model\.h5 is not read\)"):
-        specify_start(str(unread), augmentation="fid")
+    refused(r"holds no \*\.safetensors \(tf_model\.h5 is not read\)", unread)
     biased = save_start(tmp_path / "biased")
     config = json.loads((biased / "config.json").read_text())
     (biased / "config.json").write_text(json.dumps(config | {"model_type": BIASED}))
-    with pytest.raises(InputError, match="start from its weights"):
-        specify_start(str(biased), augmentation="fid")
-    (tmp_path / "choice.txt").write_text("---\nchoices: [a, b]\n---\n{query}{passages}\n")
-    with pytest.raises(InputError, match="a prompt with choices"):
-        specify_start(start.spec.path, augmentation="fid", prompt=str(tmp_path / "choice.txt"))
+    refused("start from its weights", biased)
+    choice = tmp_path / "choice.txt"
+    choice.write_text("---\nchoices: [a, b]\n---\n{query}{passages}\n")
+    refused("a prompt with choices", start.spec.path, prompt=str(choice))
     small = replace(start, spec=replace(start.spec, memory=2**20))
     with pytest.raises(InputError, match="`memory` of 1 MiB cannot hold the reader"):
         load_learner(small, RECIPE, torch.device("cpu"), "float32")
     weighted = save_start(tmp_path / "weighted", weights=True)
-    with pytest.raises(InputError, match="`memory` of 1 MiB cannot hold the reader"):
-        specify_start(str(weighted), augmentation="fid", memory=2**20)
+    refused("`memory` of 1 MiB cannot hold the reader", weighted, memory=2**20)
