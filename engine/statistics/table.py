@@ -100,7 +100,9 @@ def analyse(
 def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl.DataFrame:
     if undefined is None:
         return tables.empty(tables.CORRELATIONS)
-    empty = {name: math.nan for name, kind in tables.CORRELATIONS.items() if kind == pl.Float64()}
+    empty: dict[str, object] = {
+        name: math.nan for name, kind in tables.CORRELATIONS.items() if kind == pl.Float64()
+    }
     empty |= {tables.N: 0, BEST: False, tables.METHOD: ""}
     cells = downstream.select(RUN, K).unique(maintain_order=True).join(undefined, how="cross")
     return pl.DataFrame([empty | cell for cell in cells.to_dicts()], schema=tables.CORRELATIONS)
