@@ -157,9 +157,8 @@ def _wanted(hint: Any, is_whole: bool = False) -> str:
         elif kind in (int, float) and range_ and (is_whole or kind is float):
             words[range_] = None
         elif kind in (int, float):
-            words[
-                ", ".join(filter(None, ["a whole number" * (kind is int) or "a number", range_]))
-            ] = None
+            what = "a whole number" if kind is int else "a number"
+            words[f"{what}, {range_}" if range_ else what] = None
         elif kind is not NoneType:
             known = {bool: "True or False", str: "a text", Path: "a path", Mapping: "a dictionary"}
             words[known.get(origin, f"an object of the type {origin.__name__}")] = None

@@ -55,16 +55,10 @@ def command(*extras: str) -> str:
 def require(what: str, extra: str, *modules: str) -> None:
     """Refuse what cannot be done without an extra, before any work is done for it.
 
-    Args:
-        what: what needs it, as a message begins.
-        extra: that brings it.
-        modules: those that are needed; all of the extra's by default.
-
     Raises:
         InputError: ``what needs pyserini, which is not installed; pip install 'erag-engine[retrieval]'``.
     """
-    lacking = missing(extra, *modules)
-    if lacking:
+    if lacking := missing(extra, *modules):
         which = agreeing(len(lacking), "which [is|are] not installed")
         problem = f"{what} needs {listed(lacking)}, {which}"
         raise InputError(problem, command(extra))

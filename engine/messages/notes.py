@@ -81,13 +81,8 @@ def _merge(notes: list[Note], passages: int) -> Note:
         amount = passages if all(note.amount == note.passages for note in notes) else 0
     printed = any(note.printed for note in notes)
     if first.what:
-        return count_note(
-            first.code,
-            amount,
-            first.what,
-            about=first.about,
-            printed=printed,
-            passages=None if first.passages is None else passages,
-        )
+        of = None if first.passages is None else passages
+        about = first.about
+        return count_note(first.code, amount, first.what, about=about, printed=printed, passages=of)
     told = next((note for note in notes if note.amount), first)
     return replace(told, amount=amount, printed=printed)

@@ -20,10 +20,6 @@ def counted(amount: int, what: str) -> str:
 
     >>> counted(1, "[query has|queries have] no answer")
     '1 query has no answer'
-
-    Args:
-        amount: 0 or more.
-        what: a phrase with ``[singular|plural]`` where the two forms differ.
     """
     return f"{amount} {agreeing(amount, what)}"
 
@@ -80,16 +76,14 @@ def quoted(value: object) -> str:
     return repr(value)
 
 
-def number(value: float, digits: int = 3, *, plus: str = "", minus: str = "-") -> str:
+def number(value: float, digits: int = 3, *, plus: str = "") -> str:
     """A number with so many decimals; what rounds to 0 has no sign.
 
     >>> number(-0.0004), number(0.25, 2, plus="+")
     ('0.000', '+0.25')
     """
     text = f"{abs(value):.{digits}f}"
-    if float(text) == 0:
-        return text
-    return (minus if value < 0 else plus) + text
+    return text if float(text) == 0 else ("-" if value < 0 else plus) + text
 
 
 def with_interval(value: float, low: float, high: float, digits: int = 3, *, plus: str = "") -> str:

@@ -128,10 +128,9 @@ def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation
     """The evaluation of inputs in memory, or cut into a folder of the store where they are files too large for that."""
     files = given.files(settings)
     if files is None and settings.running.shard_pairs:
-        raise InputError(
-            f"`shard_pairs` {settings.running.shard_pairs} with tables in memory, which are held already",
-            "give files, or leave it out",
-        )
+        given_as = f"`shard_pairs` {settings.running.shard_pairs}"
+        problem = f"{given_as} with tables in memory, which are held already"
+        raise InputError(problem, "give files, or leave it out")
     pairs = shard_pairs(files, settings) if files is not None else 0
     if files is None or not pairs:
         held = Held(inputs_of(given, settings))
@@ -141,9 +140,8 @@ def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation
     k = settings.ranking.k
     shards = partition_beside_ray(files, folder / "inputs", pool, k=k, pairs_per_shard=pairs)
     with contextlib.ExitStack() as last:
-        unknown = settings.has_functions or not all(
-            own.is_kept for own in settings.reader.functions
-        )
+        kept = all(own.is_kept for own in settings.reader.functions)
+        unknown = settings.has_functions or not kept
         # Whoever evaluates next removes what a killed process leaves there.
         if unknown and isinstance(folder.at, Path):
             folder = folder_at(last.enter_context(temporary_directory(folder.at / "once")))
@@ -171,28 +169,19 @@ def _settings(
         for name, value in models.items()
         if isinstance(value, ReaderFunction) or callable(value)
     }
-    settings = Settings.of(
-        k=k,
-        metric=metric_from_function(metric)
-        if callable(metric) and not isinstance(metric, Metric)
-        else metric,
-        annotators=[from_function(name_of(a), a) if callable(a) else a for a in annotators]
-        if isinstance(annotators, list | tuple)
-        else annotators,
-        **models | {name: one.name for name, one in functions.items()},
-    )
-    return replace(
-        settings,
-        reader=replace(settings.reader, functions=tuple(dict.fromkeys(functions.values()))),
-    )
+    if callable(metric) and not isinstance(metric, Metric):
+        metric = metric_from_function(metric)
+    if isinstance(annotators, list | tuple):
+        annotators = [from_function(name_of(a), a) if callable(a) else a for a in annotators]
+    named = models | {name: one.name for name, one in functions.items()}
+    settings = Settings.of(k=k, metric=metric, annotators=annotators, **named)
+    called = replace(settings.reader, functions=tuple(dict.fromkeys(functions.values())))
+    return replace(settings, reader=called)
 
 
 def _refuse_unused(settings: Settings, given: Given) -> None:
     """Refuse a table that no annotator needs."""
     in_use = {one.needs_input.name for one in settings.resolved.annotators if one.needs_input}
-    for name in given.tables:
-        if name not in in_use:
-            raise InputError(
-                f"`{name}` without an annotator that needs it",
-                "add one to `annotators`, or leave it out",
-            )
+    if unused := [name for name in given.tables if name not in in_use]:
+        problem = f"`{unused[0]}` without an annotator that needs it"
+        raise InputError(problem, "add one to `annotators`, or leave it out")

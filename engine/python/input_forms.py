@@ -52,16 +52,15 @@ class Given(NamedTuple):
         """The files, where all inputs are files; None where some are in memory."""
         runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
         several = isinstance(self.passages, list | tuple) and all(map(is_path, self.passages))
+        corpus = None if several else self.passages
         given = [self.queries, *runs, *self.tables.values()]
-        given += [
-            one for one in (None if several else self.passages, self.answers) if one is not None
-        ]
+        given += [one for one in (corpus, self.answers) if one is not None]
         if not runs or not all(map(is_path, given)):
             return None
         runs, corpora = split_runs(runs, self.passages) if several else (runs, ())
         tables, judged = split_tables(self.tables, self.passages if several else ())
         more = {"answers": self.answers, "tables": tables, "corpora": corpora, "judged": judged}
-        return self.named(settings, self.queries, None if several else self.passages, runs, **more)
+        return self.named(settings, self.queries, corpus, runs, **more)
 
     def named(
         self, settings: Settings, queries: Any, corpus: Any, runs: Sequence[Any], **more: Any
@@ -153,17 +152,13 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> dict[str, QueryRow | Non
     if is_path(answers):
         return {**read_answers(answers)}
     if not isinstance(answers, Mapping):
-        raise InputError(
-            f"is of the type {type(answers).__name__}",
-            "give {query_id: [answer, …]}",
-            path=_ANSWERS,
-        )
+        problem = f"is of the type {type(answers).__name__}"
+        raise InputError(problem, "give {query_id: [answer, …]}", path=_ANSWERS)
     given = {str(key): plain(own) for key, own in answers.items()}
     names: dict[str, list[str]] = {}
     for row in rows:
-        names.setdefault(row.query_id if row.query_id in given else row.query, []).append(
-            row.query_id
-        )
+        key = row.query_id if row.query_id in given else row.query
+        names.setdefault(key, []).append(row.query_id)
     records = (
         (number, {QUERY_ID: name, ANSWERS: own})
         for number, (key, own) in enumerate(given.items(), 1)

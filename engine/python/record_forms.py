@@ -29,23 +29,11 @@ def is_table(given: object) -> bool:
 
 
 def records(given: Any, name: str) -> Iterator[Record]:
-    """The rows of a frame, a data set or a list of dictionaries.
-
-    Args:
-        given: what the user gave.
-        name: of the argument, for errors.
-
-    Raises:
-        InputError: it is nothing of the kind.
-    """
+    """The rows of a frame, a data set or a list of dictionaries; an InputError refuses any other argument by its name."""
     for number, row in enumerate(_rows(given, name), 1):
         if not isinstance(row, Mapping):
-            raise InputError(
-                f"is a row of the type {type(row).__name__}",
-                f"give {_FORMS}",
-                path=name,
-                line=number,
-            )
+            problem = f"is a row of the type {type(row).__name__}"
+            raise InputError(problem, f"give {_FORMS}", path=name, line=number)
         yield {str(key): plain(value) for key, value in row.items()}
 
 

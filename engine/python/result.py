@@ -171,9 +171,8 @@ class Result:
         try:
             return frame.to_pandas()
         except ModuleNotFoundError:
-            raise InputError(
-                "a pandas frame needs pandas, which is not installed", "pip install pandas"
-            ) from None
+            problem = "a pandas frame needs pandas, which is not installed"
+            raise InputError(problem, "pip install pandas") from None
 
     def figure(self, name: str) -> Figure:
         """A picture of the page as a matplotlib figure, to look at or to save: ``figure("scores").savefig(…)``.
@@ -187,9 +186,8 @@ class Result:
         require("a figure", "page")
         known = {drawing.name: drawing for drawing in drawings(self.findings)}
         if name not in known:
-            raise InputError(
-                f"no figure is called {quoted(name)}", f"use one of {', '.join(known)}"
-            )
+            problem = f"no figure is called {quoted(name)}"
+            raise InputError(problem, f"use one of {', '.join(known)}")
         return figure_of(known[name])
 
     def metrics(self) -> dict[str, float]:
@@ -234,9 +232,8 @@ class Result:
         names = self.findings.annotators
         name = names[0] if annotator is None else annotator
         if name not in names:
-            raise InputError(
-                f"no annotator is called {quoted(name)}", f"use one of {', '.join(names)}"
-            )
+            problem = f"no annotator is called {quoted(name)}"
+            raise InputError(problem, f"use one of {', '.join(names)}")
         found: dict[str, dict[str, float]] = {}
         labels = self.labels.filter(pl.col(ANNOTATOR) == name).drop_nulls(LABEL)
         labels = labels.select(QUERY_ID, DOC_ID, LABEL)
@@ -258,17 +255,13 @@ class Result:
             WriteError: the folder cannot be written.
         """
         if self.evaluation is None:
-            raise InputError(
-                "is where this result is", "copy that folder instead", path=self.findings.folder
-            )
+            place = self.findings.folder
+            raise InputError("is where this result is", "copy that folder instead", path=place)
         inputs, settings = self.evaluation.inputs, self.evaluation.settings
         parts = self.evaluation.parts
         if parts and lies_in(parts.folder.at, directory):
-            raise InputError(
-                "holds the shards of this result and perhaps of others",
-                "give another folder",
-                path=Path(directory),
-            )
+            problem = "holds the shards of this result and perhaps of others"
+            raise InputError(problem, "give another folder", path=Path(directory))
         with sole_writer(directory):
             if not overwrite:
                 digests = dict(self.evaluation.sha256) or inputs_sha256(inputs)
@@ -311,11 +304,8 @@ class Result:
         return "\n\n".join(parts) + "\n"
 
     def _grids(self) -> list[Grid]:
-        return [
-            grid
-            for grid in overview.overview_grids(self.findings)
-            if grid.name not in ("costs", "measures")
-        ]
+        grids = overview.overview_grids(self.findings)
+        return [grid for grid in grids if grid.name not in ("costs", "measures")]
 
     def __repr__(self) -> str:
         parts = [*overview.answer(self.findings).about, "", self.verdict]

@@ -28,7 +28,6 @@ def retrieved(
 
     Args:
         retriever: takes the text of a query, and how many passages where it has a parameter ``k`` or ``top_k``.
-        name: of the run, for errors.
         carried: whether passages are given by their texts; else by ids.
 
     Raises:

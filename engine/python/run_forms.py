@@ -66,25 +66,23 @@ def _each(given: Any) -> Iterator[tuple[str, Any]]:
             yield from ((str(name), one) for name, one in given.items())
         else:
             yield "", given
-    elif (
-        is_path(given)
-        or is_table(given)
-        or not isinstance(given, Sequence)
-        or (given and _is_row(given[0]))
-    ):
+    elif _is_named(given) or not isinstance(given, Sequence) or (given and _is_row(given[0])):
         yield "", given
     else:
-        named = len(given) > 1
         for number, one in enumerate(given, 1):
-            own = is_path(one) or is_table(one)
-            yield f"run-{number}" if named and not own else "", one
+            yield f"run-{number}" if len(given) > 1 and not _is_named(one) else "", one
+
+
+def _is_named(given: Any) -> bool:
+    """Whether a run is a file or a frame, which may name it."""
+    return is_path(given) or is_table(given)
 
 
 def _has_names(given: Mapping[Any, Any]) -> bool:
     """Whether the keys of a dictionary are names of runs, and not ids of queries."""
     for value in given.values():
         value = plain(value) if hasattr(value, "tolist") else value  # NumPy's
-        if is_path(value) or is_table(value):
+        if _is_named(value):
             return True
         if isinstance(value, Mapping):
             # {query: {document: number}} is one run, {name: {query: …}} are several.
@@ -112,10 +110,8 @@ def _tables(name: str, given: Any, *, carried: bool) -> Iterator[TextedRun]:
         (run,) = read_texted_runs([given])
         yield replace(run, rows=run.rows.with_columns(pl.lit(name).alias(RUN))) if name else run
         return
-    called = name or _WHAT
-    rows = (
-        _of_mapping(given) if isinstance(given, Mapping) else enumerate(records(given, called), 1)
-    )
+    called, is_mapping = name or _WHAT, isinstance(given, Mapping)
+    rows = _of_mapping(given) if is_mapping else enumerate(records(given, called), 1)
     found = read_records(called, rows, name or "run", texts=carried)
     if found.rows.is_empty():
         raise InputError("the run is empty", _FORM, path=name or "run")
@@ -136,10 +132,8 @@ def _of_mapping(given: Mapping[Any, Any]) -> Iterator[tuple[None, dict[str, Any]
         if isinstance(value, list):
             yield None, {QUERY_ID: query_id, RESULTS[0]: value}
             continue
-        if not isinstance(value, dict):
-            problem = f"query {quoted(query_id)} has {quoted(value)} for its list"
-            raise InputError(problem, _FORM, path=_WHAT)
-        if problem := problem_of(query_id, value):
+        problem = f"query {quoted(query_id)} has {quoted(value)} for its list"
+        if not isinstance(value, dict) or (problem := problem_of(query_id, value)):
             raise InputError(problem, _FORM, path=_WHAT)
         for doc_id, score in value.items():
             yield None, {QUERY_ID: query_id, DOC_ID: doc_id, SCORE: score}

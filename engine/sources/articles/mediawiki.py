@@ -28,10 +28,8 @@ def raw_pages(
 
     Text between pages and pages without an end tag are bad records.
 
-    Args:
-        block: bytes that are read at a time.
-        largest: bytes of a page, at most. Wikipedia's largest have 2 MB; a page with its full history may
-            have gigabytes.
+    A page has ``largest`` bytes at most. Wikipedia's largest have 2 MB; with its full history one may have
+    gigabytes. ``block`` bytes are read at a time.
 
     Raises:
         InputError: the file is missing, is not a MediaWiki dump, is truncated, or has more bad records than
@@ -70,12 +68,9 @@ class _Pages:
             self.buffer, self.at = self.buffer[self.at :], 0
             searched = max(0, len(self.buffer) - len(_CLOSE))
             if len(self.buffer) > largest:
-                raise InputError(
-                    f"a page of more than {largest >> 20} MiB, or a page without an end tag",
-                    f"give {_WHAT}",
-                    path=self.path,
-                    line=_first_line(self.line, self.buffer),
-                )
+                problem = f"a page of more than {largest >> 20} MiB, or a page without an end tag"
+                line = _first_line(self.line, self.buffer)
+                raise InputError(problem, f"give {_WHAT}", path=self.path, line=line)
         self._finish(any_page)
 
     def _take(self, end: int) -> tuple[int, bytes]:
@@ -106,22 +101,15 @@ class _Pages:
         if opened >= 0 or not self.buffer.rstrip().endswith(_END):
             line = self.line + self.buffer.count(b"\n")
             where = "within a page" if opened >= 0 else "before </mediawiki>"
-            raise InputError(
-                f"not well-formed XML (ends {where})",
-                "download the dump again",
-                path=self.path,
-                line=line,
-            )
+            raise _malformed(self.path, line, f"ends {where}")
 
     def _bad(self, line: int, problem: str) -> None:
-        self.skip.tolerate(
-            InputError(
-                f"not well-formed XML ({problem})",
-                "download the dump again",
-                path=self.path,
-                line=line,
-            )
-        )
+        self.skip.tolerate(_malformed(self.path, line, problem))
+
+
+def _malformed(path: Location, line: int, problem: str) -> InputError:
+    remedy = "download the dump again"
+    return InputError(f"not well-formed XML ({problem})", remedy, path=path, line=line)
 
 
 def _first_line(line: int, text: bytes) -> int:
@@ -137,36 +125,24 @@ def _is_head(text: bytes) -> bool:
 def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) -> Article | None:
     """The article of one page; None for redirects and other namespaces.
 
-    Args:
-        path: the dump, for errors.
-        line: the line in which the page starts, for errors.
-        page: ``<page>…</page>``.
-        prose: whether to render the text, which takes most of the time; otherwise it is empty.
+    Without ``prose`` its text is empty: to render it takes most of the time.
 
     Raises:
-        InputError: the page is not well-formed.
+        InputError: the page, which begins in ``line`` of the dump, is not well-formed.
     """
     try:
         element = ElementTree.fromstring(page)
     except ElementTree.ParseError as error:
-        raise InputError(
-            f"not well-formed XML ({error.msg})",
-            "download the dump again",
-            path=path,
-            line=line + error.position[0] - 1,
-        ) from None
+        raise _malformed(path, line + error.position[0] - 1, error.msg) from None
     if element.findtext("ns") != "0" or element.find("redirect") is not None:
         return None
     markup = element.findtext("revision/text") or ""
     try:
         text = _prose(markup) if prose else ""
     except RecursionError:
-        raise InputError(
-            "a page whose markup is nested too deeply", "leave the page out", path=path, line=line
-        ) from None
-    return Article(
-        page_id=element.findtext("id") or "", title=element.findtext("title") or "", text=text
-    )
+        problem = "a page whose markup is nested too deeply"
+        raise InputError(problem, "leave the page out", path=path, line=line) from None
+    return Article(element.findtext("id") or "", element.findtext("title") or "", text)
 
 
 def _prose(markup: str) -> str:

@@ -21,11 +21,13 @@ from engine.sources.articles.squad import is_squad, read_squad
 from engine.sources.io.lines import damaged, decode_line, parse_json_object, raw_lines
 from engine.sources.io.locations import (
     DAMAGE,
+    PACKED,
     Location,
     is_directory,
     list_files,
     locate,
     name_of,
+    named,
     open_decompressed,
     require_file,
 )
@@ -37,7 +39,6 @@ Layout = Literal["mediawiki", "json-lines", "squad", "parquet"]
 WHAT = "articles: a MediaWiki dump, JSONL, Parquet, a SQuAD document, or a directory of such files"
 # Half a second of work for wikitext.
 CHUNK_BYTES = 1 << 20
-_PACKED = (".gz", ".bz2")
 _KNOWN = (".xml", ".jsonl", ".json", ".parquet", ".pq")
 
 
@@ -73,11 +74,7 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
             files.append(require_file(source, WHAT))
             continue
         inside = list_files(source)
-        beir = [
-            f
-            for f in inside
-            if name_of(f) in ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.bz2")
-        ]
+        beir = named(inside, "corpus.jsonl")
         known = beir[:1] or [f for f in inside if _unpacked(f).endswith(_KNOWN)]
         if not known:
             raise InputError("a directory without articles", f"give {WHAT}", path=source)
@@ -115,8 +112,6 @@ def article_chunks(
     """Cut a file into chunks of at most some megabytes, without parsing it.
 
     Args:
-        path: the file.
-        skip: the bad records to tolerate.
         prose: whether texts will be rendered, as in ``parse_chunk``.
         size, rows: bytes of a chunk of lines or pages, about, and rows of one of other layouts.
 
@@ -153,10 +148,8 @@ def parse_chunk(
 ) -> Iterator[tuple[int | None, Article | InputError]]:
     """Yield every article of a chunk with its line, and for a bad record its error instead.
 
-    Args:
-        chunk: the records; redirects and other namespaces of dumps are left out.
-        prose: whether to render wikitext, which takes most of the time; otherwise texts of dumps
-            are empty.
+    Redirects and other namespaces of dumps are left out. Without ``prose``, texts of dumps are empty: to
+    render them takes most of the time.
     """
     for line, record in chunk.records:
         try:
@@ -205,6 +198,6 @@ def _parquet_rows(path: Location, rows: int) -> Iterator[list[tuple[int | None, 
 
 def _unpacked(path: Location) -> str:
     name = name_of(path).lower()
-    for suffix in _PACKED:
+    for suffix in PACKED:
         name = name.removesuffix(suffix)
     return name

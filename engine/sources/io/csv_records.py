@@ -26,8 +26,6 @@ def read_csv_records(
     """Yield (line, record) of a CSV file, or of a TSV file if the header contains a tab.
 
     Args:
-        path: the file.
-        what: the expected content, for errors.
         needed: columns of which the header must name one.
         parse: gives the value of a field, of path, line, column and text; else it is the text.
         skip: tolerates rows of another length, and lines that are not UTF-8.

@@ -59,14 +59,7 @@ def flush(path: Path) -> None:
 
 @contextlib.contextmanager
 def reported_writing(path: Path) -> Iterator[None]:
-    """Turn what a full disk or an unwritable place makes libraries raise into a WriteError.
-
-    Args:
-        path: what is being written, for the message.
-
-    Raises:
-        WriteError: no space is left, or the operating system refused a file at ``path`` or beside it.
-    """
+    """Turn what libraries raise where no space is left, or a file at ``path`` or beside it is refused, into a WriteError."""
     try:
         yield
     except Exception as error:

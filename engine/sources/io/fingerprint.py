@@ -16,11 +16,7 @@ _BITS = 256
 
 
 def file_sha256(path: str | Path) -> str:
-    """The SHA-256 of a file's bytes, as 64 hexadecimal digits.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """The SHA-256 of a file's bytes, as 64 hexadecimal digits; an OSError where it cannot be read."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -18,6 +18,7 @@ from typing import Any
 from engine.messages.errors import InputError, WriteError, masked
 from engine.sources.io.files import cannot_write
 from engine.sources.io.locations import (
+    PACKED,
     Location,
     entries,
     file_system,
@@ -39,6 +40,9 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 @dataclass(frozen=True)
 class Folder:
     """A folder by its path or address, whether or not it exists yet.
+
+    What reads raises an InputError where the folder or the file cannot be read, what writes or deletes a
+    WriteError where the disk is full or the place cannot be written.
 
     Attributes:
         at: a ``Path``, or an address as ``locations.locate`` gives it.
@@ -62,27 +66,15 @@ class Folder:
         return shown(self.place(name) if name else self.at)
 
     def names(self) -> list[str]:
-        """The names of the files directly inside, in order; hidden ones are left out.
-
-        Raises:
-            InputError: the folder cannot be read.
-        """
+        """The names of the files directly inside, in order; hidden ones are left out."""
         return sorted(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of each file directly inside, by name; hidden ones are left out.
-
-        Raises:
-            InputError: the folder cannot be read.
-        """
+        """The bytes of each file directly inside, by name; hidden ones are left out."""
         return {name: size for name, size in entries(self.at, "file") if not name.startswith(".")}
 
     def folders(self) -> list[str]:
-        """The names of the folders directly inside, in order.
-
-        Raises:
-            InputError: the folder cannot be read.
-        """
+        """The names of the folders directly inside, in order."""
         return sorted(name for name, _ in entries(self.at, "directory"))
 
     def read(self, name: str) -> bytes:
@@ -91,7 +83,6 @@ class Folder:
         Raises:
             FileNotFoundError: there is no such file.
             IsADirectoryError: it is a folder.
-            InputError: it cannot be read.
         """
         with self._reading() as (system, inside):
             return bytes(system.cat_file(f"{inside}/{name}"))
@@ -100,9 +91,6 @@ class Folder:
         """Each name with the content of its file, in order; None where there is no such file.
 
         From an address, some are fetched at once.
-
-        Raises:
-            InputError: one cannot be read.
         """
         each = list(names)
         if isinstance(self.at, Path):
@@ -114,20 +102,12 @@ class Folder:
                 yield from zip(some, pool.map(self._read_if_there, some), strict=True)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole or not at all; one of that name is replaced.
-
-        Raises:
-            WriteError: the disk is full, or the place cannot be written.
-        """
+        """Write a file whole or not at all; one of that name is replaced."""
         with self._writing(name) as (system, inside):
             system.pipe_file(f"{inside}/{name}", content)
 
     def put(self, name: str, file: Path) -> None:
-        """Copy a file of this machine into the folder, whole or not at all; one of that name is replaced.
-
-        Raises:
-            WriteError: as ``write``.
-        """
+        """Copy a file of this machine into the folder, whole or not at all; one of that name is replaced."""
         with self._writing(name) as (system, inside):
             system.put_file(str(file), f"{inside}/{name}")
 
@@ -136,17 +116,12 @@ class Folder:
 
         Raises:
             FileNotFoundError: there is no such file.
-            InputError: it cannot be read.
         """
         with self._reading() as (system, inside):
             system.get_file(f"{inside}/{name}", str(file))
 
     def settle(self) -> None:
-        """Have the names of what was written reach the disk, before what it replaces is deleted.
-
-        Raises:
-            WriteError: the disk fails.
-        """
+        """Have the names of what was written reach the disk, before what it replaces is deleted."""
         # At an address nothing is left to do.
         if isinstance(self.at, Path):
             number = os.open(self.at, os.O_RDONLY)
@@ -160,11 +135,7 @@ class Folder:
                 os.close(number)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files; missing ones are ignored.
-
-        Raises:
-            WriteError: one cannot be deleted; those after it are left.
-        """
+        """Delete files; missing ones are ignored. Those after one that cannot be deleted are left."""
         for name in names:
             with self._writing(name) as (system, inside), contextlib.suppress(FileNotFoundError):
                 system.rm_file(f"{inside}/{name}")
@@ -176,11 +147,7 @@ class Folder:
                 system.rmdir(f"{inside}/{name}")
 
     def set_aside(self, name: str, suffix: str) -> str:
-        """Give a file a further suffix; it stays where the folder cannot be changed.
-
-        Returns:
-            where it is now, without credentials.
-        """
+        """Give a file a further suffix, unless the folder cannot be changed; where it is now, without credentials."""
         aside = name + suffix
         try:
             # Another process may have moved it already.
@@ -298,7 +265,6 @@ def require_output(path: str | Path, *, directory: bool) -> None:
 
 
 def _refuse_packed(place: Location) -> None:
-    if suffix_of(place) in (".gz", ".bz2"):
-        raise InputError(
-            "results are written uncompressed", "leave out the last suffix", path=place
-        )
+    if suffix_of(place) in PACKED:
+        problem, remedy = "results are written uncompressed", "leave out the last suffix"
+        raise InputError(problem, remedy, path=place)

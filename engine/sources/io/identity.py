@@ -34,8 +34,7 @@ def identity(place: Location) -> str:
     former.
 
     Raises:
-        InputError: an address that cannot be opened.
-        OSError: a path that cannot be opened.
+        InputError, OSError: an address, or a path, that cannot be opened.
     """
     place = locate(place)
     if is_data_set(place):

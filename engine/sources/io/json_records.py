@@ -19,14 +19,9 @@ def read_json_records(
 
     An array is read as a whole text, of which one object at a time is parsed.
 
-    Args:
-        path: the file, plain, ``.gz`` or ``.bz2``.
-        what: the expected content, for errors.
-        skip: tolerates lines, or items of the array, that are not JSON objects.
-
     Raises:
-        InputError: as ``lines.read_json_lines``, or as ``lines.read_text`` for an array; broken JSON in an
-            array is never tolerated, since nobody knows where the next item begins.
+        InputError: as ``lines.read_json_lines``, also for items of an array that are no objects; broken JSON in
+            an array is never tolerated, since nobody knows where the next item begins.
     """
     if not _is_array(path, what):
         yield from read_json_lines(path, what, skip=skip)

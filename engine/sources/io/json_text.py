@@ -31,8 +31,7 @@ def parse_json(text: str | bytes) -> Any:
 def json_items(text: str) -> Iterator[tuple[int, Any]]:
     """Yield (place, value) of each item of a JSON array; the place is that of its first character.
 
-    Raises:
-        DuplicateKeyError, ValueError: as ``parse_json``, when the item that is broken has its turn.
+    An item that is broken raises as in ``parse_json``, when it has its turn.
     """
     place = _after_space(text, 0)
     if text[place : place + 1] != "[":

@@ -1,4 +1,7 @@
-"""Read text files line by line, decompressed by name: plain lines and JSONL."""
+"""Read text files line by line, decompressed by name: plain lines and JSONL.
+
+Everywhere, ``what`` is the expected content, for errors.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +51,7 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
 
 
 def start_of(path: Location, what: str) -> bytes:
-    """The first bytes of a file from the first that is not white space; empty if there are none.
-
-    Raises:
-        InputError: as ``raw_lines``.
-    """
+    """The first bytes of a file from the first that is not white space; empty if there are none."""
     start = read_document(path, what, _START).removeprefix(BOM).lstrip()
     _refuse_others(path, start, what)
     return start
@@ -88,9 +87,8 @@ def read_text(path: Location, what: str) -> str:
 
 def damaged(path: Location, line: int | None, error: Exception) -> InputError:
     """The error for a file that cannot be read from ``line`` on."""
-    return InputError(
-        f"cannot be read ({error})", "check it, or fetch it again", path=path, line=line
-    )
+    remedy = "check it, or fetch it again"
+    return InputError(f"cannot be read ({error})", remedy, path=path, line=line)
 
 
 def decode_line(path: Location, number: int, line: bytes) -> str:
@@ -103,9 +101,8 @@ def decode_line(path: Location, number: int, line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError as error:
         number += line.count(b"\n", 0, error.start)
-        raise InputError(
-            "not UTF-8 text", "save the file as UTF-8", path=path, line=number
-        ) from None
+        remedy = "save the file as UTF-8"
+        raise InputError("not UTF-8 text", remedy, path=path, line=number) from None
 
 
 def read_lines(
@@ -113,14 +110,8 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line) of a UTF-8 text file.
 
-    Args:
-        path: the file, plain, ``.gz`` or ``.bz2``.
-        what: the expected content, for errors.
-        skip: tolerates lines that are not UTF-8.
-        blank: whether to yield blank lines too.
-
     Raises:
-        InputError: as ``raw_lines``, or a line is not UTF-8.
+        InputError: as ``raw_lines``, or a line is not UTF-8, which ``skip`` tolerates.
     """
     lines = raw_lines(path, what, blank=blank)
     yield from (skip or SkipBad()).kept(lambda one: (one[0], decode_line(path, *one)), lines)
@@ -131,13 +122,8 @@ def read_json_lines(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) of a JSONL file.
 
-    Args:
-        path: the file, plain, ``.gz`` or ``.bz2``.
-        what: the expected content, for errors.
-        skip: tolerates lines that are not JSON objects.
-
     Raises:
-        InputError: as ``read_lines``, or a line is not a JSON object.
+        InputError: as ``read_lines``, or a line is not a JSON object, which ``skip`` tolerates, too.
     """
     skip = skip or SkipBad()
     lines = read_lines(path, what, skip=skip)
@@ -161,11 +147,7 @@ def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
 
 
 def read_json_document(path: Location, what: str) -> Any:
-    """The value that a file, as a whole, is in JSON.
-
-    Raises:
-        InputError: as ``read_document``, broken JSON, or a key given twice.
-    """
+    """The value that a file, as a whole, is in JSON: an InputError where it is broken, or has a key twice."""
     content = read_document(path, what)
     try:
         return parse_json(content)

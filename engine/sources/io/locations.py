@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
@@ -30,6 +30,8 @@ Location = str | Path
 # Two letters or more, since one letter is a drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/")
 _BUFFER = 1 << 20
+# Suffixes of files that are decompressed.
+PACKED = (".gz", ".bz2")
 # What reading a damaged file can raise, whichever module decompresses it.
 DAMAGE = (EOFError, OSError, zlib.error)
 
@@ -99,6 +101,11 @@ def require_file(path: Location, what: str) -> Location:
     return path
 
 
+def named(files: Iterable[Location], name: str) -> list[Location]:
+    """The files of a name, packed or not."""
+    return [f for f in files if name_of(f) in (name, *(name + suffix for suffix in PACKED))]
+
+
 def list_files(directory: Location) -> list[Location]:
     """The files directly under a directory, without hidden ones, ordered by name."""
     directory = locate(directory)
@@ -127,10 +134,7 @@ def entries(directory: Location, kind: str) -> list[tuple[str, int]]:
 def open_binary(path: Location, *, in_parts: bool = False) -> IO[bytes]:
     """Open a file for reading, as it is stored.
 
-    Args:
-        path: the file.
-        in_parts: whether parts of it are wanted, so that no more of an address should be fetched than is
-            read. Drivers fetch ahead otherwise, s3fs 50 MiB at a time.
+    Of an address, no more is fetched than is read ``in_parts``. Drivers fetch ahead otherwise, s3fs 50 MiB at a time.
 
     Raises:
         InputError: an address that cannot be opened, or whose driver is not installed.
@@ -141,31 +145,21 @@ def open_binary(path: Location, *, in_parts: bool = False) -> IO[bytes]:
         return open_local(path)
     system, inside = file_system(path)
     with reported(path):
-        return cast(
-            IO[bytes], system.open(inside, "rb", **({"cache_type": "none"} if in_parts else {}))
-        )
+        how = {"cache_type": "none"} if in_parts else {}
+        return cast(IO[bytes], system.open(inside, "rb", **how))
 
 
 def open_decompressed(path: Location) -> IO[bytes]:
-    """Open a file for reading, decompressed according to its suffix: ``.gz``, ``.bz2``.
-
-    Raises:
-        InputError: as ``open_binary``.
-        OSError: as ``open_binary``.
-    """
+    """As ``open_binary``, decompressed according to the suffix: ``.gz``, ``.bz2``."""
     path = locate(path)
     unpack: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(suffix_of(path))
-    if isinstance(path, Path):
-        # Given a path, it also closes the file.
-        return cast(
-            IO[bytes],
-            unpack(path if path.is_file() else open_local(path), "rb")
-            if unpack
-            else open_local(path),
-        )
-    # Drivers' streams search for line ends byte by byte.
-    stream: Any = io.BufferedReader(cast(io.RawIOBase, open_binary(path)), _BUFFER)
-    return cast(IO[bytes], unpack(stream, "rb") if unpack else stream)
+    source: Any = path
+    if not isinstance(path, Path):
+        # Drivers' streams search for line ends byte by byte.
+        source = io.BufferedReader(cast(io.RawIOBase, open_binary(path)), _BUFFER)
+    elif not (unpack and path.is_file()):  # else it also closes the file, given a path
+        source = open_local(path)
+    return cast(IO[bytes], unpack(source, "rb") if unpack else source)
 
 
 class _Here:
@@ -232,12 +226,7 @@ def file_system(place: Location) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def reported(place: Location, *, unless: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn what the system says of a path, or whatever a driver raises, into an InputError.
-
-    Args:
-        place: what is opened or looked at.
-        unless: what is raised as it is.
-    """
+    """Turn what the system says of a path, or whatever a driver raises, into an InputError; not ``unless``."""
     remedy = "check the path"
     try:
         if isinstance(place, Path) and "\0" in str(place):

@@ -48,14 +48,9 @@ def refuse_overlap(inputs: Inputs, outputs: Outputs, *, option: str = "out") -> 
     are compared as they are written, without users and passwords; a link in an object store, a bucket
     that is mounted at a path, or one server under two names is not seen through.
 
-    Args:
-        inputs: what is read.
-        outputs: what is written.
-        option: what names the place of what is written.
-
     Raises:
-        InputError: naming the input and what would be written there; or an address that is given
-            cannot be read.
+        InputError: naming the input and what would be written there, to be changed by ``option``; or an
+            address that is given cannot be read.
     """
     files, folders = (
         [(masked(str(place)), _names(place)) for place in map(locate, places)]
@@ -102,11 +97,9 @@ def sole_writer(folder: Location) -> Iterator[None]:
         with reported_writing(place):
             is_ours = held.enter_context(held_folder(place))
         if not is_ours:
-            raise InputError(
-                "another command that is under way writes there",
-                "wait until it has ended, or give another folder",
-                path=place,
-            )
+            problem = "another command that is under way writes there"
+            remedy = "wait until it has ended, or give another folder"
+            raise InputError(problem, remedy, path=place)
         yield
 
 

@@ -32,10 +32,9 @@ def map_ordered(
     done in this process, and so is everything if there is one worker.
 
     Args:
-        function: a module-level function, or a partial of one, since it is sent to other processes.
-        items: anything that can be pickled; taken one by one.
-        workers: processes.
-        patience: seconds of work before they are started.
+        function: a module-level function, or a partial of one, since it is sent to other processes, as the
+            items are.
+        patience: seconds of work before processes are started.
 
     Raises:
         RuntimeError: a process was killed; otherwise whatever ``function`` raises.

@@ -35,7 +35,7 @@ _DAMAGE = (
 
 
 class ParquetTable:
-    """An open Parquet file.
+    """An open Parquet file; an InputError says that a part of it is damaged.
 
     Attributes:
         names: its columns, in their order.
@@ -55,16 +55,11 @@ class ParquetTable:
             }
             self.rows: int = file.metadata.num_rows
         if twice := next((name for name in self.names if self.names.count(name) > 1), None):
-            raise InputError(
-                f"the column {quoted(twice)} is given twice", "keep one of them", path=path
-            )
+            problem = f"the column {quoted(twice)} is given twice"
+            raise InputError(problem, "keep one of them", path=path)
 
     def batches(self, rows: int, columns: Collection[str]) -> Iterator[pl.DataFrame]:
-        """Yield those of ``columns`` that the file has, in batches of at most ``rows`` rows.
-
-        Raises:
-            InputError: a part of the file is damaged.
-        """
+        """Yield those of ``columns`` that the file has, in batches of at most ``rows`` rows."""
         import pyarrow as pa
 
         wanted = self._wanted(columns)
@@ -81,11 +76,7 @@ class ParquetTable:
             yield frame
 
     def read(self, columns: Collection[str] | None = None) -> pl.DataFrame:
-        """All rows of those of ``columns`` that the file has; by default of all.
-
-        Raises:
-            InputError: the file is damaged.
-        """
+        """All rows of those of ``columns`` that the file has; by default of all."""
         with _refusing_damage(self._path):
             return _frame(self._file.read(columns=columns and self._wanted(columns)))
 
@@ -100,7 +91,6 @@ def open_parquet(
     """Open a Parquet file, whoever wrote it, for reading in batches, in constant memory.
 
     Args:
-        path: the file.
         in_parts: whether a part of it will be read, so that no more of an address should be fetched.
         content: its bytes, where they are here.
 
@@ -128,16 +118,7 @@ def open_parquet(
 def read_parquet(
     path: Location, columns: Collection[str] | None = None, *, content: bytes | None = None
 ) -> pl.DataFrame:
-    """Read a Parquet file, whoever wrote it.
-
-    Args:
-        path: the file.
-        columns: the columns to read, of which the file may lack some; by default all.
-        content: its bytes, where they are here.
-
-    Raises:
-        InputError: the file is not Parquet, or is damaged.
-    """
+    """Read the columns of a Parquet file that it has of these, by default all, as ``open_parquet`` opens it."""
     with open_parquet(path, in_parts=columns is not None, content=content) as table:
         return table.read(columns)
 
@@ -163,6 +144,5 @@ def _refusing_damage(path: Location) -> Iterator[None]:
         raise InputError("no such file", "give a Parquet file", path=path) from None
     except (pa.ArrowException, *_DAMAGE) as error:
         reason = str(error).split("\n")[0]
-        raise InputError(
-            f"not a readable Parquet file ({reason})", "check it, or write it again", path=path
-        ) from None
+        problem = f"not a readable Parquet file ({reason})"
+        raise InputError(problem, "check it, or write it again", path=path) from None

@@ -14,13 +14,7 @@ _SEEDS = range(100)
 
 
 class Places:
-    """Places of texts, from 0.
-
-    Takes about 32 bytes a text beside the texts themselves.
-
-    Args:
-        texts: all of them distinct, without nulls.
-    """
+    """Places, from 0, of distinct texts without nulls; takes about 32 bytes a text beside the texts themselves."""
 
     def __init__(self, texts: pl.Series) -> None:
         self._texts = texts.rechunk()

@@ -17,11 +17,7 @@ from engine.sources.io.temporary import temporary_directory
 
 @contextlib.contextmanager
 def delivered(place: Location) -> Iterator[Path]:
-    """Give the path to write a file to: ``place``, or one of the same name that is uploaded to it.
-
-    Raises:
-        WriteError: it cannot be uploaded; what was there before is as it was.
-    """
+    """Give the path to write a file to: ``place``, or one of the same name that is uploaded to it, whole or not at all."""
     at = locate(place)
     if isinstance(at, Path):
         yield at
@@ -125,9 +121,7 @@ def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
 
 def _move_back(moved: Path, original: Path) -> None:
     original.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(
-        OSError
-    ):  # the folder of a table in parts, which were moved back out of it
+    with contextlib.suppress(OSError):  # a folder of parts, which were moved back out of it
         original.rmdir()
     with contextlib.suppress(FileNotFoundError):  # it had not been moved yet
         os.replace(moved, original)
@@ -135,9 +129,7 @@ def _move_back(moved: Path, original: Path) -> None:
 
 def _remove_if_empty(folder: Path, root: Path) -> None:
     """Remove folders in which nothing is left, up to the root, which stays."""
-    while folder != root:
-        try:
+    with contextlib.suppress(OSError):  # it holds something, or is gone
+        while folder != root:
             folder.rmdir()
-        except OSError:  # it holds something, or is gone
-            return
-        folder = folder.parent
+            folder = folder.parent

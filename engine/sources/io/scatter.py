@@ -53,8 +53,8 @@ class Scatter:
     """Files in a folder of one process, one per part that has rows; each batch of rows is appended.
 
     The folder must exist. Up to about 16 MiB of rows wait in memory until they are written, at the latest when
-    it is closed. Files are neither flushed nor safe from a killed process: they are an intermediate step, in
-    a folder that is removed.
+    it is closed: a WriteError says that the disk is full. Files are neither flushed nor safe from a killed
+    process: they are an intermediate step, in a folder that is removed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,11 +71,7 @@ class Scatter:
         self.close()
 
     def append(self, rows: Arranged | None) -> None:
-        """Append each row to the file of its part, in their order.
-
-        Raises:
-            WriteError: the disk is full, or the folder cannot be written.
-        """
+        """Append each row to the file of its part, in their order."""
         if rows is None:
             return
         for start, end in zip(rows.starts, [*rows.starts[1:], rows.table.num_rows], strict=True):
@@ -96,17 +92,12 @@ class Scatter:
     def _writer(self, part: int, schema: pa.Schema) -> pa.RecordBatchFileWriter:
         if part not in self._open:
             stream = self._stack.enter_context(_file(self._folder, part).open("wb"))
-            self._open[part] = self._stack.enter_context(
-                pa.ipc.new_file(stream, schema, options=_OPTIONS)
-            )
+            writer = pa.ipc.new_file(stream, schema, options=_OPTIONS)
+            self._open[part] = self._stack.enter_context(writer)
         return self._open[part]
 
     def close(self) -> None:
-        """Finish all files; they can be read from then on.
-
-        Raises:
-            WriteError: as ``append``.
-        """
+        """Finish all files; they can be read from then on."""
         try:
             self._write()
         finally:

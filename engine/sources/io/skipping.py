@@ -37,22 +37,15 @@ class SkipBad:
         if self.count >= self.limit:
             if not self.limit:
                 raise error from None
-            raise InputError(
-                f"{error.problem} (bad record {self.count + 1}; at most {self.limit} are skipped)",
-                error.remedy,
-                path=error.path,
-                line=error.line,
-            ) from None
+            which = f" (bad record {self.count + 1}; at most {self.limit} are skipped)"
+            problem = f"{error.problem}{which}"
+            raise InputError(problem, error.remedy, path=error.path, line=error.line) from None
         self.count += 1
         if len(self.first) < _SHOWN:
             self.first.append(error)
 
     def kept(self, parse: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-        """Yield what a function makes of each item; those that it refuses are tolerated.
-
-        Raises:
-            InputError: as ``tolerate``.
-        """
+        """Yield what a function makes of each item; those that it refuses are tolerated."""
         for item in items:
             try:
                 made = parse(item)

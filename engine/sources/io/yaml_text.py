@@ -26,10 +26,7 @@ def read_settings(
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """The values of a YAML text by key, each a text, None for null, or a list of these; and the line of each key.
 
-    Args:
-        text: the YAML; an empty one has no settings.
-        path: the file, for errors.
-        first_line: the line of the file in which the text begins.
+    An empty text has no settings. It begins in ``first_line`` of the file.
 
     Raises:
         InputError: broken YAML, a key that is given twice or is not a text, a value that is neither a

@@ -32,13 +32,9 @@ def article_passages(
 ) -> Iterator[Row]:
     """Yield the passages of one article; a passage never crosses an article.
 
-    ``doc_id`` is the page id and the passage's number from 0.
-
-    Args:
-        article: the article.
-        cutting: how to cut it.
-        article_id: what identifies an article in provenance: its title or its page id. By default
-            the source decides, which is the title for nearly all sources.
+    ``doc_id`` is the page id and the passage's number from 0. ``article_id`` is what identifies an article in
+    provenance: its title or its page id. By default the source decides, which is the title for nearly all
+    sources.
     """
     name = (article_id is None and article.name) or article.title or article.page_id
     if article_id == "page":

@@ -55,6 +55,8 @@ _HELD = 1_000_000
 class PassageIndex:
     """An index of a corpus; small, and the same for every process that uses it.
 
+    An InputError of its methods says that the file is gone or damaged, or that its address cannot be read.
+
     Attributes:
         folder: where the index lies: a path that all workers see, or an address, from which each node
             fetches the file once.
@@ -71,11 +73,7 @@ class PassageIndex:
     fingerprint: str
 
     def find(self, ids: Iterable[str]) -> pl.DataFrame:
-        """The corpus table of those of some ids that there are, in the order of the corpus.
-
-        Raises:
-            InputError: the index is gone or damaged, or its address cannot be read.
-        """
+        """The corpus table of those of some ids that there are, in the order of the corpus."""
         rows: list[tuple[int, str, str, str, str]] = []
         with _opened(self) as connection:
             for part in _parts(ids):
@@ -84,11 +82,7 @@ class PassageIndex:
         return pl.DataFrame([row[1:] for row in rows], schema=tables.CORPUS, orient="row")
 
     def rows_of(self, ids: pl.Series) -> pl.Series:
-        """The places in the corpus of some ids, from 0, in their order; null for those it lacks.
-
-        Raises:
-            InputError: as ``find``.
-        """
+        """The places in the corpus of some ids, from 0, in their order; null for those it lacks."""
         places: dict[str, int] = {}
         with _opened(self) as connection:
             for part in _parts(ids):
@@ -96,32 +90,20 @@ class PassageIndex:
         return pl.Series([places.get(doc_id) for doc_id in ids], dtype=pl.Int64)
 
     def finder(self) -> Callable[[pl.Series], pl.Series]:
-        """``rows_of`` for many calls: where the corpus has a million passages or fewer, it holds their ids.
-
-        Raises:
-            InputError: as ``find``; so does what is given.
-        """
+        """``rows_of`` for many calls: where the corpus has a million passages or fewer, it holds their ids."""
         if self.passages > _HELD:
             return self.rows_of
         none = pl.DataFrame(schema={DOC_ID: pl.String})
         return Places(pl.concat([none, *self.scan([DOC_ID])])[DOC_ID]).of
 
     def empty_rows(self) -> npt.NDArray[np.int64]:
-        """The places of the passages without text, ascending.
-
-        Raises:
-            InputError: as ``find``.
-        """
+        """The places of the passages without text, ascending."""
         with _opened(self) as connection:
             found = connection.execute(f"SELECT {ROW} FROM empty ORDER BY {ROW}")
             return np.fromiter((row for (row,) in found), dtype=np.int64)
 
     def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
-        """Yield some columns of all passages in batches, in the order of the corpus.
-
-        Raises:
-            InputError: as ``find``.
-        """
+        """Yield some columns of all passages in batches, in the order of the corpus."""
         schema = {name: tables.CORPUS[name] for name in columns}
         with _opened(self) as connection:
             found = connection.execute(f"SELECT {', '.join(columns)} FROM passages ORDER BY {ROW}")
@@ -144,9 +126,7 @@ def index_corpus(
 
     Args:
         corpus: in any layout of ``scan_corpus``.
-        folder: where indexes are kept.
         key: what the index is known by: another one for each corpus and each state of it.
-        skip_bad: bad records of the corpus to tolerate.
         on_passages: called with the passages read so far.
 
     Raises:
@@ -225,9 +205,8 @@ def _opened(index: PassageIndex) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
             yield connection
     except sqlite3.Error as error:
-        raise InputError(
-            f"the index of passages cannot be read ({error})", "delete it, and run again", path=path
-        ) from None
+        problem = f"the index of passages cannot be read ({error})"
+        raise InputError(problem, "delete it, and run again", path=path) from None
 
 
 def _fetched(index: PassageIndex) -> Path:
@@ -242,9 +221,8 @@ def _fetched(index: PassageIndex) -> Path:
                 try:
                     index.folder.download(index.name, temporary)
                 except FileNotFoundError:
-                    raise InputError(
-                        "no such file", "run again", path=f"{index.folder}/{index.name}"
-                    ) from None
+                    place = index.folder.place(index.name)
+                    raise InputError("no such file", "run again", path=place) from None
                 os.replace(temporary, path)
     return path
 
@@ -255,9 +233,8 @@ def _kept_here(name: str) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
-        raise InputError(
-            "belongs to somebody else, or is open to others", "set TMPDIR to another", path=folder
-        )
+        problem = "belongs to somebody else, or is open to others"
+        raise InputError(problem, "set TMPDIR to another", path=folder)
     return folder / name
 
 

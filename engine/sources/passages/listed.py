@@ -19,11 +19,7 @@ _AT_ONCE = 20_000
 
 
 class Collected:
-    """Listed passages in memory.
-
-    Args:
-        find: gives the passages with some ids.
-        read: gives all passages, in batches.
+    """Listed passages in memory: ``find`` gives the passages with some ids, ``read`` all, in batches.
 
     Attributes:
         skipped: bad records that were left out when passages were found.

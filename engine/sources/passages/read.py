@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +20,13 @@ from engine.sources.io.duplicate_ids import IdHashes, hash_ids
 from engine.sources.io.files import is_text
 from engine.sources.io.json_records import read_json_records
 from engine.sources.io.locations import (
+    PACKED,
     Location,
     is_directory,
     list_files,
     locate,
     name_of,
+    named,
     require_file,
     suffix_of,
 )
@@ -37,7 +40,7 @@ _ROWS = 20_000
 
 _WHAT = "a corpus: JSONL, JSON, CSV or Parquet with doc_id, title, text (and article_id)"
 _WIKIPEDIA_ID = "wikipedia_id"
-_TABLES = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".bz2"))
+_TABLES = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", *PACKED))
 _COLUMNS = columns_of(DOC_ID_FIELDS, TEXT_FIELDS, (TITLE, ARTICLE_ID, _WIKIPEDIA_ID))
 
 _Row = tuple[str, str, str, str]
@@ -72,10 +75,8 @@ def scan_corpus(
       in ``engine.sources.fields``; ``title`` is empty by default, and ``article_id`` defaults to
       ``wikipedia_id``, else the title, else the document id.
 
-    Args:
-        path: the file or directory.
-        skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
-        distinct: refuse duplicate document ids; costs 8 to 16 bytes per passage.
+    ``distinct`` refuses duplicate document ids; that costs 8 to 16 bytes per passage. ``skip_bad`` are bad records to
+    tolerate, or the ``SkipBad`` that counts them.
 
     Raises:
         InputError: the corpus is unreadable or empty, or has more bad records than tolerated. A
@@ -105,9 +106,7 @@ def read_corpus(
     Memory: the passages wanted, one batch, and 8 to 16 bytes for each passage of the source.
 
     Args:
-        path: the file or directory.
         wanted: read only these documents (the whole corpus is checked nevertheless).
-        skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
         look: called with each batch of the whole corpus.
 
     Raises:
@@ -133,12 +132,7 @@ def select_wanted(
 
 
 def first_with(batches: Iterable[pl.DataFrame], texts: pl.Series) -> pl.DataFrame:
-    """The first passage that has each of some texts, with its ``ROW`` in the corpus.
-
-    Args:
-        batches: all passages in the order of the corpus, with their ids and texts at least.
-        texts: the texts.
-    """
+    """The first passage, of all in the order of the corpus, that has each of some texts; with its ``ROW`` there."""
     wanted = texts.implode()
     first = 0
     found: list[pl.DataFrame] = []
@@ -157,18 +151,12 @@ def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
         yield from _file_batches(require_file(path, _WHAT), skip)
         return
     files = list_files(path)
-    beir = [
-        file
-        for file in files
-        if name_of(file) in ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.bz2")
-    ]
+    beir = named(files, "corpus.jsonl")
     shards = [file for file in files if suffix_of(file) == ".parquet"]
     if not beir and not shards:
-        raise InputError(
-            "a directory without *.parquet files or a corpus.jsonl",
-            "give a corpus in Parquet shards, a BEIR data set, or a file",
-            path=path,
-        )
+        problem = "a directory without *.parquet files or a corpus.jsonl"
+        remedy = "give a corpus in Parquet shards, a BEIR data set, or a file"
+        raise InputError(problem, remedy, path=path)
     for file in beir[:1] or shards:
         yield from _file_batches(file, skip)
 
@@ -176,25 +164,19 @@ def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
 def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
     if suffix_of(path) == ".parquet":
         yield from _parquet_batches(path)
-    elif name_of(path).endswith(_TABLES):
+        return
+    if name_of(path).endswith(_TABLES):
         records = read_csv_records(path, _WHAT, TEXT_FIELDS, skip=skip)
-        yield from _row_batches(path, _json_rows(path, records, skip))
     else:
         records = read_json_records(path, _WHAT, skip=skip)
-        yield from _row_batches(path, _json_rows(path, records, skip))
+    yield from _row_batches(path, _json_rows(path, records, skip))
 
 
 def _row_batches(path: Location, rows: Iterable[tuple[int | None, _Row]]) -> Iterator[_Batch]:
-    lines: list[int | None] = []
-    passages: list[_Row] = []
-    for line, row in rows:
-        lines.append(line)
-        passages.append(row)
-        if len(passages) == _ROWS:
-            yield _Batch(path, pl.DataFrame(passages, schema=tables.CORPUS, orient="row"), lines)
-            lines, passages = [], []
-    if passages:
-        yield _Batch(path, pl.DataFrame(passages, schema=tables.CORPUS, orient="row"), lines)
+    each = iter(rows)
+    while some := list(itertools.islice(each, _ROWS)):
+        passages = pl.DataFrame([row for _, row in some], schema=tables.CORPUS, orient="row")
+        yield _Batch(path, passages, [line for line, _ in some])
 
 
 def _parquet_batches(path: Location) -> Iterator[_Batch]:
@@ -224,13 +206,10 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
     if TITLE not in frame.columns:
         frame = frame.with_columns(pl.lit("").alias(TITLE))
     frame = frame.with_columns(pl.col(TITLE).fill_null(""))
-    articles = [
-        name for name in (ARTICLE_ID, _WIKIPEDIA_ID, TITLE, DOC_ID) if name in frame.columns
-    ]
+    articles = [n for n in (ARTICLE_ID, _WIKIPEDIA_ID, TITLE, DOC_ID) if n in frame.columns]
     texts = (pl.col(name).cast(pl.String) for name in articles)
-    return frame.with_columns(
-        pl.coalesce(pl.when(text != "").then(text) for text in texts).alias(ARTICLE_ID)
-    )
+    article = pl.coalesce(pl.when(text != "").then(text) for text in texts)
+    return frame.with_columns(article.alias(ARTICLE_ID))
 
 
 def _json_rows(
@@ -271,24 +250,22 @@ def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> Non
                 where = "occurs more than once"
                 if first[doc_id] is not None:
                     where = f"already occurs in line {first[doc_id]}"
-                raise InputError(
-                    f"document id {quoted(doc_id)} {where}",
-                    "make document ids unique",
-                    path=batch.path,
-                    line=line,
-                )
+                raise _twice(batch.path, line, doc_id, where)
             first[doc_id] = line
         upto -= batch.frame.height
         if upto <= 0:
             return
 
 
+def _twice(path: Location, line: int | None, doc_id: str, where: str) -> InputError:
+    problem = f"document id {quoted(doc_id)} {where}"
+    return InputError(problem, "make document ids unique", path=path, line=line)
+
+
 def passages_of(records: Iterable[Mapping[str, Any]], name: str) -> Iterator[pl.DataFrame]:
     """Yield passages that are in memory as the corpus table, in batches: records with the fields of JSONL.
 
-    Args:
-        records: one for each passage.
-        name: what they are called in errors, which count them from 1.
+    Errors call them by ``name``, and count them from 1.
 
     Raises:
         InputError: a passage lacks an id or a text, or an id is duplicated.
@@ -299,12 +276,7 @@ def passages_of(records: Iterable[Mapping[str, Any]], name: str) -> Iterator[pl.
         for number, record in enumerate(records, 1):
             row = _passage(name, number, dict(record))
             if (before := first.setdefault(row[0], number)) != number:
-                raise InputError(
-                    f"document id {quoted(row[0])} already occurs in record {before}",
-                    "make document ids unique",
-                    path=name,
-                    line=number,
-                )
+                raise _twice(name, number, row[0], f"already occurs in record {before}")
             yield number, row
 
     return (batch.frame for batch in _row_batches(name, checked()))

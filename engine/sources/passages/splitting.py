@@ -35,10 +35,8 @@ class Cutting(Checked):
         if self.overlap is not None and self.characters is None:
             raise InputError("`overlap` without `characters`", "use both")
         if self.characters is not None and self.overlap_or_default >= self.characters:
-            raise InputError(
-                f"`characters` is {self.characters}, `overlap` {self.overlap_or_default}",
-                "use a smaller overlap",
-            )
+            problem = f"`characters` is {self.characters}, `overlap` {self.overlap_or_default}"
+            raise InputError(problem, "use a smaller overlap")
         if self.characters is not None:
             require("`characters`", "articles", "langchain_text_splitters")
 

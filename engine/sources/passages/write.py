@@ -72,10 +72,8 @@ def write_passages(
     Args:
         sources: files, directories or addresses.
         out: a ``.parquet`` file, or a new directory for shards of a million passages each.
-        cutting: how articles are cut.
         article_id: as in ``article_passages``.
         workers: processes, by default one per CPU; a few seconds of work are done in this process.
-        skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
 
     Raises:
         InputError: a source cannot be used, an article id is duplicated, there is no text at all,

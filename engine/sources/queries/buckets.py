@@ -34,8 +34,7 @@ def halved(pairs: Counts, queries: Counts, most: int) -> list[Range]:
     holds the other.
 
     Args:
-        pairs: the pairs of each bucket; the number of buckets is a power of two.
-        queries: the queries of each bucket.
+        pairs, queries: those of each bucket; the number of buckets is a power of two.
         most: at least 1.
 
     Returns:

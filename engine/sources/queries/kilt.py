@@ -37,7 +37,8 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     for output in _objects(record, "output", fault):
         answer = output.get("answer")
         if answer is not None and not isinstance(answer, str):
-            raise fault(f"an answer of query {quoted(query_id)} is not a string", "quote it")
+            problem = f"an answer of query {quoted(query_id)} is not a string: {quoted(answer)}"
+            raise fault(problem, "quote it")
         answers.append(answer or "")
         for source in _objects(output, "provenance", fault):
             article, title = str(source.get("wikipedia_id") or ""), str(source.get("title") or "")

@@ -107,11 +107,8 @@ def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Ite
     with open_parquet(path) as table:
         fields = QUERY_FIELDS if need_text else QUERY_ID_FIELDS
         if not set(table.names) & set(fields):
-            raise InputError(
-                f"lacks a column {', '.join(fields)}",
-                f"a table of this kind has the columns {', '.join(tables.QUERIES)}",
-                path=path,
-            )
+            remedy = f"a table of this kind has the columns {', '.join(tables.QUERIES)}"
+            raise InputError(f"lacks a column {', '.join(fields)}", remedy, path=path)
         columns = OWN_FIELDS | table.plain_names | columns_of([column] if column else [])
         if column and not columns_of([column]) & set(table.names):
             raise no_column(path, column, table.names)

@@ -37,12 +37,7 @@ def plain_rows(
     *,
     need_text: bool = True,
 ) -> Iterator[QueryRow]:
-    """Yield the query of each (line, record).
-
-    Args:
-        path: the file, for errors.
-        records: with their lines; None where lines have no meaning.
-        need_text: whether a query without text is an error.
+    """Yield the query of each (line, record); a line is None where lines have no meaning.
 
     Raises:
         InputError: a query without text, with an id although others have none (or vice versa), or
@@ -54,12 +49,9 @@ def plain_rows(
         if numbered is None:
             numbered = query_id is None
         if numbered != (query_id is None) or isinstance(query_id, (bool, float, list, dict)):
-            raise InputError(
-                "a query without an id" if query_id is None else f"the id {quoted(query_id)}",
-                "give every query an id (a string or a whole number), or none of them",
-                path=path,
-                line=line,
-            )
+            problem = "a query without an id" if query_id is None else f"the id {quoted(query_id)}"
+            remedy = "give every query an id (a string or a whole number), or none of them"
+            raise InputError(problem, remedy, path=path, line=line)
         name = str(count if query_id is None else query_id)
         query = first_of(record, QUERY_FIELDS)
         if query is None and not need_text:
@@ -88,11 +80,8 @@ def field_of(path: Location, line: int, name: str, text: str) -> Any:
     if (found := written_list(text)) is not None:
         return found
     if text[1:].lstrip()[:1] in ("'", '"'):
-        problem, remedy = (
-            f"{name} {quoted(text)} is not a list",
-            f'write ["a", "b"], or a{SEPARATOR}b',
-        )
-        raise InputError(problem, remedy, path=path, line=line)
+        problem = f"{name} {quoted(text)} is not a list"
+        raise InputError(problem, f'write ["a", "b"], or a{SEPARATOR}b', path=path, line=line)
     with contextlib.suppress(ValueError):
         if any(isinstance(item, list | dict) for item in parse_json(text)):
             return parse_json(text)  # to be refused
@@ -105,10 +94,6 @@ def _texts(
     value = first_of(record, fields)
     texts = texts_of(value)
     if texts is None:
-        raise InputError(
-            f"{fields[0]} of query {quoted(name)} are not strings: {quoted(value)}",
-            'write ["a", "b"]',
-            path=path,
-            line=line,
-        )
+        problem = f"{fields[0]} of query {quoted(name)} are not strings: {quoted(value)}"
+        raise InputError(problem, 'write ["a", "b"]', path=path, line=line)
     return texts

@@ -20,7 +20,7 @@ from engine.sources.io.locations import (
     Location,
     is_directory,
     list_files,
-    name_of,
+    named,
     require_file,
 )
 from engine.sources.queries.layouts import OWN_FIELDS, WHAT, layout_of, no_column, rows_of
@@ -131,9 +131,8 @@ def query_set_of(
             unanswerable += 1
         elif need_answers and not row.answers:
             here = "" if answers is None else f", neither here nor in {answers}"
-            raise InputError(
-                f"query {row.query_id!r} has no answers{here}", remedy, path=path, line=row.line
-            )
+            problem = f"query {row.query_id!r} has no answers{here}"
+            raise InputError(problem, remedy, path=path, line=row.line)
         else:
             if len(checked) < _MOST:
                 fields[row.query_id] = _further(row)
@@ -257,12 +256,10 @@ def _file(path: Location) -> Location:
     if is_data_set(path):
         return str(path)
     if is_directory(path):
-        for file in list_files(path):
-            if name_of(file) in ("queries.jsonl", "queries.jsonl.gz", "queries.jsonl.bz2"):
-                return file
-        raise InputError(
-            "is a directory without queries.jsonl", "give BEIR's directory, or a file", path=path
-        )
+        if files := named(list_files(path), "queries.jsonl"):
+            return files[0]
+        problem = "is a directory without queries.jsonl"
+        raise InputError(problem, "give BEIR's directory, or a file", path=path)
     return require_file(path, WHAT)
 
 

@@ -46,12 +46,11 @@ def no_text(
     path: Location, line: int | None, query_id: object, value: object, field: str
 ) -> InputError:
     """The error for a query whose ``field`` holds ``value``, which is not a text."""
-    if value is None:
-        return InputError(
-            f"query {quoted(query_id)} has no text", f'add "{field}"', path=path, line=line
-        )
-    problem = f"the text of query {quoted(query_id)} is {quoted(value)}"
-    return InputError(problem, "write it as a string, in quotes", path=path, line=line)
+    problem, remedy = f"query {quoted(query_id)} has no text", f'add "{field}"'
+    if value is not None:
+        problem = f"the text of query {quoted(query_id)} is {quoted(value)}"
+        remedy = "write it as a string, in quotes"
+    return InputError(problem, remedy, path=path, line=line)
 
 
 def clean_row(
@@ -71,10 +70,8 @@ def clean_row(
     """
     fault = partial(InputError, path=path, line=line)
     if query_id.split() != [query_id]:
-        raise fault(
-            f"query id {quoted(query_id)} is empty or contains white space",
-            "use another id, since run and qrels files are split at white space",
-        )
+        problem = f"query id {quoted(query_id)} is empty or contains white space"
+        raise fault(problem, "use another id, since run and qrels files are split at white space")
     lists = {
         text: items
         for text in (*answers, *articles)

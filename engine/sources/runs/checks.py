@@ -23,9 +23,6 @@ class RunChecks:
     """Reads a run and refuses one that lists a document or a rank twice, is empty, or holds several systems.
 
     Of what is listed twice, the first row that repeats another one is named, whatever parts were looked through.
-
-    Args:
-        path: the file of the run.
     """
 
     def __init__(self, path: Location) -> None:
@@ -69,20 +66,13 @@ class RunChecks:
         first = rows.filter((pl.col(QUERY_ID) == query_id) & (pl.col(column) == value))[LINE][0]
         what = "rank" if column == RANK else "document"
         see = f" (see line {first})" if self.has_lines else ""
-        error = InputError(
-            f"query {quoted(query_id)} lists {what} {quoted(value)} twice{see}",
-            f"list every {what} once per query",
-            path=self._path,
-            line=line if self.has_lines else None,
-        )
+        problem = f"query {quoted(query_id)} lists {what} {quoted(value)} twice{see}"
+        remedy, shown = f"list every {what} once per query", line if self.has_lines else None
+        error = InputError(problem, remedy, path=self._path, line=shown)
         self._repeats.append(((line, place, query_id), error))
 
     def refuse_repeats(self) -> None:
-        """Refuse what was found twice.
-
-        Raises:
-            InputError: the run lists a document or a rank twice.
-        """
+        """Refuse a document or a rank that was found twice."""
         if self._repeats:
             raise min(self._repeats, key=lambda found: found[0])[1]
 
@@ -97,26 +87,17 @@ class RunChecks:
         if not names:
             raise InputError("the run is empty", f"give {WHAT}", path=self._path)
         if len(names) > 1:
-            raise InputError(
-                f"holds several systems ({', '.join(names[:3])} …)",
-                "write one file per run",
-                path=self._path,
-            )
+            problem = f"holds several systems ({', '.join(names[:3])} …)"
+            raise InputError(problem, "write one file per run", path=self._path)
         return names[0]
 
 
 def require_new_name(path: Location, name: str, sources: dict[str, Location]) -> None:
-    """Note in ``sources`` which file a run's name comes from.
-
-    Raises:
-        InputError: another file has that name.
-    """
+    """Note in ``sources`` which file a run's name comes from, and refuse another file of that name."""
     if name in sources:
-        raise InputError(
-            f"the run is called {quoted(name)}, as is {sources[name]}",
-            "give each run a different name (last column of a TREC run)",
-            path=path,
-        )
+        problem = f"the run is called {quoted(name)}, as is {sources[name]}"
+        remedy = "give each run a different name (last column of a TREC run)"
+        raise InputError(problem, remedy, path=path)
     sources[name] = path
 
 
@@ -135,12 +116,8 @@ def by_score(frame: pl.DataFrame) -> pl.DataFrame:
 
     Needs ``query_id`` (of any type), ``doc_id`` and ``score``; gives ``rank``, from 1.
     """
-    return frame.sort(
-        QUERY_ID,
-        pl.col(SCORE).cast(pl.Float32),
-        DOC_ID,
-        descending=[False, True, True],
-    ).with_columns(_RANKS)
+    keys = (QUERY_ID, pl.col(SCORE).cast(pl.Float32), DOC_ID)
+    return frame.sort(*keys, descending=[False, True, True]).with_columns(_RANKS)
 
 
 def without_identical(frame: pl.DataFrame) -> pl.DataFrame:

@@ -16,11 +16,7 @@ Ranking = dict[str, float] | list[str]
 
 
 def is_dictionary(path: Location, what: str) -> bool:
-    """Whether a file starts like a JSON dictionary.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read.
-    """
+    """Whether a file starts like a JSON dictionary."""
     return start_of(path, what).startswith(b"{")
 
 
@@ -32,8 +28,7 @@ def read_dictionary(path: Location, what: str) -> dict[str, Ranking]:
     """
     rankings: dict[str, Ranking] = read_json_document(path, what)
     for query, ranking in rankings.items():
-        problem = problem_of(query, ranking)
-        if problem:
+        if problem := problem_of(query, ranking):
             raise InputError(problem, f"give {what}", path=path)
     return rankings
 
@@ -47,11 +42,8 @@ def problem_of(query: str, ranking: Any) -> str:
     if isinstance(ranking, list):
         counts = Counter(ranking)
         duplicate = next((document for document in ranking if counts[document] > 1), None)
-        return (
-            ""
-            if duplicate is None
-            else f"query {quoted(query)} lists document {quoted(duplicate)} twice"
-        )
+        twice = f"query {quoted(query)} lists document {quoted(duplicate)} twice"
+        return "" if duplicate is None else twice
     for document, number in ranking.items():
         if not _is_number(number):
             return f"{quoted(number)} of document {quoted(document)} of query {quoted(query)} is not a number"

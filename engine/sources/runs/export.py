@@ -19,6 +19,7 @@ from engine.sources.runs.read import write_run
 from engine.tables import ANNOTATOR, LABEL, RUN
 
 _QRELS, _RUNS = "qrels", "runs"
+_OURS = re.compile(rf"({_QRELS}|{_RUNS})/[^/\0]*[^/\0.][^/\0]*")
 # Bytes: file systems take 255, of which a number and the suffix need some.
 _LONGEST = 204
 # Names the files of an export, so that the next one knows which of them it may remove.
@@ -79,9 +80,7 @@ def exported_files(folder: Folder) -> Iterator[str]:
     yield _LISTED
     for name in names if isinstance(names, list) else []:
         # Whoever may have changed the list: nothing elsewhere is removed for it.
-        if isinstance(name, str) and re.fullmatch(
-            rf"({_QRELS}|{_RUNS})/[^/\0]*[^/\0.][^/\0]*", name
-        ):
+        if isinstance(name, str) and _OURS.fullmatch(name):
             yield name
 
 

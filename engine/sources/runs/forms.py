@@ -28,21 +28,13 @@ _BATCH = 10_000
 
 
 def is_trec(path: Location) -> bool:
-    """Whether a run is TREC text; else it is Parquet or JSON.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read.
-    """
+    """Whether a run is TREC text; else it is Parquet or JSON."""
     path = require_file(path, WHAT)
     return suffix_of(path) != ".parquet" and start_of(path, WHAT)[:1] not in (b"{", b"[")
 
 
 def is_table(path: Location) -> bool:
-    """Whether a file is Parquet with the columns of the run table and without texts.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Whether a file is Parquet with the columns of the run table and without texts."""
     if suffix_of(path) != ".parquet":
         return False
     with open_parquet(path) as table:
@@ -55,9 +47,6 @@ def records_of(path: Location) -> Iterable[tuple[int | None, Mapping[str, Any]]]
 
     Records are a JSON array, JSON lines of which the first names its query, a Parquet file that is no run table,
     or a JSON dictionary with lists of passages.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read.
     """
     if suffix_of(path) == ".parquet":
         return None if is_table(path) else _parquet_records(path)

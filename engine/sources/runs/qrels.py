@@ -103,17 +103,13 @@ def _lines(table: pl.DataFrame, path: Path) -> Iterator[str]:
         ids = (query_id, doc_id)
         if beir:
             # ``read_qrels`` splits lines where Python does, and strips white space around tabs.
-            representable = all(
-                part and [part.strip()] == re.split(r"\t|\n|\r", part) for part in ids
-            )
+            representable = all(i and [i.strip()] == re.split(r"\t|\n|\r", i) for i in ids)
         else:
             representable = all(part.split() == [part] for part in ids) and label.is_integer()
         if not representable:
-            raise InputError(
-                f"{'BEIR' if beir else 'TREC'} qrels cannot hold {quoted(query_id)}, {quoted(doc_id)}, {quoted(label)}",
-                "write the judgments as .parquet instead",
-                path=path,
-            )
+            values = ", ".join(map(quoted, (query_id, doc_id, label)))
+            problem = f"{'BEIR' if beir else 'TREC'} qrels cannot hold {values}"
+            raise InputError(problem, "write the judgments as .parquet instead", path=path)
         number = int(label) if label.is_integer() else label
         yield f"{query_id}\t{doc_id}\t{number!r}\n" if beir else f"{query_id} 0 {doc_id} {number}\n"
 
@@ -123,11 +119,7 @@ def qrels_of(
     records: Iterable[tuple[int | None, Mapping[str, Any]]],
     corpus: Location | None = None,
 ) -> pl.DataFrame:
-    """The judgments of numbered rows, with columns named as BEIR's, ir_datasets' or ours.
-
-    Raises:
-        InputError: a row is unusable, as ``read_qrels`` says.
-    """
+    """The judgments of numbered rows, with columns named as BEIR's, ir_datasets' or ours; as ``read_qrels`` refuses."""
     rows: dict[tuple[str, str], tuple[float, int | None]] = {}
     for number, record in records:
         fault = partial(InputError, path=path, line=number)
@@ -201,12 +193,10 @@ def _in_lines(path: Location) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         is_first = False
         if len(columns) != (3 if beir else 4):
-            raise InputError(
-                f"{len(columns)} columns, {'BEIR' if beir else 'TREC'} qrels have {3 if beir else 4}",
-                f"give {_WHAT}" if beir else 'write "query 0 document label"',
-                path=path,
-                line=number,
-            )
+            wanted = "BEIR qrels have 3" if beir else "TREC qrels have 4"
+            problem = f"{len(columns)} columns, {wanted}"
+            remedy = f"give {_WHAT}" if beir else 'write "query 0 document label"'
+            raise InputError(problem, remedy, path=path, line=number)
         label: float | str = columns[-1]
         with contextlib.suppress(ValueError):
             label = float(label)

@@ -63,21 +63,13 @@ def read_run(path: Location) -> pl.DataFrame:
 
 
 def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
-    """Read several runs into one table; their names must differ.
-
-    Raises:
-        InputError: as ``read_run``, or two files with the same system name.
-    """
+    """Read several runs into one table; an InputError refuses two files with the same system name."""
     runs = [run.rows for run in read_texted_runs(paths)]
     return pl.concat([tables.empty(tables.RUNS), *runs])
 
 
 def read_texted_runs(paths: Sequence[Location]) -> list[TextedRun]:
-    """As ``read_runs``, one by one, with the texts of passages that each run carries.
-
-    Raises:
-        InputError: as ``read_runs``.
-    """
+    """As ``read_runs``, one by one, with the texts of passages that each run carries."""
     runs: list[TextedRun] = []
     sources: dict[str, Location] = {}
     for path in paths:
@@ -117,7 +109,7 @@ class OnePart:
 
     def gather(self, batches: Iterator[pl.DataFrame]) -> None:
         self._batches = []
-        self._batches.extend(batches)
+        self._batches.extend(batches)  # those before an error stay
 
     def rows(self, part: int) -> pl.DataFrame:
         return pl.concat(self._batches or [tables.empty(SCHEMA)])
@@ -129,19 +121,14 @@ def read_in_parts(
     take: Callable[[int, pl.DataFrame], Taken],
     on_batch: Callable[[Batch], None] = lambda batch: None,
 ) -> tuple[str, list[Taken]]:
-    """Read a run part after part, each of which is checked and put in order.
+    """Read a run part after part, each of which is checked and put in order, as ``read_run`` does.
 
     Args:
-        path: the file.
-        parts: gather its rows.
         take: called with the number and the rows (``scan.SCHEMA``) of each part, in threads.
         on_batch: called with each batch when it was read, before any part is taken.
 
     Returns:
         the name of the run, and what ``take`` gave for each part.
-
-    Raises:
-        InputError: as ``read_run``.
     """
     checks = RunChecks(path)
 
@@ -193,25 +180,22 @@ def write_run(frame: pl.DataFrame | Iterable[pl.DataFrame], path: Location) -> N
 
 def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
     """The lines of a run as TREC text."""
+    remedy = "write the run as .parquet instead"
     previous: tuple[str, np.float32] | None = None
     ordered = frame.select(list(tables.RUNS)).sort(RUN, QUERY_ID, RANK)
     for query_id, doc_id, rank, score, run in ordered.iter_rows():
         if any(part.split() != [part] for part in (query_id, doc_id, run)):
-            raise InputError(
-                f"an id with white space ({quoted(query_id)}, {quoted(doc_id)}, {quoted(run)})",
-                "write the run as .parquet instead",
-                path=path,
-            )
+            ids = ", ".join(map(quoted, (query_id, doc_id, run)))
+            raise InputError(f"an id with white space ({ids})", remedy, path=path)
         single = np.float32(score)
         if previous is not None and previous[0] == query_id and not single < previous[1]:
             with np.errstate(over="ignore"):
                 single = np.nextafter(previous[1], np.float32("-inf"))
             score = float(single)
             if not np.isfinite(single):
-                raise InputError(
-                    f"query {quoted(query_id)} has equal scores at the end of single precision",
-                    "write the run as .parquet instead",
-                    path=path,
+                problem = (
+                    f"query {quoted(query_id)} has equal scores at the end of single precision"
                 )
+                raise InputError(problem, remedy, path=path)
         previous = (query_id, single)
         yield f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n"

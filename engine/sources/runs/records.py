@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -55,6 +55,7 @@ COLUMNS = columns_of(
 
 # In single precision, in which runs are ordered: beyond it all scores are equal to infinity.
 LARGEST_SCORE = float(np.finfo(np.float32).max)
+IN_RANGE = f"write a number from -{LARGEST_SCORE:.7g} to {LARGEST_SCORE:.7g}"
 LINE = "line"
 # Whether a passage came without an id, so that its text stands in the run for one.
 MADE = "made"
@@ -85,6 +86,10 @@ class Batch:
     has_lines: bool
     texts: pl.DataFrame = field(default_factory=lambda: tables.empty(GIVEN))
     written: int = 0
+
+
+_Fault = partial[InputError]
+"""An error about the record at hand."""
 
 
 @dataclass(frozen=True)
@@ -129,165 +134,128 @@ def read_records(
     for line, record in records:
         items = list_in(record, RESULTS)
         written += items is not None and all(record.get(name) is not items for name in RESULTS)
-        run = _run_of(path, line, record) or name
+        fault = partial(InputError, path=path, line=line)
+        run = _run_of(fault, record) or name
         if items is None:
-            query_id = _query_of(path, line, record, (*_ROW_QUERY_IDS, *_ROW_QUERIES))
-            doc_id, text = _passage(path, line, query_id, record)
-            rank, score = (
-                _rank(path, line, query_id, record),
-                _score(path, line, query_id, record),
-            )
+            query_id = _query_of(fault, record, (*_ROW_QUERY_IDS, *_ROW_QUERIES))
+            doc_id, text = _passage(fault, line, query_id, record)
+            rank, score = _rank(fault, query_id, record), _score(fault, query_id, record)
             rows.append(_Listed(line, query_id, doc_id, rank, score, run))
             carried += text
             continue
-        query_id = _query_of(path, line, record, (*QUERY_ID_FIELDS, *QUERY_FIELDS))
-        found, given = _list_of(path, line, query_id, items, run, texts=texts)
-        listed += found
-        carried += given
+        query_id = _query_of(fault, record, (*QUERY_ID_FIELDS, *QUERY_FIELDS))
+        found = [_passage(fault, line, query_id, item, texts=texts) for item in items]
+        carried += [text for _, given in found for text in given]
+        ranked = enumerate(_scores_of(fault, query_id, items))
+        listed += [
+            _Listed(line, query_id, found[place][0], place + 1, score, run)
+            for place, score in ranked
+        ]
     entries = (*listed, *_ordered(path, rows))
-    frame = pl.DataFrame(
-        [
-            (e.query_id, e.doc_id, e.rank, e.score, e.run, place if e.line is None else e.line)
-            for place, e in enumerate(entries)
-        ],
-        schema={**tables.RUNS, LINE: pl.Int64()},
-        orient="row",
-    )
+    values = [
+        (e.query_id, e.doc_id, e.rank, e.score, e.run, place if e.line is None else e.line)
+        for place, e in enumerate(entries)
+    ]
+    frame = pl.DataFrame(values, schema={**tables.RUNS, LINE: pl.Int64()}, orient="row")
     has_lines = bool(entries) and entries[0].line is not None
     texts_given = pl.DataFrame(carried, schema=GIVEN, orient="row")
     return Batch(frame, tuple(frame[RUN].unique()), has_lines, texts_given, written)
 
 
-def _run_of(path: Location, line: int | None, record: Mapping[str, Any]) -> str:
+def _run_of(fault: _Fault, record: Mapping[str, Any]) -> str:
     """The name of the system that a record gives; empty for none."""
     run = record.get(RUN)
     if run is not None and (not isinstance(run, str | int) or not is_text(str(run))):
-        problem, remedy = f"the run is called {quoted(run)}", "write its name as a string"
-        raise InputError(problem, remedy, path=path, line=line)
+        raise fault(f"the run is called {quoted(run)}", "write its name as a string")
     return "" if run is None else str(run)
 
 
-def _query_of(
-    path: Location, line: int | None, record: Mapping[str, Any], fields: Sequence[str]
-) -> str:
+def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -> str:
     query = first_of(record, fields)
     if isinstance(query, bool) or not isinstance(query, str | int) or not is_text(str(query)):
         if query is None:
-            problem, remedy = "names no query", 'add "query_id", or "query" with its text'
-        else:
-            problem = f"names the query {quoted(query)}"
-            remedy = "write ids as strings or whole numbers"
-        raise InputError(problem, remedy, path=path, line=line)
+            raise fault("names no query", 'add "query_id", or "query" with its text')
+        raise fault(f"names the query {quoted(query)}", "write ids as strings or whole numbers")
     return str(query)
 
 
-def _list_of(
-    path: Location,
-    line: int | None,
-    query_id: str,
-    items: Sequence[Any],
-    run: str,
-    *,
-    texts: bool,
-) -> tuple[list[_Listed], list[tuple[object, ...]]]:
-    """The passages of a list, whose order counts. Their scores are kept where they fall."""
-    passages = [_passage(path, line, query_id, item, texts=texts) for item in items]
-    scores = [
-        _score(path, line, query_id, item) if isinstance(item, Mapping) else None for item in items
-    ]
+def _scores_of(fault: _Fault, query_id: str, items: Sequence[Any]) -> list[float]:
+    """The scores of a list, whose order counts: its own where they fall."""
+    scores = [_score(fault, query_id, one) if isinstance(one, Mapping) else None for one in items]
     known = [score for score in scores if score is not None]
     falling = len(known) == len(items) and all(a >= b for a, b in pairwise(known))
-    down = range(len(items), 0, -1)
-    listed = [
-        _Listed(line, query_id, doc_id, rank, score, run)
-        for rank, ((doc_id, _), score) in enumerate(
-            zip(passages, known if falling else map(float, down), strict=True), 1
-        )
-    ]
-    return listed, [text for _, texts in passages for text in texts]
+    return known if falling else [*map(float, range(len(items), 0, -1))]
 
 
 def _passage(
-    path: Location, line: int | None, query_id: str, item: Any, *, texts: bool = False
+    fault: _Fault, line: int | None, query_id: str, item: Any, *, texts: bool = False
 ) -> tuple[str, list[tuple[object, ...]]]:
     """The id of a passage, or its text instead; and its row of ``GIVEN``, if there is a text."""
-    fault = partial(InputError, path=path, line=line)
     if isinstance(item, str):
         # Texts hold white space, and ids of TREC runs cannot.
         if not item.strip():
-            raise _no_passage(path, line, query_id, item)
-        _refuse_surrogates(path, line, query_id, item)
+            raise _no_passage(fault, query_id, item)
+        _refuse_surrogates(fault, query_id, item)
         made = texts or item.split() != [item]
         return item, [(item, "", item, "", query_id, line, True)] if made else []
     if isinstance(item, int) and not isinstance(item, bool):
         return str(item), []
     if not isinstance(item, Mapping):
-        raise _no_passage(path, line, query_id, item)
+        raise _no_passage(fault, query_id, item)
     doc_id = first_of(item, DOC_ID_FIELDS)
     text = next((item[name] for name in TEXT_FIELDS if item.get(name) is not None), None)
     title = first_of(item, TITLE_FIELDS) or ""
+    here = f"a passage of query {quoted(query_id)}"
     if text is not None and not isinstance(text, str):
-        raise fault(
-            f"a passage of query {quoted(query_id)} has the text {quoted(text)}", "quote it"
-        )
+        raise fault(f"{here} has the text {quoted(text)}", "quote it")
     if isinstance(doc_id, bool | float | list | dict) or not isinstance(title, str):
         wrong = doc_id if isinstance(title, str) else title
-        raise fault(
-            f"a passage of query {quoted(query_id)} has the id or title {quoted(wrong)}",
-            "write ids as strings or whole numbers, and titles as strings",
-        )
+        remedy = "write ids as strings or whole numbers, and titles as strings"
+        raise fault(f"{here} has the id or title {quoted(wrong)}", remedy)
     if doc_id is None and not (text or "").strip():
-        _refuse_text(path, line, item)
-        raise _no_passage(path, line, query_id, item)
+        _refuse_text(fault, item)
+        raise _no_passage(fault, query_id, item)
     article = str(first_of(item, _ARTICLES) or title)
     name = text if doc_id is None else str(doc_id)
     assert name is not None
-    _refuse_surrogates(path, line, query_id, name, title, text or "", article)
+    _refuse_surrogates(fault, query_id, name, title, text or "", article)
     if text is None:
         return name, []
     return name, [(name, title, text, article, query_id, line, doc_id is None)]
 
 
-def _refuse_surrogates(path: Location, line: int | None, query_id: str, *texts: str) -> None:
+def _refuse_surrogates(fault: _Fault, query_id: str, *texts: str) -> None:
     if not is_text(*texts):
         problem = f"a passage of query {quoted(query_id)} holds half a surrogate pair"
-        raise InputError(problem, "write valid Unicode", path=path, line=line)
+        raise fault(problem, "write valid Unicode")
 
 
-def _refuse_text(path: Location, line: int | None, record: Mapping[str, Any]) -> None:
+def _refuse_text(fault: _Fault, record: Mapping[str, Any]) -> None:
     """Refuse a record that is neither a list nor a passage, if it has a text in the place of its list."""
     for name in [name for name in RESULTS if name in record]:
         if not isinstance(given := record[name], list):
             problem = f"{name} is {'the text ' * isinstance(given, str)}{quoted(given)}"
-            raise InputError(problem, 'write a list: ["a", "b"]', path=path, line=line)
+            raise fault(problem, 'write a list: ["a", "b"]')
 
 
-def _no_passage(path: Location, line: int | None, query_id: str, item: object) -> InputError:
-    return InputError(
-        f"query {quoted(query_id)} lists {quoted(item)}, which has neither an id nor a text",
-        'write passages as {"id": …, "text": …}, as texts, or as ids',
-        path=path,
-        line=line,
-    )
+def _no_passage(fault: _Fault, query_id: str, item: object) -> InputError:
+    problem = f"query {quoted(query_id)} lists {quoted(item)}, which has neither an id nor a text"
+    return fault(problem, 'write passages as {"id": …, "text": …}, as texts, or as ids')
 
 
-def _rank(path: Location, line: int | None, query_id: str, row: Mapping[str, Any]) -> int | None:
+def _rank(fault: _Fault, query_id: str, row: Mapping[str, Any]) -> int | None:
     """The rank of a row; None where it has none."""
     rank = row.get(RANK)
     if isinstance(rank, float) and rank.is_integer():  # pandas', where some value was missing
         rank = int(rank)
     is_whole = isinstance(rank, int) and not isinstance(rank, bool) and abs(rank) <= MOST
     if rank is not None and not is_whole:
-        raise InputError(
-            f"the rank {quoted(rank)} of query {quoted(query_id)}",
-            "write a whole number, 1 for the best",
-            path=path,
-            line=line,
-        )
+        problem = f"the rank {quoted(rank)} of query {quoted(query_id)}"
+        raise fault(problem, "write a whole number, 1 for the best")
     return rank
 
 
-def _score(path: Location, line: int | None, query_id: str, row: Mapping[str, Any]) -> float | None:
+def _score(fault: _Fault, query_id: str, row: Mapping[str, Any]) -> float | None:
     score = row.get(SCORE)
     if score is None:
         return None
@@ -297,12 +265,8 @@ def _score(path: Location, line: int | None, query_id: str, row: Mapping[str, An
             number = float(score)
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     if not is_number or not abs(number) <= LARGEST_SCORE:
-        raise InputError(
-            f"score {quoted(score)} of query {quoted(query_id)} is not a number that single precision holds",
-            f"write a number from -{LARGEST_SCORE:.7g} to {LARGEST_SCORE:.7g}",
-            path=path,
-            line=line,
-        )
+        problem = f"score {quoted(score)} of query {quoted(query_id)}"
+        raise fault(f"{problem} is not a number that single precision holds", IN_RANGE)
     return float(number)
 
 
@@ -312,12 +276,9 @@ def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
         having = [getattr(row, what) is not None for row in rows]
         if any(having) and not all(having):
             row = rows[having.index(False)]
-            raise InputError(
-                f"document {quoted(row.doc_id)} of query {quoted(row.query_id)} has no {what}, and others have",
-                f"give every row a {what}, or none",
-                path=path,
-                line=row.line,
-            )
+            problem = f"document {quoted(row.doc_id)} of query {quoted(row.query_id)} has no {what}"
+            remedy = f"give every row a {what}, or none"
+            raise InputError(f"{problem}, and others have", remedy, path=path, line=row.line)
     if not rows:
         return []
     ranked, scored = rows[0].rank is not None, rows[0].score is not None
@@ -328,5 +289,5 @@ def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
         rank = row.rank if ranked else None if scored else places[row.query_id]
         # Of rows that have no scores, the higher is the better.
         score = row.score if scored else -float(rank or 0)
-        ordered.append(_Listed(row.line, row.query_id, row.doc_id, rank, score, row.run))
+        ordered.append(replace(row, rank=rank, score=score))
     return ordered

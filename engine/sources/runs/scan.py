@@ -21,17 +21,11 @@ from engine import tables
 from engine.messages.errors import MASK, InputError, masked
 from engine.messages.wording import quoted
 from engine.sources.io.lines import BOM, LONGEST_LINE, decode_line, raw_lines
-from engine.sources.io.locations import (
-    DAMAGE,
-    Location,
-    name_of,
-    open_decompressed,
-    require_file,
-)
+from engine.sources.io.locations import DAMAGE, Location, name_of, open_decompressed, require_file
 from engine.sources.io.parquet import open_parquet
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
 from engine.sources.runs.forms import WHAT, is_table, records_of
-from engine.sources.runs.records import LARGEST_SCORE, LINE, Batch, read_records
+from engine.sources.runs.records import IN_RANGE, LARGEST_SCORE, LINE, Batch, read_records
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
 
 if TYPE_CHECKING:  # else imported where it is used, so that help is quick
@@ -61,6 +55,8 @@ _WIDE_BLANK = re.compile(
     rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80"
 )
 _SEVERAL = re.compile(rb"  +")
+# Whether a score is not a number that single precision holds.
+_BEYOND_SINGLE = ~(pl.col(SCORE).abs() <= LARGEST_SCORE) | pl.col(SCORE).is_nan()
 
 
 def scan_run(path: Location) -> Iterator[Batch]:
@@ -110,15 +106,10 @@ def conform_rows(frame: pl.DataFrame, path: Location, *, first_row: int = 0) -> 
 
 
 def _refuse_scores(path: Location, rows: pl.DataFrame) -> None:
-    bad = rows.filter(_beyond_single(pl.col(SCORE)))
+    bad = rows.filter(_BEYOND_SINGLE)
     if not bad.is_empty():
         query_id, doc_id, score = bad.select(QUERY_ID, DOC_ID, SCORE).row(0)
         raise _bad_score(path, None, repr(score), query_id, doc_id)
-
-
-def _beyond_single(score: pl.Expr) -> pl.Expr:
-    """Whether a score is not a number that single precision holds."""
-    return ~(score.abs() <= LARGEST_SCORE) | score.is_nan()
 
 
 def _of_dictionary(path: Location) -> Batch:
@@ -209,12 +200,11 @@ def _trec_row(path: Location, number: int, line: str) -> tuple[str, str, float, 
     """Query id, document id, score and system name of a line that is not blank."""
     columns = line.split()
     if len(columns) != 6:
-        raise InputError(
+        problem, remedy = (
             f"{len(columns)} columns, a TREC run has 6",
             'write "query Q0 document rank score name"',
-            path=path,
-            line=number,
         )
+        raise InputError(problem, remedy, path=path, line=number)
     query_id, _, doc_id, _, score_text, name = columns
     try:
         score = float(score_text)
@@ -229,13 +219,9 @@ def _bad_score(
     path: Location, line: int | None, score: str, query_id: str, doc_id: str
 ) -> InputError:
     """The error for a score that a run could not be exported with and read back in the same order."""
-    return InputError(
-        f"score {quoted(score)} is not a number that single precision holds "
-        f"(document {quoted(doc_id)} of query {quoted(query_id)})",
-        f"write a number from -{LARGEST_SCORE:.7g} to {LARGEST_SCORE:.7g}",
-        path=path,
-        line=line,
-    )
+    which = f"document {quoted(doc_id)} of query {quoted(query_id)}"
+    problem = f"score {quoted(score)} is not a number that single precision holds ({which})"
+    return InputError(problem, IN_RANGE, path=path, line=line)
 
 
 def _parsed(block: bytes, first_line: int) -> Batch | None:
@@ -265,7 +251,7 @@ def _parsed(block: bytes, first_line: int) -> Batch | None:
         return None
     rows = pl.from_arrow(table.drop_columns([RUN]))
     assert isinstance(rows, pl.DataFrame)
-    if rows.select(_beyond_single(pl.col(SCORE)).any()).item():
+    if rows.select(_BEYOND_SINGLE.any()).item():
         return None
     lines = _numbers(block, rows.height, first_line)
     rows = rows.with_columns(pl.lit(None, pl.Int64).alias(RANK), pl.Series(LINE, lines))

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from engine.messages.errors import InputError
-from engine.sources.io.locations import Location, file_system, locate, reported, suffix_of
+from engine.sources.io.locations import PACKED, Location, file_system, locate, reported, suffix_of
 from engine.sources.io.parquet import open_parquet
 from engine.sources.runs.dictionaries import is_dictionary
 from engine.sources.runs.forms import WHAT, is_table, records_of
@@ -24,11 +24,7 @@ _PACKED_AT_MOST, _PACKED = 1000, 5
 
 
 def bytes_of(path: Location) -> int:
-    """About how many bytes a run has, or would have as TREC text; 0 where nobody knows.
-
-    Raises:
-        InputError: no such file, or a Parquet file that cannot be read.
-    """
+    """About how many bytes a run has, or would have as TREC text; 0 where nobody knows."""
     if suffix_of(path) == ".parquet":
         return _rows_of(path) * _USUAL
     return _stored(path) * (_PACKED if _is_packed(path) else 1)
@@ -41,11 +37,7 @@ def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
     than half a million rows a second; JSON dictionaries of scores are taken to list one passage in 20
     bytes.
 
-    Args:
-        paths: the files of the runs. Those that cannot be read, or have a fault, count as far as they can:
-            to refuse them is for whoever reads them.
-        passages: the number in question.
-        k: the cutoff.
+    Those that cannot be read, or have a fault, count as far as they can: to refuse them is for whoever reads them.
     """
     if sum(_most_rows(path) for path in paths) < passages:
         return False
@@ -86,7 +78,7 @@ def _rows_of(path: Location) -> int:
 
 
 def _is_packed(path: Location) -> bool:
-    return suffix_of(path) in (".gz", ".bz2")
+    return suffix_of(path) in PACKED
 
 
 def _stored(path: Location) -> int:

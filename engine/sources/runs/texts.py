@@ -56,9 +56,8 @@ def with_corpus(runs: Iterable[TextedRun], paths: Sequence[Location]) -> Togethe
         texts.append(run.texts.with_columns(pl.lit(number, pl.UInt32).alias(_FILE)))
     given = pl.concat(texts)
     made = given.filter(MADE)
-    given = pl.concat(
-        [given.filter(~pl.col(MADE)), made.with_columns(_made_ids(made).alias(DOC_ID))]
-    )
+    named_here = made.with_columns(_made_ids(made).alias(DOC_ID))
+    given = pl.concat([given.filter(~pl.col(MADE)), named_here])
     given = given.sort(_FILE, LINE, nulls_last=True, maintain_order=True)
     for column in (TEXT, TITLE):
         _refuse_conflict(given, column, paths)
@@ -75,12 +74,7 @@ def _made_ids(made: pl.DataFrame) -> pl.Series:
 
 
 def with_ids(rows: pl.DataFrame, ids: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Rows with ids instead of the texts in a column that have some, in their order; a row for each id.
-
-    Args:
-        rows: with ids and texts in ``column``.
-        ids: the texts in ``column``, and what they stand for in ``ID``.
-    """
+    """Rows with ids (``ID`` of ``ids``) instead of the texts in a column that have some, in their order."""
     renamed = rows.join(ids, on=column, how="left", maintain_order="left")
     return renamed.with_columns(pl.coalesce(ID, column).alias(column)).drop(ID)
 
