@@ -41,6 +41,25 @@ def full(monkeypatch):
     return fill
 
 
+@pytest.fixture
+def full_at(monkeypatch):
+    """From now on the disk is full when this file, counted from 1, is flushed."""
+    flush = writing.flush
+
+    def fill(number):
+        written = []
+
+        def fail(path):
+            written.append(path)
+            if len(written) == number:
+                raise FULL
+            flush(path)
+
+        monkeypatch.setattr(writing, "flush", fail)
+
+    return fill
+
+
 def assert_one_line(capsys):
     error = capsys.readouterr().err
     assert "no space is left on the disk" in error
@@ -103,9 +122,7 @@ def test_a_small_disk_is_filled(files, tmp_path, capsys, name):
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk_at_any_file_of_an_evaluation_leaves_the_earlier_one(
-    files, tmp_path, monkeypatch
-):
+def test_a_full_disk_at_any_file_of_an_evaluation_leaves_the_earlier_one(files, tmp_path, full_at):
     given = InputFiles(queries=files["queries"], corpus=files["corpus"], run=(files["run"],))
     inputs = read_inputs(given, k=2)
 
@@ -115,19 +132,11 @@ def test_a_full_disk_at_any_file_of_an_evaluation_leaves_the_earlier_one(
         )
         return evaluate(inputs, settings, store=tmp_path / "store")
 
-    out, flush, written = files["out"], writing.flush, []
+    out = files["out"]
     write_results(result(("provenance",)), {}, out)
     before, later = tree(out), result(("containment",))
     for failing in range(1, 40):
-        written.clear()
-
-        def fail(path, failing=failing):
-            written.append(path)
-            if len(written) == failing:
-                raise FULL
-            flush(path)
-
-        monkeypatch.setattr(writing, "flush", fail)
+        full_at(failing)
         try:
             write_results(later, {}, out)
         except WriteError:
@@ -141,16 +150,8 @@ def test_a_full_disk_at_any_file_of_an_evaluation_leaves_the_earlier_one(
     assert not (out / "exported/qrels/provenance.txt").exists()
 
 
-def test_reads_before_a_full_disk_are_kept(tmp_path, monkeypatch):
-    flush, written = writing.flush, []
-
-    def fail(path):
-        written.append(path)
-        if len(written) == 3:
-            raise FULL
-        flush(path)
-
-    monkeypatch.setattr(writing, "flush", fail)
+def test_reads_before_a_full_disk_are_kept(tmp_path, full_at):
+    full_at(3)
     with pytest.raises(WriteError, match="no space is left on the disk"):
         ask(list("abcd"), tmp_path, ScriptedReader(str.upper))
     assert len(os.listdir(tmp_path / SPEC.fingerprint)) == 2

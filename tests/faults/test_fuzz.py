@@ -24,30 +24,20 @@ from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_run, write_run
 from engine.tables import LABELS
 from jobs._config import options_from
+from tests.faults.test_bad_inputs import parquet, run
 
 KILT = '{"id": "1", "input": "x", "output": [{"answer": "a"}, {"provenance": [{"wikipedia_id": 5}]}]}\n'
 SQUAD = {"data": [{"title": "T", "paragraphs": [{"context": "c", "qas": [
     {"id": "1", "question": "q", "answers": [{"text": "a"}], "is_impossible": False}]}]}]}  # fmt: skip
 MANIFEST = {"kind": "bm25", "passages": 1, "corpus": "c", "versions": {}, "format": 2}
-
-
-def parquet(**columns):
-    import io
-
-    stream = io.BytesIO()
-    pl.DataFrame(columns).write_parquet(stream)
-    return stream.getvalue()
+MANIFEST["settings"] = dict.fromkeys(("language", "tokenizer"))
 
 
 # Each parser, the name of its file, and contents that it accepts.
 PARSERS = {
     "TREC runs": (read_run, "r.trec", b"1 Q0 a 1 2.5 x\n1 Q0 b 2 1 x\n"),
     "JSON runs": (read_run, "r.json", b'{"1": {"a": 1, "b": 0.5}, "2": ["c", "d"]}'),
-    "Parquet runs": (
-        read_run,
-        "r.parquet",
-        parquet(query_id=["1", "1"], doc_id=["a", "b"], rank=[1, 2], score=[2.0, 1.0]),
-    ),
+    "Parquet runs": (read_run, "r.parquet", run()),
     "TREC qrels": (read_qrels, "q.txt", b"1 0 a 1\n1 0 b 0\n"),
     "BEIR qrels": (read_qrels, "q.tsv", b"query-id\tcorpus-id\tscore\n1\ta b\t0.5\n"),
     "KILT queries": (read_query_set, "q.jsonl", KILT.encode()),
@@ -180,10 +170,6 @@ def _folder(factory, name):
 @pytest.mark.parametrize("name", PARSERS)
 def test_what_is_changed_was_accepted_before(tmp_path, name):
     parse, file, content = PARSERS[name]
-    if name == "manifests":
-        content = json.dumps(
-            MANIFEST | {"settings": dict.fromkeys(("language", "tokenizer"))}
-        ).encode()
     (tmp_path / file).write_bytes(content)
     parse(tmp_path / file)
 
@@ -200,22 +186,22 @@ def test_a_run_that_is_accepted_can_be_exported_and_read_back_in_its_order(
     rows = [("1", f"d{i}", i + 1, s, "m") for i, s in enumerate(scores)]
     frame = pl.DataFrame(rows, schema=["query_id", "doc_id", "rank", "score", "run"], orient="row")
     frame.write_parquet(folder / "r.parquet")
-    lines = "".join(f"1 Q0 d{i} 1 {s!r} m\n" for i, s in enumerate(scores))
-    (folder / "r.trec").write_text(lines)
+    text = "".join(f"1 Q0 d{i} 1 {s!r} m\n" for i, s in enumerate(scores))
+    (folder / "r.trec").write_text(text)
     (folder / "r.json").write_text(json.dumps({"1": {f"d{i}": s for i, s in enumerate(scores)}}))
     read = 0
     for name in ("r.parquet", "r.trec", "r.json"):
         try:
-            run = read_run(folder / name)
+            found = read_run(folder / name)
         except InputError:
             continue
         read += 1
-        (written,) = write_exports([pl.DataFrame(schema=LABELS)], [run], folder / "out")
+        (written,) = write_exports([pl.DataFrame(schema=LABELS)], [found], folder / "out")
         again = read_run(written)
-        assert again["doc_id"].to_list() == run["doc_id"].to_list()
+        assert again["doc_id"].to_list() == found["doc_id"].to_list()
         if written.suffix == ".parquet":
             with pytest.raises(InputError):
-                write_run(run, folder / "x.trec")
+                write_run(found, folder / "x.trec")
     assert read in (0, 3)  # one rule for all
 
 

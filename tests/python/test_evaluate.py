@@ -22,7 +22,6 @@ from engine.evaluation.settings import Settings
 from engine.labels.label_settings import option_classes
 from engine.python.options import EvaluateOptions
 from engine.reading.function import reader_function
-from engine.report.findings import SUMMARY
 
 ROOT = Path(__file__).parent.parent.parent
 QUERIES = {f"q{i}": {"query": f"question {i}", "answers": ["Ann"]} for i in range(12)}
@@ -330,12 +329,6 @@ def test_functions_of_one_name_are_refused(tmp_path):
         evaluate(tmp_path, Counting(), erag_reader=Counting())
 
 
-def test_events_go_to_a_log_and_nothing_is_printed(tmp_path, capfd, caplog):
-    caplog.set_level(logging.INFO, "engine")
-    evaluate(tmp_path)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_importing_is_quick_and_loads_nothing_heavy():
     code = (
         "import sys; import engine;"
@@ -357,8 +350,9 @@ def test_the_face_is_declared_once():
     assert engine.Result is Result
 
 
-def test_results_are_not_written_unless_asked(tmp_path, monkeypatch):
+def test_nothing_is_printed_or_written_unless_asked(tmp_path, monkeypatch, capfd, caplog):
     monkeypatch.chdir(tmp_path)
+    caplog.set_level(logging.INFO, "engine")
     evaluate(tmp_path)
-    assert [path.name for path in tmp_path.iterdir() if path.name != "store"] == []
-    assert not list(tmp_path.rglob(SUMMARY))
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []

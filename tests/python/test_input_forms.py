@@ -185,7 +185,9 @@ def test_judgments_may_be_a_dictionary_a_table_or_a_file(tmp_path):
     table = [
         {"query_id": q, "doc_id": d, "label": v} for q, of in judged.items() for d, v in of.items()
     ]
-    for given in (judged, path, table, pl.DataFrame(table), pd.DataFrame(table)):
+    renamed = {"query_id": "query-id", "doc_id": "corpus-id", "label": "score"}
+    frame = pd.DataFrame(table)
+    for given in (judged, path, table, pl.DataFrame(table), frame, frame.rename(columns=renamed)):
         inputs = inputs_of(Given(QUERIES, PASSAGES, RUN, tables={"qrels": given}), settings)
         assert inputs.tables["qrels"].rows() == [("1", "a", 1), ("1", "c", 0)]
 

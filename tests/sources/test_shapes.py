@@ -193,24 +193,6 @@ def test_a_text_where_a_list_of_passages_is_wanted_is_named(tmp_path):
             read()
 
 
-@pytest.mark.parametrize("separator", [";", "|", '";"'])
-def test_a_table_with_another_separator_is_told_which(tmp_path, separator):
-    content = ",id,query,answers,\nq1,x,Lima\n".replace(",", separator)
-    (tmp_path / "q.csv").write_text(content)
-    with pytest.raises(
-        InputError,
-        match=f":1: columns are separated by '\\{separator[len(separator) // 2]}'; separate them",
-    ):
-        read_query_set(tmp_path / "q.csv")
-
-
-def test_a_page_in_place_of_a_file_is_named(tmp_path):
-    (tmp_path / "q").write_text("\n <!DOCTYPE html>\n<html><body>Sign in</body></html>\n")
-    for read in (read_query_set, read_run):
-        with pytest.raises(InputError, match="q:1: is an HTML page; fetch the file itself"):
-            read(tmp_path / "q")
-
-
 def test_the_folder_that_an_uninstalled_package_leaves_is_no_package(tmp_path, monkeypatch):
     (tmp_path / "left_behind").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
@@ -244,16 +226,3 @@ def test_judgments_and_runs_from_python_are_refused_as_files_are(name, given, wo
     queries, runs = {"q": _record("a", "a1")}, given if name == "runs" else {"q": ["d1"]}
     with pytest.raises(InputError, match=re.escape(words)):
         inputs_of(Given(queries, PASSAGES | {"d2": "x"}, runs, None, tables), settings)
-
-
-def test_judgments_in_a_frame_are_those_of_a_dictionary():
-    settings = Settings.of(annotators=("qrels",), end_to_end=False, resamples=0)
-    frame = pd.DataFrame([("q", "d1", 1)], columns=["query-id", "corpus-id", "score"])
-    found = [
-        inputs_of(
-            Given({"q": _record("a", "a1")}, PASSAGES, {"q": ["d1"]}, None, {"qrels": one}),
-            settings,
-        )
-        for one in (frame, {"q": {"d1": 1}}, pl.DataFrame(frame))
-    ]
-    assert all(one.tables["qrels"].equals(found[0].tables["qrels"]) for one in found)

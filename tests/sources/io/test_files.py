@@ -1,5 +1,3 @@
-import pickle
-
 import pytest
 
 from engine.messages.errors import InputError
@@ -33,10 +31,3 @@ def test_outputs_are_checked_in_advance(tmp_path):
         with pytest.raises(InputError):
             require_output(path, directory=directory)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-def test_input_errors_can_be_pickled():
-    error = InputError("broken", "mend it", path="f", line=3)
-    copy = pickle.loads(pickle.dumps(error))
-    assert str(copy) == str(error) == "f:3: broken; mend it"
-    assert (copy.line, copy.remedy) == (3, "mend it")

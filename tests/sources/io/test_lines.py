@@ -7,7 +7,7 @@ from engine.messages.errors import InputError
 from engine.sources.articles.squad import is_squad
 from engine.sources.io import lines
 from engine.sources.io.json_text import DuplicateKeyError, parse_json
-from engine.sources.io.lines import raw_lines, read_text, start_of
+from engine.sources.io.lines import raw_lines, start_of
 from engine.sources.queries.read import read_queries
 from engine.sources.queries.users import read_user_queries
 from engine.sources.runs.qrels import read_qrels
@@ -60,12 +60,6 @@ def test_the_start_of_a_file_is_looked_for_beyond_blank_lines(tmp_path):
     assert start_of(tmp_path / "f", "text") == b"{x"
     (tmp_path / "f").write_bytes(b"")
     assert start_of(tmp_path / "f", "text") == b""
-
-
-def test_text_that_is_not_utf8_is_named_by_its_line(tmp_path):
-    (tmp_path / "f").write_bytes(b"a\nb\n\xff\n")
-    with pytest.raises(InputError, match="f:3: not UTF-8 text"):
-        read_text(tmp_path / "f", "text")
 
 
 def test_json_is_what_the_standard_library_makes_of_it_but_for_keys_given_twice():

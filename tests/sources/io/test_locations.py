@@ -115,13 +115,6 @@ def test_results_are_not_written_to_addresses(tmp_path):
             require_output(address, directory=False)
 
 
-def test_a_broken_file_is_named_by_line(tmp_path):
-    path = tmp_path / "c.txt.bz2"
-    path.write_bytes(bz2.compress(b"line\n" * 40_000)[:-15])
-    with pytest.raises(InputError, match=r":\d+: cannot be read"):
-        list(read_lines(path, "lines"))
-
-
 def test_files_of_a_directory_keep_what_opens_them(memory):
     memory.pipe("/user:secret@bucket/a", b"a")
     (file,) = list_files("memory://user:secret@bucket/")

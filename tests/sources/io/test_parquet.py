@@ -116,13 +116,6 @@ def test_metadata_that_is_not_utf8_is_passed_over(tmp_path):
     assert read_parquet(path)["query_id"].to_list() == ["a"]
 
 
-def test_a_column_given_twice_is_refused(tmp_path):
-    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["query_id"] * 2)
-    pq.write_table(table, path := tmp_path / "q.parquet")
-    with pytest.raises(InputError, match="'query_id' is given twice"):
-        read_parquet(path)
-
-
 def test_a_schema_nested_too_deep_is_refused(tmp_path):
     """Thrift's compact protocol by hand: a schema of 10,000 groups, each within the one before."""
     group = b"\x35\x02\x18\x01s\x15\x02\x00"  # repetition optional, name "s", one child

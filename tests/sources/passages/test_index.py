@@ -1,5 +1,4 @@
 import json
-import multiprocessing
 import pickle
 import sqlite3
 
@@ -147,17 +146,6 @@ def test_a_machine_fetches_an_index_from_an_address_once(tmp_path, monkeypatch):
     kept.chmod(0o755)
     with pytest.raises(InputError, match="open to others"):
         index.find(["b"])
-
-
-def _count(index):
-    return index.find(["b", "7"]).height
-
-
-def test_several_processes_read_one_index(tmp_path):
-    index = index_corpus(write(tmp_path / "c.jsonl", PASSAGES), folder_at(tmp_path / "work"), "k")
-    with multiprocessing.get_context("spawn").Pool(1) as pool:  # beside this one
-        there = pool.map_async(_count, [index] * 2)
-        assert [_count(index), *there.get()] == [2] * 3
 
 
 def test_passages_are_found_through_the_index_of_ids(tmp_path):

@@ -241,78 +241,33 @@ def test_bad_plain_queries_are_refused_with_their_line(tmp_path, text, line, wor
     assert caught.value.line == line
 
 
-SQUAD = {
-    "version": "v2.0",
-    "data": [
-        {
-            "title": "Normans",
-            "paragraphs": [
-                {
-                    "context": "The Normans gave their name to Normandy.",
-                    "qas": [
-                        {
-                            "id": "56dd",
-                            "question": "What region?",
-                            "answers": [{"text": "Normandy", "answer_start": 31}] * 2,
-                            "is_impossible": False,
-                        },
-                        {
-                            "id": "5ad3",
-                            "question": "Who won?",
-                            "answers": [],
-                            "plausible_answers": [{"text": "Normans", "answer_start": 4}],
-                            "is_impossible": True,
-                        },
-                    ],
-                }
-            ],
-        }
-    ],
-}
-KLUE = {
-    "version": "klue-mrc-v1.1",
-    "data": [
-        {
-            "title": "제주도 장마",
-            "news_category": "사회",
-            "source": "hankyung",
-            "paragraphs": [
-                {
-                    "context": "장마가 제주도에서 시작됐다.",
-                    "qas": [
-                        {
-                            "guid": "klue-mrc-v1_train_1",
-                            "question_type": 1,
-                            "question": "장마는 어디서 시작됐나?",
-                            "answers": [{"text": "제주도", "answer_start": 4}],
-                            "is_impossible": False,
-                        }
-                    ],
-                }
-            ],
-        }
-    ],
-}
-KORQUAD = {
-    "version": "KorQuAD_v1.0_dev",
-    "data": [
-        {
-            "title": "임종석",
-            "paragraphs": [
-                {
-                    "context": "임종석은 1989년 2월 15일에 수배되었다.",
-                    "qas": [
-                        {
-                            "id": "6548850-0-0",
-                            "question": "언제 수배되었나?",
-                            "answers": [{"text": "1989년 2월 15일", "answer_start": 5}],
-                        }
-                    ],
-                }
-            ],
-        }
-    ],
-}
+def document(title, context, *questions, **more):
+    entry = {"title": title, **more, "paragraphs": [{"context": context, "qas": questions}]}
+    return {"version": "1", "data": [entry]}
+
+
+def question(name, text, answer, start, **more):
+    return {"question": text, "answers": [{"text": answer, "answer_start": start}], **more} | name
+
+
+SQUAD = document(
+    "Normans",
+    "The Normans gave their name to Normandy.",
+    question({"id": "56dd"}, "What region?", "Normandy", 31, is_impossible=False),
+    question({"id": "5ad3"}, "Who won?", "Normans", 4, is_impossible=True)
+    | {"answers": [], "plausible_answers": [{"text": "Normans", "answer_start": 4}]},
+)
+KLUE = document(
+    "제주도 장마",
+    "장마가 제주도에서 시작됐다.",
+    question({"guid": "v1_train_1"}, "장마는 어디서 시작됐나?", "제주도", 4, is_impossible=False),
+    source="hankyung",
+)
+KORQUAD = document(
+    "임종석",
+    "임종석은 1989년 2월 15일에 수배되었다.",
+    question({"id": "6548850-0-0"}, "언제 수배되었나?", "1989년 2월 15일", 5),
+)
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -320,7 +275,7 @@ KORQUAD = {
     ("document", "row", "unanswerable"),
     [
         (SQUAD, ("56dd", "What region?", ["Normandy"], ["Normans"]), 1),
-        (KLUE, ("klue-mrc-v1_train_1", "장마는 어디서 시작됐나?", ["제주도"], ["제주도 장마"]), 0),
+        (KLUE, ("v1_train_1", "장마는 어디서 시작됐나?", ["제주도"], ["제주도 장마"]), 0),
         (KORQUAD, ("6548850-0-0", "언제 수배되었나?", ["1989년 2월 15일"], ["임종석"]), 0),
     ],
 )
@@ -336,13 +291,12 @@ def test_squad_questions_and_their_gold_passages(tmp_path, document, row, unansw
 
 def test_bad_squad_questions_are_refused(tmp_path):
     path = tmp_path / "s.json"
-    for question, words in (
+    for asked, words in (
         ({"id": True, "question": "x"}, "the id True"),
         ({"id": "1"}, "'1' has no text"),
         ({"id": "1", "question": "x", "answers": [{"answer": "a"}]}, "are not strings"),
         ({"id": "1", "question": "x", "is_impossible": True}, "only unanswerable questions .1."),
     ):
-        entry = {"title": "T", "paragraphs": [{"context": "c", "qas": [question]}]}
-        path.write_text(json.dumps({"data": [entry]}))
+        path.write_text(json.dumps(document("T", "c", asked)))
         with pytest.raises(InputError, match=words):
             read_queries(path)

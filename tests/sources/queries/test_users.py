@@ -83,8 +83,3 @@ def test_bad_files_give_one_line_that_names_the_place(tmp_path, name, content, w
         read_user_queries(written(tmp_path / name, content))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_reported_as_missing(tmp_path):
-    with pytest.raises(InputError, match="no such file; give a text file"):
-        read_user_queries(tmp_path / "log.txt")

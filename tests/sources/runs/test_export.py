@@ -113,24 +113,15 @@ def test_real_valued_labels_round_trip_exactly_and_are_never_written_as_trec(tmp
             ("1", "y", 0.0),
             ("2", "x y", 1e-9),
         ]
-    # whole-number labels of a later evaluation leave nothing of these behind
-    write_exports([make_labels([("1", "x", 2.0)], "e")], [make_run([("1", "x", 1)])], tmp_path)
-    assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["e.txt"]
-    assert (tmp_path / "qrels" / "e.txt").read_text() == "1 0 x 2\n"
 
 
-def test_ids_with_white_space_are_written_as_parquet(tmp_path):
-    run = make_run([("1", "a passage", 1)])
-    written = write_exports([make_labels([("1", "a passage", 1.0)], "e")], [run], tmp_path)
+@pytest.mark.parametrize(("doc_id", "label"), [("a passage", 1.0), ("a\tb", 0.5)])
+def test_ids_with_white_space_are_written_as_parquet(tmp_path, doc_id, label):
+    run = make_run([("1", doc_id, 1)])
+    written = write_exports([make_labels([("1", doc_id, label)], "e")], [run], tmp_path)
     assert [path.name for path in written] == ["e.parquet", "sys.parquet"]
     assert read_run(tmp_path / "runs" / "sys.parquet").equals(run)
-
-
-def test_ids_with_tabs_are_written_only_as_parquet(tmp_path):
-    labels = make_labels([("1", "a\tb", 0.5)], "e")
-    written = write_exports([labels], [make_run([("1", "x", 1)])], tmp_path)
-    assert [path.name for path in written] == ["e.parquet", "sys.trec"]
-    assert read_qrels(tmp_path / "qrels" / "e.parquet")["doc_id"].to_list() == ["a\tb"]
+    assert read_qrels(tmp_path / "qrels" / "e.parquet")["doc_id"].to_list() == [doc_id]
 
 
 def test_names_of_runs_cannot_lead_to_other_directories(tmp_path):

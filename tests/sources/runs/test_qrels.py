@@ -4,60 +4,12 @@ import pytest
 from engine import tables
 from engine.messages.errors import InputError
 from engine.sources.runs.qrels import read_qrels, write_qrels
-from tests.tables import read_files
 
 
 def test_trec_lines_are_read_in_their_order(tmp_path):
     path = tmp_path / "q.txt"
     path.write_text("q2 0 b 2\nq1 0 a 0\nq1 Q0 c -1\n")
     assert read_qrels(path).rows() == [("q2", "b", 2.0), ("q1", "a", 0.0), ("q1", "c", -1.0)]
-
-
-def test_parquet_and_real_valued_labels_are_read(tmp_path):
-    frame = pl.DataFrame({"query_id": ["q"], "doc_id": ["a"], "label": [0.25]})
-    frame.write_parquet(tmp_path / "q.parquet")
-    assert read_qrels(tmp_path / "q.parquet").equals(frame)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("q 0 a 1\nq 0 b\n", ":2: 3 columns, TREC qrels have 4"),
-        ("q 0 a one\n", ":1: label 'one' is not a finite number"),
-        ("q 0 a nan\n", ":1: label NaN|nan is not a finite number"),
-        ("q 0 a 1\nq 0 a 0\n", r":2: query 'q' judges document 'a' twice .see line 1"),
-        ("", "empty|no judgments"),
-    ],
-)
-def test_errors_in_qrels_name_the_line(tmp_path, text, words):
-    path = tmp_path / "q.txt"
-    path.write_text(text)
-    with pytest.raises(InputError, match=words):
-        read_qrels(path)
-
-
-def test_parquet_with_a_duplicate_pair_or_a_label_that_is_not_finite_is_refused(tmp_path):
-    path = tmp_path / "q.parquet"
-    frame = pl.DataFrame({"query_id": ["q", "q"], "doc_id": ["a", "a"], "label": [1.0, 0.0]})
-    frame.write_parquet(path)
-    with pytest.raises(InputError, match="judges document 'a' twice"):
-        read_qrels(path)
-    frame.head(1).with_columns(label=pl.lit(float("nan"))).write_parquet(path)
-    with pytest.raises(InputError, match="not a finite number"):
-        read_qrels(path)
-
-
-def test_judgments_of_other_queries_are_refused(tmp_path):
-    queries, corpus, run, qrels = (tmp_path / n for n in ("q.jsonl", "c.jsonl", "r.trec", "j.txt"))
-    queries.write_text('{"id": "1", "input": "who", "output": [{"answer": "Ann"}]}\n')
-    corpus.write_text('{"id": "a", "title": "A", "text": "Ann"}\n')
-    run.write_text("1 Q0 a 1 1 mine\n")
-    qrels.write_text("1 0 a 1\n2 0 a 1\n")
-    judged = read_files(queries, corpus, [run], k=1, tables={"qrels": qrels}).tables["qrels"]
-    assert judged.rows() == [("1", "a", 1.0)]
-    qrels.write_text("one 0 a 1\n")
-    with pytest.raises(InputError, match="judges none of the 1 query"):
-        read_files(queries, corpus, [run], k=1, tables={"qrels": qrels})
 
 
 def test_beir_files_have_three_columns_and_a_header(tmp_path):

@@ -26,40 +26,22 @@ def listed(run):
     return run.select("query_id", "doc_id", "rank").rows()
 
 
+def both(text="text"):
+    """The two passages, with their texts under a name."""
+    return [{"id": "a", text: ANN}, {"id": "b", text: BO}]
+
+
+ROW_A, ROW_B = ({"query_id": "1", **passage} for passage in both())
 # The same two lists as others write them; "1" stands for the query, which some name by its text.
 FORMS = {
-    "ours": [{"query_id": "1", "results": [{"id": "a", "text": ANN}, {"id": "b", "text": BO}]}],
-    "DPR's": [
-        {"question": "1", "answers": ["x"]}
-        | {
-            "ctxs": [
-                {"id": "a", "title": "", "text": ANN, "score": "9"},
-                {"id": "b", "text": BO, "score": "8.5"},
-            ]
-        }
-    ],
+    "ours": [{"query_id": "1", "results": both()}],
+    "DPR's": [{"question": "1", "answers": ["x"], "ctxs": both()}],
     "ids alone": [{"query_id": 1, "results": ["a", "b"]}],
-    "LangChain's": [
-        {
-            "query": "1",
-            "documents": [{"id": "a", "page_content": ANN}, {"id": "b", "page_content": BO}],
-        }
-    ],
-    "Haystack's": [
-        {"query": "1", "documents": [{"id": "a", "content": ANN}, {"id": "b", "content": BO}]}
-    ],
-    "rows with ranks": [
-        {"query_id": "1", "doc_id": "b", "rank": 7, "text": BO},
-        {"query_id": "1", "doc_id": "a", "rank": 2, "text": ANN},
-    ],
-    "rows with scores": [
-        {"query_id": "1", "id": "b", "score": 0.25, "text": BO},
-        {"query_id": "1", "id": "a", "score": 4, "text": ANN},
-    ],
-    "rows in their order": [
-        {"query_id": "1", "id": "a", "text": ANN},
-        {"query_id": "1", "id": "b", "text": BO},
-    ],
+    "LangChain's": [{"query": "1", "documents": both("page_content")}],
+    "Haystack's": [{"query": "1", "documents": both("content")}],
+    "rows with ranks": [ROW_B | {"rank": 7}, ROW_A | {"rank": 2}],
+    "rows with scores": [ROW_B | {"score": "0.25"}, ROW_A | {"score": "4"}],  # DPR's are texts
+    "rows in their order": [ROW_A, ROW_B],
 }
 
 
@@ -112,20 +94,14 @@ def test_the_order_of_a_list_counts_and_its_scores_are_kept_where_they_fall(tmp_
 
 
 def test_the_texts_of_runs_are_a_corpus(tmp_path):
+    passage = {"id": "a", "text": ANN}
     one = lines(
         tmp_path / "one.jsonl",
-        {
-            "query_id": "1",
-            "results": [{"id": "a", "text": ANN, "title": "A"}, {"text": BO}, "It is 5."],
-        },
+        {"query_id": "1", "results": [passage | {"title": "A"}, {"text": BO}, "It is 5."]},
         {"query_id": "2", "results": ["It is 5.", {"id": "c"}]},
     )
     two = tmp_path / "two.json"
-    items = [
-        {"id": "c", "text": "C.", "wikipedia_id": 9},
-        {"id": "a", "text": ANN},
-        {"text": BO, "title": "B"},
-    ]
+    items = [{"id": "c", "text": "C.", "wikipedia_id": 9}, passage, {"text": BO, "title": "B"}]
     two.write_text(json.dumps({"1": items}))
     runs, corpus, _ = read_runs_with_texts([one, two])
     bo, five = (hashlib.sha256(t.encode()).hexdigest()[:16] for t in (BO, "It is 5."))
@@ -160,14 +136,11 @@ def test_two_texts_of_one_passage_are_refused_with_both_places(tmp_path):
         f"{two}:1: passage 'a' of query '7' has another text than in {one}:2 (query '2'); "
     )
     # In Parquet there are no lines: the queries tell.
-    pl.DataFrame({"query_id": ["8"], "doc_id": ["a"], "text": [BO]}).write_parquet(
-        tmp_path / "p.parquet"
-    )
-    with pytest.raises(InputError) as caught:
-        read_runs_with_texts([one, tmp_path / "p.parquet"])
-    assert f"p.parquet: passage 'a' of query '8' has another text than in {one}:2" in str(
-        caught.value
-    )
+    table = tmp_path / "p.parquet"
+    pl.DataFrame({"query_id": ["8"], "doc_id": ["a"], "text": [BO]}).write_parquet(table)
+    words = f"p.parquet: passage 'a' of query '8' has another text than in {one}:2"
+    with pytest.raises(InputError, match=words):
+        read_runs_with_texts([one, table])
 
 
 def test_records_name_their_system_or_go_by_their_file(tmp_path):
