@@ -11,21 +11,13 @@ from engine.messages.errors import InputError
 
 
 def begin(conditions: Collection[Settings]) -> None:
-    """An evaluation, or a study, begins: of its bounds nothing is used.
-
-    Raises:
-        InputError: as ``refuse_unfit``.
-    """
+    """An evaluation, or a study, begins: of its bounds nothing is used."""
     refuse_unfit(conditions)
     forget()
 
 
 def refuse_unfit(conditions: Iterable[Settings]) -> None:
-    """Refuse settings of servers where none is asked, and of models and machines where servers or functions read.
-
-    Raises:
-        InputError: naming the setting.
-    """
+    """Refuse settings of servers where none is asked, and of models and machines where servers or functions read."""
     settings = list(conditions)
     models = dict.fromkeys(model for condition in settings for model in models_of(condition))
     servers = [model for model in models if is_api(model)]

@@ -56,21 +56,15 @@ class Evaluation:
     """All tables of an evaluation, and what they cost (see ``engine.tables``).
 
     Attributes:
-        settings: what was evaluated and how.
         inputs: what was evaluated, cut at the cutoff; without rows where that was done in parts.
         queries, passages: how many were evaluated.
-        relevant: what counts as relevant.
         means: of every run, annotator and measure over queries, with their number ``n``.
         end_to_end: the mean end-to-end score of every run, likewise.
         undefined: the cells that have no meaning, and why (``tables.UNDEFINED``).
         longest: passages of the longest list within the cutoff.
         clusters: of the queries (``tables.CLUSTERS``); without rows where they are independent.
-        reads: the reads of all roles together.
         readings: what was read, by the name of the role that read.
-        traces: what is behind every label.
         further: further tables of the annotators that were asked for, by name.
-        outputs: what readers answered, counted.
-        notes: what qualifies the figures.
         seconds: of the whole evaluation; 0 if not measured.
         certificates: by role, where certificates were asked for.
         shards: what was evaluated, cut at the cutoff or at a larger one.
@@ -124,9 +118,7 @@ def conclude(
     """The evaluation that labels and scores of all queries give, without the tables that it was given.
 
     Args:
-        scored: of all queries.
         readings: by role, with what they cost; their tables are not looked at.
-        shards: what was evaluated.
 
     Raises:
         InputError: an annotator labelled nothing.

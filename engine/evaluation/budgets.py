@@ -20,11 +20,7 @@ _COUNTED = WeakKeyDictionary()
 
 
 def cut_for(inputs: EvaluationInputs, settings: Settings) -> EvaluationInputs:
-    """The inputs at the cutoff of the settings; with ``tokens`` of passages in their runs where a budget counts them.
-
-    Raises:
-        InputError: as ``cut_inputs`` and ``passage_tokens``.
-    """
+    """The inputs at the cutoff of the settings; with ``tokens`` of passages in their runs where a budget counts them."""
     cut = cut_inputs(inputs, settings.ranking.k)
     if not budgets_of(settings) or TOKENS in cut.runs.columns:
         return cut

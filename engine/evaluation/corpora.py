@@ -59,10 +59,6 @@ def split_tables(
 def read_runs_over(paths: Sequence[Location], corpora: Sequence[Location]) -> Together:
     """The runs with the passages that they list, as ``texts.read_runs_with_texts`` gives them.
 
-    Args:
-        paths: the files of the runs.
-        corpora: the corpus of each.
-
     Raises:
         InputError: as ``read_run`` and ``read_corpus``; a corpus lacks a document of a run over it.
     """

@@ -25,7 +25,6 @@ def named_by_id(lists: Lists, passages: Listed, corpus: Location | None) -> List
     """The lists with ids of documents, whose passages are looked up, in place of texts of passages.
 
     Args:
-        lists: of all runs.
         passages: takes note of the listed passages.
         corpus: where they are looked up, for errors; None for the texts that the runs carry.
 

@@ -36,9 +36,6 @@ def refuse_early(shards: InputShards, settings: Settings) -> None:
 
     The queries are looked at together; the lists of every shard where labels of a file, or lists that are
     missing, count. Errors are those of ``prepare``; a label that is an example of what cannot be may be another one.
-
-    Raises:
-        InputError: as ``prepare``, but for labels that are made from the texts of passages.
     """
     queries = shards.queries()
     refuse_lacking_tables(settings, shards.tables)

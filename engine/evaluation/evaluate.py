@@ -54,7 +54,6 @@ def evaluate(
     Args:
         inputs: queries, passages and runs (``evaluation.inputs.read_inputs``), read at the ``k`` of the
             settings or at a larger one.
-        settings: what to do.
         store: where LLM calls are cached; this and the arguments after it are those of ``Context``.
 
     Raises:
@@ -72,7 +71,6 @@ class Evaluated:
     """Evaluations of the same inputs under several settings.
 
     Attributes:
-        evaluations: one for each of the settings.
         readings: what was read for all of them together, without the reads, and what that cost.
     """
 
@@ -90,8 +88,6 @@ def evaluate_shards(
 
     Args:
         shards: the inputs, cut at the largest ``k`` of the settings or at a larger one.
-        conditions: the settings, one at least.
-        context: the store, who reads, and who hears of it.
         folder: for the tables of passages, which the evaluations that are returned lack then: they are in
             folders inside (``Evaluation.parts``). None to hold everything in memory.
 
@@ -145,11 +141,7 @@ def evaluate_shards(
 def _work_for(
     shards: InputShards, conditions: Sequence[Settings], context: Context, folder: Folder | None
 ) -> Workload:
-    """What is to be done.
-
-    Raises:
-        InputError: as ``prepare``, where inputs are held; or a reader cannot be used.
-    """
+    """What is to be done."""
     prepared: tuple[Prepared, ...] = ()
     if folder is None:
         prepared = tuple(prepare(shards.read(0), settings) for settings in conditions)
@@ -186,11 +178,7 @@ def _work_for(
 
 @contextlib.contextmanager
 def _alone(work: Workload) -> Iterator[None]:
-    """Be the only one who works on these evaluations, which would share plans, where that can be known.
-
-    Raises:
-        InputError: another process is at one of them.
-    """
+    """Be the only one who works on these evaluations, which would share plans, where that can be known."""
     folders = {parts.folder.at for parts in work.parts if isinstance(parts, InFolder)}
     with contextlib.ExitStack() as held:
         for folder in folders:

@@ -34,8 +34,6 @@ class Judgments:
     """What people judged, to be looked up among the queries and in the whole corpus.
 
     Attributes:
-        query_set: all queries.
-        queries: those evaluated.
         tables: what annotators need, of whatever queries, by the name of the input.
         paths: what errors call these tables.
         queries_file: what errors call the queries; None where nothing needs to.
@@ -117,13 +115,7 @@ def _documents(table: pl.DataFrame) -> pl.Series:
 
 
 def identical_note(lists: Iterable[pl.DataFrame], queries: pl.DataFrame, passages: Listed) -> Note:
-    """How many lists hold the query itself, a document with its id and its text.
-
-    Args:
-        lists: the rows of runs, in parts.
-        queries: those evaluated.
-        passages: what the lists name.
-    """
+    """How many lists hold the query itself, a document with its id and its text."""
     own = pl.concat([rows.filter(pl.col(DOC_ID) == pl.col(QUERY_ID)) for rows in lists])
     texts = passages.get(own[DOC_ID].unique()).select(DOC_ID, TITLE, TEXT)
     both = own.join(queries.select(QUERY_ID, QUERY), on=QUERY_ID).join(texts, on=DOC_ID)

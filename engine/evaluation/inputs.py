@@ -107,7 +107,6 @@ class EvaluationInputs:
         k: the cutoff that the runs were cut at, passages per query; None for runs that were never cut.
         tables: what annotators need, by the name of their input: judgments of the queries evaluated.
         cut_runs: names of runs that list more passages than the cutoff keeps.
-        notes: what was left out or is empty.
         queries_file: where the queries come from, to name the line of one that cannot be used; None
             for tables that were not read from a file.
         unmatchable: queries whose gold articles are named by title alone, where no listed passage has a
@@ -165,8 +164,6 @@ class CheckedInputs:
         queries: the queries evaluated, with gold articles that are named by title matched, and clusters.
         lists: of all runs, with the ids of documents.
         passages: those that some run lists within the cutoff.
-        tables: what annotators need, by the name of their input.
-        notes: what was left out or is empty.
         unmatchable, fields: as in ``EvaluationInputs``.
     """
 
@@ -191,16 +188,10 @@ def check_inputs(
     """Read what an evaluation at cutoff ``k`` needs, and check it.
 
     Args:
-        files: as in ``read_inputs``.
-        k: passages per query at most.
         parts_of: gives the place for lists, for ``Parts.queries`` of all queries of the file.
         passages_of: gives the place for passages; called with the corpus table of what the runs carry where
             there is no corpus.
         on_rows: called with the rows of the runs read so far.
-        given: what was read before.
-
-    Raises:
-        InputError: as ``read_inputs``.
     """
     query_set, queries, lists, carried = listed_queries(
         files, k=k, parts_of=parts_of, on_rows=on_rows, given=given
@@ -263,9 +254,7 @@ class Given(NamedTuple):
     """Inputs that were read before, in the place of files of which ``InputFiles`` then has names for errors.
 
     Attributes:
-        query_set: all queries.
         runs: of all runs, as ``read_runs_with_texts`` gives them; the names of runs stand for their files.
-        tables: what annotators need, by the name of their input.
     """
 
     query_set: QuerySet
@@ -293,9 +282,6 @@ class ListedQueries(NamedTuple):
     """Queries, and what the runs list for them.
 
     Attributes:
-        query_set: all queries of the file.
-        queries: those that are evaluated.
-        lists: for these, of all runs.
         carried: the corpus table of the texts that the runs carry; None where there is a corpus.
     """
 
@@ -313,11 +299,7 @@ def listed_queries(
     on_rows: Callable[[int], None] = lambda rows: None,
     given: Given | None = None,
 ) -> ListedQueries:
-    """The first half of ``check_inputs``: queries and runs, without the corpus.
-
-    Raises:
-        InputError: as ``read_inputs``.
-    """
+    """The first half of ``check_inputs``: queries and runs, without the corpus."""
     query_set = read_queries_of(files) if given is None else given.query_set
     known = query_set.table
     queries = known if files.limit is None else known.head(files.limit)
@@ -354,9 +336,7 @@ def read_inputs(
 
     Args:
         files: in any layout of ``read_query_set``, ``scan_corpus`` and ``read_runs``; without a corpus, its passages are the texts that the runs carry (``read_runs_with_texts``).
-        k: passages per query at most.
         passages: where passages are looked up; by default in the corpus of the files, or in what runs carry.
-        given: what was read before.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
@@ -401,11 +381,7 @@ def composed(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
 
 
 def read_queries_of(files: InputFiles) -> QuerySet:
-    """The queries of an evaluation, with their answers.
-
-    Raises:
-        InputError: as ``read_query_set``.
-    """
+    """The queries of an evaluation, with their answers."""
     settings = Settings()
     without = (
         known.name

@@ -50,11 +50,7 @@ class Parts(Gathered, Protocol):
 
 
 class HeldPart(OnePart):
-    """One part, in memory.
-
-    Args:
-        queries: as ``Parts.queries``, of all queries of the file.
-    """
+    """One part, in memory."""
 
     def __init__(self, queries: pl.DataFrame) -> None:
         super().__init__()
@@ -77,8 +73,6 @@ class Lists:
     """The lists of all runs for the queries evaluated; iterating yields those up to the cutoff, part after part.
 
     Attributes:
-        parts: where the lists of the runs are.
-        k: the cutoff.
         paths: the files of the runs.
         names: of the runs; the number of a run is its place.
         ignored: distinct queries of the runs that the queries file lacks.
@@ -107,7 +101,6 @@ class Lists:
         """The run table of a part, run after run; a list that goes on below the cutoff has one rank beyond it.
 
         Args:
-            part: which one.
             deepest: ranks are given up to this one.
         """
         rows = self.parts.kept(part).filter(pl.col(RANK) <= deepest)
@@ -151,11 +144,7 @@ def read_lists(
     A run that has no known query id is keyed by the texts of queries.
 
     Args:
-        paths: the files of the runs.
         queries: as ``Parts.queries``, of all queries of the file.
-        parts: of these queries, where lists are gathered and kept.
-        k: passages per query at most.
-        queries_file: where they come from.
         ignore_identical_ids: whether documents with the id of their query are left out.
         given: the run table of all runs where these were read before, since they carry the texts of passages.
         on_rows: called with the rows read so far, of all runs.
@@ -193,11 +182,7 @@ class _ReadingRuns:
     """What all runs share while they are read.
 
     Attributes:
-        parts: where their lists are gathered and kept.
-        k: the cutoff.
         on_rows: called with the rows so far.
-        ignores: whether documents with the id of their query are left out.
-        rows: of all runs so far.
         written: how many of their lists were written as a text.
     """
 

@@ -68,14 +68,11 @@ class Partition:
         folder: where the files of the shards are.
         shards: all of them; every query evaluated is in one.
         runs: the names of the runs in the order of their files.
-        k: the cutoff.
-        notes: what was left out or is empty, of the evaluation as a whole.
         cut_runs: names of runs that list more passages than the cutoff keeps.
         unmatchable: the first of the queries whose gold articles cannot be matched, if there are any.
         tables: names of the inputs of annotators.
         passages: the index of the corpus.
         listed: how many of its passages some run lists within the cutoff.
-        queries_file: where the queries come from.
         only: the queries that count; None for all.
     """
 
@@ -194,12 +191,9 @@ def partition(
     other tables, titles of gold articles, and documents that are given by their texts or come with the runs.
 
     Args:
-        files: as in ``inputs.read_inputs``.
         folder: holds the partition and the index of the corpus, each under a name that changes with
             the files; partitions of other evaluations may lie in it too.
-        k: passages per query at most.
         pairs_per_shard: how large a shard may be, in pairs and in queries.
-        on_progress: called now and then.
 
     Raises:
         InputError: as ``inputs.read_inputs``, or a setting out of range.
@@ -353,11 +347,7 @@ def _table(name: str) -> str:
 
 
 def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:
-    """The name of a partition: another one for other files or settings.
-
-    Raises:
-        InputError, OSError: a file cannot be opened.
-    """
+    """The name of a partition: another one for other files or settings."""
     content = {
         "version": _VERSION,
         "k": k,
@@ -383,11 +373,7 @@ def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:
 
 
 def _corpus_key(corpus: Location) -> str:
-    """The name of the index of a corpus.
-
-    Raises:
-        InputError: what is wrong with the corpus.
-    """
+    """The name of the index of a corpus."""
     try:
         return identity(corpus)[:32]
     except (InputError, OSError):

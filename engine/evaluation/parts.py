@@ -148,11 +148,7 @@ class InFolder:
         return None
 
     def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
-        """The plan of a job, which was made.
-
-        Raises:
-            InputError: it is gone, or damaged.
-        """
+        """The plan of a job, which was made."""
         return self._needed(f"{_PLANS}/{job}", shard)
 
     def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None:
@@ -173,11 +169,7 @@ class InFolder:
         (self.folder / _MANIFESTS).write(_manifest(shard, failed=failed), _content(done))
 
     def done(self, shard: Shard) -> Done:
-        """A shard that was scored.
-
-        Raises:
-            InputError: one of its files is gone, or damaged.
-        """
+        """A shard that was scored."""
         manifests, number = self.folder / _MANIFESTS, shard.number
         try:
             written = manifests.read(_manifest(shard))
@@ -209,18 +201,13 @@ class InFolder:
         return (*_NO_PASSAGES, *(name for name in self.further if name not in self.merged))
 
     def table(self, name: str, shards: Sequence[Shard]) -> Iterator[pl.DataFrame]:
-        """A table of passages, shard by shard.
-
-        Raises:
-            InputError: a file is gone, or damaged.
-        """
+        """A table of passages, shard by shard."""
         return (self._needed(name, shard.number) for shard in shards)
 
     def deliver(self, name: str, shards: Sequence[Shard], folder: Path) -> None:
         """Put a table of passages into an empty folder, a file for each shard; files are shared where that can be.
 
         Raises:
-            InputError: a file is gone.
             OSError: the folder cannot be written.
         """
         folder.mkdir(parents=True)
@@ -234,11 +221,7 @@ class InFolder:
                     flush(part)
 
     def remove(self) -> None:
-        """Remove all tables and manifests.
-
-        Raises:
-            WriteError: one cannot be removed.
-        """
+        """Remove all tables and manifests."""
         self.folder.delete(_own_files(self.folder))
 
     def _needed(self, name: str, shard: int) -> pl.DataFrame:

@@ -55,7 +55,6 @@ class Pass:
     """The reads of one job while they are done.
 
     Attributes:
-        costs: of the reads done now.
         failures: by shard, the reads that failed.
         left: by shard, how many reads are not done yet, of shards that were begun.
         stats: of each actor, its last counts.
@@ -204,9 +203,6 @@ def check_readers(conditions: Sequence[Settings], on_event: OnEvent = silent) ->
     """Refuse readers that cannot be used and pools that cannot be, for which no inputs are needed.
 
     Where the reads are done on Ray, it must have been started.
-
-    Raises:
-        InputError, ReadError: as ``evaluate.evaluate_shards``, which looks at them too.
     """
     for settings in conditions:
         jobs = specify_jobs(asks_of(settings), settings, on_event=on_event)
@@ -228,11 +224,7 @@ def _refuse_failures(pass_: Pass) -> None:
 
 
 class _Progress:
-    """Reads done, and wanted as far as it is known: of shards that are not planned yet, an estimate.
-
-    Attributes:
-        reached: reads done and wanted.
-    """
+    """Reads done, and wanted as far as it is known: of shards that are not planned yet, an estimate."""
 
     def __init__(
         self,
@@ -398,11 +390,7 @@ def _scored(work: Workload, shard: int, failures: Mapping[str, Failure]) -> Exce
 def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure]) -> None:
     """Label and score a shard whose reads are in the store, under all settings, and keep what that gives.
 
-    Args:
-        failures: reads that failed, by their keys.
-
     Raises:
-        InputError: as ``score_queries``.
         ReadError: reads are lost, or a reader wrote where it had to choose.
     """
     inputs = work.shards.read(shard)

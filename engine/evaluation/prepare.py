@@ -50,7 +50,6 @@ class Prepared:
         inputs: what is evaluated, cut at the cutoff of the settings.
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole.
-        requests: what is asked of whom.
         labelled: what annotators made that need no reads, by name.
         scored: the scores of these.
     """
@@ -88,7 +87,6 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
     """Label what needs no reads, and plan the reads.
 
     Args:
-        inputs: read at the cutoff of the settings, or at a larger one: they are cut at it.
         part: whether they are of some of the queries: ``early.refuse_early`` has looked at all of them, and
             nothing is refused that only all of them together may lack.
 
@@ -220,15 +218,7 @@ def score_annotator(
 def split_measures(
     annotator: str, settings: Settings, *, real_valued: bool, exceeding: bool
 ) -> tuple[list[Measure], pl.DataFrame]:
-    """The measures that an annotator's labels have, and the others (``tables.UNDEFINED``).
-
-    Args:
-        real_valued: whether some label lies between whole numbers.
-        exceeding: whether some label exceeds 1.
-
-    Raises:
-        InputError: they have none.
-    """
+    """The measures that an annotator's labels have, and the others (``tables.UNDEFINED``)."""
     measures, scale = settings.resolved.measures, settings.resolved.scales[annotator]
     reasons = settings.resolved.reasons(annotator, real_valued=real_valued, above_one=exceeding)
     refuse_without_measure(annotator, scale, reasons)
@@ -243,14 +233,7 @@ def split_measures(
 
 
 def refuse_unjudged(labelled_queries: Mapping[str, int]) -> None:
-    """Refuse an annotator that labelled nothing.
-
-    Args:
-        labelled_queries: of how many queries each annotator labelled something.
-
-    Raises:
-        InputError: naming it.
-    """
+    """Refuse an annotator that labelled nothing."""
     for name, queries in labelled_queries.items():
         if not queries:
             raise InputError(
@@ -269,9 +252,6 @@ def refuse_without_threshold(
 
     Args:
         labels: of this annotator; some lie between whole numbers, and these or others exceed 1.
-
-    Raises:
-        InputError: naming a measure and a label.
     """
     # Measures that need a threshold on any real-valued labels are noted, as where none exceeds 1.
     affected = [m for m in undefined_on_graded(measures, above_one=True) if m.takes_labels(True)]
@@ -325,9 +305,6 @@ def with_share(settings: Settings, query_ids: pl.Series, each: float = 1) -> Set
     Args:
         query_ids: of all queries, or of a sample.
         each: how many queries each of these stands for.
-
-    Raises:
-        InputError: as ``runs.drawn_share``.
     """
     lists, seed = settings.bootstrap.lists, settings.bootstrap.seed
     if lists is None:
@@ -337,11 +314,7 @@ def with_share(settings: Settings, query_ids: pl.Series, each: float = 1) -> Set
 
 
 def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
-    """Refuse annotators whose file is not among the names of those given.
-
-    Raises:
-        InputError: naming the annotator and its file.
-    """
+    """Refuse annotators whose file is not among the names of those given."""
     for annotator, needed in settings.resolved.needed:
         table = needed.needs_input
         if table is not None and table.name not in given:
@@ -352,11 +325,7 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
 
 
 def refuse_meaningless(settings: Settings, runs: int) -> None:
-    """Refuse what the ranking measures refuse whatever the labels are.
-
-    Raises:
-        InputError: naming the measure.
-    """
+    """Refuse what the ranking measures refuse whatever the labels are."""
     score_runs(
         tables.empty({**tables.RUNS, TOKENS: pl.Int64()}),
         tables.empty(tables.LABELS),
@@ -382,11 +351,7 @@ def refuse_queries(inputs: EvaluationInputs, settings: Settings) -> None:
 
 
 def _refuse_without_provenance(inputs: EvaluationInputs, settings: Settings) -> None:
-    """Refuse annotators that need gold articles where no query has any, or some have titles that match nothing.
-
-    Raises:
-        InputError: saying what to leave out; of a title, with the first such query and its line.
-    """
+    """Refuse annotators that need gold articles where no query has any, or some have titles that match nothing."""
     lacking = not int(inputs.queries[PROVENANCE].list.len().sum())
     for annotator, needed in settings.resolved.needed:
         if not needed.needs_provenance or not (lacking or inputs.unmatchable):

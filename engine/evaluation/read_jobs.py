@@ -97,7 +97,6 @@ class Reading:
     """A reader with a prompt, what it read, and what that cost.
 
     Attributes:
-        ask: the request that it answers.
         wanted: the reads asked for, as ``plan.wanted_reads`` gives them, without their inputs.
         reads: the reads table, one row per row of ``wanted``, in that order; further ``failure``.
     """
@@ -154,12 +153,7 @@ def asks_of(settings: Settings) -> list[Ask]:
 
 
 def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -> list[Request]:
-    """What is asked of whom, a request for each role; single passages come before whole lists.
-
-    Args:
-        pairs: ``query_id`` and ``doc_id`` of the passages that are labelled.
-        lists: ``query_id`` and ``doc_ids`` of the lists that are read whole.
-    """
+    """What is asked of whom, a request for each role; single passages come before whole lists."""
     kinds = alone(pairs), lists.select(IDENTITY), closed_book(pairs)
     requests = [
         Request(
@@ -183,9 +177,6 @@ def specify_jobs(
 
     Where no precision is given, it is that of the nodes that will read, for which ``on_event`` may hear us wait. A
     ``store`` that vLLM's reads of a model are in decides for vLLM, where ``engine`` leaves it open.
-
-    Raises:
-        InputError: one cannot be used.
     """
     jobs: list[Job] = []
     dtype, pool = settings.reader.dtype, settings.running.pool()

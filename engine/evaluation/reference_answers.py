@@ -18,9 +18,6 @@ def refuse_unscorable(inputs: EvaluationInputs, settings: Settings) -> None:
     """Refuse a query none of whose answers the metric can score: every output would score 0.
 
     Where nothing is scored by the metric, answers are as they may be.
-
-    Raises:
-        InputError: naming the first such query, with its line.
     """
     for query_id, answers in _queries_with(inputs, settings, any):
         metric = get_metric(settings.reader.metric)

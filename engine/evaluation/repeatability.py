@@ -23,9 +23,6 @@ def check_repeatability(
 
     Queries are in shards by a hash of their texts, so that the first shards that have enough reads are a random
     sample of all.
-
-    Args:
-        passes: with the reads that failed.
     """
     return [
         {role: _check_role(work, condition, job, passes, executor) for role, job in jobs.items()}

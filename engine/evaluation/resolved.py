@@ -117,11 +117,7 @@ def _roles(
 
 
 def needed_by(annotator: Annotator, settings: EvaluationSettings) -> tuple[Annotator, ...]:
-    """An annotator after all that its labels rest on, each after what that rests on itself.
-
-    Raises:
-        ValueError: as ``resolve``.
-    """
+    """An annotator after all that its labels rest on, each after what that rests on itself."""
     ordered: dict[str, Annotator] = {}
 
     def add(needed: Annotator, above: tuple[str, ...]) -> None:

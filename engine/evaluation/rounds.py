@@ -44,9 +44,6 @@ def read_until_decided(
 
     Returns:
         The evaluation of what was read, and notes on what was not.
-
-    Raises:
-        InputError, ReadError: as ``passes.read_and_score``.
     """
     settings, runs = work.conditions[0], work.shards.runs
     bootstrap, labels = settings.bootstrap, not settings.scores_lists_alone(len(runs))

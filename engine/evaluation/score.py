@@ -68,7 +68,6 @@ class Scored:
         cut_runs: runs that list more passages than the cutoff keeps.
         lengths: a run, a length and how many of its lists within the cutoff have it.
         outputs: what readers answered, counted.
-        notes: on inputs and labels.
     """
 
     queries: int
@@ -155,7 +154,6 @@ def merge(
     Args:
         parts: at least one, of different queries.
         settings: under which all of them were scored.
-        runs: the names of the runs, in order.
         passages: how many are listed; the parts may share some.
 
     Raises:

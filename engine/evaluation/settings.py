@@ -336,11 +336,7 @@ def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str])
     """Refuse an annotator that none of the measures fits.
 
     Args:
-        scale: of its labels.
         reasons: why each measure has no meaning on its labels; empty for one that has.
-
-    Raises:
-        InputError: no measure has a meaning.
     """
     if all(reasons):
         fitting = UTILITY_KIND if scale.utilities else "P, nDCG or Success"

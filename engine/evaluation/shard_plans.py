@@ -223,11 +223,7 @@ def unit_sizes(total: int, *, actors: int, gpu: bool, alone: bool = False) -> Un
 
 
 def planner_for(work: Workload, job: Job, shards: Sequence[int], **how: Any) -> Planner:
-    """The planner of a job's reads in these shards, which knows what the store has of its reader now.
-
-    Args:
-        how: further fields of the planner.
-    """
+    """The planner of a job's reads in these shards, which knows what the store has of its reader now."""
     listing = store.listing(work.place(job) or work.store, job.spec.fingerprint)
     return Planner(work, work.jobs.index(job), listing, tuple(shards), **how)
 
@@ -236,9 +232,6 @@ def planned_reading(
     work: Workload, job: Job, shard: int, failures: Mapping[str, Failure]
 ) -> Reading:
     """The reads of a job, as they were planned, from the store.
-
-    Args:
-        failures: reads that failed, by their keys.
 
     Raises:
         ReadError: reads are lost, or a reader wrote where it had to choose.

@@ -138,11 +138,7 @@ class Held:
 
     @classmethod
     def of_files(cls, files: InputFiles, *, k: int, **given: Any) -> Held:
-        """Files that fit, read at a cutoff; ``given``: further arguments of ``read_inputs``.
-
-        Raises:
-            InputError: as ``read_inputs``.
-        """
+        """Files that fit, read at a cutoff; ``given``: further arguments of ``read_inputs``."""
         return cls(read_inputs(files, k=k, **given))
 
     @cached_property

@@ -44,7 +44,6 @@ def partition_beside_ray(
     """As ``partition.partition``; Ray, where the reads are done on it, starts in the meantime.
 
     Args:
-        pool: where the reads are done.
         on_progress: called by a thread of its own.
         check: looks at what needs no inputs, Ray having started: its error need not wait for the end of
             cutting, which takes minutes where runs are long. Not called where inputs are cut at once.

@@ -55,8 +55,6 @@ class Study:
         conditions: the correlations of every condition (``tables.CONDITIONS``).
         readers, reader_comparisons: eRAG's labels by each reader against the end-to-end score of each
             (``tables.READERS``, ``tables.READER_COMPARISONS``); empty where there is one reader.
-        notes: what qualifies the figures of the study as a whole.
-        seconds: of the whole.
     """
 
     evaluations: Mapping[Condition, Evaluation]
@@ -138,9 +136,6 @@ def study(
         inputs: read at the largest cutoff of the conditions, or at a larger one.
         conditions: as ``vary`` gives them.
         store, on_progress, on_event, executor: as in ``Context``; progress is that of all conditions.
-
-    Raises:
-        InputError, ReadError: as ``evaluate.evaluate``.
     """
     context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
     return study_shards(Held(inputs), conditions, context)

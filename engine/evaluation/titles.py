@@ -18,7 +18,6 @@ def with_titles(
     They have one of the titles, as their title or as the id of their article; and the first that has any title.
 
     Args:
-        titles: as in ``match_titles``.
         passages: batches of the columns ``article_id`` and ``title``.
     """
     wanted = pl.Series(list({t for names in titles.values() for t in names}), dtype=pl.String)

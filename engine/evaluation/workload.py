@@ -46,12 +46,10 @@ class Workload:
     """An evaluation, or a study, as every process that works on it gets it.
 
     Attributes:
-        shards: the inputs.
         conditions: the settings; several make a study.
         roles: of each condition, who reads what, by the name of the role.
         jobs: the same of all conditions together, each reader with its prompt once.
         parts: of each condition, where the tables of its shards are.
-        store: the read store.
         unkept: the store, for as long as the evaluation lasts, of reads that no later one may look up; None
             where all is held.
         prepared: of each condition, where all inputs are held.

@@ -127,9 +127,6 @@ class Allowance:
     Memory that ran out once may be free later: another process took it, or the reads were unusual. After
     some calls without a failure the allowance doubles, up to the whole; each further failure doubles the
     number of calls that it takes, so that a budget that is truly too small is hardly tried again.
-
-    Args:
-        whole: bytes, as the budget has them.
     """
 
     def __init__(self, whole: float) -> None:

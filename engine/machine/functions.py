@@ -73,11 +73,7 @@ class ByValue:
         return self.function(*arguments)
 
     def require_sendable(self) -> None:
-        """Refuse a function that cannot be sent, before anything else is done.
-
-        Raises:
-            InputError: it holds something that belongs to this process.
-        """
+        """Refuse a function that cannot be sent, before anything else is done."""
         _dumped(self.function)
 
     def __reduce__(self) -> tuple[Callable[[bytes], ByValue], tuple[bytes]]:
@@ -87,11 +83,7 @@ class ByValue:
 def by_value(
     make: Callable[..., Any], *arguments: Any
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """For ``__reduce__``: a call that makes an object elsewhere, with the functions of the user's in it by value.
-
-    Raises:
-        InputError: it holds something that belongs to this process.
-    """
+    """For ``__reduce__``: a call that makes an object elsewhere, with the functions of the user's in it by value."""
     return _made, (make, _dumped(arguments))
 
 
@@ -108,11 +100,7 @@ def _restored(content: bytes) -> ByValue:
 
 
 def _dumped(value: Any) -> bytes:
-    """A function, or what holds some, as bytes.
-
-    Raises:
-        InputError: it holds something that belongs to this process (a lock, a connection).
-    """
+    """A function, or what holds some, as bytes."""
     from ray import cloudpickle
 
     with _PICKLING:  # what is registered is registered for the whole process

@@ -24,8 +24,6 @@ def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
     """The digest of the code that may run when a model is loaded; empty where none may or is named.
 
     Args:
-        path: the model's directory.
-        name: what the user called it.
         trusted: whether the user agreed that its code is run.
 
     Raises:

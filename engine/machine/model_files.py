@@ -148,9 +148,6 @@ def refuse_missing(loading: dict[str, Any], name: str) -> None:
 
     Args:
         loading: what ``from_pretrained(..., output_loading_info=True)`` says.
-
-    Raises:
-        InputError: weights are missing or have other shapes.
     """
     wanting = [*loading.get("missing_keys", ()), *loading.get("mismatched_keys", ())]
     if wanting:
@@ -163,11 +160,7 @@ def refuse_missing(loading: dict[str, Any], name: str) -> None:
 
 
 def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
-    """The directory of a model in the local Hugging Face cache; nothing is downloaded.
-
-    Raises:
-        InputError: it is not there.
-    """
+    """The directory of a model in the local Hugging Face cache; nothing is downloaded."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -52,11 +52,7 @@ def shared_model(
     device: torch.device,
     **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    """As ``load_model``, of a model that nobody changes: one that this process has in use is not loaded again.
-
-    Args:
-        digest: of the model's files.
-    """
+    """As ``load_model``, of a model that nobody changes: one that this process has in use is not loaded again."""
     key = (kind, str(path), digest, dtype, code, str(device), *sorted(options.items()))
     model = _IN_USE.get(key)
     if model is None:
@@ -82,11 +78,7 @@ def parameters(path: Path) -> int:
 
 
 def loading_bytes(path: Path, dtype: Dtype) -> int:
-    """As ``model_files.loading_bytes``; of ``pytorch_model.bin``, which is mapped as a whole, all that is cast.
-
-    Raises:
-        InputError: as ``parameters``.
-    """
+    """As ``model_files.loading_bytes``; of ``pytorch_model.bin``, which is mapped as a whole, all that is cast."""
     files = model_files.pickled_files(path)
     if not files:
         return model_files.loading_bytes(path, dtype)
@@ -132,9 +124,6 @@ def load_model(
 
     Args:
         kind: decoder-only, encoder-decoder, or one that gives vectors.
-        path: the directory.
-        config: its configuration, loaded.
-        dtype: the precision in use.
         code: the digest of the model's code, if it may run; empty where it may not.
         mapped: whether files may be mapped. What is read instead is freed tensor by tensor, by who replaces them.
         device: where it is to be. On a GPU tensors go there one by one, so that main memory never has all.

@@ -70,11 +70,7 @@ class PoolSettings(Checked):
             raise InputError("`accelerator_type` with `gpus_per_actor` 0", "leave one of them out")
 
     def bounds(self) -> tuple[int, int | None]:
-        """The least and the most actors; (1, None) where the cluster decides, (0, 0) for none.
-
-        Raises:
-            InputError: not a number or a range.
-        """
+        """The least and the most actors; (1, None) where the cluster decides, (0, 0) for none."""
         if self.actors is None:
             return 1, None
         parts = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", str(self.actors).strip(), re.ASCII)
@@ -110,15 +106,7 @@ class PoolSettings(Checked):
 
 
 def require_gpus_used(settings: PoolSettings, reader: str, gpus: int) -> None:
-    """Refuse actors with more GPUs than a reader would use.
-
-    Args:
-        reader: its name.
-        gpus: on how many it runs.
-
-    Raises:
-        InputError: they have.
-    """
+    """Refuse actors with more GPUs than a reader would use."""
     given = settings.gpus_per_actor or 0
     if given > max(1, gpus):
         raise InputError(
@@ -152,7 +140,6 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
     """The pool for actors that take so much main memory; Ray must have been started.
 
     Args:
-        settings: the user's.
         actor_bytes: main memory that one actor takes while it loads.
         budget: main memory of one actor that works without a GPU, where the user gave it.
 
@@ -332,11 +319,7 @@ def stalled(needs: Needs) -> str:
 
 @contextlib.contextmanager
 def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
-    """Turn what Ray raises in the block into an error that says what was being done and what went wrong.
-
-    Raises:
-        InputError: as raised on a worker.
-    """
+    """Turn what Ray raises in the block into an error that says what was being done and what went wrong."""
     import ray.exceptions
     from ray.data.exceptions import ExecutionTimeoutError
 

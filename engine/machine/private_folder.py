@@ -25,7 +25,6 @@ class PrivateFolder:
     the process. So a folder whose lock is free was left by a process that was killed.
 
     Attributes:
-        path: the folder.
         lock: the file descriptor that holds the lock.
     """
 
@@ -43,7 +42,6 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
     """A new private folder, after those with this prefix are removed that killed processes left.
 
     Args:
-        prefix: what its name begins with.
         longest: the most bytes that its path may have (sockets within have short paths).
         parent: where it is made. Without one, or where its path is too long, this is the system's
             folder of temporary files; and ``/tmp`` where that one's is.

@@ -96,11 +96,7 @@ def either_engine_reads(settings: PoolSettings) -> bool:
 
 
 def reads_on_gpus(settings: PoolSettings) -> bool:
-    """Whether actors will have GPUs: what the user asked for decides, or the nodes that are known.
-
-    Raises:
-        InputError: no node can ever host an actor.
-    """
+    """Whether actors will have GPUs: what the user asked for decides, or the nodes that are known."""
     if settings.in_process:
         return device.machine_has_gpu()
     if settings.accelerator_type is not None or settings.gpus_per_actor is not None:
@@ -154,11 +150,6 @@ def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> list[tuple[Ability
 
 def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) -> Answer:
     """The one answer that all nodes give.
-
-    Args:
-        answers: of each node.
-        differ: says that they do not agree.
-        option: by which the user chooses.
 
     Raises:
         InputError: they differ.

@@ -71,15 +71,7 @@ class Tally(NamedTuple):
 
 @dataclass
 class PoolTotals:
-    """What happened to a job's actors.
-
-    Attributes:
-        lost_nodes: nodes that left the cluster.
-        joined_nodes: those that joined it after the job began.
-        restarted_actors: actors whose process ended and was started again.
-        repeated_units: units of work that were begun more than once.
-        waited_seconds: time without any node that an actor fits on.
-    """
+    """What happened to a job's actors."""
 
     lost_nodes: int = 0
     joined_nodes: int = 0
@@ -93,9 +85,7 @@ class Observer:
     """Compares what is seen with what was seen before; pure but for what it tells.
 
     Args:
-        needs: of one actor.
         tell: takes each line.
-        totals: what is added up.
         status: what ``ray status`` says now; empty where nothing does.
         last_lines: of the autoscaler; empty where they are not here.
     """
@@ -216,9 +206,7 @@ def watched(
     """Look at the cluster every two seconds while the block runs.
 
     Args:
-        needs: of one actor of the pool.
         tell: takes one line for each thing that happens; called from a thread of its own.
-        totals: added up in place, complete when the block ends.
         tally: what was counted so far; None where there is no answer.
     """
     from ray.exceptions import RayError

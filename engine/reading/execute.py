@@ -110,11 +110,7 @@ _SIZE = re.compile(r"\d[\d.,]*( [KMGT]?i?B\b)?")
 
 
 def refuse_alike(outputs: Sequence[ReadOutput]) -> None:
-    """Refuse to go on where all reads of a reader's first unit failed, for one reason.
-
-    Raises:
-        ReadError: naming it.
-    """
+    """Refuse to go on where all reads of a reader's first unit failed, for one reason."""
     reasons = {output.failure for output in outputs}
     if len(outputs) > 1 and len(reasons) == 1 and (reason := reasons.pop()) is not None:
         raise ReadError(f"the first {len(outputs)} LLM calls failed, all for one reason: {reason}")
@@ -125,9 +121,6 @@ def _refuse_short_of_memory(outputs: Sequence[ReadOutput]) -> None:
 
     Nothing else that a reader returns rather than raises says so much: plans are longest first, and what
     fails for its length says nothing of shorter reads. Memory is in the user's hand.
-
-    Raises:
-        ReadError: naming the first one's reason.
     """
     reasons = [output.failure for output in outputs if output.failure is not None]
     if len(outputs) < 2 or len(reasons) < len(outputs) or not all(map(lacked_memory, reasons)):

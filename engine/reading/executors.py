@@ -148,8 +148,6 @@ def backend_for(
     """What does reads; Ray is started where it is needed and is not.
 
     Args:
-        settings: of the actors.
-        specs: of the readers, which share a model.
         executor: a program of the user's that reads in their place.
         size: bytes of what they read, where this process gives it to actors.
 

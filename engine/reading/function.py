@@ -57,11 +57,7 @@ class ReaderFunction:
         return self.version is not None
 
     def require_sendable(self) -> None:
-        """Refuse a function that other processes cannot be given.
-
-        Raises:
-            InputError: it holds something that belongs to this process.
-        """
+        """Refuse a function that other processes cannot be given."""
         _by_value(self.function).require_sendable()
 
 
@@ -99,7 +95,6 @@ def reader_function(given: Answers | ReaderFunction, name: str = "") -> ReaderFu
     it has them.
 
     Args:
-        given: a function, or a reader as it is.
         name: what it is called whatever its own name is.
     """
     if isinstance(given, ReaderFunction):

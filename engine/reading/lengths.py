@@ -33,9 +33,6 @@ def passage_tokens(reader: ReaderSettings, passages: Iterable[tuple[str, str]]) 
 
     Args:
         passages: (title, text), which prompts show in one line.
-
-    Raises:
-        InputError: the reader cannot be found, or its tokenizer cannot be loaded.
     """
     texts = [" ".join(f"{title} {text}".split()) for title, text in passages]
     if not has_tokenizer(reader):
@@ -45,15 +42,7 @@ def passage_tokens(reader: ReaderSettings, passages: Iterable[tuple[str, str]]) 
 
 
 def prompt_tokens(spec: ReaderSpec, inputs: pl.Series) -> float | None:
-    """About how many tokens prompts have in all, as they are cut; None for a function, of whose tokens nobody knows.
-
-    Args:
-        spec: of the reader.
-        inputs: of each read (``plan.INPUTS``).
-
-    Raises:
-        InputError: its tokenizer cannot be loaded.
-    """
+    """About how many tokens prompts have in all, as they are cut; None for a function, of whose tokens nobody knows."""
     if spec.function or inputs.is_empty():
         return None if spec.function else 0.0
     if spec.api:  # in bytes: letters of other scripts have more of these, and more tokens, too

@@ -90,11 +90,7 @@ def wanted_reads(
 
 
 def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
-    """The distinct wanted reads that are not stored, in their order.
-
-    Args:
-        stored: ``read_key`` of those that are.
-    """
+    """The distinct wanted reads that are not stored, in their order."""
     found = pl.col(READ_KEY).is_in(stored[READ_KEY].implode())
     return wanted.unique(READ_KEY, keep="first", maintain_order=True).filter(~found)
 
@@ -151,7 +147,6 @@ def cut_units(
     together: what a slow one still holds when the others have nothing left to do is little.
 
     Args:
-        plan: as ``longest_first`` gives it.
         size: of the largest unit.
         actors: among which units are divided as they become free.
         behind: what they have to read when the plan is done.

@@ -40,12 +40,10 @@ def specify(
     Args:
         reader: its name, as in ``weights.resolve``, or what that found.
         augmentation: all passages in one prompt, or Fusion-in-Decoder (encoder-decoder models only).
-        task: what the reader is asked to do.
         prompt: a template as in ``template.read_template``; None for the kind of model's default.
         dtype: precision; None takes the fastest of this machine.
         memory: bytes per actor, 0 for the default.
         gpu: whether actors will have GPUs, by which ``memory`` is judged; None where this machine reads.
-        engine: the library that runs the model.
         trust_remote_code: whether Python code that comes with the model may run.
 
     Raises:

@@ -40,7 +40,6 @@ class Sample:
 
     Attributes:
         size: how many; all where there are fewer.
-        seed: of the draw and of its order.
     """
 
     size: int
@@ -78,7 +77,6 @@ class RepeatabilityCheck:
         largest_confidence_difference: between the probabilities of the first choice, where the
             reader chooses; None where it writes.
         changes: the first changed reads.
-        seed: of the sample.
         dtype, device: where and in what precision the reads were repeated. Stored reads may come
             from another device: their key holds the precision, not the device.
         batches, repeated_batches: the job's policy, and that of the repetition.
@@ -120,12 +118,10 @@ def repeat_sample(
     """Repeat a sample of a job's reads with a fresh reader and compare. Nothing is stored.
 
     Args:
-        wanted: the job's reads, as ``plan.wanted_reads`` gives them.
         reads: their outputs, as ``evaluate`` gives them, failures included.
         sample: which reads to repeat; failed ones are left out.
         score: the value of each row of a table of ``query_id``, ``doc_ids``, ``output`` and
             ``confidence``.
-        sha256: digests of what else the job's results depend on, for the record.
         pool: as in ``evaluate``; one of its actors does the repetition.
         executor: does the reads instead of the reader, as in ``evaluate``.
 

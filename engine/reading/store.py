@@ -89,8 +89,6 @@ class Listing:
     """The files that a store has of one reader, listed once for many calls of ``find``.
 
     Attributes:
-        folder: that of the reader.
-        names: of the files, in order.
         made: tells this listing, and parts of it, from all others.
     """
 
@@ -122,8 +120,6 @@ def add(store: Folder, fingerprint: str, reads: pl.DataFrame, *, span: Span | No
     """Add finished reads (the reads table) as one file; from any process on any machine.
 
     Args:
-        store: where the store is.
-        fingerprint: the reader's.
         reads: without failed ones.
         span: buckets that have the queries of all of these reads; None where they may be any.
 
@@ -136,11 +132,7 @@ def add(store: Folder, fingerprint: str, reads: pl.DataFrame, *, span: Span | No
 
 
 def listing(store: Folder, fingerprint: str) -> Listing:
-    """The files of one reader, by name; made once for a job.
-
-    Raises:
-        InputError: the store cannot be read.
-    """
+    """The files of one reader, by name; made once for a job."""
     folder = store / fingerprint
     if isinstance(folder.at, Path):
         remove_abandoned(folder.at)
@@ -186,11 +178,7 @@ def find(listing: Listing, keys: pl.Series, span: Span | None = None) -> Stored:
 
 
 def load(store: Folder, fingerprint: str) -> Stored:
-    """All stored reads of one reader; damaged files are moved aside.
-
-    Raises:
-        InputError: as ``find``.
-    """
+    """All stored reads of one reader; damaged files are moved aside."""
     folder = store / fingerprint
     frames: dict[str, pl.DataFrame] = {}
     damaged: list[str] = []
@@ -214,8 +202,6 @@ def compact(
     """Merge files into one, in memory, and delete them: see the top of this module.
 
     Args:
-        store: where the store is.
-        fingerprint: the reader's.
         names: of files as listed. Those that another job has merged meanwhile are passed over, and
             damaged ones are moved aside.
         span: of the merged file: it covers those of all files. None if one of them has none.
@@ -249,9 +235,6 @@ def tidy(store: Folder, fingerprint: str) -> list[str]:
 
     Returns:
         where damaged files are now, as in ``Stored``.
-
-    Raises:
-        InputError: as ``compact``.
     """
     folder = store / fingerprint
     sizes = {

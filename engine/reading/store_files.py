@@ -69,10 +69,7 @@ def write_file(
     """Write reads as one file.
 
     Args:
-        folder: of the reader.
-        reads: the reads table.
         span: buckets that have the queries of all reads, or None.
-        metadata: further entries of the file's.
 
     Raises:
         WriteError: it cannot be written; the folder is as it was.

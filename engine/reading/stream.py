@@ -79,7 +79,6 @@ class ShardPlan:
     Attributes:
         reads: the plan, as ``plan.longest_first`` gives it; empty if everything is stored.
         reused: distinct reads that were found in the store, or that another role does.
-        sizes: of its units.
         span: the buckets of its queries (``store.add``); None where they may be any.
         pace: for which they are cut, in sizes a second; None where it is unknown.
         sharing: number of actors that read it; units shrink towards the end.
@@ -316,12 +315,7 @@ class Host:
 
 
 def done_of(unread: UnitDone, planned: pl.DataFrame, result: UnitResult) -> UnitDone:
-    """A unit whose reads were done.
-
-    Args:
-        unread: what was known of it before.
-        planned: its reads.
-    """
+    """A unit whose reads were done."""
     reads = reads_table(planned, result.outputs)
     whole, failures = reads, {}
     # A unit costs time beside its reads, and hardly one has a read that failed.

@@ -75,12 +75,10 @@ def read_on_ray(
     Ray must have been started. Actors commit what they read, or this process where it holds the inputs.
 
     Args:
-        shards: their numbers, in the order in which they are begun.
         planners: of each of the host's readers; sent to every worker once.
         host: what each actor hosts, not loaded yet.
         pool: the actors, as ``pool.decide`` gives them.
         on_event: told one line when nodes come or go, actors restart, or the pool waits.
-        totals: added up in place.
 
     Raises:
         InputError, WriteError, ReadError: as raised on a worker.
