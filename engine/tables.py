@@ -131,6 +131,14 @@ def p_holm_of(statistic: str) -> str:
     return f"{statistic}_{P_HOLM}"
 
 
+def _floats(*names: str) -> Schema:
+    return {name: pl.Float64() for name in names}
+
+
+def _with_interval(statistic: str) -> Schema:
+    return _floats(statistic, low_of(statistic), high_of(statistic))
+
+
 CORPUS: Schema = {
     DOC_ID: pl.String(),
     TITLE: pl.String(),
@@ -145,11 +153,7 @@ QUERIES: Schema = {
     PROVENANCE: pl.List(pl.String()),  # article ids; may be empty
 }
 # Those of an evaluation, beside its scores: what later evaluations are paired with.
-EVALUATED_QUERIES: Schema = {
-    QUERY_ID: pl.String(),
-    QUERY: pl.String(),
-    ANSWERS: pl.List(pl.String()),
-}
+EVALUATED_QUERIES: Schema = {name: QUERIES[name] for name in (QUERY_ID, QUERY, ANSWERS)}
 CLUSTERS: Schema = {QUERY_ID: pl.String(), CLUSTER: pl.Int64()}  # numbered from 0
 RUNS: Schema = {
     QUERY_ID: pl.String(),
@@ -292,19 +296,12 @@ CORRELATIONS: Schema = {
     MEASURE: pl.String(),
     K: pl.Int64(),
     N: pl.Int64(),
-    TAU: pl.Float64(),
-    low_of(TAU): pl.Float64(),
-    high_of(TAU): pl.Float64(),
-    RHO: pl.Float64(),
-    low_of(RHO): pl.Float64(),
-    high_of(RHO): pl.Float64(),
+    **_with_interval(TAU),
+    **_with_interval(RHO),
     # How the intervals were made: percentile, bca, studentized or inverted; empty where there are none.
     METHOD: pl.String(),
     # What the two margins make of tau (``margins.Margins``).
-    AUC: pl.Float64(),
-    TAU_MIN: pl.Float64(),
-    TAU_MAX: pl.Float64(),
-    TAU_REACHED: pl.Float64(),
+    **_floats(AUC, TAU_MIN, TAU_MAX, TAU_REACHED),
     # Why a correlation is undefined (NaN), or has no interval or a weak one; empty otherwise.
     NOTE: pl.String(),
     # Whether tau is the highest of this run's and annotator's measures: the first of equal ones.
@@ -321,16 +318,8 @@ COMPARISONS: Schema = {
     MEASURE_B: pl.String(),
     K: pl.Int64(),
     N: pl.Int64(),
-    difference_of(TAU): pl.Float64(),
-    low_of(TAU): pl.Float64(),
-    high_of(TAU): pl.Float64(),
-    p_of(TAU): pl.Float64(),
-    p_holm_of(TAU): pl.Float64(),
-    difference_of(RHO): pl.Float64(),
-    low_of(RHO): pl.Float64(),
-    high_of(RHO): pl.Float64(),
-    p_of(RHO): pl.Float64(),
-    p_holm_of(RHO): pl.Float64(),
+    **_floats(difference_of(TAU), low_of(TAU), high_of(TAU), p_of(TAU), p_holm_of(TAU)),
+    **_floats(difference_of(RHO), low_of(RHO), high_of(RHO), p_of(RHO), p_holm_of(RHO)),
     # What the interval comes from: "resampling", "permutation" or "inverted" (the p-value then from
     # permutations); empty where there is no p-value.
     METHOD: pl.String(),
@@ -370,9 +359,7 @@ SYSTEMS: Schema = {
     K: pl.Int64(),
     RUNS_COMPARED: pl.Int64(),
     N: pl.Int64(),
-    TAU: pl.Float64(),
-    low_of(TAU): pl.Float64(),
-    high_of(TAU): pl.Float64(),
+    **_with_interval(TAU),
     # Mean over the pairs of runs of 1 less the distance of their two one-sided p-values.
     SOFT_ACCURACY: pl.Float64(),
     NOTE: pl.String(),
@@ -387,14 +374,9 @@ RUN_PAIRS: Schema = {
     # Pairs of runs that intervals and p-values are adjusted for.
     PAIRS: pl.Int64(),
     # Means of run less means of run_b.
-    DIFFERENCE: pl.Float64(),
-    low_of(DIFFERENCE): pl.Float64(),
-    high_of(DIFFERENCE): pl.Float64(),
+    **_with_interval(DIFFERENCE),
     p_of(DIFFERENCE): pl.Float64(),
-    difference_of(END_TO_END): pl.Float64(),
-    low_of(END_TO_END): pl.Float64(),
-    high_of(END_TO_END): pl.Float64(),
-    p_of(END_TO_END): pl.Float64(),
+    **_floats(difference_of(END_TO_END), low_of(END_TO_END), high_of(END_TO_END), p_of(END_TO_END)),
     # Queries of the end-to-end differences: those that all runs have, whichever the measure has.
     END_TO_END_N: pl.Int64(),
     # Share of the resamples in which both differences name the same winner.

@@ -10,7 +10,7 @@ import polars as pl
 
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
-from engine.machine.pool import Pool, PoolSettings, require_gpus_used
+from engine.machine.pool import Pool, PoolSettings, decide, require_gpus_used
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.errors import InputError
 from engine.reading.answers import given, rule_of
@@ -166,7 +166,11 @@ def backend_for(
         # Functions take as much at a time as GPUs do: most have a GPU, or a server, behind them.
         own = bool(specs[0].function)
         return Backend(gpu=own or device.machine_has_gpu(), alone=own)
-    pool = pool_for(settings, specs, size=size)
+    from engine.machine import cluster
+
+    cluster.start_ray(size)
+    loading = device.default_actor_memory(specs[0].weight_bytes)
+    pool = decide(settings, loading, budget=specs[0].memory)
     return Backend(pool=pool, gpu=pool.needs.gpus > 0)
 
 
@@ -176,19 +180,3 @@ def _by_program(
     """The results of a user's program; of what it writes, thoughts are taken off as of all readers' texts."""
     for result in executor(plan, units, spec):
         yield replace(result, outputs=given(result.outputs, rule_of(spec)))
-
-
-def pool_for(settings: PoolSettings, specs: Sequence[ReaderSpec], *, size: int = 0) -> Pool:
-    """The actors that host readers of one model; Ray is started where it is not.
-
-    Args:
-        size: bytes of what they read, where this process gives it to them.
-
-    Raises:
-        InputError: the cluster can never host such a pool.
-    """
-    from engine.machine import cluster, pool
-
-    cluster.start_ray(size)
-    loading = device.default_actor_memory(specs[0].weight_bytes)
-    return pool.decide(settings, loading, budget=specs[0].memory)

@@ -46,19 +46,18 @@ def saved(shape: Shape, dtype: Dtype, scale: Scale, **changes: Any) -> Iterator[
         try:
             yield models.spec_of(shape, folder, dtype, scale, **changes)
         finally:
-            models.free()
-            if torch.cuda.is_available():  # the next model may have all of it
-                torch.cuda.set_per_process_memory_fraction(1.0)
+            models.free_all()
 
 
 def inputs_of(shape: Shape, count: int, scale: Scale) -> models.Reads:
     return (models.prompts if shape.family == "llama" else models.lists)(count, scale)
 
 
-def same_everywhere(shape: Callable[[Scale], Shape], scale: Scale, figures: dict[str, Any]) -> str:
+def same_everywhere(which: str, scale: Scale, figures: dict[str, Any]) -> str:
     """In fp32: together, alone, by ``generate``, on the CPU (packed, where decoders are): the same outputs."""
-    reads = inputs_of(shape(scale), scale.reads, scale)
-    with saved(shape(scale), "float32", scale) as spec:
+    shape: Shape = getattr(scale, which)
+    reads = inputs_of(shape, scale.reads, scale)
+    with saved(shape, "float32", scale) as spec:
         reader = models.load(spec)
         together = models.written(reader.read(reads))
         figures["halvings"] = reader.stats.memory_halvings
@@ -127,7 +126,7 @@ def share_in_bf16(scale: Scale, figures: dict[str, Any]) -> str:
         together = models.written(reader.read(reads))
         alone = [models.written(reader.read([read]))[0] for read in reads[:16]]
         del reader
-        models.free()
+        models.free_all()
         peer = models.Peer(spec).read(reads)
     figures["fp32"] = alike(together, models.written(whole), share=_LEAST_IN_BF16)
     figures["alone"] = alike(together[:16], alone, share=_LEAST_IN_BF16)
@@ -135,35 +134,25 @@ def share_in_bf16(scale: Scale, figures: dict[str, Any]) -> str:
     return f"as fp32 {figures['fp32']}, alone {figures['alone']}, generate {figures['generate']}"
 
 
-def large_decoder(scale: Scale, figures: dict[str, Any]) -> str:
-    """The pace of a decoder of 8B's shape in bf16, beside ``generate``, within its budget; outputs as its."""
-    return _pace(scale.large, scale.large_budget, scale, figures)
-
-
-def large_t5(scale: Scale, figures: dict[str, Any]) -> str:
-    """The pace of Fusion-in-Decoder with T5-large's shape in bf16, beside ``generate``, within its budget."""
-    return _pace(scale.big, scale.big_budget, scale, figures)
-
-
-def _pace(shape: Shape, budget: int, scale: Scale, figures: dict[str, Any]) -> str:
+def pace(which: str, scale: Scale, figures: dict[str, Any]) -> str:
+    """The pace of a large model in bf16, beside ``generate``, within its budget; outputs as its."""
+    shape, budget = getattr(scale, which), getattr(scale, f"{which}_budget")
     with saved(shape, "bfloat16", scale, memory=budget) as spec:
         reader = models.load(spec)
         for count in scale.many:
             reads = inputs_of(shape, count, scale)
             before = reader.stats.prompt_tokens
-            pace = models.timed(reader.read, reads)
+            paced = models.timed(reader.read, reads)
             tokens = reader.stats.prompt_tokens - before
-            figures[f"reads_a_second_of_{count}"] = round(pace, 2)
-            figures[f"new_tokens_a_second_of_{count}"] = round(pace * scale.new, 1)
+            figures[f"reads_a_second_of_{count}"] = round(paced, 2)
+            figures[f"new_tokens_a_second_of_{count}"] = round(paced * scale.new, 1)
             figures[f"prompt_tokens_of_{count}"] = tokens
         _within(budget, figures, reader)
         some = inputs_of(shape, min(scale.many[-1], 64), scale)
         found = models.written(reader.read(some))
         figures["reads_a_second_of_some"] = round(models.timed(reader.read, some), 2)
         del reader
-        models.free()
-        if torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(1.0)
+        models.free_all()
         peer = models.Peer(spec)
         expected = peer.read(some)
         figures["generate_a_second_of_some"] = round(models.timed(peer.read, some), 2)
@@ -291,30 +280,16 @@ def _sorted_out(used: Counter[str], steps: int) -> dict[str, Any]:
     }
 
 
-def small(scale: Scale) -> Shape:
-    return scale.small
-
-
-def base(scale: Scale) -> Shape:
-    return scale.base
-
-
-def decoder(scale: Scale, figures: dict[str, Any]) -> str:
-    return same_everywhere(small, scale, figures)
-
-
-def fusion(scale: Scale, figures: dict[str, Any]) -> str:
-    return same_everywhere(base, scale, figures)
-
-
 CHECKS: dict[str, Check] = {
-    "decoder of 1B's shape, fp32: alone, generate, CPU": decoder,
-    "Fusion-in-Decoder of T5-base's shape, fp32: alone, generate, CPU": fusion,
+    "decoder of 1B's shape, fp32: alone, generate, CPU": partial(same_everywhere, "small"),
+    "Fusion-in-Decoder of T5-base's shape, fp32: alone, generate, CPU": partial(
+        same_everywhere, "base"
+    ),
     "decoder of 1B's shape, bf16": share_in_bf16,
     "budgets of memory": budgets,
     "kernels and waits": kernels,
-    "decoder of 8B's shape, bf16: pace and memory": large_decoder,
-    "Fusion-in-Decoder of T5-large's shape, bf16: pace and memory": large_t5,
+    "decoder of 8B's shape, bf16: pace and memory": partial(pace, "large"),
+    "Fusion-in-Decoder of T5-large's shape, bf16: pace and memory": partial(pace, "big"),
     "a lack of memory halves batches": shortage,
     "choices, fp32": choices,
     "encoder of BERT-base's shape": vectors,

@@ -73,6 +73,13 @@ def free() -> None:
         torch.cuda.empty_cache()
 
 
+def free_all() -> None:
+    """Give back what nobody holds; the next model may have all of the GPU."""
+    free()
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 def make(shape: Shape, target: Path, dtype: Dtype) -> None:
     """A random model with a tokenizer of as many words, made on the device and saved.
 

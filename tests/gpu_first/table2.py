@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from engine.machine import device
 from tests.gpu_first import models
 from tests.gpu_first.bare import saved
@@ -52,9 +50,7 @@ def costs(augmentation: str, scale: Scale, figures: dict[str, Any]) -> str:
             figures[f"engine, {name}"] = measured(reader.read, reads)
         figures["engine, both"] = measured(reader.read, [*lists, *singles])
         del reader
-        models.free()
-        if torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(1.0)
+        models.free_all()
         peer = models.Peer(spec)
         peer.read(singles[:1])
         for name, reads, rows in (
