@@ -67,6 +67,8 @@ SPEC = ReaderSpec(
     parameters=1,
     name="test",
 )
+# The counters of a reader that computes nothing.
+STATS = dict.fromkeys(("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 0)
 
 # A library that is not installed, as Python and as the engine's messages name it.
 _LACKING = re.compile(r"No module named '([\w.]+)'|pip install 'erag-engine\[(\w+)\]'")
@@ -245,13 +247,7 @@ class ScriptedReader:
                 text = "\n".join(inputs)
                 self.asked.append(text)
                 outputs.append(ReadOutput(self.answer(text), len(text.split()), 1, False))
-            stats = {
-                "padded_tokens": 0,
-                "prompt_tokens": 0,
-                "memory_halvings": 0,
-                "peak_memory": 2**20,
-            }
-            yield UnitResult(unit, outputs, "scripted", 0.0, stats)
+            yield UnitResult(unit, outputs, "scripted", 0.0, STATS | {"peak_memory": 2**20})
 
 
 @pytest.fixture(scope="session")

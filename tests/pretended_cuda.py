@@ -47,17 +47,7 @@ _INDEXING = {
 _MIXED = {*_INDEXING, _aten._to_copy.default, _aten.copy_.default}
 # Operations that look at a tensor in another way, and launch nothing. By what their names hold.
 _VIEWS = (
-    *(
-        "view",
-        "slice",
-        "select",
-        "transpose",
-        "permute",
-        "expand",
-        "unsqueeze",
-        "squeeze",
-        "detach",
-    ),
+    *("view", "slice", "select", "transpose", "permute", "expand", "squeeze", "detach"),
     *("alias", "as_strided", "aten.t.", "split", "unbind", "lift_fresh", "unfold", "movedim"),
     *("sym_", "is_", "stride", "size", "narrow", "unflatten", "empty"),
 )

@@ -2,7 +2,6 @@
 
 import json
 import math
-from functools import partial
 
 import polars as pl
 import pytest
@@ -95,28 +94,6 @@ def test_preferences_of_an_evaluation(tmp_path):
     assert result.further["preference_labels"].filter(doc_id="d1")["times_shown"].to_list() == [2]
     with pytest.raises(InputError, match="give `preferences` FILE"):
         evaluate(inputs(), settings, store=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (
-            partial(Settings.of, task="claims", annotators=("dual",)),
-            "dual has no meaning for the task claims",
-        ),
-        (
-            partial(Settings.of, annotators=("preference",), measures="AP@5"),
-            "not defined on the shares",
-        ),
-        (
-            partial(Settings.of, preference_labels="bradley-terry"),
-            "without the annotator preference",
-        ),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(settings, words):
-    with pytest.raises(InputError, match=words):
-        settings()
 
 
 def test_own_annotators_are_not_judged_by_qrels_alone(tmp_path):

@@ -1,7 +1,6 @@
 """The evaluation against values computed by hand, with a scripted reader."""
 
 import math
-from functools import partial
 
 import polars as pl
 import pytest
@@ -13,7 +12,7 @@ from engine.messages.errors import InputError, ReadError
 from engine.reading.execute import UnitResult
 from engine.reading.executors import NamedExecutor
 from engine.reading.protocol import ReadOutput
-from tests.conftest import ScriptedReader, make_run
+from tests.conftest import STATS, ScriptedReader, make_run
 from tests.tables import QUERIES, RUN, amount, inputs, say_last, with_qrels
 
 
@@ -164,10 +163,7 @@ def failing_where(fails):
                 else ReadOutput(say_last(text), 1, 1, False)
                 for (text,) in rows
             ]
-            stats = dict.fromkeys(
-                ("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 0
-            )
-            yield UnitResult(unit, outputs, "w", 0.0, stats)
+            yield UnitResult(unit, outputs, "w", 0.0, STATS)
 
     return execute
 
@@ -312,14 +308,6 @@ def test_what_nobody_judged_is_in_no_correlation(tmp_path):
     assert text.startswith("1 query has no judgments in the qrels and is left out of their scores")
 
 
-def test_judgments_stand_beside_other_annotators(tmp_path):
-    given = with_qrels(("q1", "d1", 1.0), ("q2", "d2", 1.0), ("q3", "d3", 1.0))
-    settings = Settings.of(k=3, resamples=100, annotators=("erag", "qrels"), measures="P@3")
-    result = evaluate(given, settings, store=tmp_path, executor=ScriptedReader(say_last))
-    assert set(result.statistics.correlations["annotator"]) == {"erag", "qrels"}
-    assert result.statistics.comparisons.height == 1
-
-
 def test_judgments_are_needed_where_they_are_asked_for(tmp_path):
     with pytest.raises(InputError, match="give `qrels` FILE"):
         evaluate(inputs(), Settings.of(annotators=("qrels",), end_to_end=False), store=tmp_path)
@@ -368,41 +356,49 @@ def test_the_same_figures_for_any_order_of_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("options", "words"),
     [
-        (partial(Settings.of, annotators=("erag", "oracle")), "unknown annotator 'oracle'"),
-        (partial(Settings.of, annotators=()), "no annotators"),
-        (partial(Settings.of, metric="bleu"), "unknown metric 'bleu'"),
-        (partial(Settings.of, measures="ERR"), "unknown measure 'ERR'"),
-        (partial(Settings.of, k=0), "`k` is 0"),
+        ({"annotators": ("erag", "oracle")}, "unknown annotator 'oracle'"),
+        ({"annotators": ()}, "no annotators"),
+        ({"metric": "bleu"}, "unknown metric 'bleu'"),
+        ({"measures": "ERR"}, "unknown measure 'ERR'"),
+        ({"k": 0}, "`k` is 0"),
+        ({"k": 5, "measures": "P@5 R@20"}, "R@20 looks further than `k` 5; use `k` 20"),
+        ({"resamples": 20}, "`resamples` is 20; use 100 or more, or 0"),
+        ({"relevant": "qrels"}, "`relevant` qrels does not fit erag"),
+        ({"relevant": "list", "measures": "Judged@5"}, "Judged is 1 by definition"),
+        ({"k": 3, "end_to_end_k": 4}, "exceeds `k` 3"),
+        ({"confidence": 95}, "`confidence` is 95"),
+        ({"actors": -1}, "`actors` is -1"),
+        ({"seed": -1}, "`seed` is -1"),
         (
-            partial(Settings.of, k=5, measures="P@5 R@20"),
-            "R@20 looks further than `k` 5; use `k` 20",
-        ),
-        (partial(Settings.of, resamples=20), "`resamples` is 20; use 100 or more, or 0"),
-        (partial(Settings.of, relevant="qrels"), "`relevant` qrels does not fit erag"),
-        (partial(Settings.of, relevant="list", measures="Judged@5"), "Judged is 1 by definition"),
-        (partial(Settings.of, k=3, end_to_end_k=4), "exceeds `k` 3"),
-        (partial(Settings.of, confidence=95), "`confidence` is 95"),
-        (partial(Settings.of, actors=-1), "`actors` is -1"),
-        (partial(Settings.of, seed=-1), "`seed` is -1"),
-        (
-            partial(Settings.of, metric="f1", measures="AP@5"),
+            {"metric": "f1", "measures": "AP@5"},
             "AP@5 is not defined on eRAG's graded labels under f1, which need a threshold",
         ),
         (
-            partial(Settings.of, task="claims", annotators=("containment",)),
+            {"task": "claims", "annotators": ("containment",)},
             "containment has no meaning for the task claims: its answers are verdicts",
         ),
         (
-            partial(Settings.of, task="dialogue", annotators=("containment-substring",)),
+            {"task": "dialogue", "annotators": ("containment-substring",)},
             "containment-substring has no meaning for the task dialogue: .* leave containment-substring",
+        ),
+        ({"task": "claims", "annotators": ("dual",)}, "dual has no meaning for the task claims"),
+        ({"annotators": ("preference",), "measures": "AP@5"}, "not defined on the shares"),
+        ({"preference_labels": "bradley-terry"}, "without the annotator preference"),
+        ({"judge": "m"}, "`judge` m without the annotator judge; add judge to `annotators`"),
+        ({"judge_prompt": "chat"}, "`judge_prompt` chat without the annotator judge"),
+        ({"judge_labels": "graded"}, "`judge_labels` graded without the annotator judge"),
+        ({"prompt": "none"}, "none: no such file; give a prompt template, or one of chat"),
+        (
+            {"annotators": ("judge",), "judge_prompt": "none"},
+            "or one of chat, chat-ko, completion, completion-ko, mon",
         ),
     ],
 )
-def test_settings_that_cannot_work_are_refused_before_any_read(settings, words):
+def test_settings_that_cannot_work_are_refused(options, words):
     with pytest.raises(InputError, match=words):
-        settings()
+        Settings.of(**options)
 
 
 def test_provenance_without_any_hit_is_noted_and_without_any_gold_refused(tmp_path):

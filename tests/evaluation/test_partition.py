@@ -288,16 +288,22 @@ def write_small(folder, queries=40, listed=6):
     return files, read_inputs(files, k=4)
 
 
+@pytest.fixture
+def small(tmp_path):
+    """The files, what is read of them, the folder of shards, and the shards."""
+    files, whole = write_small(tmp_path / "files")
+    folder = folder_at(tmp_path / "w")
+    return files, whole, folder, partition(files, folder, k=4, pairs_per_shard=30)
+
+
 def refuse_to_read(monkeypatch):
     """Whatever is read of runs or of a corpus from now on fails the test."""
     for name in ("check_inputs", "index_corpus"):
         monkeypatch.setattr(module, name, lambda *a, **b: pytest.fail("read again"))
 
 
-def test_a_finished_partition_is_taken_up_without_reading_its_files(tmp_path, monkeypatch):
-    files, _ = write_small(tmp_path / "files")
-    folder = folder_at(tmp_path / "w")
-    first = partition(files, folder, k=4, pairs_per_shard=30)
+def test_a_finished_partition_is_taken_up_without_reading_its_files(small, monkeypatch):
+    files, _, folder, first = small
     assert len(first.shards) > 4
     refuse_to_read(monkeypatch)
     assert partition(files, folder, k=4, pairs_per_shard=30) == first
@@ -306,10 +312,8 @@ def test_a_finished_partition_is_taken_up_without_reading_its_files(tmp_path, mo
 @pytest.mark.parametrize(
     "what", ["k", "pairs_per_shard", "limit", "cluster", "queries", "run", "corpus"]
 )
-def test_other_files_or_settings_make_another_partition_beside_it(tmp_path, what):
-    files, _ = write_small(tmp_path / "files")
-    folder = folder_at(tmp_path / "w")
-    first = partition(files, folder, k=4, pairs_per_shard=30)
+def test_other_files_or_settings_make_another_partition_beside_it(small, what):
+    files, _, folder, first = small
     more = {"k": 4, "pairs_per_shard": 30}
     if what in more:
         more[what] -= 1
@@ -351,10 +355,8 @@ def test_a_partition_that_was_killed_leaves_nothing_to_trip_over(tmp_path, momen
 @pytest.mark.parametrize(
     "lost", ["shard-000002.zip", "queries.parquet", "passages", "manifest.json"]
 )
-def test_a_partition_of_which_a_file_is_gone_is_made_anew(tmp_path, lost):
-    files, whole = write_small(tmp_path / "files")
-    folder = folder_at(tmp_path / "w")
-    first = partition(files, folder, k=4, pairs_per_shard=30)
+def test_a_partition_of_which_a_file_is_gone_is_made_anew(small, lost):
+    files, whole, folder, first = small
     if lost == "passages":
         (folder / "passages").delete([first.passages.name])
     else:
@@ -364,9 +366,8 @@ def test_a_partition_of_which_a_file_is_gone_is_made_anew(tmp_path, lost):
     assert_same_content(second, whole, files)
 
 
-def test_a_damaged_shard_is_one_line_and_not_other_data(tmp_path):
-    files, _ = write_small(tmp_path / "files")
-    made = partition(files, folder_at(tmp_path / "w"), k=4, pairs_per_shard=30)
+def test_a_damaged_shard_is_one_line_and_not_other_data(small):
+    files, _, _, made = small
     path = made.folder.at / "shard-000001.zip"
     whole = path.read_bytes()
     for place in [*range(0, len(whole), 37), len(whole) - 1]:
@@ -378,9 +379,8 @@ def test_a_damaged_shard_is_one_line_and_not_other_data(tmp_path):
         made.read(1)
 
 
-def test_an_index_of_another_corpus_is_refused(tmp_path):
-    files, _ = write_small(tmp_path / "files")
-    made = partition(files, folder_at(tmp_path / "w"), k=4, pairs_per_shard=30)
+def test_an_index_of_another_corpus_is_refused(small, tmp_path):
+    files, _, _, made = small
     files.corpus.write_text('{"id": "d1", "text": "alone"}\n')
     other = index_corpus(files.corpus, folder_at(tmp_path / "other"), "k")
     with pytest.raises(InputError, match=r"shard-000000\.zip: a damaged shard"):

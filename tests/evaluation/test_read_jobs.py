@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -22,7 +21,7 @@ from engine.reading.executors import Backend, NamedExecutor
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
-from tests.conftest import ScriptedReader
+from tests.conftest import STATS, ScriptedReader
 from tests.tables import amount, findings_of, inputs, say_last
 
 # Of what a passage says, by the judge.
@@ -46,10 +45,7 @@ class JudgingReader:
             rows = plan["inputs"].slice(unit.offset, unit.length).to_list()
             self.asked += [(bool(spec.choices), pieces) for pieces in rows]
             outputs = [self.answer("".join(pieces), spec.choices) for pieces in rows]
-            stats = dict.fromkeys(
-                ("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 1
-            )
-            yield UnitResult(unit, outputs, "w", 0.0, stats)
+            yield UnitResult(unit, outputs, "w", 0.0, STATS)
 
     def answer(self, text, choices):
         if not choices:
@@ -223,36 +219,6 @@ def test_what_cannot_judge_is_refused_before_any_read(tmp_path):
     with pytest.raises(InputError, match="a judge's prompt without choices"):
         judge(tmp_path, reader, judge_prompt=str(tmp_path / "p.txt"))
     assert reader.asked == []
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (
-            partial(Settings.of, judge="m"),
-            "`judge` m without the annotator judge; add judge to `annotators`",
-        ),
-        (
-            partial(Settings.of, judge_prompt="chat"),
-            "`judge_prompt` chat without the annotator judge",
-        ),
-        (
-            partial(Settings.of, judge_labels="graded"),
-            "`judge_labels` graded without the annotator judge",
-        ),
-        (
-            partial(Settings.of, prompt="none"),
-            "none: no such file; give a prompt template, or one of chat",
-        ),
-        (
-            partial(Settings.of, annotators=("judge",), judge_prompt="none"),
-            "or one of chat, chat-ko, completion, completion-ko, mon",
-        ),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(settings, words):
-    with pytest.raises(InputError, match=words):
-        settings()
 
 
 def test_a_read_that_was_never_asked_for_is_an_error(tmp_path):

@@ -119,18 +119,22 @@ def test_the_newer_name_of_the_limit_precedes_the_older(monkeypatch, without_lim
     assert device.has_bf16_arithmetic()
 
 
+def kernels(**environment):
+    """The lines in which oneDNN names its kernels for a product of bf16."""
+    product = "import torch; a = torch.ones(64, 64).bfloat16(); torch.nn.functional.linear(a, a)"
+    done = subprocess.run(
+        [sys.executable, "-c", product], env=os.environ | {"ONEDNN_VERBOSE": "1"} | environment,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [line for line in done.stdout.splitlines() if ",exec,cpu,matmul," in line]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not device.has_bf16_arithmetic(), reason="there is nothing to take away")
 @pytest.mark.parametrize(("limit", "expected"), LIMITS.items())
 def test_onednn_has_bf16_arithmetic_where_the_engine_says_so(limit, expected):
-    """By the kernel that oneDNN names for a product of bf16."""
-    product = "import torch; a = torch.ones(64, 64).bfloat16(); torch.nn.functional.linear(a, a)"
-    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": limit, "ONEDNN_VERBOSE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", product], env=environment, capture_output=True, text=True, check=True
-    )
-    kernels = [line for line in done.stdout.splitlines() if ",exec,cpu,matmul," in line]
-    assert any("avx512_core_bf16" in line or "amx" in line for line in kernels) is expected
+    found = kernels(ONEDNN_MAX_CPU_ISA=limit)
+    assert any("avx512_core_bf16" in line or "amx" in line for line in found) is expected
 
 
 @pytest.mark.parametrize(
@@ -159,16 +163,10 @@ def test_rows_of_bf16_are_not_steady_with_amx(monkeypatch, without_limit, flags,
 )
 @pytest.mark.parametrize("limit", ["", "AVX512_CORE_BF16", "AVX512_CORE_AMX", "AVX10_1_512", "ALL"])
 def test_onednn_has_amx_where_the_engine_says_so(monkeypatch, limit):
-    """By the kernel that oneDNN names for a product of bf16."""
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
-    product = "import torch; a = torch.ones(64, 64).bfloat16(); torch.nn.functional.linear(a, a)"
-    environment = os.environ | {"ONEDNN_VERBOSE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", product], env=environment, capture_output=True, text=True, check=True
-    )
-    kernels = [line for line in done.stdout.splitlines() if ",exec,cpu,matmul," in line]
-    assert kernels
-    assert any("amx" in line for line in kernels) is not device.bf16_rows_are_steady()
+    found = kernels()
+    assert found
+    assert any("amx" in line for line in found) is not device.bf16_rows_are_steady()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")

@@ -23,7 +23,7 @@ from engine.reading.plan import WANTED, read_key
 from engine.reading.protocol import ReadOutput
 from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
-from tests.conftest import SPEC, ScriptedReader
+from tests.conftest import SPEC, STATS, ScriptedReader
 from tests.reading.test_store import EARLIER
 
 
@@ -151,15 +151,7 @@ def test_failed_reads_are_reported_and_tried_again(tmp_path):
     def fail(plan, units, spec):
         for unit in units:
             outputs = [ReadOutput.failed("too long")] * unit.length
-            yield UnitResult(
-                unit,
-                outputs,
-                "w",
-                0.0,
-                dict.fromkeys(
-                    ("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 0
-                ),
-            )
+            yield UnitResult(unit, outputs, "w", 0.0, STATS)
 
     found, costs = ask(["a", "b"], tmp_path, fail)
     assert found["failure"].to_list() == ["too long"] * 2

@@ -1,6 +1,7 @@
 """Repeating reads: the sample, the batches they come in, and what is found changed."""
 
 import collections
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -14,25 +15,14 @@ from engine.messages.errors import InputError, ReadError
 from engine.reading import store
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, WANTED
-from engine.reading.protocol import ReaderSpec, ReadOutput
+from engine.reading.protocol import ReadOutput
 from engine.reading.repetition import Sample, cut, draw, repeat_sample
 from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
-from tests.conftest import make_run
+from tests import conftest
+from tests.conftest import STATS, make_run
 
-SPEC = ReaderSpec(
-    weights="w",
-    architecture="causal",
-    dtype="bfloat16",
-    max_new_tokens=4,
-    stop=(),
-    max_input_tokens=0,
-    path="/p",
-    parameters=1,
-    name="r",
-    memory=5,
-)
-STATS = {"padded_tokens": 0, "prompt_tokens": 0, "memory_halvings": 0, "peak_memory": 0}
+SPEC = replace(conftest.SPEC, dtype="bfloat16", memory=5)
 
 
 def make_reads(singles=60, lists=6, nothing=2, failed=0):
@@ -44,19 +34,8 @@ def make_reads(singles=60, lists=6, nothing=2, failed=0):
         orient="row",
     )
     rows = [
-        (
-            f"k{i}",
-            f"q{i}",
-            docs,
-            f"TEXT {i}",
-            2,
-            2,
-            False,
-            None,
-            None,
-            None,
-            "broken" if i < failed else None,
-        )
+        (f"k{i}", f"q{i}", docs, f"TEXT {i}", 2, 2, False)
+        + (None, None, None, "broken" if i < failed else None)
         for i, docs in enumerate(kinds)
     ]
     return wanted, pl.DataFrame(rows, schema=tables.READS | {FAILURE: pl.String()}, orient="row")
