@@ -21,13 +21,8 @@ from engine.reading import readers
 from engine.reading.function import ReaderFunction
 from engine.scoring.own import metric_from_function
 from engine.sources.io.folders import folder_at
-from tests.evaluation.test_stream import (
-    Scripted,
-    made,
-    scripted,
-    settings,
-    sorted_rows,
-)
+from tests.conftest import ScriptedReader
+from tests.evaluation.test_stream import Scripted, made, scripted, settings, sorted_rows
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 
 __all__ = ["scripted"]  # a fixture
@@ -50,6 +45,25 @@ def both(tmp_path, files, conditions, **more):
     return held, parts
 
 
+def cut_of(tmp_path, k=6, pairs=None):
+    """The usual inputs in shards."""
+    inputs = folder_at(tmp_path / "inputs")
+    return partition(made(tmp_path), inputs, k=k, pairs_per_shard=pairs or PAIRS * k)
+
+
+def evaluated(tmp_path, shards, asked, store="store"):
+    context, folder = Context(store=tmp_path / store), folder_at(tmp_path / "shards")
+    (evaluation,) = evaluate_shards(shards, [asked], context, folder).evaluations
+    return evaluation
+
+
+def compared(tmp_path, asked, files=None, **more):
+    """A study of one condition, of one shard and of several, whose figures are the same."""
+    held, parts = both(tmp_path, files or made(tmp_path), vary(asked, Sweep()), **more)
+    assert_same(held, parts, tmp_path)
+    return held, parts
+
+
 def told(notes):
     return [(note.code, note.amount, note.text, note.about) for note in notes]
 
@@ -64,11 +78,11 @@ def assert_same(held, parts, tmp_path):
             tables = [pl.read_parquet(path) for path in sorted((folder / name).iterdir())]
             assert len(tables) >= 3
             # What requests took is never the same twice.
-            compared = [
+            without = [
                 sorted_rows(table.drop("seconds", strict=False).unique())
                 for table in (getattr(whole, name), pl.concat(tables))
             ]
-            assert_frame_equal(*compared)
+            assert_frame_equal(*without)
         for name in ("correlations", "comparisons", "systems", "run_pairs"):
             assert_frame_equal(getattr(whole.statistics, name), getattr(part.statistics, name))
         assert whole.statistics.choice == part.statistics.choice
@@ -86,10 +100,6 @@ def assert_same(held, parts, tmp_path):
         assert_frame_equal(getattr(held, name), getattr(parts, name))
 
 
-def one(asked):
-    return vary(asked, Sweep())
-
-
 def test_a_study_of_readers_and_cutoffs(tmp_path, tiny_t5):
     asked = settings(**{**FEW, "k": 4, "measures": "P@2 nDCG@4"})
     conditions = vary(asked, Sweep(readers=("bundled", str(tiny_t5)), k_sweep=(4, 2)))
@@ -97,12 +107,8 @@ def test_a_study_of_readers_and_cutoffs(tmp_path, tiny_t5):
     assert len(held.evaluations) == 4
     assert_same(held, parts, tmp_path)
     asked_before = len(Scripted.asked)
-    again = study_shards(
-        partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=4, pairs_per_shard=PAIRS * 4),
-        conditions,
-        Context(store=tmp_path / "store"),
-        folder_at(tmp_path / "shards"),
-    )
+    context, folder = Context(store=tmp_path / "store"), folder_at(tmp_path / "shards")
+    again = study_shards(cut_of(tmp_path, k=4), conditions, context, folder)
     assert len(Scripted.asked) == asked_before
     assert_frame_equal(again.conditions, parts.conditions)
 
@@ -116,27 +122,24 @@ def test_runs_that_carry_their_texts(tmp_path):
         paths.append(path.with_suffix(".jsonl"))
         paths[-1].write_text("".join(json.dumps(row) + "\n" for row in rows.to_dicts()))
     files = InputFiles(queries=files.queries, run=tuple(paths))
-    held, parts = both(tmp_path, files, one(settings(**FEW)))
+    held, _ = compared(tmp_path, settings(**FEW), files)
     assert held.evaluations[held.main].passages > 20
-    assert_same(held, parts, tmp_path)
 
 
 def test_a_repeatability_check(tmp_path):
-    asked = settings(**FEW, certify=30)
-    held, parts = both(tmp_path, made(tmp_path), one(asked))
-    assert_same(held, parts, tmp_path)
-    for study in (held, parts):
+    for study in compared(tmp_path, settings(**FEW, certify=30)):
         (certificate,) = study.evaluations[study.main].certificates.values()
         assert (certificate.repeated, certificate.changed_outputs) == (30, 0)
     assert "shards" in certificate.sha256
 
 
-def test_a_reader_behind_an_api(tmp_path):
+def test_a_reader_behind_an_api_whose_requests_are_counted_over_all_shards(tmp_path):
     behaviour = Behaviour(lambda body: Said(f"a{len(prompt_of(body)) % 4}", prompt_tokens=10))
     with serving(behaviour) as url:
         asked = settings(**FEW, dtype=None, actors=None, reader="openai:m", base_url=url)
-        held, parts = both(tmp_path, made(tmp_path), one(asked))
-    assert_same(held, parts, tmp_path)
+        studies = compared(tmp_path, asked)
+    costs = [study.evaluations[study.main].readings["reader"].costs for study in studies]
+    assert costs[0].computed_tokens == costs[1].computed_tokens == 10 * costs[0].done > 0
 
 
 @pytest.mark.parametrize(
@@ -155,8 +158,7 @@ def test_a_bound_on_tokens_holds_for_all_shards_together(tmp_path, bound, raised
         asked = settings(
             **FEW, dtype=None, actors=None, reader="openai:m", base_url=url, max_tokens=bound
         )
-        inputs = read_inputs(made(tmp_path), k=6)
-        cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=60)
+        inputs, cut = read_inputs(made(tmp_path), k=6), cut_of(tmp_path, pairs=60)
         assert len(cut.shards) >= 6
         asked_for = []
         for shards, folder in ((Held(inputs), None), (cut, folder_at(tmp_path / "shards"))):
@@ -170,25 +172,21 @@ def test_a_bound_on_tokens_holds_for_all_shards_together(tmp_path, bound, raised
 def test_reads_that_fail_alike_end_an_evaluation_before_any_was_done_alone(tmp_path):
     """All of one shard's reads fail, of which there are more than sixteen; others were done before."""
     asked = settings(**FEW, dtype=None, actors=None, reader="openai:m", failed_reads="zero")
-    cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=60)
+    cut = cut_of(tmp_path, pairs=60)
     bad = tuple(f"Question: {query}" for query in cut.read(1).queries["query"])
 
     def refuse(body):
         return "no" if prompt_of(body).endswith(bad) else None
 
     with serving(Behaviour(lambda body: Said("a1"), refuse=refuse)) as url:
-        (evaluation,) = evaluate_shards(
-            cut, [asked.but(base_url=url)], Context(store=tmp_path / "store"),
-            folder_at(tmp_path / "shards"),
-        ).evaluations  # fmt: skip
+        evaluation = evaluated(tmp_path, cut, asked.but(base_url=url))
         costs = evaluation.readings["reader"].costs
         assert 16 < costs.failed < costs.wanted
 
 
 def test_a_metric_of_the_users(tmp_path):
     metric = metric_from_function(lambda output, answers: float(len(output) == 2) / 2)
-    held, parts = both(tmp_path, made(tmp_path), one(settings(**FEW, metric=metric)))
-    assert_same(held, parts, tmp_path)
+    compared(tmp_path, settings(**FEW, metric=metric))
 
 
 def test_an_annotator_of_the_users(tmp_path):
@@ -196,16 +194,10 @@ def test_an_annotator_of_the_users(tmp_path):
         return 1 / len(text)
 
     asked = settings(annotators=("erag", from_function("short", short)), measures="nDCG@6")
-    held, parts = both(tmp_path, made(tmp_path), one(asked))
-    assert_same(held, parts, tmp_path)
+    _, parts = compared(tmp_path, asked)
     # Nobody knows whether a function does what it did: nothing that it made is taken up.
-    again = evaluate_shards(
-        partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=PAIRS * 6),
-        [asked],
-        Context(store=tmp_path / "store"),
-        folder_at(tmp_path / "shards"),
-    )
-    assert again.evaluations[0].parts.name != parts.evaluations[parts.main].parts.name
+    again = evaluated(tmp_path, cut_of(tmp_path), asked)
+    assert again.parts.name != parts.evaluations[parts.main].parts.name
 
 
 def test_a_reader_without_a_version(tmp_path, monkeypatch):
@@ -219,26 +211,20 @@ def test_a_reader_without_a_version(tmp_path, monkeypatch):
     reader = ReaderFunction(answer, "mine")
     asked = settings(**FEW, dtype=None, reader="mine")
     asked = replace(asked, reader=replace(asked.reader, functions=(reader,)))
-    held, parts = both(tmp_path, made(tmp_path), one(asked))
-    assert_same(held, parts, tmp_path)
+    held, _ = compared(tmp_path, asked)
     assert len(calls) == 2 * held.evaluations[held.main].readings["reader"].costs.wanted
     assert not list((tmp_path / "store").rglob("*.parquet"))
     assert not list((tmp_path / "shards").rglob("unkept/**/*.parquet"))
 
 
 def test_a_program_of_the_users(tmp_path):
-    from tests.conftest import ScriptedReader
-
     executor = ScriptedReader(lambda prompt: f"a{len(prompt) % 4}")
-    held, parts = both(tmp_path, made(tmp_path), one(settings(**FEW)), executor=executor)
-    assert_same(held, parts, tmp_path)
+    compared(tmp_path, settings(**FEW), executor=executor)
 
 
 def test_figures_over_all_queries(tmp_path):
-    asked = settings(annotators=("dual", "erag"), measures="nDCG@6")
-    held, parts = both(tmp_path, made(tmp_path), one(asked))
-    assert_same(held, parts, tmp_path)
-    whole, part = (study.evaluations[study.main].further_table("dual") for study in (held, parts))
+    studies = compared(tmp_path, settings(annotators=("dual", "erag"), measures="nDCG@6"))
+    whole, part = (study.evaluations[study.main].further_table("dual") for study in studies)
     assert_frame_equal(whole, part)
 
 
@@ -247,9 +233,7 @@ def test_one_shard_in_a_folder_is_what_is_held(tmp_path):
     whole = evaluate(read_inputs(files, k=6), asked, store=tmp_path / "one")
     cut = partition(files, folder_at(tmp_path / "inputs"), k=6)
     assert len(cut.shards) == 1
-    (part,) = evaluate_shards(
-        cut, [asked], Context(store=tmp_path / "two"), folder_at(tmp_path / "shards")
-    ).evaluations
+    part = evaluated(tmp_path, cut, asked, "two")
     assert_frame_equal(whole.query_scores, part.query_scores)
     assert readers.load is Scripted
 
@@ -279,10 +263,7 @@ def test_shards_that_a_study_scored_are_taken_up_by_one_of_its_readers(tmp_path,
     _, parts = both(tmp_path, files, conditions)
     read = len(Scripted.asked)
     for condition, of_one in conditions.items():
-        cut = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=PAIRS * 6)
-        context = Context(store=tmp_path / "another")
-        shards = folder_at(tmp_path / "shards")
-        (alone,) = evaluate_shards(cut, [of_one], context, shards).evaluations
+        alone = evaluated(tmp_path, cut_of(tmp_path), of_one, "another")
         assert alone.parts.name == parts.evaluations[condition].parts.name
         expected = parts.evaluations[condition].readings["reader"].costs
         assert alone.readings["reader"].costs.wanted == expected.wanted
@@ -291,19 +272,6 @@ def test_shards_that_a_study_scored_are_taken_up_by_one_of_its_readers(tmp_path,
 
 def test_a_repeatability_check_needs_no_store_of_shards_that_are_scored(tmp_path):
     asked = settings(**FEW)
-    both(tmp_path, made(tmp_path), one(asked))
-    cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=PAIRS * 6)
-    context = Context(store=tmp_path / "another")
-    (evaluation,) = evaluate_shards(
-        cut, [asked.but(certify=10)], context, folder_at(tmp_path / "shards")
-    ).evaluations
+    compared(tmp_path, asked)
+    evaluation = evaluated(tmp_path, cut_of(tmp_path), asked.but(certify=10), "another")
     assert evaluation.certificates["reader"].repeated == 10
-
-
-def test_requests_are_counted_over_all_shards(tmp_path):
-    behaviour = Behaviour(lambda body: Said("a1", prompt_tokens=10))
-    with serving(behaviour) as url:
-        asked = settings(**FEW, dtype=None, actors=None, reader="openai:m", base_url=url)
-        held, parts = both(tmp_path, made(tmp_path), one(asked))
-    costs = [study.evaluations[study.main].readings["reader"].costs for study in (held, parts)]
-    assert costs[0].computed_tokens == costs[1].computed_tokens == 10 * costs[0].done > 0
