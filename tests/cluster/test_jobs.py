@@ -24,6 +24,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.cluster.shards import inputs_in
 from tests.faults.test_kills import is_alive
 
 ROOT = Path(__file__).parent.parent.parent
@@ -169,21 +170,7 @@ def head():
 def inputs(tmp_path_factory):
     """Eight queries, and a run that lists two passages for each."""
     folder = tmp_path_factory.mktemp("inputs")
-    numbers = range(QUERIES)
-    listed = [(q, p, f"{q}-{p}") for q in numbers for p in range(PASSAGES)]
-    lines = {
-        "q.jsonl": [
-            json.dumps({"id": f"q{q}", "input": f"what is {q}", "output": [{"answer": f"{q}"}]})
-            for q in numbers
-        ],
-        "c.jsonl": [
-            json.dumps({"id": d, "title": f"Number {q}", "text": f"Fact {p}: it is {q}."})
-            for q, p, d in listed
-        ],
-        "r.trec": [f"q{q} Q0 {d} {p + 1} {9 - p} mine" for q, p, d in listed],
-    }
-    for name, of in lines.items():
-        (folder / name).write_text("\n".join(of) + "\n")
+    inputs_in(folder, QUERIES, PASSAGES)
     return folder
 
 

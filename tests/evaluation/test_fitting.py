@@ -83,7 +83,11 @@ def by_python(folder, given, k=2):
     return inputs.runs, inputs.notes
 
 
-DOORS = [by_files, by_shards, by_python]
+@pytest.fixture(params=[by_files, by_shards, by_python])
+def door(request):
+    return request.param
+
+
 GOOD = {"queries": QUERIES, "passages": PASSAGES, "runs": RUN, "qrels": QRELS}
 
 
@@ -91,7 +95,6 @@ def amounts(notes):
     return {note.code: note.amount for note in notes if note.amount}
 
 
-@pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -114,7 +117,6 @@ def test_two_inputs_without_a_common_id_are_refused_with_an_example_of_both(
     assert all(word in str(raised.value) for word in words), raised.value
 
 
-@pytest.mark.parametrize("door", DOORS)
 def test_ids_of_which_some_fit_are_counted(tmp_path, door):
     qrels = QRELS | {"q1": {"c1": 1, "x": 1, "y": 1}, "x": {"c1": 0}}
     runs = RUN | {"z": {"c1": 1.0}}
@@ -130,7 +132,6 @@ def test_ids_of_which_some_fit_are_counted(tmp_path, door):
     }
 
 
-@pytest.mark.parametrize("door", DOORS)
 def test_without_a_corpus_what_no_run_lists_is_counted_and_never_refused(tmp_path, door):
     runs = {"q1": {"c1": "Zoos harm"}, "q2": {"c2": "Taxes harm"}}
     _, notes = door(tmp_path, GOOD | {"passages": None, "runs": runs, "qrels": {"q1": {"x": 1}}})
@@ -138,7 +139,6 @@ def test_without_a_corpus_what_no_run_lists_is_counted_and_never_refused(tmp_pat
     assert (found["judged_other_documents"], found["gold_not_in_corpus"]) == (1, 2)
 
 
-@pytest.mark.parametrize("door", DOORS)
 def test_the_querys_own_document_is_counted_or_left_out_before_the_cut(tmp_path, door):
     rows, notes = door(tmp_path, GOOD)
     assert rows.sort("query_id", "rank")["doc_id"].to_list() == ["q1", "c1", "q2", "c2"]
@@ -150,7 +150,6 @@ def test_the_querys_own_document_is_counted_or_left_out_before_the_cut(tmp_path,
     assert "identical_ids" not in amounts(notes)
 
 
-@pytest.mark.parametrize("door", DOORS)
 def test_an_equal_id_of_another_text_is_no_query(tmp_path, door):
     passages = [{**row, "text": row["text"] + " not"} for row in PASSAGES]
     _, notes = door(tmp_path, GOOD | {"passages": passages})

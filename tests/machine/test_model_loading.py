@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -178,21 +179,13 @@ def test_casting_while_loading_takes_no_second_copy_of_the_weights(stored):
     def load():
         load.model = loaded(stored, "float32")
 
-    rise = device.peak_above(device.prepare(specify_share()), load)
+    rise = device.peak_above(device.prepare(SimpleNamespace(threads=0, memory=0)), load)
     if rise is None:
         pytest.skip("this system does not say what a process takes")
     weights = sum(p.numel() * p.element_size() for p in load.model[0].parameters())
     assert weights > 120 * MIB
     # Files that are mapped while they are cast add 64 MiB; the tensors in flight are 2 MiB each.
     assert rise < weights + 32 * MIB
-
-
-def specify_share():
-    class Share:
-        threads = 0
-        memory = 0
-
-    return Share()
 
 
 def test_the_least_budget_has_room_for_the_tensors_that_are_cast(stored):
@@ -254,11 +247,8 @@ def most_at_once(weights, folder, *, always=False):
     return max(seen), len(seen)
 
 
-def test_large_models_take_turns(tmp_path):
+def test_large_models_take_turns_and_small_ones_on_vllm(tmp_path):
     assert most_at_once(LARGE, tmp_path) == (1, 3)
-
-
-def test_small_models_do_not_but_on_vllm(tmp_path):
     assert most_at_once(LARGE - 1, tmp_path) == (3, 3)
     assert most_at_once(1, tmp_path, always=True) == (1, 3)
 
