@@ -445,9 +445,6 @@ def conform(
 
     Args:
         frame: the table, or a part of one that begins at ``first_row``.
-        schema: its columns and their types.
-        path: the file that it comes from, for errors.
-        first_row: the number of its first row, for errors.
 
     Raises:
         InputError: a column is missing, has another type, or holds nulls.

@@ -39,7 +39,6 @@ class Judgments:
         queries_file: what errors call the queries; None where nothing needs to.
         corpus: what errors call the corpus; None where the runs carry the texts, so that passages which are judged
             and not listed cannot be known.
-        need_provenance: whether an annotator needs gold articles.
     """
 
     query_set: QuerySet

@@ -119,7 +119,6 @@ class _OfPart(NamedTuple):
 
     Attributes:
         first: the first of its query ids, in their order; None for a part without rows.
-        is_evaluated: whether it lists a query that is evaluated.
         ignored: hashes of the distinct ids that are not those of queries.
     """
 

@@ -65,10 +65,8 @@ class Partition:
     """The inputs of an evaluation in shards, for any process on any machine that sees the folder.
 
     Attributes:
-        folder: where the files of the shards are.
         shards: all of them; every query evaluated is in one.
         runs: the names of the runs in the order of their files.
-        cut_runs: names of runs that list more passages than the cutoff keeps.
         unmatchable: the first of the queries whose gold articles cannot be matched, if there are any.
         tables: names of the inputs of annotators.
         passages: the index of the corpus.

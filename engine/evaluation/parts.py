@@ -68,7 +68,6 @@ class Done(NamedTuple):
 
     Attributes:
         scored: labels and scores; without the tables of passages where these are in files.
-        reads: by role.
         of_jobs: by the name of the plan, of all settings together.
         readings: by role, where they are in memory.
     """

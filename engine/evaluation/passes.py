@@ -55,11 +55,9 @@ class Pass:
     """The reads of one job while they are done.
 
     Attributes:
-        failures: by shard, the reads that failed.
         left: by shard, how many reads are not done yet, of shards that were begun.
         stats: of each actor, its last counts.
         is_totalled: whether ``costs`` are of all shards, those included that were done before.
-        rounds: how many were begun.
     """
 
     job: Job

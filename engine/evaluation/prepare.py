@@ -51,7 +51,6 @@ class Prepared:
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole.
         labelled: what annotators made that need no reads, by name.
-        scored: the scores of these.
     """
 
     inputs: EvaluationInputs
@@ -69,7 +68,6 @@ class AnnotatorScores:
 
     Attributes:
         reordered: scores with equal scores in another order (``ranking.ties.REORDERED``).
-        undefined: ``tables.UNDEFINED``.
         labelled_queries: how many queries have scores, those of failed reads included; or rows of further tables.
         real_valued: whether some label lies between whole numbers.
         largest: the largest label, 0 or more.

@@ -54,7 +54,6 @@ class Scored:
     """Labels and scores of some queries, or of all.
 
     Attributes:
-        queries, passages: how many were evaluated.
         labels, traces, reads: tables of all listed passages; empty in what was merged.
         further: further tables, or the outcomes that they are concluded from, by the name of the table; in
             what was merged the latter alone.
@@ -65,9 +64,7 @@ class Scored:
         largest: the largest label of each annotator, 0 or more.
         truncated: reads whose input was cut.
         left_out: queries that failed reads leave out of some figure.
-        cut_runs: runs that list more passages than the cutoff keeps.
         lengths: a run, a length and how many of its lists within the cutoff have it.
-        outputs: what readers answered, counted.
     """
 
     queries: int

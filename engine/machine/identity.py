@@ -18,7 +18,6 @@ class Machine:
     """A machine, as its users would recognize it.
 
     Attributes:
-        host: its name on the network.
         processor: the processor's model, or its architecture where the model is not known.
         cpus: how many of its CPUs this process may use.
         gpus: the models of its NVIDIA GPUs; none where they are hidden from this process.

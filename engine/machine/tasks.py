@@ -39,7 +39,6 @@ class Tasks:
     Args:
         function: gives None, or the error that is to be raised here.
         shared: sent to every node once.
-        what: names the work, for an error.
     """
 
     def __init__(self, function: Callable[..., Exception | None], shared: Any, what: str) -> None:

@@ -60,7 +60,6 @@ class Tally(NamedTuple):
 
     Attributes:
         counter: differs from one start of the one who counts to the next, since counts then begin anew.
-        starts: of actors.
         repeated: tasks that were begun more than once.
     """
 

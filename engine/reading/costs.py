@@ -26,9 +26,7 @@ class KindCosts:
     outputs: ``split_seconds`` tells how much of ``reader_seconds`` is known only so.
 
     Attributes:
-        wanted, reused, done, prompt_tokens, output_tokens: as in ``ReadingCosts``.
         computed_tokens, padded_tokens: as there, without those of readers while they are loaded.
-        reader_seconds, seconds: as there.
     """
 
     wanted: int = 0
@@ -59,7 +57,6 @@ class ReadingCosts:
         wanted: distinct reads that the job asked for.
         reused: those found in the store.
         done: those done now, failed ones included.
-        failed: those that could not be done.
         seconds: wall-clock seconds of reading, start of the actors included. Where readers shared the
             actors, the part of it that is the share of these reads in ``reader_seconds``.
         reads_per_second: ``done`` by ``seconds``.
@@ -68,7 +65,6 @@ class ReadingCosts:
         computed_tokens: prompt tokens that were computed; fewer, since what several prompts begin with
             counts once.
         padded_tokens: the same with padding.
-        padding_share: of the padded tokens.
         memory_halvings: batches halved because memory ran out.
         retried_requests: requests that a server was asked again, since they failed.
         changed_servers: answers of a server that gave another fingerprint of itself than at first.
@@ -116,12 +112,7 @@ def wanted_kinds(reads: pl.DataFrame) -> dict[str, int]:
 
 
 def unit_kinds(reads: pl.DataFrame, result: UnitResult) -> Kinds:
-    """What a unit cost, by kind.
-
-    Args:
-        reads: of the unit, a reads table.
-        result: what the unit took.
-    """
+    """What a unit cost, by kind."""
     # Row by row: units are many and small.
     own: dict[str, KindCosts] = {}
     for prompt, output, several in reads.select(

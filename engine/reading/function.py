@@ -66,7 +66,6 @@ class FunctionSpec:
     """What a reader that is a function is: the part of its specification that no other reader has.
 
     Attributes:
-        reader: the function.
         system: what stands before each prompt; empty for nothing.
     """
 

@@ -72,7 +72,6 @@ def wanted_reads(
     Args:
         lists: ``query_id`` and ``doc_ids`` in rank order, best first; an empty list is a read
             without passages.
-        queries, corpus: the tables that the ids point into.
         targets: by query id, the texts that are scored; None where the reader writes or chooses.
     """
     texts = dict(queries.select(QUERY_ID, QUERY).iter_rows())

@@ -43,14 +43,11 @@ class ReaderSpec:
 
     Attributes:
         weights: SHA-256 over the model's files, see ``engine.reading.models.weights.resolve``.
-        architecture: decoder-only or encoder-decoder.
-        dtype: the precision of weights and activations.
         max_new_tokens: the most tokens that are generated, 1 or more.
         stop: generation ends before the first of these strings.
         max_input_tokens: longest input in tokens, without those generated; longer ones are cut
             and counted as truncated. 0 for as many as the model's positions allow.
         tail_marker: what the part of a prompt that must not be cut begins with (the question).
-        engine: the library that runs the model.
         special_tokens: whether the tokenizer adds its own (a begin-of-text token); False where the
             prompt has them in its text, as chat templates do.
         choices: empty for a reader that writes; else the texts from which it chooses its answer, by the
@@ -66,7 +63,6 @@ class ReaderSpec:
             empty where the model reads.
         code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_code``);
             empty where none may.
-        path: the local directory of the model.
         parameters: how many the model has; of quantised weights, the numbers that they are packed in.
         quantised_bytes: what quantised weights take as they are stored; 0 for weights in ``dtype``.
         name: what the user called it, for messages and reports.
@@ -202,7 +198,6 @@ class ReadOutput:
             (``ReaderSpec.choices``), the one that it chose; where it scores a target, that.
         prompt_tokens: tokens of the prompt, after any cut.
         output_tokens: tokens generated; 0 where the reader chooses; of a target, its tokens.
-        truncated: whether the prompt was cut.
         failure: why the read could not be done; None for a read that succeeded.
         confidence: where the reader chooses, the probability of the first choice, over those of all
             choices (of a single one, over those of all tokens). Where it scores, the probability by token of
@@ -240,11 +235,8 @@ class ReaderStats:
     Attributes:
         padded_tokens: tokens computed for the prompts, padding included.
         prompt_tokens: those without padding; what several prompts share counts once.
-        memory_halvings: batches halved because memory ran out.
         peak_memory: in bytes, on the device that the reader runs on.
         token_bytes: measured bytes per prompt token; 0 where they were not measured.
-        retried: requests that a server was asked again, since they failed.
-        changed_servers: answers in which a server gave another fingerprint of itself than at first.
         nanoseconds_ahead: spent on reads of calls that had not come to their turn, less those of calls that have: their
             tokens count in their turn, too.
     """

@@ -69,7 +69,6 @@ class RepeatabilityCheck:
     """How many of a sample of reads changed when they were repeated, and what was read.
 
     Attributes:
-        repeated: reads done again.
         alone: of these, in a batch of one; the others were read together, in random order.
         failed: reads that could not be done again; they are in no other count.
         changed_outputs: reads whose output is not the same to the letter.

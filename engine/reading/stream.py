@@ -83,7 +83,6 @@ class ShardPlan:
         pace: for which they are cut, in sizes a second; None where it is unknown.
         sharing: number of actors that read it; units shrink towards the end.
         behind: what they read after it, in sizes, about.
-        damaged: where the files of the store are that were found damaged.
         cut: its units, where they were cut already.
         last: whether nothing else is read of the shard for this role, whatever these reads give.
     """
@@ -152,7 +151,6 @@ class UnitDone:
 
     Attributes:
         role: the place of the reader.
-        shard: the shard's number.
         wanted: distinct reads of the role in the whole shard.
         reused: those of them that were in the store; the others are in its units.
         damaged, span: of the whole shard, as in ``ShardPlan``.
@@ -160,10 +158,8 @@ class UnitDone:
         reads: reads of this unit; 0 if the shard has nothing to read, which a single row says.
         failures: reads that failed, by their keys; the others are in the store, if they are kept.
         outputs: the others, where this process holds the inputs or read.
-        prompt_tokens, output_tokens: of its reads.
         worker, seconds, stats: as in ``execute.UnitResult``.
         kinds: what it cost, by kind of reads.
-        last: as in ``ShardPlan``.
     """
 
     role: int
@@ -254,10 +250,8 @@ class Host:
     """Hosts readers that share a model; reads units and commits them. Each is loaded for its first unit.
 
     Attributes:
-        specs: of the readers.
         places: of each, the store that its reads go to; None where they are not kept.
         held: whether the driver holds the inputs. Actors then give it what they read, and it commits.
-        worker: names this process.
     """
 
     def __init__(

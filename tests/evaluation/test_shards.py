@@ -10,7 +10,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine.evaluation.context import Context
-from engine.evaluation.evaluate import evaluate, evaluate_shards
+from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.partition import partition
 from engine.evaluation.shards import Held
@@ -220,22 +220,6 @@ def test_a_reader_without_a_version(tmp_path, monkeypatch):
 def test_a_program_of_the_users(tmp_path):
     executor = ScriptedReader(lambda prompt: f"a{len(prompt) % 4}")
     compared(tmp_path, settings(**FEW), executor=executor)
-
-
-def test_figures_over_all_queries(tmp_path):
-    studies = compared(tmp_path, settings(annotators=("dual", "erag"), measures="nDCG@6"))
-    whole, part = (study.evaluations[study.main].further_table("dual") for study in studies)
-    assert_frame_equal(whole, part)
-
-
-def test_one_shard_in_a_folder_is_what_is_held(tmp_path):
-    files, asked = made(tmp_path), settings(**FEW)
-    whole = evaluate(read_inputs(files, k=6), asked, store=tmp_path / "one")
-    cut = partition(files, folder_at(tmp_path / "inputs"), k=6)
-    assert len(cut.shards) == 1
-    part = evaluated(tmp_path, cut, asked, "two")
-    assert_frame_equal(whole.query_scores, part.query_scores)
-    assert readers.load is Scripted
 
 
 def test_readers_of_a_model_are_let_go_before_the_next_are_loaded(tmp_path, monkeypatch, tiny_t5):

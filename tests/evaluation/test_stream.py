@@ -160,8 +160,10 @@ def in_shards(tmp_path, asked, pairs=120, files=None, **more):
     return evaluation
 
 
-def work_of(tmp_path, whole, asked, place):
-    """An evaluation of one job, as its workers get it."""
+def work_of(tmp_path, place, pairs):
+    """An evaluation of one job in shards, as its workers get it."""
+    asked, folder = settings(**FEW), folder_at(tmp_path / "inputs")
+    whole = partition(made(tmp_path), folder, k=6, pairs_per_shard=pairs)
     (job,) = specify_jobs(asks_of(asked), asked)
     work = Workload(
         shards=whole,
@@ -325,9 +327,8 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     """Whatever the pace is by then, and though a merged file of the store now has some of the reads."""
     # Small enough for the pace to matter here.
     monkeypatch.setattr(executors, "CPU_BATCH_TOKENS", 200)
-    asked, place = settings(**FEW), folder_at(tmp_path / "store")
-    whole = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=10_000)
-    work, job = work_of(tmp_path, whole, asked, place)
+    place = folder_at(tmp_path / "store")
+    work, job = work_of(tmp_path, place, 10_000)
     host = Host([job.spec], [place])
     read = partial(run_unit, worker="here")
 
@@ -352,9 +353,9 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
 
 
 def test_the_tail_is_cut_over_the_shards_that_are_left_for_the_pool_as_it_may_become(tmp_path):
-    asked, place = settings(**FEW), folder_at(tmp_path / "store")
-    whole = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=10)
-    work, job = work_of(tmp_path, whole, asked, place)
+    place = folder_at(tmp_path / "store")
+    work, job = work_of(tmp_path, place, 10)
+    whole = work.shards
     assert len(whole.shards) > 2
     # Nodes may join a pool that began on one.
     pool = Pool(1, 16, 1, Needs(0, 1, 0, None))
