@@ -209,9 +209,7 @@ HARM: Schema = {
     KNOWN: pl.Int64(),  # of them answered right without any passage
     PASSAGES: pl.Int64(),  # listed for these
     HARMED: pl.Int64(),  # of them that turn the answer wrong
-    VALUE: pl.Float64(),  # the harm rate: their share; NaN where there are none
-    LOW: pl.Float64(),
-    HIGH: pl.Float64(),
+    **_floats(VALUE, LOW, HIGH),  # the harm rate: their share; NaN where there are none
 }
 DUAL_LABELS: Schema = {
     QUERY_ID: pl.String(),
@@ -232,9 +230,7 @@ DUAL: Schema = {
     K: pl.Int64(),  # any passage within this cutoff counts
     N: pl.Int64(),
     PROBABILITY: pl.String(),
-    VALUE: pl.Float64(),  # NaN where the condition never occurs
-    LOW: pl.Float64(),
-    HIGH: pl.Float64(),
+    **_floats(VALUE, LOW, HIGH),  # NaN where the condition never occurs
     NOTE: pl.String(),
 }
 PREFERENCES: Schema = {

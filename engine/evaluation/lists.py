@@ -115,12 +115,7 @@ class Lists:
 
 
 class _OfPart(NamedTuple):
-    """What was found out of a run and the queries of a part.
-
-    Attributes:
-        first: the first of its query ids, in their order; None for a part without rows.
-        ignored: hashes of the distinct ids that are not those of queries.
-    """
+    """What was found out of a run and the queries of a part: its ``first`` query id, and hashes of ids of no query."""
 
     first: str | None
     is_evaluated: bool
@@ -178,12 +173,7 @@ def read_lists(
 
 @dataclass
 class _ReadingRuns:
-    """What all runs share while they are read.
-
-    Attributes:
-        on_rows: called with the rows so far.
-        written: how many of their lists were written as a text.
-    """
+    """What all runs share while they are read; ``written``: how many of their lists were written as a text."""
 
     parts: Parts
     k: int

@@ -319,11 +319,7 @@ def _write(table: pl.DataFrame, folder: Folder, shard: int) -> None:
 
 
 def _table(folder: Folder, shard: int) -> pl.DataFrame:
-    """A shard's table.
-
-    Raises:
-        FileNotFoundError: there is none.
-    """
+    """A shard's table; raises FileNotFoundError where there is none."""
     return pl.read_parquet(io.BytesIO(folder.read(_file(shard))))
 
 

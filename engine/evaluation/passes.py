@@ -302,11 +302,7 @@ def _reads(
     plans: Sequence[ShardPlan],
     context: Context,
 ) -> _Reads:
-    """What plans and reads the jobs of a model.
-
-    Args:
-        plans: of the only shard, where inputs are held; nothing is started where it has nothing to read.
-    """
+    """What plans and reads the jobs of a model; ``plans`` are of the only shard, where inputs are held."""
     settings = work.conditions[0].running.pool()
     specs = [pass_.job.spec for pass_ in group]
     size = sum(int(plan.reads.estimated_size()) for plan in plans)

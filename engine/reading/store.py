@@ -289,14 +289,7 @@ def _tables(folder: Folder, names: Sequence[str]) -> tuple[dict[str, pl.DataFram
 
 
 def _among(folder: Folder, name: str, sought: pl.DataFrame, *, again: bool) -> pl.DataFrame | None:
-    """The reads of a file that are sought; None if it is damaged.
-
-    Args:
-        again: whether the file will be asked for again.
-
-    Raises:
-        FileNotFoundError: it is gone.
-    """
+    """The reads of a file that are sought; None if it is damaged. Raises FileNotFoundError where it is gone."""
     wanted = sought[READ_KEY]
     may_have = _MEMORY.may_have(folder, name, wanted)
     if may_have is None:
@@ -324,11 +317,7 @@ _SINCE: OrderedDict[str, _Since] = OrderedDict()
 
 
 def _each(listing: Listing, span: Span, gone: set[str]) -> Iterator[str]:
-    """The files that may have reads of a span; where one is gone, also those that came since.
-
-    Args:
-        gone: where the caller says which of the files so far were gone.
-    """
+    """The files that may have reads of a span; where the caller says that one is ``gone``, also those that came since."""
     since = _SINCE.setdefault(listing.made, _Since())
     while len(_SINCE) > _LISTINGS:
         _SINCE.popitem(last=False)
