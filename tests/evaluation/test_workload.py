@@ -8,32 +8,20 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine import tables
-from engine.evaluation.context import Context
-from engine.evaluation.evaluate import evaluate, evaluate_shards
+from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import read_inputs
-from engine.evaluation.partition import partition
 from engine.messages.errors import InputError
-from engine.sources.io.folders import folder_at
 from tests.evaluation.test_stream import (
     FEW,
     Scripted,
     assert_same,
+    in_shards,
     made,
     scripted,
     settings,
 )
 
 __all__ = ["scripted"]  # a fixture
-
-
-def in_shards(tmp_path, files, asked, pairs=120):
-    (evaluation,) = evaluate_shards(
-        partition(files, folder_at(tmp_path / "inputs"), k=asked.ranking.k, pairs_per_shard=pairs),
-        [asked],
-        Context(store=tmp_path / "store"),
-        folder_at(tmp_path / "shards"),
-    ).evaluations
-    return evaluation
 
 
 def held_whole(tmp_path, files, asked):
@@ -51,7 +39,7 @@ def with_short_run(files):
 def test_what_was_scored_of_some_lists_or_queries_is_not_taken_for_all(tmp_path):
     files, asked = made(tmp_path), settings(**FEW)
     for some in ({"lists": 0.5}, {"lists": 0.5, "seed": 1}, {"until": "verdict"}, {}):
-        parts = in_shards(tmp_path, files, asked.but(**some))
+        parts = in_shards(tmp_path, asked.but(**some), files=files)
         whole = held_whole(tmp_path, files, asked.but(**some))
         assert_frame_equal(parts.downstream, whole.downstream, check_row_order=False)
     assert parts.downstream.height == 3 * 40
@@ -61,9 +49,9 @@ def test_a_run_that_lists_nothing_for_a_shard_is_scored_there_after_an_evaluatio
     tmp_path,
 ):
     files, asked = made(tmp_path), settings(**FEW)
-    in_shards(tmp_path, files, asked)
+    in_shards(tmp_path, asked, files=files)
     more = with_short_run(files)
-    parts = in_shards(tmp_path, more, asked)
+    parts = in_shards(tmp_path, asked, files=more)
     whole = held_whole(tmp_path, more, asked)
     for name in ("means", "end_to_end"):
         assert_frame_equal(getattr(whole, name), getattr(parts, name), check_row_order=False)
@@ -72,9 +60,9 @@ def test_a_run_that_lists_nothing_for_a_shard_is_scored_there_after_an_evaluatio
 def test_files_of_another_evaluation_under_the_same_settings_are_not_taken_for_its_own(tmp_path):
     files, asked = made(tmp_path), settings(**FEW)
     fewer = replace(files, run=files.run[:1], limit=9)
-    first = in_shards(tmp_path, files, asked)
-    between = in_shards(tmp_path, fewer, asked)
-    again = in_shards(tmp_path, files, asked)
+    first = in_shards(tmp_path, asked, files=files)
+    between = in_shards(tmp_path, asked, files=fewer)
+    again = in_shards(tmp_path, asked, files=files)
     assert again.parts.name == first.parts.name != between.parts.name
     assert_frame_equal(again.query_scores, first.query_scores)
     for result, of in ((again, files), (between, fewer)):
@@ -86,27 +74,24 @@ def test_files_of_another_evaluation_under_the_same_settings_are_not_taken_for_i
 
 def test_who_reads_where_changes_nothing_that_was_scored(tmp_path, monkeypatch):
     files = made(tmp_path)
-    first = in_shards(tmp_path, files, settings(**FEW))
+    first = in_shards(tmp_path, settings(**FEW), files=files)
     monkeypatch.setattr("engine.evaluation.passes.score_shard", None)
-    again = in_shards(
-        tmp_path,
-        files,
-        settings(**FEW, gpus_per_actor=1, cpus_per_actor=2, accelerator_type="L4", memory=2**40),
-    )
+    elsewhere = {"gpus_per_actor": 1, "cpus_per_actor": 2, "accelerator_type": "L4"}
+    again = in_shards(tmp_path, settings(**FEW, **elsewhere, memory=2**40), files=files)
     assert again.parts.name == first.parts.name
 
 
 def test_a_shard_without_one_of_its_tables_is_scored_again(tmp_path):
     """Of each of five shards another table is gone."""
     files, asked = made(tmp_path), settings(**FEW)
-    first = in_shards(tmp_path, files, asked, pairs=60)
+    first = in_shards(tmp_path, asked, files=files, pairs=60)
     count = len(Scripted.asked)
     contents = {}
     for shard, name in enumerate(("labels", "traces", "reads", "query_scores", "undefined")):
         gone = tmp_path / "shards" / first.parts.name / name / f"{shard:06}.parquet"
         contents[gone] = gone.read_bytes()
         gone.unlink()
-    again = in_shards(tmp_path, files, asked, pairs=60)
+    again = in_shards(tmp_path, asked, files=files, pairs=60)
     assert {gone: gone.read_bytes() for gone in contents} == contents
     assert len(Scripted.asked) == count
     assert_frame_equal(again.query_scores, first.query_scores)
@@ -114,11 +99,11 @@ def test_a_shard_without_one_of_its_tables_is_scored_again(tmp_path):
 
 def test_a_damaged_table_of_scores_is_one_line(tmp_path):
     files, asked = made(tmp_path), settings(**FEW)
-    first = in_shards(tmp_path, files, asked)
+    first = in_shards(tmp_path, asked, files=files)
     table = tmp_path / "shards" / first.parts.name / "query_scores" / "000001.parquet"
     table.write_bytes(table.read_bytes()[:-9])
     with pytest.raises(InputError, match="query_scores: files of shard 1 are damaged; delete"):
-        in_shards(tmp_path, files, asked)
+        in_shards(tmp_path, asked, files=files)
 
 
 def test_files_that_another_evaluation_takes_away_are_one_line(tmp_path, monkeypatch):
@@ -132,15 +117,15 @@ def test_files_that_another_evaluation_takes_away_are_one_line(tmp_path, monkeyp
 
     monkeypatch.setattr(Scripted, "one", removed)
     with pytest.raises(InputError, match="files of shard 0 are gone, as where another evaluation"):
-        in_shards(tmp_path, files, asked)
+        in_shards(tmp_path, asked, files=files)
 
 
 def test_plans_that_a_killed_evaluation_left_are_removed(tmp_path, monkeypatch):
     files, asked = made(tmp_path), settings(**FEW)
     with monkeypatch.context() as patched:
         patched.setattr("engine.evaluation.parts.InFolder.clear_plans", lambda parts: None)
-        first = in_shards(tmp_path, files, asked)
+        first = in_shards(tmp_path, asked, files=files)
     plans = tmp_path / "shards" / first.parts.name / "plans" / "reader"
     assert any(plans.iterdir())
-    in_shards(tmp_path, files, asked)
+    in_shards(tmp_path, asked, files=files)
     assert not any(plans.iterdir())
