@@ -77,12 +77,7 @@ _SPEECH = {
 
 
 def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Callable[..., None]:
-    """A command with the options that all commands have: how much it says.
-
-    Args:
-        command: says it through ``jobs._terminal``.
-        as_json: whether it can say JSON instead, and so has the option.
-    """
+    """A command with the options that all commands have: how much it says (through ``jobs._terminal``)."""
     signature = inspect.signature(command)
 
     @functools.wraps(command)

@@ -107,11 +107,7 @@ def tell_origins(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
 
 
 def check_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Refuse what cyclopts would round or misread, 2.5 where a whole number is wanted and 1_000; take on and off.
-
-    Raises:
-        InputError: a value that is not a number in decimal digits.
-    """
+    """Refuse what cyclopts would round or misread, 2.5 where a whole number is wanted and 1_000; take on and off."""
     for argument in arguments:
         kinds = _kinds(argument.hint)
         if kinds & {str, Path} or argument.parameter.converter is not None:

@@ -76,11 +76,7 @@ def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
 
 
 def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
-    """Refuse data sets that one table cannot compare in the same way.
-
-    Raises:
-        InputError: their first annotators, confidences or resamples differ.
-    """
+    """Refuse data sets that one table cannot compare: of other first annotators, confidences or resamples."""
     (first, one), *others = ((name, next(iter(a.conditions.values()))) for name, a in asked.items())
     for name, other in others:
         for what, of, its in (
@@ -130,9 +126,6 @@ def _fit(names: tuple[str, ...], task: str) -> tuple[str, ...]:
 def refuse_place(options: Mapping[str, Any]) -> None:
     """Refuse a folder where the table of several data sets would be written over what is read, and one of
     one evaluation for several data sets, and the reverse: neither would clear the other away.
-
-    Raises:
-        InputError: it is one.
     """
     if options["data"]:
         given = {"data": options["data"], "config": options["config"]}

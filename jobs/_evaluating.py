@@ -36,11 +36,7 @@ _KEPT = "finished LLM calls are cached in {}; run the same command again to go o
 
 
 def evaluate_data_sets(options: Mapping[str, Any]) -> None:
-    """Evaluate what the options of ``erag evaluate`` ask for: one data set, or several in turn.
-
-    Raises:
-        InputError: an option or file is at fault.
-    """
+    """Evaluate what the options of ``erag evaluate`` ask for: one data set, or several in turn."""
     refuse_place(options)
     asked = data_sets(options)
     for one in asked.values():  # each before the first is read, which may take hours
@@ -85,12 +81,7 @@ def evaluate_and_report(
 ) -> Findings:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary where it is to be ``printed``.
 
-    Inputs that are too large to be held are cut into shards, in the folder of the results.
-
-    Args:
-        conditions: as ``study.vary`` gives them; several make a study.
-        full: whether to print all tables.
-        overwrite: whether to replace another evaluation under ``out``.
+    Inputs that are too large to be held are cut into shards, in the folder of the results. Several conditions make a study.
 
     Raises:
         InputError: another evaluation is there; otherwise as ``evaluate``.

@@ -78,11 +78,7 @@ Texts = Annotated[list[str], SEVERAL_TEXTS]
 
 
 def parse_bytes(text: str) -> int:
-    """A size in bytes: 1.5GiB, 800MB, 1000000.
-
-    Raises:
-        InputError: the text is not a size from 1 byte to 8 EiB.
-    """
+    """A size in bytes, from 1 byte to 8 EiB: 1.5GiB, 800MB, 1000000."""
     parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     size = float(parts[1]) * _UNITS.get(parts[2].lower(), 0) if parts else 0.0
     if not 1 <= size < 2**63:
@@ -155,12 +151,10 @@ def options_of(
     """An option for every field of a dataclass, with the help of its docstring's ``Attributes``.
 
     Args:
-        owner: the dataclass.
         types: types as the command line takes them, where they are not those of the fields.
         defaults: defaults of the command line, where they are not those of the fields.
         helps: help of the command line, where it is not the docstring's.
         more_help: sentences that are added to the help.
-        leave_out: fields that are not options.
     """
     hints = get_type_hints(owner, include_extras=True) | dict(types or {})
     documented = [docstring_parser.parse(one.__doc__ or "").params for one in owner.__mro__[::-1]]
@@ -191,7 +185,6 @@ def take(owner: type[Instance], options: Mapping[str, Any], **changed: Any) -> I
 
     Args:
         options: values by field; those of other owners are passed over.
-        changed: values that the command worked out itself.
     """
     names = {field.name for field in fields(owner)}  # type: ignore[arg-type]
     values = {name: value for name, value in options.items() if name in names}

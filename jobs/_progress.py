@@ -48,11 +48,7 @@ class _Rate(ProgressColumn):
 def shown_progress(
     doing: str = "reading", things: str = "LLM calls", *, then: str = ""
 ) -> Iterator[OnProgress]:
-    """Give a function that shows the things done and their total on standard error.
-
-    Args:
-        then: the step that begins once all are done.
-    """
+    """Give a function that shows the things done and their total on standard error; ``then`` the next step begins."""
     if not verbosity().progress:
         yield lambda done, total, more="": None
         return

@@ -133,11 +133,7 @@ def demo(
 
 
 def settings_for(task: QuestionSet, augmentation: Augmentation) -> Settings:
-    """What the demo evaluates, and with which reader.
-
-    Raises:
-        InputError: questions that the Fusion-in-Decoder reader has not been trained for.
-    """
+    """What the demo evaluates, and with which reader."""
     if augmentation == "in-prompt":
         return SETTINGS[task]
     if task != "short-answer":
@@ -211,9 +207,6 @@ def time_reads(
 
     They enter the store, so they are not done again. Where all of them are there already, as after an
     interrupted run, further questions are read; with no read left to do, ``done`` of the costs is 0.
-
-    Args:
-        executor: does the reads instead of the reader (tests).
     """
     limit = TIMED
     while True:
@@ -243,11 +236,7 @@ def share_within(costs: ReadingCosts, *, elapsed: float) -> Share:
     """The most short-answer questions with which the demo should end within ``MOST_SECONDS``.
 
     One of a few fixed numbers, so that one machine gives one number again and again; the least of them
-    where none fits.
-
-    Args:
-        costs: of the reads that were timed; where there were none to do, all questions are evaluated.
-        elapsed: seconds that the demo has taken so far.
+    where none fits, and all where no read was left to time. ``elapsed``: seconds so far.
     """
     if not costs.done:
         return Share(SHORT_ANSWERS, elapsed + SECONDS_AFTER)

@@ -78,8 +78,6 @@ def count_reads(
 
     Args:
         inputs: read at the largest cutoff of the conditions, or those of the sample.
-        conditions: the settings of each.
-        sample: what the inputs are a sample of, if they are one.
 
     Raises:
         InputError: as ``prepare.prepare``, of a sample only what concerns its reads; or a reader cannot be

@@ -39,11 +39,7 @@ def plan_evaluation(
     """Foresee what an evaluation, or a study, will take; none of its LLM calls is made, and nothing is written.
 
     Args:
-        inputs: as in ``evaluate.evaluate``, or those of the sample.
-        conditions: the settings of each, as ``study.vary`` gives them.
-        asked: what the plan is asked.
-        sample: what the inputs are a sample of, where the evaluation is done in shards.
-        store, on_event, executor: as in ``Context``.
+        inputs: as in ``evaluate.evaluate``; those of the ``sample`` where the evaluation is done in shards.
 
     Raises:
         InputError: as ``evaluate.evaluate`` and ``pace_for``; or the time to finish in is over before the actors

@@ -38,14 +38,8 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
     Runs are read, checked and cut part after part, as for shards, in a temporary folder; of the corpus the
     passages that the sample lists are kept.
 
-    Args:
-        files: of an evaluation with a corpus.
-        k: passages per query at most.
-        pairs: of a shard.
-
     Raises:
         InputError: as ``inputs.read_inputs``; of documents that the corpus lacks, for those of the sample.
-        WriteError: the disk is full.
     """
     place = Path(tempfile.gettempdir()) / "erag-plan"
     with reported_writing(place), temporary_directory(place) as folder:

@@ -141,12 +141,7 @@ def together(cells: Sequence[Cell], bootstrap: Bootstrap) -> Together:
 
 
 def grid(found: Together, name: str = TAU, *, primary: bool = False) -> Grid:
-    """The table in the paper's layout: runs, annotators and measures in rows, data sets in columns.
-
-    Args:
-        name: of the correlation, ``tau`` or ``rho``.
-        primary: whether of each annotator the primary measure is shown alone.
-    """
+    """The table in the paper's layout: runs, annotators and measures (or the ``primary`` alone) in rows, data sets in columns."""
     found = found.primary_only() if primary else found
 
     def text(row: Mapping[str, Any]) -> str:
@@ -266,11 +261,7 @@ def outputs(out: Location) -> Outputs:
 
 
 def write_together(found: Together, out: Location, settings: Mapping[str, object]) -> None:
-    """Write the tables, ``data_sets.json`` and the page, whose tables are CSV and LaTeX in ``report/tables/``.
-
-    Raises:
-        WriteError: the disk is full, or the place cannot be written.
-    """
+    """Write the tables, ``data_sets.json`` and the page, whose tables are CSV and LaTeX in ``report/tables/``."""
 
     def earlier() -> Iterator[str]:
         yield from page_files(folder_at(out))

@@ -34,11 +34,7 @@ _IN_FULL = (REACHED, SAMPLED_LISTS, UNREAD, STOPPED, DECIDED, *_OF_INPUTS, ALIKE
 
 
 def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
-    """What to print, in order: tables and lines, together at most ``MOST_LINES`` lines.
-
-    Args:
-        out: where the results are, without credentials.
-    """
+    """What to print, in order: tables and lines, together at most ``MOST_LINES`` lines."""
     head = header.lines(findings.summary)
     below: list[Table | str] = []
     if findings.wholes:

@@ -126,10 +126,7 @@ def name_files(files: InputFiles | None) -> dict[str, Any]:
 
 
 def input_files(named: Mapping[str, str | list[str] | None]) -> tuple[InputFile, ...]:
-    """The files of a command, with digests of their bytes.
-
-    Args:
-        named: paths or addresses, without credentials, by role; None for a file that was not given.
+    """The files of a command, by role and without credentials, with digests of their bytes.
 
     Raises:
         InputError: a file can no longer be read.
@@ -152,11 +149,7 @@ def _input_file(role: str, path: str) -> InputFile:
 
 
 def content(origin: Origin, tables: Mapping[str, str]) -> dict[str, Any]:
-    """The block of ``summary.json``.
-
-    Args:
-        tables: digests of the tables that were evaluated, by name (``evaluation.digest``).
-    """
+    """The block of ``summary.json``, with digests of the tables that were evaluated (``evaluation.digest``)."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": origin.command,

@@ -95,13 +95,7 @@ class Findings:
         study: Study | None = None,
         conditions: Sequence[Findings] = (),
     ) -> Findings:
-        """What an evaluation that has just ended found; its tables stay in memory.
-
-        Args:
-            summary: its ``summary.json``.
-            study: of which it is the first evaluation.
-            conditions: what the others of the study found, in their order.
-        """
+        """What an evaluation that has just ended, or the first and further ``conditions`` of a study, found."""
         held = {name: getattr(evaluation, name) for name in TABLES}
         held |= {name: getattr(evaluation.statistics, name) for name in STATISTICS}
         held |= evaluation.further
@@ -115,11 +109,7 @@ class Findings:
         return cls(summary, Path(), sources, held, all_conditions, notes_by_code(study.notes))
 
     def table(self, name: str, schema: tables.Schema | None = None) -> pl.DataFrame:
-        """A table of the evaluation; without rows where it has none of that name in one file.
-
-        Args:
-            schema: its columns, where ``tables`` does not have them.
-        """
+        """A table of the evaluation; without rows where it has none of that name in one file."""
         schema = schema or getattr(tables, name.upper())
         if self.held:
             return self.held.get(name, tables.empty(schema))

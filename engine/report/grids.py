@@ -135,11 +135,7 @@ def labelling(findings: Findings) -> Labelling | None:
 
 
 def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -> Grid:
-    """What the reads of each role and kind cost, a row each, and how much that is of eRAG's reads of single passages.
-
-    Args:
-        roles: costs by the name of the role; None for those of the evaluation.
-    """
+    """What the reads of each role and kind cost, a row each, and how much that is of eRAG's reads of single passages."""
     base = labelling(findings)
     if roles is None:
         roles = {role.name: costs for role, costs in findings.roles.items()}
@@ -198,11 +194,7 @@ def _ratio(costs: KindCosts, base: KindCosts) -> str:
 def compared_costs(
     findings: Findings, roles: Mapping[str, ReadingCosts] | None = None, *, short: bool = True
 ) -> Table | None:
-    """The same on a screen; None for one kind alone, and where every LLM call was cached.
-
-    Args:
-        short: as in ``layout.terminal_table``.
-    """
+    """The same on a screen; None for one kind alone, and where every LLM call was cached."""
     grid = costs(findings, roles)
     if len(grid.rows) < 2 or all(new == "0" for _, new, *_ in grid.rows):
         return None

@@ -25,11 +25,7 @@ _BETWEEN = " \N{MIDDLE DOT} "
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
-    """The reader, metric and k of an evaluation, and its data; before them a warning where a bundled reader read.
-
-    Args:
-        summary: the content of ``summary.json``.
-    """
+    """The reader, metric and k of an evaluation, and its data; before them a warning where a bundled reader read."""
     return [
         *_demonstration(summary),
         _BETWEEN.join(_how(summary)),

@@ -35,7 +35,6 @@ def refuse_another(
     What a reader's name, or a function's, stands for is not compared.
 
     Args:
-        conditions: of the evaluation that is to be written, as ``study.vary`` gives them.
         sha256: digests of its inputs under the first condition, by name; None where they are not known yet,
             so that settings alone are compared.
         runs: how many it has, where its inputs are known.

@@ -55,8 +55,7 @@ class Grid:
 def terminal_table(grid: Grid, *, short: bool = False) -> Table:
     """A table for a terminal. Names are shown where they change: repeated words hide the numbers.
 
-    Args:
-        short: whether it stands among text, without lines and caption, its title as the head of its names.
+    A ``short`` one stands among text, without lines and caption, its title as the head of its names.
     """
     result = Table(
         box=None if short else SIMPLE_HEAD,
@@ -109,10 +108,8 @@ def interval(
     """A figure with its interval, and the letter of the method that made it.
 
     Args:
-        row: of a table; None for none.
-        name: of the figure's bounds there, without ``_low`` and ``_high``.
+        name: of the figure's bounds, without ``_low`` and ``_high``.
         value: the figure's own name, if it is another.
-        plus: the sign of positive figures.
     """
     if row is None or math.isnan(figure := row[value or name]):
         return "undefined"

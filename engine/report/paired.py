@@ -62,7 +62,6 @@ class Comparison:
 
         Args:
             margin: the loss of the mean that is allowed, in (0, 1).
-            allow: of ``SAME``, what may differ.
 
         Raises:
             InputError: something else differs, or is not known to be the same; a baseline has no partner; a folder

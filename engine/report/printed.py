@@ -53,11 +53,7 @@ _WINNERS = (
 
 
 def full_parts(findings: Findings, out: str | Path) -> list[Table | str]:
-    """What to print, in order: what was measured, all tables, all lines.
-
-    Args:
-        out: where the results are, without credentials.
-    """
+    """What to print, in order: what was measured, all tables, all lines."""
     shown, said = full_tables(findings), full_lines(findings)
     if findings.conditions:
         shown += study_report.study_tables(findings)
@@ -402,12 +398,7 @@ def _prices(findings: Findings) -> Iterator[str]:
 
 
 def certificate_line(certificate: Mapping[str, Any], title: str) -> str:
-    """The repeatability check in a line: what was repeated, and how much of it changed.
-
-    Args:
-        certificate: the check, as ``summary.json`` has it.
-        title: of the role that read; empty for the reader.
-    """
+    """The repeatability check in a line: what was repeated, and how much of it changed; no ``title`` for the reader."""
     failed = f", {certificate['failed']} failed" if certificate["failed"] else ""
     return (
         f"repeatability check{f' of {title}' if title else ''}: "

@@ -143,15 +143,7 @@ def summarize(
     unanswerable: dict[str, int],
     origin: Origin | None = None,
 ) -> dict[str, Any]:
-    """The whole result as JSON-ready values.
-
-    Args:
-        coverage: the result.
-        spec: the encoder.
-        files: the paths of the evaluation queries and of the user queries.
-        unanswerable: by the same names, the number of questions left out as unanswerable.
-        origin: where the result comes from; None where Python called the engine.
-    """
+    """The whole result as JSON-ready values; ``files`` and ``unanswerable`` (questions left out) have the same names."""
     f = coverage.figures
     content = {
         "configuration": {**files, "clusters": coverage.clusters_wanted, "seed": f.seed},

@@ -71,13 +71,8 @@ def write_results(
     all together.
 
     Args:
-        files: where what was evaluated came from, for the summary.
         study: of which ``result`` is the first evaluation; the others are written beside it.
-        origin: the command and its files, for the summary.
         reworded: the summary in the words of whoever asked.
-
-    Returns:
-        What was found, as it was written; its tables stay in memory.
 
     Raises:
         WriteError: the disk is full, or the place cannot be written; at a path, an earlier evaluation
@@ -121,8 +116,7 @@ def _in_parts(settings: Settings) -> list[str]:
 def _earlier(folder: Folder, settings: Settings, shards: Sequence[str]) -> Iterator[str]:
     """The names, in ``folder``, of what an earlier evaluation wrote, and of nothing that a user put there.
 
-    Args:
-        shards: the folders of the new evaluations' own shards.
+    The folders ``shards`` are the new evaluations' own.
     """
     yield from (f"{EXPORTED}/{name}" for name in exported_files(folder / EXPORTED))
     yield from page_files(folder)

@@ -59,12 +59,7 @@ _COUNTS: dict[str, int | bool | list[str] | dict[str, int]] = {
 def summarize(
     evaluation: Evaluation, files: dict[str, Any], origin: Origin | None = None
 ) -> dict[str, Any]:
-    """Everything that a program needs to use the figures, as JSON-ready values (NaN becomes null).
-
-    Args:
-        files: what was evaluated: paths of queries, corpus and runs.
-        origin: where the evaluation comes from; None where Python called the engine.
-    """
+    """Everything that a program needs to use the figures, as JSON-ready values (NaN becomes null)."""
     settings, readings = evaluation.settings, evaluation.readings
     reading = readings.get(READER.name)
     used = versions(_PACKAGES)

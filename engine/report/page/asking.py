@@ -44,15 +44,11 @@ def write_ask_page(
     """Write a page that asks people which run is better, on queries that tell the runs apart; and say how many.
 
     Args:
-        inputs: queries, and two or three runs.
         findings: an evaluation of these, whose labels decide what is asked, and whose answers are compared. Without
             answers that is of each run the first passage that another lacks; without labels all queries are alike.
-        path: of the page.
-        tasks: how many queries at most.
-        seed: of what is drawn, and of the order of sides.
 
     Raises:
-        InputError, WriteError: as ``write_plain``; or no query tells the runs apart, or findings are of other lists.
+        InputError: no query tells the runs apart, or findings are of other lists.
     """
     require_page()
     names, rng, queries = inputs.run_names, np.random.default_rng(seed), inputs.queries

@@ -33,11 +33,7 @@ def answer(findings: Findings) -> Answer:
 
 
 def overview_grids(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Grid]:
-    """The tables of the page, each with what its figures are of, where there are such figures.
-
-    Args:
-        made: the groups of queries to compare the runs on.
-    """
+    """The tables of the page, each with what its figures are of, where there are such figures."""
     yield _leaderboard(findings)
     if findings.primary_measures:
         yield _measures(findings)

@@ -36,17 +36,7 @@ class Page:
 
 
 def write_plain(page: Page, folder: Path, *, single_file: bool = False) -> Written:
-    """Write a page into a folder, as ``report.html``.
-
-    Args:
-        page: what it shows.
-        folder: where it goes.
-        single_file: whether there is nothing beside it; else ``report/`` has its pictures and tables as files.
-
-    Raises:
-        InputError: the extra ``report`` is not installed.
-        WriteError: the disk is full, or the place cannot be written.
-    """
+    """Write a page as ``report.html``, with its pictures and tables as files in ``report/`` unless a ``single_file``."""
     require_page()
     drawn = figures.pictures(page.drawings, with_png=not single_file)
     grids = [grid for part in page.parts for grid in part.grids]
@@ -55,11 +45,7 @@ def write_plain(page: Page, folder: Path, *, single_file: bool = False) -> Writt
 
 
 def write_single(page: Page, path: Path) -> None:
-    """Write a page as one file.
-
-    Raises:
-        InputError, WriteError: as ``write_plain``.
-    """
+    """Write a page as one file."""
     require_page()
     drawn = figures.pictures(page.drawings, with_png=False)
     write_text(page_text(page, drawn, single_file=True), path)

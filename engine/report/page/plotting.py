@@ -51,11 +51,7 @@ def draw_intervals(
     *,
     joined: Sequence[bool] = (),
 ) -> None:
-    """Points with intervals, across or, with ``joined``, along the vertical axis; NaN bounds are left out.
-
-    Args:
-        joined: which points a line joins with their neighbours.
-    """
+    """Points with intervals, across or upright, where a line joins them that ``joined`` says; NaN bounds are left out."""
     colour, upright = COLOURS[series % len(COLOURS)], bool(joined)
     lows, highs = np.array(bounds, float).reshape(-1, 2).T
     errors = np.nan_to_num(np.maximum(0.0, [values - lows, highs - values]))
@@ -85,15 +81,7 @@ def forest(
     rows: Sequence[tuple[str, float, float, float]],
     axis: str,
 ) -> Drawing:
-    """A forest plot: differences with their intervals, a row each, and 0 marked.
-
-    Args:
-        name: of the picture's files.
-        title: what it shows.
-        caption: what the differences are of, and how their intervals were made.
-        rows: a label, an estimate, and the bounds of its interval; NaN bounds for none.
-        axis: what the differences are, and in which unit.
-    """
+    """A forest plot, 0 marked: rows of a label, a difference and the bounds of its interval, NaN for none."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()

@@ -108,11 +108,7 @@ def _looked(findings: Findings) -> tuple[str | None, str | None]:
 
 
 def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
-    """The queries of the page in parts, with their details where the page has passages.
-
-    Args:
-        made: the groups of queries that rows name.
-    """
+    """The queries of the page in parts, with their details where the page has passages."""
     if findings.sources is None:
         most = _ordered(findings).head(MOST_QUERIES)
         scores = _Scores(findings, most)
@@ -312,11 +308,7 @@ def _trimmed(trace: Sequence[Any]) -> list[Any]:
 
 
 def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()) -> dict[str, Any]:
-    """The table of queries as the page's script reads it.
-
-    Args:
-        made: the groups that rows name.
-    """
+    """The table of queries as the page's script reads it."""
     ordered = _ordered(findings)
     places = {query_id: place for place, query_id in enumerate(ordered)}
     kept = sorted(rows, key=lambda row: places.get(row.query_id, len(places)))[:MOST_QUERIES]

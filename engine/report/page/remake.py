@@ -11,12 +11,7 @@ from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs
 from engine.evaluation.shards import Held
 from engine.messages.errors import InputError
-from engine.report.findings import (
-    SUMMARY,
-    Findings,
-    Sources,
-    read_findings,
-)
+from engine.report.findings import SUMMARY, Findings, Sources, read_findings
 from engine.report.page.render import PAGE, Written, page_files, require_page
 from engine.report.page.write import write_page
 from engine.sources.io.folders import folder_at
@@ -27,19 +22,10 @@ from engine.sources.io.replacing import replaced_together
 def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
     """Make the page of an evaluation again, and those of the other conditions where it is a study.
 
-    Args:
-        folder: what ``erag evaluate`` wrote.
-        single_file: as in ``write_page``.
-        passages: whether queries are shown with their passages, for which the evaluation's inputs are
-            read again.
-
-    Returns:
-        The page of the evaluation itself.
+    With ``passages``, for which the evaluation's inputs are read again, queries are shown with theirs.
 
     Raises:
-        InputError: the folder holds no evaluation; an input is gone, or is not what was evaluated; the
-            extra ``report`` is not installed.
-        WriteError: the disk is full, or the folder cannot be written.
+        InputError: the folder holds no evaluation; an input is gone, or is not what was evaluated.
     """
     require_page()
     findings = read_findings(folder, None)
@@ -64,11 +50,7 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
 
 
 def replace_page(folder: Path, write: Callable[[Path], Written]) -> Written:
-    """Have a page written into an empty folder, and put it into the place of the folder's earlier one.
-
-    Raises:
-        InputError, WriteError: as ``write`` raises them; the earlier page is whole.
-    """
+    """Have a page written into an empty folder, and put it into the place of the earlier one, which an error leaves whole."""
     place = folder_at(folder)
     with replaced_together(folder, lambda: page_files(place), last=PAGE) as new:
         written = write(new)

@@ -46,11 +46,7 @@ class Written:
 
 
 def require_page() -> None:
-    """Check that pages can be made here.
-
-    Raises:
-        InputError: the extra ``page`` is not installed.
-    """
+    """Refuse to go on where the extra ``page`` is not installed."""
     require(f"the page {PAGE}", "page")
 
 
@@ -70,15 +66,7 @@ def rendered(
     settings: Mapping[str, object],
     **content: Any,
 ) -> str:
-    """A page.
-
-    Args:
-        template: its name.
-        drawn: pictures that it may show.
-        single_file: whether there are no files beside it.
-        settings: what was asked for, by name.
-        content: what the template needs beyond that.
-    """
+    """A page of a template, which may show the pictures that were ``drawn``."""
     text: str = (
         _environment()
         .get_template(template)
@@ -104,13 +92,7 @@ def write_files(
 ) -> Written:
     """Write a page, and its pictures and tables as files beside it unless it is to be a ``single_file``.
 
-    Args:
-        page: its text.
-        folder: where they go.
-        also: names of files that are there already and belong to the page, too.
-
-    Raises:
-        WriteError: the disk is full, or the place cannot be written.
+    The files beside it that ``also`` names are there already.
     """
     beside = {} if single_file else dict(_pictures_and_tables(drawn, grids))
     for name, content in beside.items():
@@ -128,9 +110,7 @@ def write_files(
 def sparing(folder: Path, unforeseen: list[Exception]) -> Iterator[None]:
     """Where a page fails by what nobody foresaw, leave nothing of it, and go on: its results are not lost for it.
 
-    Args:
-        folder: an empty one, but for the results.
-        unforeseen: takes the error, to be raised when the results are in their place.
+    ``unforeseen`` takes the error, to be raised when the results are in their place.
     """
     try:
         yield
@@ -145,9 +125,6 @@ def page_files(folder: Folder) -> Iterator[str]:
     """The names, in the folder of results, of the files of an earlier page, and of its list of them.
 
     Files that the list does not name are the user's own, and not among them.
-
-    Raises:
-        InputError: the list cannot be read.
     """
     yield PAGE
     try:

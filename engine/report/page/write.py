@@ -22,17 +22,7 @@ from engine.sources.io.files import write_text
 
 
 def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -> Written:
-    """Write the page into a folder.
-
-    Args:
-        findings: of the evaluation.
-        folder: where ``report.html`` goes, and ``report/`` with details, pictures and tables.
-        single_file: whether the page holds everything; else the details of queries are scripts beside it.
-
-    Raises:
-        InputError: the extra ``report`` is not installed.
-        WriteError: the disk is full, or the place cannot be written.
-    """
+    """Write ``report.html`` into a folder, and ``report/`` with details, pictures and tables unless a ``single_file``."""
     require_page()
     made = slices.slices(findings)
     grids = {grid.name: typeset_grid(grid) for grid in overview.overview_grids(findings, made)}
