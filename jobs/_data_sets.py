@@ -145,16 +145,10 @@ def report(found: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
     if verbosity().as_json:
         say_json(both.content())
         return
-    console = standard_output()
-    console.print_line(across.answer(both).headline)
-    full = options["full"]
-    for each in across.all_grids(both) if full else [across.grid(both, primary=True)]:
-        console.print(terminal_table(each))
-    for line in across.missing_cells(both if full else both.primary_only()):
-        console.print_line(f"note: {line}")
-    for note in across.notes(both):
-        console.print_line(with_options(f"note: {note}"))
-    where = folder_at(out).shown()
-    console.print_line(
-        f"results -> {where}, of each data set in {where}/NAME; {where_to_look(where)}"
-    )
+    full, where = options["full"], folder_at(out).shown()
+    grids = across.all_grids(both) if full else [across.grid(both, primary=True)]
+    missing = across.missing_cells(both if full else both.primary_only())
+    notes = [*missing, *map(with_options, across.notes(both))]
+    end = f"results -> {where}, of each data set in {where}/NAME; {where_to_look(where)}"
+    parts = [across.answer(both).headline, *map(terminal_table, grids)]
+    standard_output().print_parts([*parts, *(f"note: {note}" for note in notes), end])

@@ -181,11 +181,7 @@ def _default(field: Field[Any]) -> Any:
 
 
 def take(owner: type[Instance], options: Mapping[str, Any], **changed: Any) -> Instance:
-    """The dataclass that options stand for.
-
-    Args:
-        options: values by field; those of other owners are passed over.
-    """
+    """The dataclass that options stand for; those of other owners are passed over."""
     names = {field.name for field in fields(owner)}  # type: ignore[arg-type]
     values = {name: value for name, value in options.items() if name in names}
     return owner(**values | changed)

@@ -41,11 +41,6 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
             inputs, settings, asked, store=one.store, sample=sample, on_event=event
         )
         contents[name] = report.content(made)
-        console = standard_output()
-        for part in report.shown(made):
-            if isinstance(part, str):
-                console.print_line(with_options(part))
-            else:
-                console.print(part)
+        standard_output().print_parts(report.shown(made), with_options)
     if verbosity().as_json:
         say_json(contents if options["data"] else contents[""])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from engine.report import results
@@ -20,26 +21,22 @@ def print_results(findings: Findings, out: str, *, full: bool = False) -> None:
     if verbosity().as_json:
         say_json(findings.summary)
         return
-    console, known = standard_output(), _fields()
-    for part in (full_parts if full else answer_parts)(findings, out):
-        if isinstance(part, str):
-            console.print_line(with_options(part, known))
-        else:
-            console.print(part)
+    parts = (full_parts if full else answer_parts)(findings, out)
+    standard_output().print_parts(parts, _worded())
 
 
-def _fields() -> set[str]:
-    return {known.name for known in parameters()}
+def _worded() -> Callable[[str], str]:
+    """What writes a sentence with options instead of fields."""
+    return functools.partial(with_options, known={known.name for known in parameters()})
 
 
 def _with_options(content: dict[str, Any]) -> dict[str, Any]:
     """The summary with options, instead of fields, in its sentences."""
-    known = _fields()
+    worded = _worded()
     for notes in content["notes"].values():
         for note in notes:
-            note["text"] = with_options(note["text"], known)
-    said = content["verdict"]["sentences"]
-    content["verdict"]["sentences"] = [with_options(sentence, known) for sentence in said]
+            note["text"] = worded(note["text"])
+    content["verdict"]["sentences"] = [*map(worded, content["verdict"]["sentences"])]
     return content
 
 

@@ -25,12 +25,7 @@ _KEPT: ContextVar[list[str]] = ContextVar("kept")
 
 
 class StoppedError(Exception):
-    """A command was stopped by a signal; the text says what is kept, and how to go on.
-
-    Attributes:
-        status: the exit status, 128 and the signal's number.
-        is_told: whether that was printed already.
-    """
+    """A command was stopped by a signal; the text says what is kept, and how to go on, if it is not told already."""
 
     def __init__(self, number: int, *, is_told: bool = False) -> None:
         self.status, self.is_told = 128 + number, is_told

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,9 +97,13 @@ class Terminal(Console):
         # Before the layout: replaced later, characters would be wider than was measured.
         super().print(*map(_without_controls, objects), **options)
 
-    def print_line(self, text: str) -> None:
-        """Print a line as it is, however long."""
-        self.print(text, highlight=False, markup=False, soft_wrap=True)
+    def print_parts(self, parts: Iterable[Table | str], worded: Callable[[str], str] = str) -> None:
+        """Print tables, and lines as they are, however long."""
+        for part in parts:
+            if isinstance(part, str):
+                self.print(worded(part), highlight=False, markup=False, soft_wrap=True)
+            else:
+                self.print(part)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -51,13 +51,9 @@ def compare(folders: Texts, /, *, out: Path | None = None) -> None:
     if verbosity().as_json:
         names = ("verdict", "pairs", "flipped", "differing", "notes")
         say_json(jsonable({name: getattr(found, name) for name in names}))
-    console = standard_output()
-    for line in found.verdict:
-        console.print_line(line)
-    for grid in _grids(found, _MOST, _LONGEST, _HIDDEN):
-        console.print(terminal_table(grid))
-    for note in found.notes:
-        console.print_line(f"note: {note}")
+    shown = map(terminal_table, _grids(found, _MOST, _LONGEST, _HIDDEN))
+    notes = (f"note: {note}" for note in found.notes)
+    standard_output().print_parts([*found.verdict, *shown, *notes])
 
 
 def _grids(

@@ -93,21 +93,14 @@ def coverage(
         _write(result, summary, out)
     if verbosity().as_json:
         say_json(summary)
-    _print(result, left_out=sum(unanswerable.values()), out=out)
+    shown = [*report.shown_tables(result), *report.lines(result)]
+    if left_out := sum(unanswerable.values()):
+        shown.append(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
+    if out is not None:
+        shown.append(f"results -> {folder_at(out).shown()}")
+    standard_output().print_parts(shown)
     if spec.server:
         say(f"{limits_of(spec.server).used()} used of {spec.server.host}")
-
-
-def _print(result: Coverage, *, left_out: int, out: str | None) -> None:
-    console = standard_output()
-    for table in report.shown_tables(result):
-        console.print(table)
-    for line in report.lines(result):
-        console.print_line(line)
-    if left_out:
-        console.print_line(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
-    if out is not None:
-        console.print_line(f"results -> {folder_at(out).shown()}")
 
 
 def _write(result: Coverage, summary: dict[str, Any], out: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cyclopts import Group
@@ -27,23 +27,17 @@ def plan_parameters() -> list[inspect.Parameter]:
     return [*options_of(PlanSettings, _PLAN, types={"pace": str | None}), *of_evaluate]
 
 
-def plan_command() -> Callable[..., None]:
-    """The command, with the options of the annotators that are registered now."""
+@partial(with_verbosity, as_json=True)
+@partial(with_signature, parameters=plan_parameters())
+def plan(**options: Any) -> None:
+    """Print what an evaluation will take: LLM calls, tokens, time, memory and cost.
 
-    def plan(**options: Any) -> None:
-        """Print what an evaluation will take: LLM calls, tokens, time, memory and cost.
+    Takes the options of ``erag evaluate``. LLM calls are counted, and none is made; time is that of an
+    earlier evaluation (--pace). Nothing is written.
+    """
+    from jobs._planning import plan_and_print  # here, so that help is quick
 
-        Takes the options of ``erag evaluate``. LLM calls are counted, and none is made; time is that of an
-        earlier evaluation (--pace). Nothing is written.
-        """
-        from jobs._planning import plan_and_print  # here, so that help is quick
-
-        plan_and_print(options, take(PlanSettings, options))
-
-    return with_verbosity(with_signature(plan, plan_parameters()), as_json=True)
-
-
-plan = plan_command()
+    plan_and_print(options, take(PlanSettings, options))
 
 
 if __name__ == "__main__":

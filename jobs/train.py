@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,62 +128,54 @@ def _of_reader() -> list[inspect.Parameter]:
     ]  # fmt: skip
 
 
-def train_command() -> Callable[..., None]:
-    """The command, with the options of the recipe."""
+@partial(with_verbosity, as_json=True)
+@partial(with_signature, parameters=parameters())
+def train(**options: Any) -> None:
+    """Train a reader of the T5 family, by default as Fusion-in-Decoder.
 
-    def train(**options: Any) -> None:
-        """Train a reader of the T5 family, by default as Fusion-in-Decoder.
-
-        The defaults of the recipe are those of eRAG's study. The trained model goes to the folder model in --out,
-        which --reader takes, with the training curve beside it. To resume a killed command from its latest
-        checkpoint, run it again.
-        """
-        files, recipe = take(TrainingFiles, options), take(Recipe, options)
-        workers = take(Workers, options)
-        metric = get_metric(options["metric"]).name
-        out = folder_at(options["out"])
-        folder = (
-            folder_at(options["checkpoints"]) if options["checkpoints"] else out / "checkpoints"
-        )
-        for written in (out, folder):
-            # At an address only writing tells.
-            if isinstance(written.at, Path) or not options["dry_run"]:
-                require_folder(written.at)
-        _refuse_overlap(options, out, folder)
-        _refuse_trained(out, folder)
-        if workers.workers:
-            require("training on Ray", "training")
-        start = specify_start(
-            options["reader"],
-            augmentation=options["augmentation"],
-            task=options["task"],
-            prompt=options["prompt"],
-            memory=options["memory"],
-        )
-        inputs = read_training(files, k=recipe.k, metric=metric)
-        asked = _asked(options)
-        plan = Plan(start, recipe, inputs.train, inputs.dev, metric, asked)
-        _print_plan(inputs, start, recipe)
-        if options["dry_run"]:
-            return
-        origin = Origin(command_line(), input_files({name: asked[name] for name in _FILES}))
-        keeps(_KEPT.format(folder.shown()))
-        with sole_writer(out.at), sole_writer(folder.at):
-            progress = _trained(plan, folder, workers)
-            trained = Trained(inputs, start, recipe, metric, progress, asked, origin)
-            summary = _write(trained, folder, out)
-            checkpoints.remove(folder)
-        if verbosity().as_json:
-            say_json(summary)
-        for line in report.lines(summary):
-            say(line)
-        page = "" if missing("page") else f", {PAGE}"
-        say(f"model -> {out.shown(MODEL)}; its curve: {SUMMARY}{page}")
-
-    return with_verbosity(with_signature(train, parameters()), as_json=True)
-
-
-train = train_command()
+    The defaults of the recipe are those of eRAG's study. The trained model goes to the folder model in --out,
+    which --reader takes, with the training curve beside it. To resume a killed command from its latest
+    checkpoint, run it again.
+    """
+    files, recipe = take(TrainingFiles, options), take(Recipe, options)
+    workers = take(Workers, options)
+    metric = get_metric(options["metric"]).name
+    out = folder_at(options["out"])
+    folder = folder_at(options["checkpoints"]) if options["checkpoints"] else out / "checkpoints"
+    for written in (out, folder):
+        # At an address only writing tells.
+        if isinstance(written.at, Path) or not options["dry_run"]:
+            require_folder(written.at)
+    _refuse_overlap(options, out, folder)
+    _refuse_trained(out, folder)
+    if workers.workers:
+        require("training on Ray", "training")
+    start = specify_start(
+        options["reader"],
+        augmentation=options["augmentation"],
+        task=options["task"],
+        prompt=options["prompt"],
+        memory=options["memory"],
+    )
+    inputs = read_training(files, k=recipe.k, metric=metric)
+    asked = _asked(options)
+    plan = Plan(start, recipe, inputs.train, inputs.dev, metric, asked)
+    _print_plan(inputs, start, recipe)
+    if options["dry_run"]:
+        return
+    origin = Origin(command_line(), input_files({name: asked[name] for name in _FILES}))
+    keeps(_KEPT.format(folder.shown()))
+    with sole_writer(out.at), sole_writer(folder.at):
+        progress = _trained(plan, folder, workers)
+        trained = Trained(inputs, start, recipe, metric, progress, asked, origin)
+        summary = _write(trained, folder, out)
+        checkpoints.remove(folder)
+    if verbosity().as_json:
+        say_json(summary)
+    for line in report.lines(summary):
+        say(line)
+    page = "" if missing("page") else f", {PAGE}"
+    say(f"model -> {out.shown(MODEL)}; its curve: {SUMMARY}{page}")
 
 
 def _trained(plan: Plan, folder: Folder, workers: Workers) -> Progress:
@@ -217,10 +210,8 @@ def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> 
 
 
 def _refuse_trained(out: Folder, folder: Folder) -> None:
-    """Refuse to replace a model: training it may have taken days.
-
-    Where its checkpoints are still there, a command was killed while it put the model into its place.
-    """
+    """Refuse to replace a model: training it may have taken days."""
+    # Where its checkpoints are still there, a command was killed while it put the model into its place.
     if SUMMARY in out.names() or ((out / MODEL).names() and not checkpoints.are_in(folder)):
         raise InputError(
             "holds a trained model",

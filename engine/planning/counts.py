@@ -37,7 +37,6 @@ class Sample:
     Attributes:
         inputs: of these queries, without the tables of annotators.
         spans: the ranges of buckets that they are, with the ids of their queries.
-        queries: of the whole evaluation.
         pairs: pairs of query and listed passage in the whole, for each in the sample.
         lists: queries in the whole, for each in the sample.
     """

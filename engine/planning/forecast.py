@@ -56,7 +56,6 @@ class Kind:
     """Reads of one kind: what a line of the plan says.
 
     Attributes:
-        reader: the model's name.
         name: "single passages", "whole lists", or who reads.
         asked: reads that the evaluation asks for, of every run, with those that are equal.
         stored: distinct reads that the store has.
@@ -100,15 +99,10 @@ class Forecast:
     """What an evaluation will take.
 
     Attributes:
-        kinds: the reads, by kind.
-        queries: how many are evaluated.
         sampled: how many of these the counts are taken from, where not from all.
         pace: the results of the evaluation that time is taken from; None where nothing says it.
-        notes: what is different there.
         start: seconds until the actors read, and in which they load further models; of each actor.
         peak: memory of an actor in bytes: measured at that pace, or what it is taken to need; 0 without a model.
-        actors: how many the evaluation has.
-        settings: what was asked.
         certified: reads that are repeated for a certificate, and not counted.
         ways: to read less, down to their shares, and at most all.
     """

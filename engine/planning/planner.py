@@ -143,11 +143,7 @@ def _actors(settings: Settings, pace: Pace | None) -> int:
 
 
 def _at_pace(made: Forecast, pace: Pace, unlike: list[str]) -> Forecast:
-    """The plan with as many actors as finish in the time that was asked for, if one was, and with what limits its pace.
-
-    Raises:
-        InputError: none finish in it, since their start takes longer, or the time of some reads is not known.
-    """
+    """The plan with as many actors as finish in the time that was asked for, if one was, and with what limits its pace."""
     unknown = listed(list(dict.fromkeys(one.name for one in made.kinds if one.seconds is None)))
     lacks = f"that evaluation made no LLM calls of this kind: {unknown}"
     hours, actors, reading = made.settings.finish_in, made.actors, made.all.seconds

@@ -39,16 +39,7 @@ _CONDITION = (tables.READER, tables.AUGMENTATION, tables.K)
 
 
 class Cell(NamedTuple):
-    """One data set under one condition.
-
-    Attributes:
-        data_set: its name.
-        reader, augmentation: the condition, whose cutoff the tables have.
-        task: what the reader is asked to do.
-        queries: how many were evaluated.
-        primary: the annotators, the first one first, with the measure that each is compared by.
-        correlations, comparisons: ``tables.CORRELATIONS`` and ``tables.COMPARISONS``.
-    """
+    """One data set under one condition; ``primary``: the annotators in order, with the measure that each is compared by."""
 
     data_set: str
     reader: str
@@ -77,14 +68,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Together:
-    """Several data sets side by side.
-
-    Attributes:
-        cells: every data set under each of its conditions.
-        correlations: ``tables.DATA_SETS``.
-        comparisons: ``tables.DATA_SET_COMPARISONS``; Holm's correction is over all of them, NaN left out.
-        bootstrap: how intervals and p-values were made.
-    """
+    """Several data sets side by side; Holm's correction is over all ``comparisons``, NaN left out."""
 
     cells: Sequence[Cell]
     correlations: pl.DataFrame

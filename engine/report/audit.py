@@ -50,7 +50,6 @@ class Code:
     """The code that ran.
 
     Attributes:
-        version: of the package.
         commit: the git commit of the checkout that it runs from; None where it does not, or where git
             is not installed or refuses to look.
         modified: whether tracked files differ from that commit; None without one.
@@ -93,10 +92,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 class Origin:
     """What a result comes from, as far as its tables do not say; made when the work begins.
 
-    Attributes:
-        command: the command line without credentials; None where Python called the engine.
-        files: the files that were given.
-        code: the code that runs.
+    The command line is without credentials; None where Python called the engine.
     """
 
     command: str | None = None

@@ -69,8 +69,6 @@ class Findings:
     """What an evaluation found, in memory or read from its folder; every outlet is rendered from it.
 
     Attributes:
-        summary: the content of ``summary.json``.
-        folder: where the files are.
         sources: what was evaluated; None where the page has no passages: the evaluation was done in
             shards, or they were not asked for.
         held: tables by name, where they are in memory; then nothing is looked for in the folder.
@@ -114,7 +112,7 @@ class Findings:
         if self.held:
             return self.held.get(name, tables.empty(schema))
         path = self.folder / f"{name}.parquet"
-        return read_table(path, schema) if path.is_file() else tables.empty(schema)
+        return _read_table(path, schema) if path.is_file() else tables.empty(schema)
 
     @cached_property
     def configuration(self) -> Mapping[str, Any]:
@@ -280,10 +278,8 @@ class Findings:
         row = self.wholes.get(run, {})
         if low_of(VALUE) in row:  # of sampled lists
             low, high = row[low_of(VALUE)], row[high_of(VALUE)]
-            known = low is not None
-            return Interval(
-                row[VALUE], low if known else math.nan, high if known else math.nan, row[N]
-            )
+            bounds = (math.nan, math.nan) if low is None else (low, high)
+            return Interval(row[VALUE], *bounds, row[N])
         return self.interval(self.downstream.filter(pl.col(RUN) == run))
 
     def mean(self, run: str, annotator: str, measure: str) -> Interval | None:
@@ -296,10 +292,8 @@ class Findings:
             return None
         if self.bootstrap.until:
             return mean_until(scores, self.bootstrap)
-        codes = numbered(
-            scores[QUERY_ID], clusters_of(self.clusters) if self.clusters.height else None
-        )
-        return mean_interval(scores[VALUE], self.confidence, codes)
+        clusters = clusters_of(self.clusters) if self.clusters.height else None
+        return mean_interval(scores[VALUE], self.confidence, numbered(scores[QUERY_ID], clusters))
 
     @cached_property
     def clusters(self) -> pl.DataFrame:
@@ -335,35 +329,25 @@ def _filled(kind: type[Costs], values: Mapping[str, Any]) -> Costs:
 
 def costs_of(values: Mapping[str, Any]) -> ReadingCosts:
     """What reads cost, from ``summary.json``."""
-    kinds = values.get("kinds") or {}
-    return _filled(
-        ReadingCosts,
-        {**values, "kinds": {name: _filled(KindCosts, one) for name, one in kinds.items()}},
-    )
+    kinds = (values.get("kinds") or {}).items()
+    filled = {name: _filled(KindCosts, one) for name, one in kinds}
+    return _filled(ReadingCosts, {**values, "kinds": filled})
 
 
 def costs_together(of_several: Iterable[ReadingCosts]) -> ReadingCosts:
     """What the reads of several roles or conditions cost together, as far as a line tells it."""
     several = list(of_several)
     workers = [peak for one in several for peak in one.workers.values()]
+    counts = ("wanted", "reused", "done", "failed", "retried_requests")
     return ReadingCosts(
-        wanted=sum(one.wanted for one in several),
-        reused=sum(one.reused for one in several),
-        done=sum(one.done for one in several),
-        failed=sum(one.failed for one in several),
-        retried_requests=sum(one.retried_requests for one in several),
+        **{name: sum(getattr(one, name) for one in several) for name in counts},
         seconds=sum(one.seconds for one in several if one.done),
         workers={"": max(workers)} if workers else {},
         kinds=merge_kinds(one.kinds for one in several),
     )
 
 
-def read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
-    """A table of a result, with the columns of a schema.
-
-    Raises:
-        InputError: it cannot be read, or lacks a column.
-    """
+def _read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
     frame = tables.with_added(read_parquet(path), schema)
     if missing := [column for column in schema if column not in frame.columns]:
         problem = f"lacks {', '.join(missing)}: an earlier version wrote it"

@@ -56,16 +56,13 @@ def leaderboard(findings: Findings, most: int | None = None) -> Grid:
 
 
 def _measures(findings: Findings, most: int | None) -> list[tuple[str, str]]:
-    """Annotators with their primary measures.
-
-    On a screen, none where the labels of one run say nothing of another's (``relevant`` is list), unless there is
-    nothing else to show.
-    """
+    """Annotators with their primary measures."""
     named = list(findings.primary_measures.items())
     if most is None:
         return named
     if not findings.wholes:
         return named[:_MEASURES_ALONE]
+    # On a screen, none where the labels of one run say nothing of another's.
     return [] if findings.configuration["relevant"] == "list" else named[:_MEASURES]
 
 

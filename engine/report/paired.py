@@ -222,15 +222,13 @@ def _differing(evaluations: Mapping[str, Findings]) -> Rows:
 
 
 def _facts(findings: Findings) -> dict[str, set[str]]:
-    """What decides the scores of an evaluation, by name; two that share a value have the same.
-
-    Queries and corpus are known by their files, or as tables; of the corpus these are the passages that runs list.
-    """
+    """What decides the scores of an evaluation, by name; two that share a value have the same."""
     summary, settings = findings.summary, findings.configuration
     audit, reader = summary.get("audit") or {}, summary["reader"] or {}
     facts = {name: [value] for name, value in settings.items() if name not in WITHOUT_EFFECT}
     facts |= {"date": [(audit.get("date") or "")[:19]], "prompt": [reader.get("prompt_sha256")]}
     facts |= {f"{of} (version)": [one] for of, one in summary.get("versions", {}).items()}
+    # Queries and corpus are known by their files, or as tables, of the passages that runs list.
     facts["reader"] = [reader.get("executor") or reader.get("fingerprint")]
     for name in SAME[:2]:
         files = [one["sha256"] for one in audit.get("files", []) if one["role"] == name]

@@ -143,10 +143,7 @@ def _means_and_correlations(findings: Findings) -> Grid:
 
 
 def _reach(findings: Findings) -> Grid:
-    """How far tau reaches of what its margins allow, and AUC where the metric is binary, by primary measures.
-
-    No rows where no tau is defined. ``correlations.parquet`` has all measures.
-    """
+    """How far tau reaches of what its margins allow, and AUC where the metric is binary, by primary measures."""
     cells = findings.correlations
     primary = pl.col(ANNOTATOR).replace_strict(findings.primary_measures, default=None)
     shown = cells.filter(pl.col(MEASURE) == primary, pl.col(TAU).is_not_nan())
@@ -182,10 +179,7 @@ def _in_order(frame: pl.DataFrame, by: Sequence[str], findings: Findings) -> pl.
 def _differences(
     comparisons: pl.DataFrame, findings: Findings, *, among_runs: bool = False
 ) -> Grid:
-    """Differences of tau to the first annotator, or run, a row each; p where there are intervals.
-
-    No rows where no difference is defined.
-    """
+    """Differences of tau to the first annotator, or run, a row each if one is defined; p where there are intervals."""
     first, second, other = (RUN, RUN_B, ANNOTATOR) if among_runs else (ANNOTATOR, ANNOTATOR_B, RUN)
     difference = difference_of(TAU)
     if not comparisons[difference].is_not_nan().any():
@@ -216,10 +210,7 @@ def _differences(
 
 
 def _means_of_runs(findings: Findings) -> Grid:
-    """The first run against every other: its end-to-end score, and of each annotator the primary measure.
-
-    All measures where no whole list was read.
-    """
+    """The first run against every other: end-to-end score and primary measures, or all measures without that score."""
     pairs, bootstrap = findings.table("run_pairs"), findings.bootstrap
     pairs = pairs.filter(pl.col(RUN) == pl.col(RUN).first())
     primary, read = findings.primary_measures.items(), bool(findings.wholes)

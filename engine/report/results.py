@@ -97,10 +97,8 @@ def write_results(
 
 
 def _names(settings: Settings) -> list[str]:
-    """The files of an evaluation directly in its folder, whether or not it has them all.
-
-    Last those by which an earlier evaluation is known, so that one which is half removed still is.
-    """
+    """The files of an evaluation directly in its folder, whether or not it has them all."""
+    # Last those by which an earlier evaluation is known, so that one which is half removed still is.
     whole = (*_OF_QUERIES, _QUERIES, _CLUSTERS, *STATISTICS, *STUDY)
     names = (*_in_parts(settings), *(f"{name}.parquet" for name in whole))
     return [*(name for name in names if name != _LABELS), PAGE, _LABELS, SUMMARY]
@@ -114,10 +112,7 @@ def _in_parts(settings: Settings) -> list[str]:
 
 
 def _earlier(folder: Folder, settings: Settings, shards: Sequence[str]) -> Iterator[str]:
-    """The names, in ``folder``, of what an earlier evaluation wrote, and of nothing that a user put there.
-
-    The folders ``shards`` are the new evaluations' own.
-    """
+    """The names of what an earlier evaluation wrote: nothing that a user put there, nor the new ones' own ``shards``."""
     yield from (f"{EXPORTED}/{name}" for name in exported_files(folder / EXPORTED))
     yield from page_files(folder)
     folders = folder.folders()

@@ -123,10 +123,7 @@ def configuration(settings: Settings, relevant: Relevant, files: dict[str, Any])
 
 
 def _roles(evaluation: Evaluation) -> dict[str, Any]:
-    """Every reader by its role's key; None for the roles in which nobody read.
-
-    What reads of the reader of whole lists cost stands apart, under ``reading``.
-    """
+    """Every reader by its role's key, None where nobody read; costs of the reader of whole lists stand apart."""
     known = [annotator.role for annotator in ANNOTATORS.values() if annotator.role]
     roles: dict[str, Any] = {role.key: None for role in (READER, *known)}
     for reading in evaluation.readings.values():

@@ -35,7 +35,7 @@ def test_a_table_shows_names_without_them_and_keeps_its_colours_and_columns():
     table.add_column("n", no_wrap=True)
     table.add_row(Text(EVIL), EVIL)
     console.print(table)
-    console.print_line(EVIL)
+    console.print_parts([EVIL])
     printed = out.getvalue()
     assert "\x1b[1;31m" in printed  # the header's colour
     for colour in ("\x1b[31m", "\x1b[1;31m", "\x1b[1m", "\x1b[3m", "\x1b[2;3m", "\x1b[0m"):

@@ -146,7 +146,7 @@ def test_a_missing_extra_is_named_in_one_line_before_any_work(without, tmp_path)
         ("local", lambda: resolve("bundled")),
         ("local", lambda: specify(EncoderOptions())),
         ("page", require_page),
-        ("page", lambda: write_plain(None, tmp_path, single_file=True)),
+        ("page", lambda: write_plain(None, tmp_path)),
         ("page", lambda: remake(tmp_path, single_file=True, passages=False)),
         ("ray", lambda: PoolSettings(actors=2).in_process),
         ("retrieval", lambda: bm25.build_index([], tmp_path / "index")),

@@ -2,7 +2,6 @@
 
 import polars as pl
 import pytest
-from rich.table import Table
 
 from engine.evaluation.settings import Settings
 from engine.planning.forecast import Forecast, Kind, PlanSettings, Way
@@ -20,8 +19,7 @@ def kind(name, reader="small", **more):
 def printed(forecast):
     console = Terminal(width=160)
     with console.capture() as captured:
-        for part in shown(forecast):
-            console.print(part) if isinstance(part, Table) else console.print_line(part)
+        console.print_parts(shown(forecast))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 

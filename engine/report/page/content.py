@@ -13,14 +13,7 @@ _SIGN = re.compile(r"(?<![^ \[])-(?=\d)")
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer in words.
-
-    Attributes:
-        headline: the answer itself, or that the data do not say.
-        reasons: what that rests on, a sentence each.
-        facts: a name and a text each: what was measured, on what, at what cost.
-        about: what was measured, a line each; it stands above the headline.
-    """
+    """The answer in words: a headline, reasons as sentences, facts with their names, and lines above on what was measured."""
 
     headline: str
     reasons: Sequence[str]
@@ -38,17 +31,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a page.
-
-    Attributes:
-        name: of the place that the page's links lead to.
-        short: what these links say.
-        title: of the part.
-        texts: paragraphs below it.
-        grids: its tables.
-        pictures: the names of its pictures.
-        folds: its lists.
-    """
+    """A part of a page: ``name`` is of the place that links lead to, ``short`` their text; pictures are named."""
 
     name: str
     short: str

@@ -260,10 +260,8 @@ def _of_annotators(first: str, pairs: Sequence[shares.Pair]) -> Drawing:
 
 
 def _at_each_k(findings: Findings, conditions: pl.DataFrame) -> pl.DataFrame:
-    """The defined correlations of each annotator's primary measure on the best run, of the first reader, at each k.
-
-    The cutoff of the measure follows k, so that it is the first of each k.
-    """
+    """The defined correlations of each annotator's primary measure on the best run, of the first reader, at each k."""
+    # The cutoff of the measure follows k, so that it is the first of each k.
     return (
         conditions.filter(pl.col("run").eq_missing(findings.best_run), pl.col("n") > 0)
         .filter(

@@ -50,15 +50,7 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture.
-
-    Attributes:
-        name: of its files.
-        title: what it shows, in a few words.
-        caption: what it shows, of how many queries, and how its intervals were made.
-        svg: the picture; its colours are ``INK``, ``FAINT`` and ``COLOURS``.
-        png: the same at 200 dots an inch, on white; empty where none was asked for.
-    """
+    """A picture in ``INK``, ``FAINT`` and ``COLOURS``; as PNG on white at 200 dots an inch, or empty if not asked for."""
 
     name: str
     title: str

@@ -10,22 +10,13 @@ from engine.report.page import figures
 from engine.report.page.content import Answer, Part
 from engine.report.page.figures import Picture
 from engine.report.page.plotting import Drawing
-from engine.report.page.render import Written, rendered, require_page, write_files
+from engine.report.page.render import rendered, require_page, write_files
 from engine.sources.io.files import write_text
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page.
-
-    Attributes:
-        title: of the window.
-        answer: what it begins with.
-        parts: in their order; they show the drawings by name.
-        drawings: its pictures.
-        notes: what qualifies the figures, a sentence each.
-        settings: what was asked for, by name.
-    """
+    """A page, whose parts show the drawings by name; ``title`` is the window's, and notes are sentences."""
 
     title: str
     answer: Answer
@@ -35,23 +26,21 @@ class Page:
     settings: Mapping[str, object]
 
 
-def write_plain(page: Page, folder: Path, *, single_file: bool = False) -> Written:
-    """Write a page as ``report.html``, with its pictures and tables as files in ``report/`` unless a ``single_file``."""
+def write_plain(page: Page, folder: Path) -> None:
+    """Write a page as ``report.html``, with its pictures and tables as files in ``report/``."""
     require_page()
-    drawn = figures.pictures(page.drawings, with_png=not single_file)
+    drawn = figures.pictures(page.drawings, with_png=True)
     grids = [grid for part in page.parts for grid in part.grids]
-    text = page_text(page, drawn, single_file=single_file)
-    return write_files(text, drawn, grids, folder, single_file=single_file)
+    write_files(_text(page, drawn, single_file=False), drawn, grids, folder, single_file=False)
 
 
 def write_single(page: Page, path: Path) -> None:
     """Write a page as one file."""
     require_page()
     drawn = figures.pictures(page.drawings, with_png=False)
-    write_text(page_text(page, drawn, single_file=True), path)
+    write_text(_text(page, drawn, single_file=True), path)
 
 
-def page_text(page: Page, drawn: Sequence[Picture], *, single_file: bool) -> str:
-    """A page as HTML, with pictures that were drawn before."""
+def _text(page: Page, drawn: Sequence[Picture], *, single_file: bool) -> str:
     content = {one.name: getattr(page, one.name) for one in fields(page)}
     return rendered("plain.html.j2", drawn, single_file=single_file, **content)

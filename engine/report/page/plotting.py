@@ -27,11 +27,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture to be drawn: as in ``figures.Picture``, and its size in inches.
-
-    Attributes:
-        draw: draws it on an empty figure.
-    """
+    """A picture to be drawn on an empty figure; its size in inches."""
 
     name: str
     title: str

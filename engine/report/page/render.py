@@ -67,18 +67,13 @@ def rendered(
     **content: Any,
 ) -> str:
     """A page of a template, which may show the pictures that were ``drawn``."""
-    text: str = (
-        _environment()
-        .get_template(template)
-        .render(
-            style=as_it_is(source("page.css")),
-            single_file=single_file,
-            settings=settings,
-            pictures=_for_the_page(drawn),
-            **content,
-        )
-    )
-    return text
+    import jinja2
+
+    loader, undefined = jinja2.FunctionLoader(source), jinja2.StrictUndefined
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=undefined)
+    content |= {"single_file": single_file, "settings": settings}
+    content |= {"style": as_it_is(source("page.css")), "pictures": _for_the_page(drawn)}
+    return str(environment.get_template(template).render(**content))
 
 
 def write_files(
@@ -178,16 +173,6 @@ def _slim(svg: str) -> str:
     if family := _FAMILY.search(svg):
         svg = svg.replace(family[0], "").replace("<svg ", f'<svg style="{family[0]}" ', 1)
     return svg
-
-
-def _environment() -> Any:
-    import jinja2
-
-    return jinja2.Environment(
-        loader=jinja2.FunctionLoader(source),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
 
 
 def source(name: str) -> str:
