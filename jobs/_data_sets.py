@@ -148,7 +148,7 @@ def report(found: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
     full, where = options["full"], folder_at(out).shown()
     grids = across.all_grids(both) if full else [across.grid(both, primary=True)]
     missing = across.missing_cells(both if full else both.primary_only())
-    notes = [*missing, *map(with_options, across.notes(both))]
+    notes = (f"note: {note}" for note in (*missing, *map(with_options, across.notes(both))))
     end = f"results -> {where}, of each data set in {where}/NAME; {where_to_look(where)}"
-    parts = [across.answer(both).headline, *map(terminal_table, grids)]
-    standard_output().print_parts([*parts, *(f"note: {note}" for note in notes), end])
+    headline, shown = across.answer(both).headline, map(terminal_table, grids)
+    standard_output().print_parts([headline, *shown, *notes, end])

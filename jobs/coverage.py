@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from rich.table import Table
 
 from engine.machine.remote.limits import limits_of
 from engine.messages.checked import Natural, Positive, fitted
@@ -93,7 +94,7 @@ def coverage(
         _write(result, summary, out)
     if verbosity().as_json:
         say_json(summary)
-    shown = [*report.shown_tables(result), *report.lines(result)]
+    shown: list[Table | str] = [*report.shown_tables(result), *report.lines(result)]
     if left_out := sum(unanswerable.values()):
         shown.append(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
     if out is not None:

@@ -7,13 +7,7 @@ import pytest
 from benchmarks.efficiency import __main__ as efficiency
 from benchmarks.efficiency import predict
 from benchmarks.efficiency.changes import FIRST, SECOND, Way, listed, ways
-from benchmarks.efficiency.fit import (
-    Point,
-    crossing,
-    fit,
-    slope_at_the_end,
-    times_of,
-)
+from benchmarks.efficiency.fit import Point, crossing, fit, slope_at_the_end, times_of
 from benchmarks.efficiency.grid import (
     KS,
     LENGTHS,

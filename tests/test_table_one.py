@@ -118,6 +118,20 @@ def test_what_is_trained_on_is_neither_evaluated_nor_development(articles, tmp_p
     assert found["doc_id"].to_list() == ["q1-bm25", "q2-dense"]
 
 
+def evaluation(k, queries, labels, runs, downstream, **more):
+    """An evaluation by the bundled reader, as far as cells hold it."""
+    return SimpleNamespace(
+        settings=Settings.of(reader="bundled-fid", augmentation="fid", k=k),
+        readings={"reader": SimpleNamespace(spec=SimpleNamespace(fingerprint="f"))},
+        queries=queries,
+        undefined=tables.empty(tables.UNDEFINED),
+        labels=labels,
+        inputs=SimpleNamespace(runs=runs),
+        downstream=downstream,
+        **more,
+    )
+
+
 def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
     ids = [f"q{i}" for i in range(12)]
     runs = pl.DataFrame({"run": "bm25", "query_id": ids, "rank": 1, "doc_id": "d"})
@@ -129,16 +143,7 @@ def test_a_kept_cell_gives_the_table_and_is_not_read_again(tmp_path, capsys):
         pl.lit("bm25").alias("run"), "annotator", pl.lit("P@5").alias("measure"), "query_id", pl.col("label").alias("value")
     )  # fmt: skip
     whole = scores.filter(annotator="erag").select("run", "query_id", "value")
-    done = SimpleNamespace(
-        settings=Settings.of(reader="bundled-fid", augmentation="fid", k=5),
-        readings={"reader": SimpleNamespace(spec=SimpleNamespace(fingerprint="f"))},
-        queries=12,
-        undefined=tables.empty(tables.UNDEFINED),
-        labels=labels,
-        inputs=SimpleNamespace(runs=runs),
-        downstream=whole,
-        query_scores=scores,
-    )
+    done = evaluation(5, 12, labels, runs, whole, query_scores=scores)
     table_one.keep("nq", "bundled-fid", done, tmp_path)
     kept = pl.read_parquet(tmp_path / "nq-bundled-fid-labels.parquet")
     assert kept.columns == ["run", "query_id", "rank", "doc_id", "erag", "containment"]
@@ -185,15 +190,9 @@ def test_a_cell_of_cutoffs_gives_the_figure_and_is_not_read_again(tmp_path, caps
     for k in sorted(cutoffs.CUTOFFS, reverse=True):
         # With up to five passages the reader is right where the first one answers, beyond where the third does.
         right = [float(i % (2 if k <= 5 else 4) == 0) for i in range(40)]
-        evaluations[Condition("r", "fid", k)] = SimpleNamespace(
-            settings=Settings.of(reader="bundled-fid", augmentation="fid", k=k),
-            readings={"reader": SimpleNamespace(spec=SimpleNamespace(fingerprint="f"))},
-            queries=40,
-            undefined=tables.empty(tables.UNDEFINED),
-            labels=labels.with_columns(pl.lit("erag").alias("annotator")),
-            inputs=SimpleNamespace(runs=runs),
-            downstream=pl.DataFrame({"query_id": ids, "value": right, "k": k}),
-        )
+        whole = pl.DataFrame({"query_id": ids, "value": right, "k": k})
+        of_erag = labels.with_columns(pl.lit("erag").alias("annotator"))
+        evaluations[Condition("r", "fid", k)] = evaluation(k, 40, of_erag, runs, whole)
     done = SimpleNamespace(evaluations=evaluations, main=next(iter(evaluations)))
     cutoffs.keep("two-hop", "bm25", done, tmp_path)
     options = ["--cells", str(tmp_path), "--work", str(tmp_path), "--tasks", "two-hop"]

@@ -278,8 +278,9 @@ class Findings:
         row = self.wholes.get(run, {})
         if low_of(VALUE) in row:  # of sampled lists
             low, high = row[low_of(VALUE)], row[high_of(VALUE)]
-            bounds = (math.nan, math.nan) if low is None else (low, high)
-            return Interval(row[VALUE], *bounds, row[N])
+            if low is None:
+                low = high = math.nan
+            return Interval(row[VALUE], low, high, row[N])
         return self.interval(self.downstream.filter(pl.col(RUN) == run))
 
     def mean(self, run: str, annotator: str, measure: str) -> Interval | None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.commands import erag, evaluate
+from tests.commands import evaluate
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 
 KEY = "sk-secret-0123456789"
@@ -59,6 +59,10 @@ def test_the_key_is_in_nothing_that_is_written_or_printed(behaviour, files, tmp_
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        (
+            ["--reader", "bundled", "--max-tokens", 100],
+            "erag: --max-tokens without a reader behind an API; name one, as in --reader openai:MODEL",
+        ),
         (["--max-cost", 1], "--max-cost without --price-in and --price-out; give the prices of"),
         (["--memory", "2GiB"], "--memory with openai:small, which a server runs; leave it out"),
         (
@@ -73,17 +77,10 @@ def test_the_key_is_in_nothing_that_is_written_or_printed(behaviour, files, tmp_
     ],
 )
 def test_options_that_do_not_fit_are_one_line(behaviour, files, capsys, given, said):
-    assert evaluate(files, "--reader", "openai:small", *given) == 2
+    reader = () if "--reader" in given else ("--reader", "openai:small")
+    assert evaluate(files, *reader, *given) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
-
-
-def test_options_of_servers_are_told_where_no_server_is_asked(files, capsys):
-    assert evaluate(files, "--max-tokens", 100) == 2
-    said = (
-        "erag: --max-tokens without a reader behind an API; name one, as in --reader openai:MODEL"
-    )
-    assert said in capsys.readouterr().err
 
 
 def test_a_bound_ends_the_evaluation_with_what_was_read_in_the_store(behaviour, files, capsys):
@@ -97,11 +94,3 @@ def test_a_bound_ends_the_evaluation_with_what_was_read_in_the_store(behaviour, 
         assert evaluate(files, *asked, "--resamples", 0) == 0
     summary = json.loads((files["out"] / "summary.json").read_text())
     assert (summary["reading"]["reused"], summary["reading"]["done"]) == (3, 3)
-
-
-def test_the_help_has_these_options_in_a_group_of_their_own(capsys):
-    assert erag("evaluate", "--help-all") == 0
-    printed = capsys.readouterr().out
-    group = printed[printed.index("Behind an API") :]
-    for option in ("base-url", "endpoint", "concurrency", "max-tokens", "price-in"):
-        assert f"--{option}" in group

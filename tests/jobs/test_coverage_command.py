@@ -105,15 +105,6 @@ def test_options_of_the_encoder_reach_it(files, tmp_path):
     assert len(set(means)) == 3
 
 
-def test_options_may_stand_in_a_yaml_file(files, tmp_path, capsys):
-    encoder = save_tiny_encoder(tmp_path / "encoder")
-    options = {name: str(path) for name, path in files.items()}
-    options |= {"encoder": str(encoder), "clusters": 3}
-    (tmp_path / "o.yaml").write_text(json.dumps(options))  # JSON is YAML
-    assert erag("coverage", "--config", tmp_path / "o.yaml") == 0
-    assert "clusters of 36 distinct texts" in capsys.readouterr().out
-
-
 def test_an_unanswerable_question_is_left_out_and_counted(files, tmp_path, capsys):
     encoder = save_tiny_encoder(tmp_path / "encoder")
     questions = [

@@ -57,6 +57,8 @@ def test_what_was_spent_before_counts():
     assert demo.share_within(costs(2.6, start=0), elapsed=30).questions == 48
     assert demo.share_within(costs(2.6, start=60), elapsed=80).questions == 24
     assert demo.share_within(costs(2.6), elapsed=500).questions == 16
+    # Where everything is in the store nothing is left out.
+    assert demo.share_within(ReadingCosts(wanted=704, reused=704), elapsed=100).questions == 64
 
 
 def test_a_machine_that_is_too_slow_for_the_least_is_told_how_long_it_takes():
@@ -68,10 +70,6 @@ def test_a_machine_that_is_too_slow_for_the_least_is_told_how_long_it_takes():
         "LLM calls are slow here (0.2 per second in fp32): the first 16 of 64 questions are evaluated, "
         "to end after about 5 minutes"
     )
-
-
-def test_where_everything_is_in_the_store_nothing_is_left_out():
-    assert demo.share_within(ReadingCosts(wanted=704, reused=704), elapsed=100).questions == 64
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from jobs import cli, fuse
-from jobs._command import HABITS, run_command
+from jobs import cli
+from jobs._command import HABITS
 from jobs._examples import _EXAMPLES, examples
 from tests.commands import erag
 
@@ -67,13 +67,6 @@ def test_the_help_of_a_command_names_options_that_exist_and_ends_with_its_exampl
             assert command.__name__ == words[1 if words[0] == "index" else 0]
 
 
-def test_an_example_that_is_wrong_would_be_found():
-    with pytest.raises(Exception, match="--runs"):
-        cli.app.parse_args(
-            ["fuse", "--runs", "a", "--out", "b"], exit_on_error=False, print_error=False
-        )
-
-
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_completion_is_installed_for_the_shell_and_names_commands_and_options(
     tmp_path, monkeypatch, capsys
@@ -102,12 +95,6 @@ def test_a_shell_that_is_not_known_is_refused_in_one_line(capsys):
     assert erag("--install-completion", "--shell", "tcsh") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search('tcsh.*"bash"', line)
-
-
-def test_a_command_that_runs_alone_has_the_same_examples(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["fuse", "--help"])
-    run_command(fuse.fuse)
-    assert "erag fuse --run" in capsys.readouterr().out
 
 
 def test_the_help_of_an_evaluation_shows_its_main_options_and_all_where_they_are_asked_for(capsys):

@@ -22,16 +22,20 @@ def gate(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("right", "status", "said"),
+    ("right", "status", "tag", "said"),
     [
-        (60, 0, "not worse: branch:bm25 less main:bm25 is 0.000 [-0.015, +0.015], margin 0.02, 200 queries\n"),
-        (20, 1, "worse: branch:bm25 less main:bm25 is -0.200 [-0.2"),
-        (57, 3, "undecided: branch:bm25 less main:bm25 is -0.015 [-0.03"),
+        (60, 0, "system-out", "not worse: branch:bm25 less main:bm25 is 0.000 [-0.015, +0.015], margin 0.02, 200 queries\n"),
+        (20, 1, "failure", "worse: branch:bm25 less main:bm25 is -0.200 [-0.2"),
+        (57, 3, "error", "undecided: branch:bm25 less main:bm25 is -0.015 [-0.03"),
     ],
 )  # fmt: skip
-def test_the_exit_status_says_whether_the_candidate_may_pass(gate, right, status, said, capsys):
-    assert gate(right) == status
+def test_the_exit_status_says_whether_the_candidate_may_pass_and_junit_has_it(
+    gate, tmp_path, right, status, tag, said, capsys
+):
+    assert gate(right, "--junit", tmp_path / "gate.xml") == status
     assert capsys.readouterr().out.startswith(said)
+    ((of_case,),) = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    assert of_case.tag == tag
 
 
 def test_undecided_says_how_many_queries_would_decide(gate, tmp_path, capsys):
@@ -45,13 +49,6 @@ def test_undecided_says_how_many_queries_would_decide(gate, tmp_path, capsys):
     (case,) = suite
     assert (case.get("name"), case[0].tag) == ("branch:bm25", "error")
     assert f"{pair['queries_needed']} queries would decide (80% power)" in case[0].text
-
-
-@pytest.mark.parametrize(("right", "tag"), [(60, "system-out"), (20, "failure")])
-def test_junit_is_told_what_came_of_a_pair(gate, tmp_path, right, tag):
-    gate(right, "--junit", tmp_path / "gate.xml")
-    ((of_case,),) = ElementTree.parse(tmp_path / "gate.xml").getroot()
-    assert of_case.tag == tag
 
 
 def test_another_reader_is_refused_unless_it_is_allowed(gate, capsys):

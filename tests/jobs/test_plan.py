@@ -60,20 +60,12 @@ def evaluated(plan, files, tiny_t5):
 def test_counts_alone_load_nothing(plan, files):
     status, printed, _ = plan("--actors", 0)
     assert status == 0
+    assert "no time is predicted: erag plan takes it" in printed
     # Of the prompts "question: w0 w5 title: w0 context: w0 … w0" and the token that ends each.
     assert row(printed, "single passages") == ["24", "0", "0", "24", "516", "384"]
     assert row(printed, "whole lists") == ["12", "0", "0", "12", "468", "192"]
     assert "an earlier evaluation (--pace)" in printed
     assert "time of 1 actor" not in printed
-    assert not (files["out"].parent / "store").exists()
-
-
-def test_a_dry_run_counts_and_reads_nothing(plan, files):
-    status, printed, _ = plan("--actors", 0, "--dry-run", command="evaluate")
-    assert status == 0
-    assert row(printed, "all")[:4] == ["36", "0", "0", "36"]
-    assert "no time is predicted: erag plan takes it" in printed
-    assert not files["out"].exists()
     assert not (files["out"].parent / "store").exists()
 
 
@@ -111,18 +103,7 @@ def test_the_results_of_an_evaluation_pace_a_plan(plan, files, evaluated, capsys
     assert "no new LLM call is needed" in printed
 
 
-def test_a_plan_says_how_many_actors_finish_in_time(plan, files, evaluated, capsys):
-    capsys.readouterr()
-    start = evaluated["reading"]["seconds"] - evaluated["reading"]["reader_seconds"]
-    # What one actor reads in the time of one, two read in half of it.
-    hours = (start + 0.5 * evaluated["reading"]["reader_seconds"]) / 3600 + 1e-9
-    status, printed, _ = plan("--pace", files["out"] / "summary.json", "--finish-in", hours)
-    assert status == 0
-    assert "2 actors finish in " in printed
-    assert "not like the planned one in actors" in printed
-
-
-def test_a_plan_as_json_has_the_figures_of_the_table(plan):
+def test_a_dry_run_counts_and_reads_nothing_and_says_its_figures_as_json(plan, files):
     status, printed, _ = plan("--actors", 0, "--dry-run", "--json", command="evaluate")
     assert status == 0
     counted = json.loads(printed)
@@ -135,6 +116,8 @@ def test_a_plan_as_json_has_the_figures_of_the_table(plan):
     assert counted["peak"] > 2**30  # what the model is taken to need
     for unknown in ("pace", "seconds", "cost", "token_price", "sampled"):
         assert counted[unknown] is None
+    assert not files["out"].exists()
+    assert not (files["out"].parent / "store").exists()
 
 
 def test_a_plan_of_an_evaluation_in_shards_is_an_estimate_from_a_sample(plan, files, monkeypatch):
@@ -158,15 +141,9 @@ def test_options_of_a_plan_may_stand_in_the_file_of_the_evaluation(plan, tmp_pat
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--pace", "x", "--price-per-hour", -1], "--price-per-hour is -1; use 0 or more"),
         (
             ["--price-per-hour", "cheap"],
             'Invalid value for --price-per-hour: unable to convert "cheap"',
-        ),
-        (["--pace", "x", "--finish-in", 0], "--finish-in is 0; use more than 0"),
-        (
-            ["--pace", "x", "--finish-in", 2, "--actors", 4],
-            "--actors 4 beside --finish-in 2, which asks how many",
         ),
         (["--finish-in", 1], "give the results of an earlier evaluation as --pace"),
         (["--pace", "x"], "x/summary.json: cannot be read"),

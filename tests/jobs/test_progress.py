@@ -34,17 +34,18 @@ def test_what_is_left_follows_from_the_speed_since_reads_began(lines):
     assert not any("left" in line for line in told[:-1])
 
 
-def test_the_last_line_has_the_speed_of_the_whole(lines):
-    lines(0.0, 0, 100)
-    lines(40.0, 10, 100)
-    assert lines(50.0, 100, 100)[-1] == "reading: 100/100 reads, 2.0 reads/s"
-
-
-def test_reads_from_the_store_are_no_speed(lines):
-    lines(1.0, 500, 1000)
-    lines(21.0, 510, 1000)
-    told = lines(41.0, 530, 1000)
-    assert told[-1] == "reading: 530/1000 reads, 1.0 reads/s, 470 s left"
+@pytest.mark.parametrize(
+    ("calls", "last"),
+    [
+        ([(0, 0, 100), (40, 10, 100), (50, 100, 100)], "100/100 reads, 2.0 reads/s"),
+        # Reads from the store are no speed.
+        ([(1, 500, 1000), (21, 510, 1000), (41, 530, 1000)], "530/1000 reads, 1.0 reads/s, 470 s left"),
+    ],
+)  # fmt: skip
+def test_the_last_line_has_the_speed_of_what_was_read(lines, calls, last):
+    for call in calls:
+        told = lines(*call)
+    assert told[-1] == f"reading: {last}"
 
 
 @pytest.mark.parametrize("step", [1, 3, 40])

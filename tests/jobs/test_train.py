@@ -160,16 +160,8 @@ def test_a_model_of_somebody_else_beside_checkpoints_stays(scene, tmp_path, caps
 @pytest.mark.slow
 def test_a_command_that_is_killed_goes_on_when_it_is_run_again(scene, tmp_path):
     given = [str(part) for name, value in (RECIPE | scene).items() for part in (f"--{name}", value)]
-    command = [
-        sys.executable,
-        "-m",
-        "jobs.cli",
-        "train",
-        *given,
-        "--checkpoint-every",
-        "4",
-        "--out",
-    ]
+    command = [sys.executable, "-m", "jobs.cli", "train", *given]
+    command += ["--checkpoint-every", "4", "--out"]
     subprocess.run([*command, tmp_path / "whole"], check=True, capture_output=True)
     killed = subprocess.Popen(
         [*command, tmp_path / "out"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

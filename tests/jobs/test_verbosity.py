@@ -44,18 +44,13 @@ def test_quiet_leaves_errors_and_warnings(printed, capsys, files, tmp_path):
 
 
 def test_json_is_the_summary_and_nothing_else(printed, files):
-    status, out, err = printed("--json")
-    assert status == 0
-    assert json.loads(out) == json.loads((files["out"] / "summary.json").read_text())
-    _, quiet, err = printed("--json", "--quiet")
-    assert json.loads(quiet)["counts"] == json.loads(out)["counts"]
-    assert err == ""
-
-
-def test_json_of_a_study_has_the_study(printed, files):
-    status, out, _ = printed("--json", "--k-sweep", "1,2")
+    status, out, err = printed("--json", "--k-sweep", "1,2")
     assert status == 0
     assert len(json.loads(out)["study"]["conditions"]) == 2
+    assert json.loads(out) == json.loads((files["out"] / "summary.json").read_text())
+    _, quiet, err = printed("--json", "--quiet", "--k-sweep", "1,2")
+    assert json.loads(quiet)["counts"] == json.loads(out)["counts"]
+    assert err == ""
 
 
 def test_names_in_json_reach_the_terminal_in_ascii_alone(printed, files):

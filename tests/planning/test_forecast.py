@@ -12,19 +12,13 @@ def kind(name, left=7, **more):
     return Kind(reader="r", name=name, asked=left + 3, stored=2, left=left, **more)
 
 
-def forecast(**more):
-    return Forecast(kinds=(kind("single passages", seconds=3600),), queries=2, start=60, **more)
-
-
-def test_actors_share_the_reads_and_each_has_its_start():
-    assert forecast().seconds(1) == 3660
-    assert forecast().seconds(4) == 960
-    assert forecast().all.shared == 1
-
-
-def test_seconds_have_a_price_where_they_are_known():
-    assert forecast().money(3600, 0.5) == 0.5
-    priced = forecast(settings=PlanSettings(pace="out", price_per_hour=1.5))
+def test_actors_share_the_reads_and_each_has_its_start_and_its_price():
+    kinds = (kind("single passages", seconds=3600),)
+    made = Forecast(kinds=kinds, queries=2, start=60)
+    assert (made.seconds(1), made.seconds(4), made.all.shared) == (3660, 960, 1)
+    assert made.money(3600, 0.5) == 0.5
+    asked = PlanSettings(pace="out", price_per_hour=1.5)
+    priced = Forecast(kinds=kinds, queries=2, settings=asked)
     assert priced.money(7200, 0.5) == pytest.approx(3.5)
     assert priced.money(None, 0.5) is None
 

@@ -44,6 +44,12 @@ def read(plan, units, spec):
 READER = NamedExecutor("known pace", read)
 
 
+def planned(store, given, *conditions, executor=READER, sample=None, **asked):
+    """The plan of an evaluation, or of a study, by a reader of known pace."""
+    asked = PlanSettings(**asked)
+    return plan_evaluation(given, conditions, asked, store=store, sample=sample, executor=executor)
+
+
 def wide(queries=60, k=8, runs=2):
     """Queries with passages of differing length; the lists of two runs overlap by half."""
     passages = [
@@ -83,13 +89,7 @@ def test_texts_that_are_scored_and_queries_without_passages_are_counted(tmp_path
     made = wide(queries=3, k=5, runs=1)
     two = made.queries.with_columns(answers=pl.lit(["Ann", "Bo"]))
     asked = SETTINGS.but(annotators=("gain", "dig", "pmi"), k=5)
-    plan = plan_evaluation(
-        replace(made, queries=two),
-        [asked],
-        PlanSettings(),
-        store=tmp_path,
-        executor=READER,
-    )
+    plan = planned(tmp_path, replace(made, queries=two), asked)
     assert {name: (asked, left) for name, (asked, _, _, left) in kinds(plan).items()} == {
         "single passages": (18, 18),
         "whole lists": (3, 3),
@@ -105,8 +105,7 @@ def test_reads_are_counted_by_kind_as_the_evaluation_does_them(tmp_path):
     settings = Settings.of(
         k=3, annotators=("erag", "judge"), judge="bundled", actors=0, resamples=0
     )
-    asked = PlanSettings()
-    plan = plan_evaluation(inputs(), [settings], asked, store=tmp_path, executor=READER)
+    plan = planned(tmp_path, inputs(), settings)
     assert kinds(plan) == {
         "single passages": (7, 2, 0, 5),
         "whole lists": (3, 1, 0, 2),
@@ -116,8 +115,7 @@ def test_reads_are_counted_by_kind_as_the_evaluation_does_them(tmp_path):
     assert plan.all.seconds is None
     assert not any(tmp_path.iterdir())
     evaluate(inputs(), settings, store=tmp_path, executor=READER)
-    plan = plan_evaluation(inputs(), [settings], asked, store=tmp_path, executor=READER)
-    assert kinds(plan) == {
+    assert kinds(planned(tmp_path, inputs(), settings)) == {
         "single passages": (7, 2, 5, 0),
         "whole lists": (3, 1, 2, 0),
         "judge": (7, 2, 5, 0),
@@ -137,17 +135,15 @@ def test_sampled_lists_are_counted_as_the_evaluation_reads_them(tmp_path):
     given = replace(
         given, queries=given.queries.with_columns(query=texts), runs=pl.concat([runs, same])
     )
-    settings, none = SETTINGS.but(resamples=200), PlanSettings()
-    plan = plan_evaluation(given, [settings], none, store=tmp_path, executor=READER)
+    settings = SETTINGS.but(resamples=200)
+    plan = planned(tmp_path, given, settings)
     (way,) = (way for way in plan.ways if way.known)
     lists = next(kind for kind in plan.kinds if kind.name == "whole lists")
-    some = plan_evaluation(
-        given, [settings.but(lists=share)], none, store=tmp_path, executor=READER
-    )
+    some = planned(tmp_path, given, settings.but(lists=share))
     counted = next(kind for kind in some.kinds if kind.name == "whole lists")
     assert 0 < counted.left < lists.left
     assert way.lists * lists.left == pytest.approx(counted.left)
-    some = plan_evaluation(given, [settings.but(lists=2)], none, store=tmp_path, executor=READER)
+    some = planned(tmp_path, given, settings.but(lists=2))
     counted = next(kind for kind in some.kinds if kind.name == "whole lists")
     assert counted.asked == 2 * given.runs["run"].n_unique()
 
@@ -155,19 +151,13 @@ def test_sampled_lists_are_counted_as_the_evaluation_reads_them(tmp_path):
 def test_passages_that_several_runs_list_are_asked_for_by_each():
     twice = pl.concat([RUN, RUN.with_columns(pl.lit("other").alias(tables.RUN))])
     settings = Settings.of(k=3, annotators=("erag",), end_to_end=False, actors=0)
-    plan = plan_evaluation(
-        inputs(runs=twice),
-        [settings],
-        PlanSettings(),
-        store="memory://none",
-        executor=READER,
-    )
+    plan = planned("memory://none", inputs(runs=twice), settings)
     assert kinds(plan) == {"single passages": (14, 9, 0, 5)}
 
 
 def test_a_list_of_one_passage_is_the_read_of_the_passage(tmp_path):
     settings = Settings.of(k=1, annotators=("erag",), actors=0)
-    plan = plan_evaluation(inputs(), [settings], PlanSettings(), store=tmp_path, executor=READER)
+    plan = planned(tmp_path, inputs(), settings)
     # q1: d4; q2 and q3, of one text: d2.
     assert kinds(plan) == {"single passages": (3, 1, 0, 2), "whole lists": (3, 3, 0, 0)}
 
@@ -188,8 +178,8 @@ def test_an_earlier_evaluation_says_the_time(tmp_path):
     settings = SETTINGS.but(end_to_end=False, end_to_end_k=None)
     done = evaluate(wide(queries=5), settings, store=tmp_path / "a", executor=READER)
     assert done.readings["reader"].costs.reader_seconds == pytest.approx(15)
-    asked = PlanSettings(pace=results_of(done, tmp_path / "out", start=9))
-    plan = plan_evaluation(wide(), [settings], asked, store=tmp_path / "b", executor=READER)
+    pace = results_of(done, tmp_path / "out", start=9)
+    plan = planned(tmp_path / "b", wide(), settings, pace=pace)
     assert kinds(plan) == {"single passages": (960, 240, 0, 720)}
     assert plan.all.seconds == pytest.approx(180)
     assert plan.seconds(4) == pytest.approx(9 + 45)
@@ -198,11 +188,9 @@ def test_an_earlier_evaluation_says_the_time(tmp_path):
 
 def test_what_is_foretold_is_what_the_evaluation_does(tmp_path):
     early = evaluate(wide(queries=20), SETTINGS, store=tmp_path / "a", executor=READER)
-    asked = PlanSettings(pace=results_of(early, tmp_path / "out"))
-    plan = plan_evaluation(wide(), [SETTINGS], asked, store=tmp_path / "a", executor=READER)
-    costs = (
-        evaluate(wide(), SETTINGS, store=tmp_path / "a", executor=READER).readings["reader"].costs
-    )
+    plan = planned(tmp_path / "a", wide(), SETTINGS, pace=results_of(early, tmp_path / "out"))
+    done = evaluate(wide(), SETTINGS, store=tmp_path / "a", executor=READER)
+    costs = done.readings["reader"].costs
     assert costs.done == plan.all.left
     assert costs.wanted == sum(kind.stored + kind.left for kind in plan.kinds)
     assert plan.all.seconds == pytest.approx(costs.reader_seconds, rel=0.05)
@@ -210,30 +198,25 @@ def test_what_is_foretold_is_what_the_evaluation_does(tmp_path):
 
 def test_a_pace_of_another_reader_is_noted(tmp_path):
     done = evaluate(wide(queries=5), SETTINGS, store=tmp_path, executor=READER)
-    asked = PlanSettings(pace=results_of(done, tmp_path / "out"))
+    pace = results_of(done, tmp_path / "out")
     other = SETTINGS.but(dtype="bfloat16", actors=3, annotators=("erag", "judge"), judge="bundled")
     reader = NamedExecutor("another", read)
-    plan = plan_evaluation(wide(), [other], asked, store=tmp_path, executor=reader)
+    plan = planned(tmp_path, wide(), other, executor=reader, pace=pace)
     assert plan.notes == (
         "that evaluation is not like the planned one in dtype of the reader, executor of the reader and actors",
         "that evaluation made no LLM calls of this kind: judge; their time is not known",
     )
     assert plan.all.seconds is None  # of all is known what is known of each
     with pytest.raises(InputError, match="`finish_in` by `pace`, but .* of this kind: judge"):
-        plan_evaluation(
-            wide(),
-            [other.but(actors=None)],
-            PlanSettings(pace=asked.pace, finish_in=1.0),
-            store=tmp_path,
-            executor=reader,
-        )
+        free = other.but(actors=None)
+        planned(tmp_path, wide(), free, executor=reader, pace=pace, finish_in=1.0)
 
 
 def test_nothing_is_said_of_the_time_and_tokens_of_a_function(tmp_path):
     reader = ReaderFunction(lambda prompts: ["Ann"] * len(prompts), "mine")
     usual = Settings.of(k=3, annotators=("erag",), reader="mine")
     settings = replace(usual, reader=replace(usual.reader, functions=(reader,)))
-    plan = plan_evaluation(inputs(), [settings], PlanSettings(), store=tmp_path)
+    plan = planned(tmp_path, inputs(), settings, executor=None)
     for kind in (*plan.kinds, plan.all):
         assert kind.left
         assert (kind.prompt_tokens, kind.output_tokens, kind.seconds) == (None, None, None)
@@ -242,9 +225,7 @@ def test_nothing_is_said_of_the_time_and_tokens_of_a_function(tmp_path):
 
 def test_a_plan_of_a_study_counts_the_reads_of_all_conditions_once(tmp_path):
     conditions = vary(SETTINGS.but(k=4, end_to_end_k=None), Sweep(k_sweep=(2, 4)))
-    plan = plan_evaluation(
-        wide(), conditions.values(), PlanSettings(), store=tmp_path, executor=READER
-    )
+    plan = planned(tmp_path, wide(), *conditions.values())
     done = study(wide(), conditions, store=tmp_path, executor=READER)
     (costs,) = done.costs.values()
     assert costs.done == plan.all.left
@@ -261,19 +242,15 @@ def test_a_sample_stands_for_the_whole(tmp_path):
         lists=2.0,
     )
     store = tmp_path / "a"
-    counts = plan_evaluation(
-        half, [SETTINGS], PlanSettings(), store=store, sample=sample, executor=READER
-    )
-    alone = plan_evaluation(half, [SETTINGS], PlanSettings(), store=store, executor=READER)
+    counts = planned(store, half, SETTINGS, sample=sample)
+    alone = planned(store, half, SETTINGS)
     for of_sample, of_half in zip(counts.kinds, alone.kinds, strict=True):
         assert (of_sample.asked, of_sample.left) == (2 * of_half.asked, 2 * of_half.left)
     assert counts.all.prompt_tokens == pytest.approx(2 * alone.all.prompt_tokens, abs=2)
     assert (counts.queries, counts.sampled) == (60, 30)
     done = evaluate(wide(queries=10), SETTINGS, store=store, executor=READER)
     stored = done.readings["reader"].costs.done
-    again = plan_evaluation(
-        half, [SETTINGS], PlanSettings(), store=store, sample=sample, executor=READER
-    )
+    again = planned(store, half, SETTINGS, sample=sample)
     # What is stored of the sample is taken for as much of the whole.
     assert again.all.left == counts.all.left - 2 * stored
 
@@ -282,13 +259,7 @@ def test_a_wanted_time_gives_the_number_of_actors(tmp_path):
     done = evaluate(wide(queries=5), SETTINGS, store=tmp_path, executor=READER)
     results, settings = results_of(done, tmp_path / "out", start=60), SETTINGS.but(actors=None)
     hours = 0.03
-    plan = plan_evaluation(
-        wide(),
-        [settings],
-        PlanSettings(pace=results, finish_in=hours),
-        store=tmp_path,
-        executor=READER,
-    )
+    plan = planned(tmp_path, wide(), settings, pace=results, finish_in=hours)
     assert plan.actors > 1
     assert plan.seconds(plan.actors) <= 3600 * hours < plan.seconds(plan.actors - 1)
     for given, asked, words in (
@@ -296,13 +267,7 @@ def test_a_wanted_time_gives_the_number_of_actors(tmp_path):
         (settings, 0.01, "`finish_in` is 0.01 hours, and the start of the actors alone takes 60 s"),
     ):
         with pytest.raises(InputError, match=words):
-            plan_evaluation(
-                wide(),
-                [given],
-                PlanSettings(pace=results, finish_in=asked),
-                store=tmp_path,
-                executor=READER,
-            )
+            planned(tmp_path, wide(), given, pace=results, finish_in=asked)
 
 
 def test_what_the_evaluation_refuses_the_plan_refuses(tmp_path):
@@ -311,4 +276,4 @@ def test_what_the_evaluation_refuses_the_plan_refuses(tmp_path):
         queries=inputs().queries.with_columns(pl.lit([], pl.List(pl.String)).alias("provenance"))
     )
     with pytest.raises(InputError, match="no query has provenance"):
-        plan_evaluation(no_gold, [Settings.of(k=3, **settings)], PlanSettings(), store=tmp_path)
+        planned(tmp_path, no_gold, Settings.of(k=3, **settings), executor=None)

@@ -69,12 +69,6 @@ def test_without_a_pace_nothing_is_said_of_time():
     assert not any("time of 1 actor" in one or " s" in one.split(":")[-1] for one in lines[2:5])
 
 
-def test_counts_of_a_sample_are_called_an_estimate():
-    lines = printed(plan(kind("single passages"), sampled=40))
-    assert lines[0].strip() == "LLM calls of 500 queries, an estimate"
-    assert line(lines, "counts: from a sample of 40 queries")
-
-
 @pytest.mark.parametrize("readers", [1, 2, 12])
 def test_a_plan_has_at_most_25_lines(readers):
     kinds = [
@@ -91,11 +85,6 @@ def test_a_plan_has_at_most_25_lines(readers):
     assert ("reader 0" in " ".join(lines)) == (readers == 2)
     asked = row.split("judge")[1].split()[0]
     assert asked == ("1,200" if readers == 2 else f"{1200 * readers:,}")
-
-
-def test_nothing_left_is_one_line():
-    done = plan(kind("single passages", left=0, stored=1100))
-    assert printed(done)[-1].startswith("no new LLM call is needed")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def files(tmp_path):
     )
 
 
-def test_a_sample_is_small_and_scales_to_the_whole(files):
+def test_a_sample_is_small_of_ranges_far_apart_and_scales_to_the_whole(files):
     sample = take_sample(files, k=K, pairs=1000)
     pairs = sample.inputs.runs.select(QUERY_ID, DOC_ID).n_unique()
     # Two runs whose lists overlap by half.
@@ -38,10 +38,7 @@ def test_a_sample_is_small_and_scales_to_the_whole(files):
     assert round(pairs * sample.pairs) == every
     assert round(sample.inputs.queries.height * sample.lists) == QUERIES
     assert set(sample.inputs.corpus[DOC_ID]) == set(sample.inputs.runs[DOC_ID])
-
-
-def test_a_sample_is_of_whole_ranges_far_apart(files):
-    sample = take_sample(files, k=K, pairs=1000)
+    # It is of whole ranges, far apart.
     spans = [span for span, _ in sample.spans]
     assert len(spans) == 16
     assert spans == sorted(spans)

@@ -127,12 +127,7 @@ def test_the_answer_counts_where_the_first_annotator_is_ahead(found):
 def test_conditions_make_rows():
     cells = [
         cell("nq", [correlation("erag", 0.5)], []),
-        cell(
-            "nq",
-            [correlation("erag", 0.4)],
-            [],
-            reader="other",
-        ),
+        cell("nq", [correlation("erag", 0.4)], [], reader="other"),
     ]
     grid = across.grid(across.together(cells, Bootstrap(resamples=0)), TAU)
     assert grid.head == ["reader", "run", "annotator", "measure", "nq (n = 10)"]

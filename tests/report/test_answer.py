@@ -7,23 +7,19 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.settings import Settings
 from engine.reading.protocol import ReadOutput
 from engine.report import answer, printed
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader, make_run
+from tests.report import test_printed
 from tests.report.made import sentences
-from tests.report.test_printed import CORPUS, GOOD, POOR, QUERIES, N
+from tests.report.test_printed import GOOD, POOR, N
 from tests.tables import findings_of
 
 
 def evaluated(tmp_path, runs=GOOD, **options):
-    options = {"k": 2, "end_to_end_k": 1, "measures": "P@1 P@2", "resamples": 500} | options
-    inputs = EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=runs, tables={}, cut_runs=())
-    reader = ScriptedReader(lambda prompt: prompt.rsplit("says ", 1)[-1].split("\n")[0])
-    return evaluate(inputs, Settings.of(**options), store=tmp_path, executor=reader)
+    options = {"measures": "P@1 P@2", "resamples": 500} | options
+    return test_printed.evaluated(tmp_path, runs, **options)
 
 
 def shown(result, tmp_path):
@@ -83,10 +79,8 @@ class FailingReader(ScriptedReader):
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("runs", [GOOD, pl.concat([POOR, GOOD])])
 def test_an_answer_without_scores_says_so(tmp_path, runs, alone):
-    inputs = EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=runs, tables={}, cut_runs=())
-    options = {"measures": "P@1 P@2", "resamples": 500, "failed_reads": "skip", "relevant": "pool"}
-    asked = Settings.of(k=2, end_to_end_k=2, **options)
-    result = evaluate(inputs, asked, store=tmp_path, executor=FailingReader(alone))
+    options = {"end_to_end_k": 2, "failed_reads": "skip", "relevant": "pool"}
+    result = evaluated(tmp_path, runs, reader=FailingReader(alone), **options)
     assert result.means.is_empty()
     text = shown(result, tmp_path)
     if alone:

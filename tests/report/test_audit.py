@@ -2,17 +2,14 @@
 
 import json
 import subprocess
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-
-import pytest
 
 import engine
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.report import audit
-from engine.report.audit import Code, Origin, code_in, input_files
+from engine.report.audit import Code, code_in, input_files
 from engine.report.summary import summarize
 from tests.tables import inputs
 
@@ -95,10 +92,3 @@ def test_the_commit_of_a_checkout_and_whether_it_was_changed(tmp_path, monkeypat
     assert code_in(tmp_path / "site-packages") == Code(version, None, None)
     monkeypatch.setenv("PATH", "")
     assert code_in(tmp_path) == Code(version, None, None)
-
-
-@pytest.mark.parametrize("command", ["erag evaluate --k 2", None])
-def test_the_origin_is_told_as_it_was_given(command):
-    origin = Origin(command, code=Code("1", "c" * 40, True))
-    found = audit.content(replace(origin, files=()), {"queries": "0"})
-    assert (found["command"], found["code"]["modified"]) == (command, True)

@@ -9,17 +9,13 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
 from engine.report.answer import answer_parts
 from engine.report.findings import Findings, read_findings
 from engine.report.means import mean_interval
 from engine.report.printed import full_parts
 from engine.report.results import write_results
-from tests.conftest import ScriptedReader
-from tests.report.test_printed import CORPUS, GOOD, POOR, QUERIES
+from tests.report.test_printed import GOOD, POOR, evaluated
 
 
 def test_intervals_of_proportions_are_scipys_exact_ones():
@@ -80,12 +76,9 @@ def test_tables_of_an_earlier_version_are_refused_by_name(tmp_path, folder):
 
 def test_what_is_printed_at_the_end_is_printed_of_the_files_too(tmp_path, monkeypatch):
     monkeypatch.setattr("engine.report.results.write_page", lambda *_, **__: None)  # takes seconds
-    inputs = EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=pl.concat([GOOD, POOR]))
-    settings = Settings.of(
-        k=2, annotators=("erag", "dual"), measures="P@1 Success@2", resamples=100, relevant="pool"
-    )
-    reader = ScriptedReader(lambda prompt: prompt.rsplit("says ", 1)[-1].split("\n")[0])
-    result = evaluate(inputs, settings, store=tmp_path / "store", executor=reader)
+    options = {"annotators": ("erag", "dual"), "measures": "P@1 Success@2", "resamples": 100}
+    runs, store = pl.concat([GOOD, POOR]), tmp_path / "store"
+    result = evaluated(store, runs, end_to_end_k=None, relevant="pool", **options)
     ended = write_results(result, {}, tmp_path / "out")
     earlier = read_findings(tmp_path / "out", None)
     for parts in (answer_parts, full_parts):

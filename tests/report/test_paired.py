@@ -142,22 +142,15 @@ def test_a_gate_on_several_runs_is_a_family(tmp_path, old):
     assert family[0].low == alone[0].low
 
 
-def test_queries_of_a_cluster_are_one(tmp_path):
-    folders = [write_evaluation(tmp_path / name, {"bm25": values(60)}) for name in "ab"]
-    rows = [(f"q{i}", i // 20) for i in range(ANSWERED)]
-    clusters = pl.DataFrame(rows, schema=tables.CLUSTERS, orient="row")
-    assert compare(*folders).gate(0.02)[0].decision == "not worse"
-    clusters.write_parquet(folders[0] / "clusters.parquet")
-    assert compare(*folders).gate(0.02)[0].decision == "undecided"
-
-
-def test_clusters_are_those_of_the_first_folder_that_has_some(tmp_path):
+def test_queries_of_a_cluster_are_one_by_the_first_folder_that_has_clusters(tmp_path):
     """Other folders may number theirs otherwise."""
     folders = [write_evaluation(tmp_path / name, {"bm25": values(60)}) for name in "abc"]
+    assert compare(*folders[:2]).gate(0.02)[0].decision == "not worse"
     for folder, of_query in ((folders[1], lambda i: i // 20), (folders[2], lambda i: i)):
         rows = [(f"q{i}", of_query(i)) for i in range(ANSWERED)]
         frame = pl.DataFrame(rows, schema=tables.CLUSTERS, orient="row")
         frame.write_parquet(folder / "clusters.parquet")
+    assert compare(*folders[:2]).gate(0.02)[0].decision == "undecided"
     clusters = compare(*folders).scores.clusters
     assert len(set(clusters.tolist())) == 10
 
@@ -211,22 +204,17 @@ def test_the_verdict_is_that_of_an_evaluation(tmp_path, old, right, first, metri
     assert bool(compare(f"{old}:bm25", new).verdict) == bool(verdict)
 
 
-@pytest.mark.parametrize("allow", [["reader", "prompt"], "reader"])
-def test_a_gate_refuses_what_it_does_not_know(old, allow):
-    with pytest.raises(InputError, match="`allow` is .*queries, corpus, metric"):
-        compare(old).gate(0.02, allow)
-
-
-@pytest.mark.parametrize("margin", [0, 1, -0.1, float("nan")])
-def test_a_margin_is_between_0_and_1(old, margin):
-    with pytest.raises(InputError, match="give a number between 0 and 1"):
-        compare(old).gate(margin)
-
-
-def test_a_baseline_without_partner_fails_the_gate_in_a_line(tmp_path, old):
+def test_a_gate_refuses_what_it_does_not_know(tmp_path, old):
     found = compare(old, write_evaluation(tmp_path / "new", {"bm25": values(60), "x": values(1)}))
-    with pytest.raises(InputError, match="old:dense has no partner; name a run of each"):
-        found.gate(0.02)
+    unknown, range_ = "`allow` is .*queries, corpus, metric", "give a number between 0 and 1"
+    for margin, allow, message in (
+        (0.02, ["reader", "prompt"], unknown),
+        (0.02, "reader", unknown),
+        *((margin, (), range_) for margin in (0, 1, -0.1, float("nan"))),
+        (0.02, (), "old:dense has no partner; name a run of each"),
+    ):
+        with pytest.raises(InputError, match=message):
+            found.gate(margin, allow)
 
 
 def test_two_evaluations_of_the_same_files_differ_in_what_was_changed(folder, tmp_path):

@@ -35,18 +35,25 @@ POOR = make_run(
 )
 
 
-def shown(tmp_path, runs=GOOD, qrels=None, cut_runs=(), **options):
-    options = {"k": 2, "end_to_end_k": 1, "measures": "P@1", "resamples": 2000} | options
-    settings = Settings.of(**options)
+def read_last(prompt):
+    """What the passage nearest to the question says."""
+    return prompt.rsplit("says ", 1)[-1].split("\n")[0]
+
+
+def evaluated(tmp_path, runs=GOOD, qrels=None, cut_runs=(), reader=None, **options):
+    """An evaluation of these queries."""
+    settings = Settings.of(**{"k": 2, "end_to_end_k": 1} | options)
+    given = {} if qrels is None else {"qrels": qrels}
     inputs = EvaluationInputs(
-        queries=QUERIES,
-        corpus=CORPUS,
-        runs=runs,
-        tables={} if qrels is None else {"qrels": qrels},
-        cut_runs=cut_runs,
+        queries=QUERIES, corpus=CORPUS, runs=runs, tables=given, cut_runs=cut_runs
     )
-    reader = ScriptedReader(lambda prompt: prompt.rsplit("says ", 1)[-1].split("\n")[0])
-    result = findings_of(evaluate(inputs, settings, store=tmp_path, executor=reader))
+    reader = reader or ScriptedReader(read_last)
+    return evaluate(inputs, settings, store=tmp_path, executor=reader)
+
+
+def shown(tmp_path, runs=GOOD, **options):
+    options = {"measures": "P@1", "resamples": 2000} | options
+    result = findings_of(evaluated(tmp_path, runs, **options))
     console = Console(width=100, record=True, file=None)
     with console.capture() as captured:
         for table in full_tables(result):

@@ -247,18 +247,8 @@ def test_numbers_of_queries_have_two_digits_and_are_more_than_there_are(needed, 
         annotator=None, measure=None, n=64, pairs=1, means={"t": 0.5, "s": 0.4}, best="t",
         leads=(lead,), opinions=(),
     )  # fmt: skip
-    lines = sentences(
-        SimpleNamespace(
-            statistics=SimpleNamespace(choice=choice),
-            relevant="pool",
-            queries=64,
-            notes=[],
-            settings=Settings.of(),
-        )
-    )
-    assert lines[1].startswith(
-        f"64 queries are too few: plan for {said_of_it} to separate t from s ("
-    )
+    _, line = verdict.sentences_on(choice, "em", Settings.of().bootstrap)
+    assert line.startswith(f"64 queries are too few: plan for {said_of_it} to separate t from s (")
 
 
 def test_the_summary_holds_fields_and_sentences():

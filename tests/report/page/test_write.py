@@ -9,19 +9,31 @@ import numpy as np
 import polars as pl
 import pytest
 
+from engine.evaluation.inputs import read_inputs
 from engine.evaluation.settings import Settings
+from engine.evaluation.study import Sweep, study, vary
 from engine.messages.errors import InputError
 from engine.python.result import Result
 from engine.report.page.remake import remake
 from engine.report.page.render import page_files
 from engine.sources.io.folders import folder_at
+from jobs._results import write_results
 from tests.commands import erag
+from tests.conftest import ScriptedReader
+from tests.report.page import results
 
 
 @pytest.fixture
 def copied(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "out")
     return tmp_path / "out"
+
+
+def configured(copied, change):
+    """Results whose configuration is another."""
+    summary = json.loads((copied / "summary.json").read_text())
+    summary["configuration"] = change(summary["configuration"])
+    (copied / "summary.json").write_text(json.dumps(summary))
 
 
 def test_every_file_beside_the_page_is_listed_and_is_what_it_says(folder):
@@ -121,12 +133,10 @@ def test_labels_of_an_annotator_that_is_gone_are_shown_compared_and_exported(
 
 
 def test_other_inputs_than_those_evaluated_are_refused(copied, folder, tmp_path):
-    summary = json.loads((copied / "summary.json").read_text())
     other = tmp_path / "q.jsonl"
     text = (folder.parent / "q.jsonl").read_text()
     other.write_text(text.replace("question 7", "question seven"))
-    summary["configuration"]["queries"] = str(other)
-    (copied / "summary.json").write_text(json.dumps(summary))
+    configured(copied, lambda known: known | {"queries": str(other)})
     page = (copied / "report.html").read_bytes()
     with pytest.raises(InputError, match="other queries"):
         remake(copied, single_file=False, passages=True)
@@ -136,10 +146,8 @@ def test_other_inputs_than_those_evaluated_are_refused(copied, folder, tmp_path)
 
 
 def test_runs_that_an_earlier_version_edited_are_shown_without_passages(copied):
-    summary = json.loads((copied / "summary.json").read_text())
     # In no file that can be read again is the second run as it was evaluated.
-    summary["configuration"] |= {"edits": "e.jsonl", "runs": summary["configuration"]["runs"][:1]}
-    (copied / "summary.json").write_text(json.dumps(summary))
+    configured(copied, lambda known: known | {"edits": "e.jsonl", "runs": known["runs"][:1]})
     remake(copied, single_file=False, passages=True)
     assert not (copied / "report" / "queries-0001.js").exists()
 
@@ -152,55 +160,33 @@ def test_the_command_says_what_it_wrote(copied, capsys):
 
 
 def test_tables_from_python_have_no_files_to_read_again(copied):
-    summary = json.loads((copied / "summary.json").read_text())
-    for name in ("queries", "corpus", "runs"):
-        del summary["configuration"][name]
-    (copied / "summary.json").write_text(json.dumps(summary))
+    files = ("queries", "corpus", "runs")
+    configured(copied, lambda known: {key: known[key] for key in known if key not in files})
     with pytest.raises(InputError, match="Python gave tables"):
         remake(copied, single_file=False, passages=True)
 
 
 def test_a_study_has_a_page_for_each_condition(tmp_path):
-    from engine.evaluation.inputs import read_inputs
-    from engine.evaluation.settings import Settings
-    from engine.evaluation.study import Sweep, study, vary
-    from jobs._results import write_results
-    from tests.conftest import ScriptedReader
-    from tests.report.page import results
-
-    inputs = read_inputs(results.write_inputs(tmp_path), k=2)
-    settings = Settings.of(k=2, measures="P@1", resamples=0, annotators=("erag",))
-    conditions = vary(settings, Sweep(k_sweep=(1, 2)))
-    reader = ScriptedReader(results.say_last)
-    done = study(inputs, conditions, store=tmp_path / "store", executor=reader)
     named = {
         "queries": str(tmp_path / "q.jsonl"),
         "corpus": str(tmp_path / "c.parquet"),
         "runs": [str(tmp_path / "de.parquet"), str(tmp_path / "ed.parquet")],
     }
-    out = tmp_path / "out"
-    write_results(done.evaluations[done.main], named, out, done)
+    out = swept(tmp_path, results.say_last, named)
     remake(out, single_file=False, passages=True)
     assert 'href="conditions/k1/report.html"' in (out / "report.html").read_text()
     assert (out / "conditions" / "k1" / "report.html").exists()
     assert (out / "report" / "figures" / "cutoffs.svg").exists()
 
 
-def swept(tmp_path, say, *, k_sweep=(1, 2)):
+def swept(tmp_path, say, named=()):
     """The folder of a study, written as the command writes it."""
-    from engine.evaluation.inputs import read_inputs
-    from engine.evaluation.settings import Settings
-    from engine.evaluation.study import Sweep, study, vary
-    from jobs._results import write_results
-    from tests.conftest import ScriptedReader
-    from tests.report.page import results
-
     inputs = read_inputs(results.write_inputs(tmp_path), k=2)
     settings = Settings.of(k=2, measures="P@1", resamples=0, annotators=("erag",))
-    conditions = vary(settings, Sweep(k_sweep=k_sweep))
+    conditions = vary(settings, Sweep(k_sweep=(1, 2)))
     done = study(inputs, conditions, store=tmp_path / "store", executor=ScriptedReader(say))
     out = tmp_path / "out"
-    write_results(done.evaluations[done.main], {}, out, done)
+    write_results(done.evaluations[done.main], dict(named), out, done)
     return out
 
 
@@ -213,8 +199,6 @@ def test_a_study_in_which_nothing_is_answered_has_a_page_without_that_picture(tm
 
 @pytest.mark.pages
 def test_a_page_that_fails_costs_nothing_else(tmp_path, monkeypatch):
-    from tests.report.page import results
-
     def fail(*_, **__):
         raise ZeroDivisionError("in a picture")
 
