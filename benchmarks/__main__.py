@@ -86,13 +86,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(name: str, report: Path, *, quick: bool, limit: float = _QUICK_LIMIT) -> Outcome:
-    """Run a benchmark in a process of its own, so that no memory and no setting outlives it.
-
-    Args:
-        name: of the benchmark.
-        report: the file that it writes.
-        quick: whether it runs in quick mode, which ``limit`` seconds bound.
-    """
+    """Run a benchmark in a process of its own, so that no memory and no setting outlives it; ``limit`` seconds bound quick mode."""
     command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(report)]
     command += ["--quick"] if quick else []
     # As ``readers.load`` sets it, but before torch is loaded: threads that wait for others should soon sleep.

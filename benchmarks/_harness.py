@@ -121,13 +121,9 @@ def write_report(
     figures: Mapping[str, Any],
     page: Sequence[Line] = (),
 ) -> None:
-    """Write the figures to the file of ``--json``, if given, with what they depend on.
+    """Write the figures to the file of ``--json``, if given, with what they depend on: options, and versions of packages.
 
-    Args:
-        arguments: the benchmark's options.
-        packages: whose versions matter.
-        figures: what was measured.
-        page: what ``python -m benchmarks`` says of it.
+    ``page`` is what ``python -m benchmarks`` says of it.
     """
     if arguments.json is None:
         return

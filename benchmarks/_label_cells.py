@@ -198,7 +198,7 @@ def _over_articles(queries: Path | None, questions: int, folder: Path) -> tuple[
     if queries is None:
         queries = folder / "queries.parquet"
         made_queries(text.corpora["test"], questions, 0).drop(GOLD).write_parquet(queries)
-    text.corpus.write_parquet(corpus)
+    pl.concat(text.corpora.values()).write_parquet(corpus)
     return queries, corpus
 
 

@@ -108,23 +108,17 @@ def make_inputs(folder: Path, *, queries: int, k: int, passages: int) -> InputFi
             stream.write(
                 json.dumps({"id": f"q{number}", "question": text, "answers": [answer]}) + "\n"
             )
-    parts = [
-        pl.DataFrame(
-            {
-                "doc_id": [f"d{number}" for number in range(start, min(start + 20_000, passages))],
-                "title": [
-                    f"Title {number % 997}"
-                    for number in range(start, min(start + 20_000, passages))
-                ],
-                "text": texts(min(20_000, passages - start), _WORDS),
-                "article_id": [
-                    f"A{number // 5}" for number in range(start, min(start + 20_000, passages))
-                ],
-            },
-            schema=tables.CORPUS,
+    parts = []
+    for start in range(0, passages, 20_000):
+        numbers = range(start, min(start + 20_000, passages))
+        rows = zip(
+            [f"d{number}" for number in numbers],
+            [f"Title {number % 997}" for number in numbers],
+            texts(len(numbers), _WORDS),
+            [f"A{number // 5}" for number in numbers],
+            strict=True,
         )
-        for start in range(0, passages, 20_000)
-    ]
+        parts.append(pl.DataFrame(list(rows), schema=tables.CORPUS, orient="row"))
     pl.concat(parts).write_parquet(folder / "corpus.parquet", row_group_size=20_000)
     _write_run(Path(places.run[0]), draw, queries=queries, k=k, passages=passages)
     return places

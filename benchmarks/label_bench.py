@@ -65,9 +65,7 @@ from engine.statistics.bounded import mean_interval
 from engine.statistics.correlation import Bootstrap, Correlation
 from engine.statistics.margins import margins
 from engine.statistics.single_labels import ceiling, learned
-from engine.tables import (
-    QUERY_ID,
-)
+from engine.tables import QUERY_ID
 
 # Right and wrong lists without which a share of the ceiling says nothing.
 LEAST = 10

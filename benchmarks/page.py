@@ -146,12 +146,7 @@ def _traces(listed: pl.DataFrame, annotator: str, draw: np.random.Generator) -> 
         pl.Series("label", labels),
         pl.lit("word1").alias("output"),
     )
-    missing = [
-        pl.lit(None, kind).alias(name)
-        for name, kind in tables.TRACES.items()
-        if name not in found.columns
-    ]
-    return found.with_columns(missing).select(list(tables.TRACES))
+    return pl.concat([tables.empty(tables.TRACES), found], how="diagonal")
 
 
 def _summary(queries: int, k: int) -> dict[str, Any]:

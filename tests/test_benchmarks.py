@@ -71,19 +71,14 @@ def test_what_fails_is_told_and_decides_the_status(tmp_path, monkeypatch, capsys
         every.main(["--only", "nothing"])
 
 
-def test_a_benchmark_that_ends_in_an_error_is_a_problem(tmp_path, monkeypatch):
+def test_a_benchmark_that_ends_in_an_error_is_a_problem(tmp_path):
     found = every.run("_no_such", tmp_path / "report.json", quick=True)
-    assert found.report is None
     assert "_no_such" in found.problem
 
 
 @pytest.fixture
 def ray_llm(monkeypatch):
     """``ray.data.llm`` as far as its peer uses it: prompts of over a thousand characters are too long for it."""
-
-    class Rows(list):
-        def iter_rows(self):
-            return iter(self)
 
     def build_processor(config, preprocess, postprocess):
         def read(row):
@@ -95,13 +90,13 @@ def ray_llm(monkeypatch):
                 return {"id": asked["id"], "__inference_error__": "ValueError: too long"}
             raise ValueError("too long")
 
-        return lambda rows: Rows(map(read, rows))
+        return lambda rows: SimpleNamespace(iter_rows=lambda: [read(row) for row in rows])
 
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0"))
     library = SimpleNamespace(build_processor=build_processor, vLLMEngineProcessorConfig=dict)
     monkeypatch.setitem(sys.modules, "ray.data.llm", library)
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray.data, "from_items", lambda rows, override_num_blocks: Rows(rows))
+    monkeypatch.setattr(ray.data, "from_items", lambda rows, override_num_blocks: rows)
     monkeypatch.setattr(os, "environ", dict(os.environ))
 
 
@@ -121,10 +116,8 @@ def test_the_peer_of_ray_data_llm_counts_what_came_and_what_was_read(
     assert (found["rows"], found["read"]) == (rows, read)
     assert (found["failures"], found["error"]) == (failures, error)
     assert found["seconds"] >= 2 * (read > 0)  # from when the engine had them
-    outputs = ["yes"] * rows
-    if failures:
-        outputs[0] = None
-    assert found["outputs"] == (outputs or [None] * 4)
+    there = min(4, read)
+    assert found["outputs"] == [None] * (4 - there) + ["yes"] * there
 
 
 @pytest.mark.slow

@@ -24,8 +24,8 @@ from typing import Any, Literal
 from benchmarks.bundled_reader.questions import ask
 from benchmarks.bundled_reader.text import Asked, exchanged, holds
 from engine.reading.models.tokenizing import tokenize
-from engine.reading.prompting.prompts import Prompt
 from engine.training.examples import Example
+from engine.training.start import Start
 
 Drill = Literal["copy", "restore", "denoise", "short", "passage"]
 
@@ -42,23 +42,15 @@ _DENOISED, _GAPS, _GAP = 0.15, 0.3, 3
 class Drills:
     """Drills without end, of which as many as ``size`` make an epoch; see ``examples.Examples``.
 
-    Attributes:
-        asked: everything that can be asked for.
-        mixture: the share of each kind of drill.
-        size: drills of an epoch.
-        prompt, tokenizer, longest_input: of the reader.
-        longest_target: tokens that it writes at most in an answer to a question.
-        seed: of everything that is drawn.
+    ``mixture`` has the share of each kind of drill.
     """
 
     asked: Sequence[Asked]
     mixture: Mapping[Drill, float]
     size: int
-    prompt: Prompt
-    tokenizer: Any
-    longest_input: int
-    longest_target: int
     seed: int
+    start: Start
+    tokenizer: Any
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +60,8 @@ class Drills:
         for one in self.asked:
             pool.setdefault(one.span.kind, set()).add(one.answer)
         self._pool = {kind: sorted(found) for kind, found in pool.items()}
-        content = [dict(self.mixture), self.size, self.seed, self.prompt.digest, self.longest_input]
+        self._prompt, self._longest = self.start.prompt, self.start.spec.max_input_tokens
+        content = [dict(self.mixture), self.size, self.seed, self._prompt.digest, self._longest]
         texts = [(one.title, one.passage, one.answer) for one in self.asked]
         self.digest = hashlib.sha256(json.dumps([content, texts]).encode()).hexdigest()
 
@@ -77,36 +70,46 @@ class Drills:
 
     def draw(self, epoch: int, places: Sequence[int]) -> list[Example]:
         """The drills at some places of an epoch."""
-        kinds, weights = list(self.mixture), list(self.mixture.values())
-        examples: list[Example] = []
-        for place in places:
-            rng = random.Random(f"{self.seed} {epoch} {place}")
-            examples.append(getattr(self, f"_{rng.choices(kinds, weights)[0]}")(rng))
-        return examples
+        return [self._drawn(random.Random(f"{self.seed} {epoch} {place}")) for place in places]
+
+    def _drawn(self, rng: random.Random) -> Example:
+        (kind,) = rng.choices(list(self.mixture), list(self.mixture.values()))
+        found: Example = getattr(self, f"_{kind}")(rng)
+        return found
 
     def _short(self, rng: random.Random) -> Example:
         return self._passage(rng, words=_SHORT)
 
     def _passage(self, rng: random.Random, words: int | None = None) -> Example:
         """A question; ``words`` of the passage before and behind the sentence, at most; None for all of it."""
-        asks, title, passage, answer = question(self.asked, self._pool, rng, words=words)
-        (rendered,) = self.prompt.render(asks, [(title, passage)])
-        (item,) = tokenize(
-            self.tokenizer, [rendered], limit=self.longest_input, special_tokens=True
-        )
-        target, most = self._tokens(answer), self.longest_target
+        rendered, answer = self._question(rng, words)
+        (item,) = tokenize(self.tokenizer, rendered, limit=self._longest, special_tokens=True)
+        target, most = self._tokens(answer), self.start.spec.max_new_tokens
         if len(target) > most:  # a reader stops there, so that no end follows
             return Example((item.tokens,), tuple(target[:most]), item.truncated, True)
         return Example((item.tokens,), (*target, self._end), item.truncated)
 
+    def _question(self, rng: random.Random, words: int | None) -> tuple[list[str], str]:
+        """A prompt of a made-up question, and its answer, every other time exchanged for another of its kind."""
+        while True:
+            one = rng.choice(self.asked)
+            asks = ask(one.sentence, one.span, one.title, rng)
+            if holds(asks, one.answer):
+                continue
+            passage = one.passage if words is None else one.around(*_sides(rng, words))
+            if rng.random() >= _EXCHANGED:
+                return self._prompt.render(asks, [(one.title, passage)]), one.answer
+            other = rng.choice(self._pool[one.span.kind])
+            if not (holds(asks, other) or holds(one.title, one.answer)):
+                changed = exchanged(passage, one.answer, other)
+                return self._prompt.render(asks, [(one.title, changed)]), other
+
     def _restore(self, rng: random.Random) -> Example:
         """The gaps of a sentence that the passage has."""
         one = rng.choice(self.asked)
-        words = rng.randint(0, _RESTORED)
-        before = rng.randint(0, words)
-        shown, missing = gaps(self._tokens(one.sentence), self._sentinels, _GAPS, rng)
-        head, tail = self._frame(one.title, one.around(before, words - before))
-        return self._gapped([*head, *shown, *tail], missing)
+        sides = _sides(rng, _RESTORED)
+        frame = self._frame(one.title, one.around(*sides))
+        return self._gapped(self._tokens(one.sentence), _GAPS, rng, *frame)
 
     def _copy(self, rng: random.Random) -> Example:
         """The gaps of random tokens that the passage has."""
@@ -117,23 +120,37 @@ class Drills:
 
         tokens = drawn(4, 24)
         passage = [*drawn(0, 8), *tokens, *drawn(0, 8)]
-        shown, missing = gaps(tokens, self._sentinels, _GAPS, rng)
         head, tail = self._frame("", "")
-        return self._gapped([*head, *shown, *tail, *passage], missing)
+        return self._gapped(tokens, _GAPS, rng, head, [*tail, *passage])
 
     def _denoise(self, rng: random.Random) -> Example:
         tokens = self._tokens(rng.choice(self.asked).passage)
-        return self._gapped(*gaps(tokens, self._sentinels, _DENOISED, rng))
+        return self._gapped(tokens, _DENOISED, rng, [], [])
 
-    def _gapped(self, shown: Sequence[int], missing: Sequence[int]) -> Example:
-        """What is shown with gaps, without its end where it is too long, and what is missing."""
-        most = self.longest_input - 1
+    def _gapped(
+        self, tokens: list[int], share: float, rng: random.Random, head: list[int], tail: list[int]
+    ) -> Example:
+        """Tokens, one or more, of which about a share is missing, each gap marked by a sentinel; to write: each piece behind its own.
+
+        What is shown loses its end where it is too long.
+        """
+        count = min(len(self._sentinels), max(1, round(len(tokens) * share / _GAP)))
+        shown, missing = head, list[int]()
+        used, place = 0, 0
+        for start in sorted(rng.sample(range(len(tokens)), min(count, len(tokens)))):
+            if start < place + (used > 0):  # gaps do not touch
+                continue
+            end = min(len(tokens), start + max(1, min(8, round(rng.expovariate(1 / _GAP)))))
+            shown = [*shown, *tokens[place:start], self._sentinels[used]]
+            missing += [self._sentinels[used], *tokens[start:end]]
+            used, place = used + 1, end
+        shown, most = [*shown, *tokens[place:], *tail], self._longest - 1
         return Example(((*shown[:most], self._end),), (*missing, self._end), int(len(shown) > most))
 
     def _frame(self, title: str, passage: str) -> tuple[list[int], list[int]]:
         """Tokens of the prompt before and behind its question."""
         mark = "\ue000"
-        (rendered,) = self.prompt.render(mark, [(title, passage or mark)])
+        (rendered,) = self._prompt.render(mark, [(title, passage or mark)])
         head, tail = rendered.split(mark)[:2]
         return self._tokens(head.rstrip()), self._tokens(tail.strip())
 
@@ -141,51 +158,8 @@ class Drills:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def question(
-    asked: Sequence[Asked],
-    pool: Mapping[str, Sequence[str]],
-    rng: random.Random,
-    *,
-    words: int | None,
-) -> tuple[str, str, str, str]:
-    """A made-up question, its passage's title and text, and its answer, every other time exchanged for one of ``pool``."""
-    while True:
-        one = rng.choice(asked)
-        asks = ask(one.sentence, one.span, one.title, rng)
-        if holds(asks, one.answer):
-            continue
-        passage = one.passage
-        if words is not None:
-            most = rng.randint(0, words)
-            before = rng.randint(0, most)
-            passage = one.around(before, most - before)
-        if rng.random() >= _EXCHANGED:
-            return asks, one.title, passage, one.answer
-        other = rng.choice(pool[one.span.kind])
-        if not (holds(asks, other) or holds(one.title, one.answer)):
-            return asks, one.title, exchanged(passage, one.answer, other), other
-
-
-def gaps(
-    tokens: Sequence[int], sentinels: Sequence[int], share: float, rng: random.Random
-) -> tuple[list[int], list[int]]:
-    """A text with gaps, each marked by a sentinel, and what is missing, each piece behind its sentinel.
-
-    Args:
-        tokens: of the text, one or more.
-        sentinels: as many gaps as there can be.
-        share: of the tokens that are missing, about.
-        rng: draws where the gaps are and how long.
-    """
-    count = min(len(sentinels), max(1, round(len(tokens) * share / _GAP)))
-    shown: list[int] = []
-    missing: list[int] = []
-    used, place = 0, 0
-    for start in sorted(rng.sample(range(len(tokens)), min(count, len(tokens)))):
-        if start < place + (used > 0):  # gaps do not touch
-            continue
-        end = min(len(tokens), start + max(1, min(8, round(rng.expovariate(1 / _GAP)))))
-        shown += [*tokens[place:start], sentinels[used]]
-        missing += [sentinels[used], *tokens[start:end]]
-        used, place = used + 1, end
-    return [*shown, *tokens[place:]], missing
+def _sides(rng: random.Random, words: int) -> tuple[int, int]:
+    """How many words are kept before and behind a sentence, together at most so many."""
+    most = rng.randint(0, words)
+    before = rng.randint(0, most)
+    return before, most - before

@@ -21,8 +21,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
-    import torch
     from transformers import T5ForConditionalGeneration
 
 HEADS = 8
@@ -37,7 +38,7 @@ _FEATURES = (
 )  # fmt: skip
 # Logit of a token that is looked for and found, in the encoder and in the decoder. About a third of what
 # a layer sees by then is not the token itself, so that the weights make up for it.
-_MATCH, _DECODER_MATCH = 14.0, 14.0
+_MATCH = 14.0
 _LEFT, _DECODER_LEFT = 0.75, 0.6
 # Biases by distance: a neighbour's, that of the nearest of some 20 tokens, and what is left out.
 _NEIGHBOUR, _NEAR, _NEVER, _NOT_ITSELF = 7.0, 6.0, -30.0, -6.0
@@ -47,17 +48,14 @@ _QUIET = 0.2
 
 
 class _Space:
-    """Directions of the model's dimensions, all at right angles.
+    """Directions of the model's dimensions, all at right angles, and weights that are made of these.
 
-    Attributes:
-        codes: four eighths, for what a token is.
-        before, behind: an eighth each, for its neighbours.
-        of: one direction each, for features.
+    ``codes`` are four eighths, for what a token is; ``before`` and ``behind`` an eighth each, for its neighbours; ``of`` has
+    one direction for each feature.
     """
 
     def __init__(self, dimensions: int, generator: torch.Generator) -> None:
-        import torch
-
+        self._generator = generator
         drawn = torch.randn(dimensions, dimensions, generator=generator)
         rows = torch.linalg.qr(drawn)[0].T
         self.width = dimensions // HEADS
@@ -67,12 +65,14 @@ class _Space:
 
     def rows(self, *directions: torch.Tensor) -> torch.Tensor:
         """Weights of a head whose first dimensions are these directions, the others nothing."""
-        import torch
-
-        weights = torch.zeros(self.width, self.before.shape[1])
-        for place, direction in enumerate(directions):
-            weights[place] = direction
+        weights = torch.zeros_like(self.before)
+        weights[: len(directions)] = torch.stack(directions)
         return weights
+
+    def faint(self) -> torch.Tensor:
+        """Weights of a head that hardly tells tokens apart."""
+        drawn = torch.randn(self.before.shape, generator=self._generator)
+        return 0.3 / math.sqrt(self.before.numel()) * drawn
 
 
 def arrange(
@@ -88,29 +88,23 @@ def arrange(
             layers of the encoder or more; changed.
         tokenizer: whose vocabulary has the prompt's words as single tokens.
         passages: in which tokens are counted, to tell rare ones.
-        generator: draws the directions.
     """
-    import torch
-
     space = _Space(model.config.d_model, generator)
     with torch.no_grad():
         for block in [*model.encoder.block, *model.decoder.block]:
-            for layer in block.layer[:-1]:
-                attention = getattr(layer, "SelfAttention", None) or layer.EncDecAttention
-                attention.o.weight.mul_(_QUIET)
-            block.layer[-1].DenseReluDense.wo.weight.mul_(_QUIET)
+            for name, weight in block.named_parameters():
+                if name.endswith((".o.weight", ".wo.weight")):
+                    weight.mul_(_QUIET)
         model.shared.weight.copy_(_embeddings(tokenizer, passages, space, generator))
         _biases(model)
-        _encoder(model, space, generator)
-        _decoder(model, space, generator)
+        _encoder(model, space)
+        _decoder(model, space)
 
 
 def _embeddings(
     tokenizer: Any, passages: Iterable[str], space: _Space, generator: torch.Generator
 ) -> torch.Tensor:
     """A code for each token, nearly the same for those that differ in small and capital letters alone, and its features."""
-    import torch
-
     pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     texts = [tokenizer.convert_tokens_to_string([piece]) if piece else "" for piece in pieces]
     first: dict[str, int] = {}
@@ -122,19 +116,15 @@ def _embeddings(
     start = tokenizer.pad_token_id
     codes[start] = 0
     embeddings = codes.flatten(1) @ torch.cat(space.codes)
-    count, total = Counter[int](), 0
-    for passage in passages:
-        count.update(set(tokenizer(passage, add_special_tokens=False)["input_ids"]))
-        total += 1
+    found = [set(tokenizer(one, add_special_tokens=False)["input_ids"]) for one in passages]
+    count = Counter(number for one in found for number in one)
     question, *behind = (
         tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in (QUESTION, *PASSAGE)
     )
-    without = {*tokenizer.all_special_ids, question, *behind}
     # From 0, in every passage, to 1, in at most one.
     rare = {
-        number: 1 - math.log(max(count[number], 1)) / math.log(max(total, 2))
-        for number in range(len(texts))
-        if number not in without
+        number: 1 - math.log(max(count[number], 1)) / math.log(max(len(found), 2))
+        for number in set(range(len(texts))) - {*tokenizer.all_special_ids, question, *behind}
     }
     for number, text in enumerate(texts):
         opens_question, opens_passage = number == question, number in behind
@@ -175,23 +165,18 @@ def _biases(model: T5ForConditionalGeneration) -> None:
 
 def _put(attention: torch.nn.Module, head: int, **weights: torch.Tensor) -> None:
     """Give a head its weights; those of ``o`` as rows, too."""
-    width = next(iter(weights.values())).shape[0]
-    rows = slice(head * width, (head + 1) * width)
     for name, weight in weights.items():
         matrix = getattr(attention, name).weight
-        if name == "o":
-            matrix[:, rows] = weight.T
-        else:
-            matrix[rows] = weight
+        (matrix.T if name == "o" else matrix).split(len(weight))[head].copy_(weight)
 
 
-def _encoder(model: T5ForConditionalGeneration, space: _Space, generator: torch.Generator) -> None:
+def _encoder(model: T5ForConditionalGeneration, space: _Space) -> None:
     width, of, codes = space.width, space.of, space.codes
     sharp = math.sqrt(_MATCH / (2 * width * _LEFT))
     layers = [block.layer[0].SelfAttention for block in model.encoder.block]
     for layer in layers:
         for head in range(4):  # by distance alone
-            _put(layer, head, q=_faint(model, space, generator))
+            _put(layer, head, q=space.faint())
     _put(layers[0], 0, v=codes[0], o=space.before)
     _put(layers[0], 1, v=codes[0], o=space.behind)
     _put(
@@ -223,15 +208,15 @@ def _encoder(model: T5ForConditionalGeneration, space: _Space, generator: torch.
         _put(layers[2], head, v=space.rows(of["found"]), o=6 * space.rows(of[found]))
 
 
-def _decoder(model: T5ForConditionalGeneration, space: _Space, generator: torch.Generator) -> None:
+def _decoder(model: T5ForConditionalGeneration, space: _Space) -> None:
     of, codes = space.of, space.codes
-    sharp = math.sqrt(_DECODER_MATCH / (2 * space.width * _DECODER_LEFT))
+    sharp = math.sqrt(_MATCH / (2 * space.width * _DECODER_LEFT))
     # What was written last is kept aside, so that it is not written again.
     own = model.decoder.block[0].layer[0].SelfAttention
     for head in range(5):
         code = codes[head % 4]
         into = space.before if head == 4 else -code
-        _put(own, head, q=_faint(model, space, generator), v=code, o=into)
+        _put(own, head, q=space.faint(), v=code, o=into)
     promising = (
         of["found_before"] + of["found_behind"] - 3 * of["found"]
         + of["capital"] + of["digit"] - of["in_question"]
@@ -244,13 +229,3 @@ def _decoder(model: T5ForConditionalGeneration, space: _Space, generator: torch.
                 _put(layer, head, q=sharp * space.before, k=sharp * space.before)
             else:
                 _put(layer, head, q=space.rows(0.75 * of["start"]), k=space.rows(promising))
-
-
-def _faint(
-    model: T5ForConditionalGeneration, space: _Space, generator: torch.Generator
-) -> torch.Tensor:
-    import torch
-
-    dimensions = model.config.d_model
-    drawn = torch.randn(space.width, dimensions, generator=generator)
-    return 0.3 / math.sqrt(space.width * dimensions) * drawn

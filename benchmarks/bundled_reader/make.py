@@ -12,48 +12,40 @@ import argparse
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file, save_file
+
 from benchmarks.bundled_reader.drills import Drill, Drills
-from benchmarks.bundled_reader.text import (
-    GOLD,
-    Text,
-    asked,
-    in_parts,
-    lists,
-    made_queries,
-    others,
-)
+from benchmarks.bundled_reader.initial import HEADS, arrange
+from benchmarks.bundled_reader.text import GOLD, Text, asked, in_parts, lists, made_queries, others
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import fid_reader_directory, wikipedia_dump
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.temporary import temporary_directory
 from engine.tables import TEXT
 from engine.training.checkpoints import MODEL
-from engine.training.examples import Examples, Readings
+from engine.training.examples import Readings
 from engine.training.settings import Recipe
-from engine.training.start import Start, specify_start
+from engine.training.start import specify_start
 from engine.training.train import Plan, fetch_model, train
 
 # How often each phase is evaluated, and on how many questions.
 _EVALUATIONS, _DEVELOPMENT = 6, 300
-
-
 # Widths by millions of parameters, nearly.
 SIZES = {"2m": 128, "5m": 192, "8m": 256}
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the training.
+    """A part of the training, of so many steps in an hour.
 
     Attributes:
-        name: of the folder of its checkpoints.
-        steps: how many, in a training of an hour.
-        recipe: its batch and its learning rate; whatever else it has.
         drills: the share of each kind; None for made-up questions with lists.
         lengths: of these lists, one drawn for each.
     """
@@ -88,10 +80,7 @@ def make_start(text: Text, width: int, directory: Path, seed: int) -> None:
 
     The tokenizer was trained on the same articles (byte pairs of the training part, 8,192).
     """
-    import torch
     from transformers import AutoConfig, AutoTokenizer, T5ForConditionalGeneration
-
-    from benchmarks.bundled_reader.initial import HEADS, arrange
 
     bundled = fid_reader_directory()
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -113,21 +102,15 @@ def run_phase(phase: Phase, start: Path, text: Text, folder: Folder, seed: int) 
     """
     recipe = replace(phase.recipe, seed=seed, evaluate_every=-(-phase.steps // _EVALUATIONS))
     size, drills = phase.steps * recipe.batch, phase.drills
-    examples: Readings | Callable[[Start, Any], Examples]
-    if drills is None:
-        examples = _readings(text, "train", size, phase.lengths, seed)
-    else:
-        found = list(asked(text.articles["train"]))
-
-        def examples(start: Start, tokenizer: Any) -> Examples:
-            spec = start.spec
-            limits = spec.max_input_tokens, spec.max_new_tokens
-            return Drills(found, drills, size, start.prompt, tokenizer, *limits, seed)
-
+    examples = (
+        _readings(text, "train", size, phase.lengths, seed)
+        if drills is None
+        else partial(Drills, list(asked(text.articles["train"])), drills, size, seed)
+    )
     asks = drills is None or drills.keys() & {"short", "passage"}
     development = _readings(text, "dev", _DEVELOPMENT, (1,), seed) if asks else None
-    plan = Plan(specify_start(str(start), augmentation="fid"), recipe, examples, development)
-    train(plan, folder, on_progress=lambda progress, steps: None)
+    at = specify_start(str(start), augmentation="fid")
+    train(Plan(at, recipe, examples, development), folder)
 
 
 def _readings(text: Text, part: Any, count: int, lengths: Sequence[int], seed: int) -> Readings:
@@ -140,9 +123,6 @@ def _readings(text: Text, part: Any, count: int, lengths: Sequence[int], seed: i
 
 def deliver(folder: Folder, directory: Path) -> None:
     """Copy the model of a phase that has ended to a directory, its weights rounded to bfloat16: half as many bytes."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
     fetch_model(folder, directory)
     weights = load_file(directory / "model.safetensors")
     rounded = {name: weight.to(torch.bfloat16) for name, weight in weights.items()}

@@ -7,25 +7,21 @@ name nearly always, and what is not does little harm to a reader in training.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["name", "date", "year", "number"]
 
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
-_DATE = re.compile(
-    rf"\b(?:\d{{1,2}} {_MONTH}(?: \d{{3,4}})?|{_MONTH} \d{{1,2}}(?:, \d{{4}})?|{_MONTH} \d{{4}})\b"
-)
-_YEAR = re.compile(r"(?<![\d,.–−-])(?:1[0-9]{3}|20[0-2][0-9])(?![\d–−-]|[,.]\d)")
-_NUMBER = re.compile(
-    r"(?<![\w,.$£€–−-])\d+(?:,\d+)*(?:\.\d+)?(?:%| (?:percent|million|billion|trillion))?(?![\w–−-]|[,.]\d)"
-)
 _PARTICLE = r"(?:of|the|de|del|von|van|der|al|and|la|le|du)"
 _WORD = r"[A-Z][\w'’-]*[\w]"
-_NAME = re.compile(
-    rf"(?<![\w.])(?:{_WORD}|[A-Z]\.)(?: (?:{_PARTICLE} ){{0,2}}(?:{_WORD}|[A-Z]\.))*"
-)
+# In the order in which they take precedence: a date before its year, a year before a number, a name last.
+_PATTERNS: dict[Kind, str] = {
+    "date": rf"\b(?:\d{{1,2}} {_MONTH}(?: \d{{3,4}})?|{_MONTH} \d{{1,2}}(?:, \d{{4}})?|{_MONTH} \d{{4}})\b",
+    "year": r"(?<![\d,.–−-])(?:1[0-9]{3}|20[0-2][0-9])(?![\d–−-]|[,.]\d)",
+    "number": r"(?<![\w,.$£€–−-])\d+(?:,\d+)*(?:\.\d+)?(?:%| (?:percent|million|billion|trillion))?(?![\w–−-]|[,.]\d)",
+    "name": rf"(?<![\w.])(?:{_WORD}|[A-Z]\.)(?: (?:{_PARTICLE} ){{0,2}}(?:{_WORD}|[A-Z]\.))*",
+}
 # Written with a capital letter where a sentence begins, and no name there.
 _COMMON_TEXT = """
 A About According Additionally After All Almost Along Already Also Although Among An And Another Any
@@ -47,12 +43,7 @@ _MOST_WORDS = 5
 
 @dataclass(frozen=True)
 class Span:
-    """Where in a sentence something stands that can be asked for.
-
-    Attributes:
-        start, end: characters of the sentence.
-        kind: what it is.
-    """
+    """Where in a sentence something stands that can be asked for, in characters, and what it is."""
 
     start: int
     end: int
@@ -70,28 +61,17 @@ def spans(sentence: str) -> list[Span]:
     or is none of the words that sentences commonly begin with.
     """
     found: list[Span] = []
-    for span in _candidates(sentence):
-        if all(span.end <= other.start or span.start >= other.end for other in found):
-            found.append(span)
+    for kind, pattern in _PATTERNS.items():
+        for match in re.finditer(pattern, sentence):
+            start, end = match.span()
+            words = match.group().split() if kind == "name" else []
+            while words and words[0] in _COMMON:
+                start += len(words.pop(0)) + 1
+            if kind == "name" and not (len(words) <= _MOST_WORDS and start + 3 <= end):
+                continue
+            if all(end <= other.start or start >= other.end for other in found):
+                found.append(Span(start, end, kind))
     return sorted(found, key=lambda span: span.start)
-
-
-def _candidates(sentence: str) -> Iterator[Span]:
-    """Spans in the order in which they take precedence: a date before its year, a year before a number."""
-    patterns: tuple[tuple[re.Pattern[str], Kind], ...] = (
-        (_DATE, "date"),
-        (_YEAR, "year"),
-        (_NUMBER, "number"),
-    )
-    for pattern, kind in patterns:
-        yield from (Span(match.start(), match.end(), kind) for match in pattern.finditer(sentence))
-    for match in _NAME.finditer(sentence):
-        start, words = match.start(), match.group().split()
-        while words and words[0] in _COMMON:
-            start += len(words.pop(0)) + 1
-        if not words or len(words) > _MOST_WORDS or len(" ".join(words)) < 3:
-            continue
-        yield Span(start, match.end(), "name")
 
 
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9)\]\"”%][.?!])\s+(?=[\"“(]?[A-Z0-9])")
@@ -108,8 +88,7 @@ def sentences(text: str) -> list[str]:
     return [
         part
         for part in parts
-        if part
-        and (part[0].isupper() or part[0].isdigit())
+        if (part[:1].isupper() or part[:1].isdigit())
         and part.endswith(".")
         and _SHORTEST <= len(part.split()) <= _LONGEST
     ]

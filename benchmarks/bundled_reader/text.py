@@ -6,9 +6,10 @@ import hashlib
 import random
 import re
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -20,7 +21,6 @@ from engine import tables
 from engine.retrieval.bm25 import build_index, search
 from engine.scoring.normalize import normalize_answer
 from engine.sources.articles.article import Article
-from engine.sources.io.temporary import temporary_directory
 from engine.sources.passages.cut import passages
 from engine.sources.passages.splitting import cut_words
 from engine.tables import ANSWERS, ARTICLE_ID, DOC_ID, DOC_IDS, QUERY_ID, RANK, TEXT, TITLE
@@ -43,11 +43,6 @@ class Text:
 
     articles: Mapping[Part, Sequence[Article]]
     corpora: Mapping[Part, pl.DataFrame]
-
-    @property
-    def corpus(self) -> pl.DataFrame:
-        """The passages of all parts."""
-        return pl.concat(self.corpora.values())
 
 
 @dataclass(frozen=True)
@@ -79,12 +74,8 @@ def in_parts(articles: Iterable[Article]) -> Text:
     titles = {article.title for article in known}
     ranked = sorted(titles, key=lambda title: hashlib.sha256(title.encode()).digest())
     test, dev = round(_TEST * len(ranked)), round((_TEST + _DEV) * len(ranked))
-    ends: dict[Part, list[str]] = {
-        "train": ranked[dev:],
-        "dev": ranked[test:dev],
-        "test": ranked[:test],
-    }
-    split = {part: [one for one in known if one.title in ends[part]] for part in get_args(Part)}
+    of_parts = zip(get_args(Part), (ranked[dev:], ranked[test:dev], ranked[:test]), strict=True)
+    split = {part: [one for one in known if one.title in own] for part, own in of_parts}
     return Text(split, {part: passages(split[part]) for part in split})
 
 
@@ -124,15 +115,14 @@ def made_queries(corpus: pl.DataFrame, count: int, seed: int) -> pl.DataFrame:
     ]
     rng.shuffle(found)
     # One of each sentence first.
-    seen, turns = Counter[str](), []
-    for *_, one in found:
-        turns.append(seen[one.sentence])
-        seen[one.sentence] += 1
+    seen, turns = Counter[str](), defaultdict[int, list[tuple[str, str, Asked]]](list)
+    for row in found:
+        turns[seen[row[-1].sentence]].append(row)
+        seen[row[-1].sentence] += 1
     rows: list[tuple[str, str, list[str], list[str], str]] = []
-    for place in sorted(range(len(found)), key=turns.__getitem__):
+    for doc_id, article, one in chain(*turns.values()):
         if len(rows) == count:
             break
-        doc_id, article, one = found[place]
         text = ask(one.sentence, one.span, one.title, rng)
         if not holds(text, one.answer):
             rows.append((f"made-{len(rows) + 1:05}", text, [one.answer], [article], doc_id))
@@ -141,20 +131,16 @@ def made_queries(corpus: pl.DataFrame, count: int, seed: int) -> pl.DataFrame:
 
 def others(queries: pl.DataFrame, corpus: pl.DataFrame, count: int) -> dict[str, list[str]]:
     """For each question, the passages that BM25 ranks highest of those that lack its answer."""
-    texts = {
-        doc_id: f"{title} {text}" for doc_id, title, text in corpus[[DOC_ID, TITLE, TEXT]].rows()
-    }
-    with temporary_directory(Path(tempfile.gettempdir(), "erag-made")) as directory:
-        build_index(corpus, directory / "index")
-        run = search(directory / "index", queries, k=_SEARCHED)
-    listed = run.sort(QUERY_ID, RANK).group_by(QUERY_ID, maintain_order=True).agg(DOC_ID)
-    found: Mapping[str, list[str]] = dict(listed.rows())
-    return {
-        query_id: [
-            doc_id for doc_id in found.get(query_id, []) if not holds(texts[doc_id], answers[0])
-        ][:count]
-        for query_id, answers in queries.select(QUERY_ID, ANSWERS).rows()
-    }
+    texts = {one: f"{title} {text}" for one, title, text in corpus[[DOC_ID, TITLE, TEXT]].rows()}
+    with tempfile.TemporaryDirectory(prefix="erag-made-") as directory:
+        build_index(corpus, Path(directory, "index"))
+        run = search(Path(directory, "index"), queries, k=_SEARCHED)
+    answers = dict(queries.select(QUERY_ID, ANSWERS).rows())
+    found: dict[str, list[str]] = {query_id: [] for query_id in answers}
+    for query_id, doc_id in run.sort(QUERY_ID, RANK).select(QUERY_ID, DOC_ID).rows():
+        if len(found[query_id]) < count and not holds(texts[doc_id], answers[query_id][0]):
+            found[query_id].append(doc_id)
+    return found
 
 
 def lists(
@@ -167,6 +153,4 @@ def lists(
         chosen = list(others.get(query_id, ())[: rng.choice(lengths) - 1])
         chosen.insert(rng.randint(0, len(chosen)), gold)
         rows.append((query_id, chosen))
-    return pl.DataFrame(
-        rows, schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)}, orient="row"
-    )
+    return pl.DataFrame(rows, {QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)}, orient="row")

@@ -32,14 +32,7 @@ _COMPARED = 2  # queries of which all ways must give the same outputs
 
 
 class Side(NamedTuple):
-    """A way of reading, loaded.
-
-    Attributes:
-        read: reads a batch.
-        tokenizer: of the model.
-        device: that the model is on.
-        room: bytes that a batch may take beside the model.
-    """
+    """A way of reading, loaded; ``room`` is the bytes that a batch may take beside the model."""
 
     read: Callable[[Inputs], list[ReadOutput]]
     tokenizer: Any
@@ -86,12 +79,7 @@ def _load(cell: Cell, subject: Subject) -> Side:
 def rows_within(
     cell: Cell, conditions: Conditions, method: Method, *, room: float, most: int
 ) -> int:
-    """Reads of the largest batch that ``generate`` gets: by memory, and by tokens as the engine's own.
-
-    Args:
-        room: bytes beside the model.
-        most: tokens of a batch.
-    """
+    """Reads of the largest batch that ``generate`` gets: by ``room`` bytes, and by ``most`` tokens as the engine's own."""
     reads = predict.reads_of(cell, method)
     item = predict.item_bytes(conditions.dtype)
     one = predict.batch_bytes(SHAPES[cell.model], cell.way, reads, 1, item)

@@ -85,12 +85,9 @@ class Fastest(NamedTuple):
 
 
 def fastest(results: Results, times: Iterable[Cell]) -> dict[Cell, Fastest]:
-    """Seconds a query of each method by its fastest way; by cells that have nothing said of the way.
+    """Seconds a query of each method by its fastest way, of time cells that are done; by cells that have nothing said of the way.
 
     Places where only one way was measured are left out.
-
-    Args:
-        times: time cells that are done.
     """
     places: dict[Cell, list[tuple[str, Times]]] = {}
     for cell in times:
@@ -125,9 +122,6 @@ def beside_generate(results: Results, times: Iterable[Cell]) -> dict[Cell, dict[
 
     The processor's seconds (a GPU: those by the clock), the least of the rounds: the ways are cells of their
     own, minutes apart, and other work on the machine can only add to what they take.
-
-    Args:
-        times: time cells that are done.
     """
     places: dict[Cell, dict[Method, dict[Way, float]]] = {}
     for cell in times:
@@ -187,8 +181,8 @@ def slope_at_the_end(points: Iterable[Point]) -> float:
 def seconds_by_place(results: Results, like: Cell, method: Method) -> list[Point]:
     """A method's seconds a query, of all cells that differ from one in k and length only."""
     points = []
-    for cell in results.outcomes:
-        if _alike(cell, like) and (figures := results.figures(cell)):
+    for cell in _alike(results, like):
+        if figures := results.figures(cell):
             times = times_of(figures)
             value = times.end_to_end if method == "end-to-end" else times.erag
             points.append(Point(cell.k, cell.length, value))
@@ -197,20 +191,17 @@ def seconds_by_place(results: Results, like: Cell, method: Method) -> list[Point
 
 def peaks_by_place(results: Results, like: Cell, part: str) -> list[Point]:
     """A peak in bytes, by its name in ``Peaks``, of all cells that differ from one in k and length."""
-    points = []
-    for cell in results.outcomes:
-        if _alike(cell, like):
-            value = getattr(peaks_of(results, cell), part)
-            if value is not None:
-                points.append(Point(cell.k, cell.length, float(value)))
-    return points
+    found = [(one, getattr(peaks_of(results, one), part)) for one in _alike(results, like)]
+    return [Point(one.k, one.length, float(peak)) for one, peak in found if peak is not None]
 
 
-def _alike(cell: Cell, like: Cell) -> bool:
-    def kind(one: Cell) -> tuple[str | int, ...]:
-        return one.kind, one.model, one.augmentation, one.way, one.answer_tokens
-
-    return kind(cell) == kind(like)
+def _alike(results: Results, like: Cell) -> list[Cell]:
+    return [
+        one
+        for one in results.outcomes
+        if (one.kind, one.model, one.augmentation, one.way, one.answer_tokens)
+        == (like.kind, like.model, like.augmentation, like.way, like.answer_tokens)
+    ]
 
 
 def crossing(ratios: Sequence[tuple[int, float]], along: str = "k") -> str:

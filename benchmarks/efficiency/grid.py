@@ -233,10 +233,7 @@ def full_grid(changes: Sequence[str]) -> list[Cell]:
 
     First whether all ways give the same outputs; the paper's setting with every model; savings; times and
     peaks against k at the paper's length of passages, and against that length at its k; then the rest. Each
-    with short answers, then with long ones; savings with short ones.
-
-    Args:
-        changes: of savings.
+    with short answers, then with long ones; savings, of such changes, with short ones.
     """
     kinds = [
         Cell(
@@ -282,16 +279,7 @@ def quick_grid(changes: Sequence[str]) -> list[Cell]:
     """The smallest grid that has a bit of everything: one model, short passages, one length of lists."""
     cell = Cell(kind="time", model="t5-small", augmentation="in-prompt", k=20, length=50)
     fused = replace(cell, augmentation="fid")
-    plain = replace(cell, way="generate-eager")
-    of_query = ("list", "k passages")
-    return list(
-        dict.fromkeys(
-            [
-                replace(cell, kind="check", k=3),
-                *[cell, *map(memory_cells(cell).__getitem__, of_query)],
-                *[fused, *map(memory_cells(fused).__getitem__, of_query)],
-                *[plain, *map(memory_cells(plain).__getitem__, of_query)],
-                replace(fused, kind="saving", k=5, change=changes[0]),
-            ]
-        )
-    )
+    found = [replace(cell, kind="check", k=3)]
+    for one in (cell, fused, replace(cell, way="generate-eager")):
+        found += [one, memory_cells(one)["list"], memory_cells(one)["k passages"]]
+    return list(dict.fromkeys([*found, replace(fused, kind="saving", k=5, change=changes[0])]))

@@ -77,16 +77,12 @@ def make_subject(
             text = (folder / ARTICLES).read_text(encoding="utf-8")[:_TRAINED_ON]
             make_model(directory, text.split("\n"), _VOCABULARY, shape)
         path = str(directory)
-    spec, prompt = specify(
-        path, augmentation=augmentation, task="short-answer", dtype=conditions.dtype
-    )
+    spec, prompt = as_evaluated(path, augmentation, conditions)
     spec = replace(
         spec,
         name=name,
         stop=(),  # answers of all ways have the same length
         max_input_tokens=_UNCUT if shape.architecture == "encoder-decoder" else 0,
-        threads=conditions.threads,
-        memory=conditions.memory,
     )
     return Subject(spec, prompt)
 

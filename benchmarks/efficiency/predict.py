@@ -114,12 +114,7 @@ def item_bytes(dtype: Dtype) -> int:
 
 
 def batch_bytes(shape: Shape, way: Way, reads: Reads, rows: int, item: int) -> int:
-    """Bytes that a batch of reads takes beside the model.
-
-    Args:
-        rows: reads of the batch.
-        item: bytes of a value.
-    """
+    """Bytes that a batch of so many ``rows`` takes beside the model; ``item`` are the bytes of a value."""
     causal = shape.architecture == "causal"
     texts, length = rows * reads.texts, reads.tokens
     tokens = texts * length

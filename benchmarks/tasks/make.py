@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from calendar import month_name
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,37 +22,12 @@ _OPENINGS = (
 )
 _SHORTEST_REPLY = 12
 # No names that say what a sentence is about.
-_WEAK = frozenset(
-    [
-        "Moon",
-        "Earth",
-        "Sun",
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ]
-)
+_WEAK = frozenset(("Moon", "Earth", "Sun", *month_name[1:]))
 
 
 @dataclass(frozen=True)
 class Question:
-    """A made question.
-
-    Attributes:
-        text: what is asked, claimed or said.
-        answers: any of which is right.
-        articles: titles of those that the answer rests on.
-        sentences: that it was made of.
-    """
+    """What is asked, claimed or said; answers, any of which is right; titles and sentences that it was made of."""
 
     text: str
     answers: tuple[str, ...]
@@ -280,9 +256,8 @@ def _differs(old: str, new: str) -> bool:
 
 
 def _shares_a_word(one: str, other: str) -> bool:
-    words = [
-        {w.lower().removesuffix("'s") for w in re.findall(r"[\w'’]{3,}", text)}
+    first, second = (
+        {word.lower().removesuffix("'s")[:5] for word in re.findall(r"[\w'’]{3,}", text)}
         for text in (one, other)
-    ]
-    stems = [{word[:5] for word in each} for each in words]
-    return bool(stems[0] & stems[1])
+    )
+    return not first.isdisjoint(second)

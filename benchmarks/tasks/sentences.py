@@ -62,9 +62,7 @@ class Fact:
 def facts(articles: Iterable[Article], *, alone: bool = True) -> list[Fact]:
     """Every sentence of the articles that stands by itself, in their order, each text once.
 
-    Args:
-        articles: in which they are looked for.
-        alone: whether sentences that lean on others are left out; without it, a reader has more to learn from.
+    Without ``alone``, also sentences that lean on others, so that a reader has more to learn from.
     """
     found: dict[str, Fact] = {}
     for article in articles:
