@@ -44,9 +44,10 @@ def options_from(path: Path | None) -> list[Any]:
     def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         # cyclopts would take "no-x: true" for "x: true".
         opposites = {_field(name) for argument in arguments for name in argument.negatives}
+        known = {_field(name) for argument in arguments for name in argument.names}
         for key, line in lines.items():
             fault = partial(InputError, path=path, line=line)
-            if instead := replacement("option", _field(key)):
+            if _field(key) not in known and (instead := replacement("option", _field(key))):
                 raise fault(f"the option {quoted(key)} is gone", instead)
             if _field(key) in opposites:
                 problem = f"the key {quoted(key)} turns an option off"
@@ -76,8 +77,9 @@ def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCol
     Raises:
         InputError: several values, with a quotation that does not end; a variable of an option that is gone.
     """
+    known = {_field(name) for argument in arguments for name in argument.names}
     for kind, gone in GONE:
-        if kind == "option" and os.environ.get(variable(gone)):
+        if kind == "option" and gone not in known and os.environ.get(variable(gone)):
             problem = f"the variable {variable(gone)} stands for an option that is gone"
             raise InputError(problem, f"unset it: {GONE[kind, gone]}")
     # cyclopts' Env does not split as a shell does, and takes ERAG_NO_X=on for X=on.

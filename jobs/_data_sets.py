@@ -25,12 +25,12 @@ from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, refuse_overlap
 from jobs._config import check_numbers, options_from
-from jobs._evaluation_options import DRY_RUN, files_of, parameters, settings_of, sweep_of
+from jobs._evaluation_options import files_of, parameters, settings_of, sweep_of
 from jobs._options import items_of, with_options, with_signature
 from jobs._terminal import say_json, standard_output, verbosity, warn_of_code
 
 # Of the study as a whole.
-_OF_ALL = ("data", "out", "store", "overwrite", "full", "config", DRY_RUN)
+_OF_ALL = ("data", "out", "store", "overwrite", "full", "config")
 
 
 class Asked(NamedTuple):

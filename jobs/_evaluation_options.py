@@ -34,8 +34,6 @@ from jobs._functions import (
 )
 from jobs._options import Models, Paths, Size, Words, items_of, option, options_of, take
 
-# The option that makes an evaluation a plan of itself.
-DRY_RUN = "dry_run"
 # LLM calls that --certify repeats where it is given no number.
 _CERTIFIED = 64
 # Options that name a model or a prompt template: a folder or file where there is one, else a name.
@@ -98,13 +96,6 @@ def parameters() -> list[inspect.Parameter]:
             },
         ),
         *options_of(ApiSettings, API, types={"batch_in": Paths | None}),
-        option(
-            DRY_RUN,
-            bool,
-            RUNNING,
-            "Only print how many LLM calls the evaluation needs, as erag plan counts them.",
-            False,
-        ),
         inspect.Parameter(
             "config",
             inspect.Parameter.KEYWORD_ONLY,

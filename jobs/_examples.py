@@ -48,7 +48,7 @@ erag evaluate --queries questions.jsonl --corpus corpus.parquet \
 erag evaluate --queries questions.jsonl --corpus corpus.parquet \
     --run bm25.trec --out labels --annotators containment --no-end-to-end
 erag evaluate --data nq.yaml claims.yaml --reader /models/my-llm --out table
-ERAG_READER=/models/my-llm erag evaluate --config options.yaml --dry-run
+ERAG_READER=/models/my-llm erag evaluate --config options.yaml --out results
 """,
     "train": r"""
 erag train --reader /models/t5-base --queries train.jsonl --run train.trec \

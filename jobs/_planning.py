@@ -1,4 +1,4 @@
-"""What ``erag plan`` and ``erag evaluate --dry-run`` do: plan an evaluation, and print the plan."""
+"""Plan an evaluation, and print the plan: the work of ``erag plan``."""
 
 from __future__ import annotations
 

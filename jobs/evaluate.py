@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jobs._command import run_command, with_verbosity
-from jobs._evaluation_options import DRY_RUN, parameters
+from jobs._evaluation_options import parameters
 from jobs._options import with_signature
 
 
@@ -20,14 +20,7 @@ def evaluate_command() -> Callable[..., None]:
         by query, with the score of the same reader given the whole list. Every LLM call is cached, so later
         runs, measures and metrics reuse it.
         """
-        # Imported here, so that help is quick.
-        if options[DRY_RUN]:
-            from engine.planning.forecast import PlanSettings
-            from jobs._planning import plan_and_print
-
-            plan_and_print(options, PlanSettings())
-            return
-        from jobs._evaluating import evaluate_data_sets
+        from jobs._evaluating import evaluate_data_sets  # here, so that help is quick
 
         evaluate_data_sets(options)
 

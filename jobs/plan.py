@@ -10,7 +10,7 @@ from cyclopts import Group
 
 from engine.planning.forecast import PlanSettings
 from jobs._command import run_command, with_verbosity
-from jobs._evaluation_options import DRY_RUN, RUNNING, parameters
+from jobs._evaluation_options import RUNNING, parameters
 from jobs._options import option, options_of, take, with_signature
 
 _PLAN = Group("Plan", sort_key=-1)
@@ -21,9 +21,7 @@ def plan_parameters() -> list[inspect.Parameter]:
     out = option(
         "out", str | None, RUNNING, "Where the results would go; nothing is written there.", None
     )
-    of_evaluate = [
-        out if known.name == "out" else known for known in parameters() if known.name != DRY_RUN
-    ]
+    of_evaluate = [out if known.name == "out" else known for known in parameters()]
     return [*options_of(PlanSettings, _PLAN, types={"pace": str | None}), *of_evaluate]
 
 

@@ -17,6 +17,7 @@ GONE: dict[tuple[Kind, str], str] = {
         "conformance",
     ): "use ir_measures QRELS RUN MEASURES, also on the files in exported/",
     ("option", "edits"): "write a second run with the edits, as docs/guide/recipes.md does",
+    ("option", "dry_run"): "erag plan, with the same options, counts LLM calls and makes none",
     ("option", "probe_reads"): "use pace, the results of an earlier evaluation",
     ("annotator", "grogu"): "use pmi, dig or likelihood: the threshold of its paper is not public",
     ("name", "engine.conformance"): "use ir_measures, also on the files in exported/",
@@ -24,5 +25,8 @@ GONE: dict[tuple[Kind, str], str] = {
 
 
 def replacement(kind: Kind, name: str) -> str | None:
-    """The replacement of a name that is gone; None for any other name."""
+    """The replacement of a name that is gone; None for any other name.
+
+    An option may be gone from one command only: ask for names that the command does not know.
+    """
     return GONE.get((kind, name))

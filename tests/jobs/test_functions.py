@@ -51,10 +51,10 @@ def mine(tmp_path, monkeypatch):
 def evaluate(files, tmp_path):
     given = [part for name in ("queries", "corpus", "run") for part in (f"--{name}", files[name])]
 
-    def run(*options):
+    def run(*options, command="evaluate"):
         store = ("--store", tmp_path / "store", "--out", files["out"])
         return erag(
-            "evaluate", *given, "--k", 2, "--resamples", 0, "--measures", "P@1", *store, *options
+            command, *given, "--k", 2, "--resamples", 0, "--measures", "P@1", *store, *options
         )
 
     return run
@@ -93,7 +93,7 @@ def test_files_run_only_where_a_function_of_them_is_named(mine, evaluate, tmp_pa
 
 
 def test_shards_and_plans_take_a_function_as_the_reader(mine, evaluate, files, capsys):
-    assert evaluate("--reader", mine("read"), "--dry-run") == 0
+    assert evaluate("--reader", mine("read"), command="plan") == 0
     assert "6" in capsys.readouterr().out
     assert evaluate("--reader", mine("read"), "--shard-pairs", 2, "--actors", 0) == 0
     summary = json.loads((files["out"] / "summary.json").read_text())

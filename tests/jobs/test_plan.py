@@ -1,4 +1,4 @@
-"""``erag plan`` and ``erag evaluate --dry-run`` as a user runs them."""
+"""``erag plan`` as a user runs it."""
 
 import json
 
@@ -29,14 +29,14 @@ def plan(files, tiny_t5, capsys):
         files[name].write_text("".join(json.dumps(record) + "\n" for record in records))
     files["run"].write_text("".join(lines))
 
-    def call(*options, command="plan"):
+    def call(*options):
         given = [part for name, value in files.items() for part in (f"--{name}", value)]
         given += ["--k", 2]
         if "--store" not in options:
             given += ["--store", files["out"].parent / "store"]
         if "--reader" not in options:
             given += ["--reader", tiny_t5]
-        status = erag(command, *given, *options)
+        status = erag("plan", *given, *options)
         printed = capsys.readouterr()
         return status, printed.out, printed.err
 
@@ -103,8 +103,8 @@ def test_the_results_of_an_evaluation_pace_a_plan(plan, files, evaluated, capsys
     assert "no new LLM call is needed" in printed
 
 
-def test_a_dry_run_counts_and_reads_nothing_and_says_its_figures_as_json(plan, files):
-    status, printed, _ = plan("--actors", 0, "--dry-run", "--json", command="evaluate")
+def test_a_plan_reads_nothing_and_says_its_figures_as_json(plan, files):
+    status, printed, _ = plan("--actors", 0, "--json")
     assert status == 0
     counted = json.loads(printed)
     assert counted["reads"] == {"asked": 36, "shared": 0, "stored": 0, "left": 36}

@@ -48,6 +48,15 @@ def test_a_variable_of_an_option_that_is_gone(monkeypatch, capsys):
     assert "ERAG_OLD_WAY stands for an option that is gone; unset it" in capsys.readouterr().err
 
 
+def test_an_option_that_another_command_still_has(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(gone.GONE, ("option", "name"), "use labels")
+    monkeypatch.setenv("ERAG_NAME", "mine")
+    config = tmp_path / "options.yaml"
+    config.write_text("name: mine\n")
+    erag("fuse", tmp_path / "none.trec", "--config", config)
+    assert "gone" not in capsys.readouterr().err
+
+
 def test_names_that_are_gone_in_python():
     with pytest.raises(TypeError, match="old_way is gone: write it as a run"):
         Settings.of(old_way=3)
