@@ -1,5 +1,7 @@
 """The queries, corpus and run of the evaluations that tests compute by hand."""
 
+from dataclasses import replace
+
 import polars as pl
 
 from engine import tables
@@ -9,34 +11,37 @@ from engine.report.study_report import summarize_study
 from engine.report.summary import jsonable, summarize
 from tests.conftest import make_run
 
+
+def framed(rows, schema):
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
 # Three queries; the second and third have the same text and different answers.
-QUERIES = pl.DataFrame(
-    [
-        ("q1", "first question", ["Ann"], ["A1"]),
-        ("q2", "same question", ["Bo"], ["A2"]),
-        ("q3", "same question", ["Cy"], []),
-    ],
-    schema=tables.QUERIES,
-    orient="row",
-)
-CORPUS = pl.DataFrame(
-    [
-        ("d1", "A1", "says Ann", "A1"),
-        ("d2", "A2", "says Bo", "A2"),
-        ("d3", "A3", "says Cy", "A3"),
-        ("d4", "A1", "says nothing", "A1"),
-    ],
-    schema=tables.CORPUS,
-    orient="row",
-)
+_QUERIES = [
+    ("q1", "first question", ["Ann"], ["A1"]),
+    ("q2", "same question", ["Bo"], ["A2"]),
+    ("q3", "same question", ["Cy"], []),
+]
+_CORPUS = [
+    ("d1", "A1", "says Ann", "A1"),
+    ("d2", "A2", "says Bo", "A2"),
+    ("d3", "A3", "says Cy", "A3"),
+    ("d4", "A1", "says nothing", "A1"),
+]
+QUERIES, CORPUS = framed(_QUERIES, tables.QUERIES), framed(_CORPUS, tables.CORPUS)
 RUN = make_run(
     [("q1", "d4", 1), ("q1", "d1", 2), ("q1", "d2", 3)]
     + [("q2", "d2", 1), ("q2", "d3", 2), ("q3", "d2", 1), ("q3", "d3", 2)]
 )
 
 
-def framed(rows, schema):
-    return pl.DataFrame(rows, schema=schema, orient="row")
+def inputs_of(queries, corpus, runs):
+    """Inputs from the rows of their tables."""
+    return EvaluationInputs(
+        queries=framed(queries, tables.QUERIES),
+        corpus=framed(corpus, tables.CORPUS),
+        runs=framed(runs, tables.RUNS),
+    )
 
 
 def inputs(runs=RUN, queries=QUERIES):
@@ -49,14 +54,8 @@ def say_last(prompt):
     return passage.partition("says ")[2] or "no idea"
 
 
-def judgments(*rows):
-    return pl.DataFrame(rows, schema=tables.QRELS, orient="row")
-
-
 def with_qrels(*rows):
-    return EvaluationInputs(
-        queries=QUERIES, corpus=CORPUS, runs=RUN, tables={"qrels": judgments(*rows)}
-    )
+    return replace(inputs(), tables={"qrels": framed(rows, tables.QRELS)})
 
 
 def amount(result, code):

@@ -1,6 +1,7 @@
 """Reads of one model: each is paid for once, and a killed driver loses nothing that was done."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
 from tests.conftest import SPEC, STATS, ScriptedReader
 from tests.reading.test_store import EARLIER
+from tests.tables import framed
 
 
 def wanted(*texts, query="q", spec=SPEC):
@@ -32,7 +34,7 @@ def wanted(*texts, query="q", spec=SPEC):
         (read_key(spec.fingerprint, [t]), f"{query}{i}", [f"d{i}"], [t])
         for i, t in enumerate(texts)
     ]
-    return pl.DataFrame(rows, schema=WANTED, orient="row")
+    return framed(rows, WANTED)
 
 
 def ask(texts, directory, reader):
@@ -68,15 +70,16 @@ STORED = {
 }
 
 
+def keep(place, rows):
+    (place / SPEC.fingerprint).mkdir()
+    framed(rows, STORED).write_parquet(place / SPEC.fingerprint / "0.parquet")
+
+
 def test_a_store_file_of_an_earlier_version_is_still_used(tmp_path):
-    fingerprint = "cb5d1e964453a136ecf5bf08ef70d5f2"
-    assert SPEC.fingerprint == fingerprint
+    assert SPEC.fingerprint == "cb5d1e964453a136ecf5bf08ef70d5f2"
     key = "a9ac009bb7f8b4841d71d78b552e7421e707b450223d381e2ef7b5f290d594dd"
     rows = [(key, "q0", ["d0"], "A", 7, 1, True, None)]
-    (tmp_path / fingerprint).mkdir()
-    pl.DataFrame(rows, schema=STORED, orient="row").write_parquet(
-        tmp_path / fingerprint / "0.parquet"
-    )
+    keep(tmp_path, rows)
     reader = ScriptedReader(str.upper)
     found, costs = ask(["a", "b"], tmp_path, reader)
     assert reader.asked == ["b"]
@@ -86,15 +89,13 @@ def test_a_store_file_of_an_earlier_version_is_still_used(tmp_path):
 
 def test_a_stored_read_without_an_answer_is_done_again_once(tmp_path):
     """From before thoughts had a column: what stood before the first line break."""
-    place = tmp_path / SPEC.fingerprint
-    place.mkdir()
     texts = ["", "  ", "<think>", "\n<think>a</think> b", "a <think>", "c", "d"]
     rows = [
         (read_key(SPEC.fingerprint, [f"{at}"]), "q", ["d"], text, 7, 1, False, None)
         for at, text in enumerate(texts)
     ]
     rows[-1] = (*rows[-1][:3], "", *rows[-1][4:7], 0.2)  # a choice of none of the answers
-    pl.DataFrame(rows, schema=STORED, orient="row").write_parquet(place / "0.parquet")
+    keep(tmp_path, rows)
     reader = ScriptedReader(lambda text: "")
     names = [f"{at}" for at in range(len(texts))]
     assert ask(names, tmp_path, reader)[1].done == 4
@@ -103,9 +104,7 @@ def test_a_stored_read_without_an_answer_is_done_again_once(tmp_path):
 
 
 def test_a_stored_read_that_ended_early_is_done_again(tmp_path):
-    (tmp_path / SPEC.fingerprint).mkdir()
-    for path in EARLIER.iterdir():
-        (tmp_path / SPEC.fingerprint / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(EARLIER, tmp_path / SPEC.fingerprint)
     reader = ScriptedReader(str.upper)
     _, costs = ask([*"abcdef"], tmp_path, reader)
     assert reader.asked == ["f"]
@@ -120,12 +119,8 @@ def test_store_files_keep_their_columns(tmp_path):
 
 
 def test_the_columns_of_reads_are_the_fields_of_an_output():
-    of_output = {
-        name: kind
-        for name, kind in tables.READS.items()
-        if name not in (tables.READ_KEY, tables.QUERY_ID, tables.DOC_IDS)
-    }
-    assert of_output | {FAILURE: pl.String()} == OUTPUT_COLUMNS
+    of_request = {name: tables.READS[name] for name in ("read_key", "query_id", "doc_ids")}
+    assert of_request | OUTPUT_COLUMNS == tables.READS | {FAILURE: pl.String()}
     outputs = [ReadOutput("a", 2, 1, True, confidence=0.5), ReadOutput.failed("broken")]
     frame = output_columns(outputs)
     assert frame.schema == OUTPUT_COLUMNS
@@ -179,19 +174,13 @@ def ask_both(first, second, directory, reader, specs=(SPEC, JUDGE)):
 
     pairs = zip((first, second), specs, strict=True)
     asked = [Wanted(wanted(*texts, spec=spec), spec) for texts, spec in pairs]
-    got = get_all_reads(
-        asked,
-        directory,
-        pool=PoolSettings(actors=0),
-        backend=Backend(run),
-    )
+    got = get_all_reads(asked, directory, pool=PoolSettings(actors=0), backend=Backend(run))
     return got, runs
 
 
 def test_readers_of_one_model_are_run_together(tmp_path):
-    ((found, costs), (judged, others)), runs = ask_both(
-        "ab", "bc", tmp_path, ScriptedReader(str.upper)
-    )
+    reader = ScriptedReader(str.upper)
+    ((found, costs), (judged, others)), runs = ask_both("ab", "bc", tmp_path, reader)
     assert runs == [[SPEC, JUDGE]]
     assert [*found["output"], *judged["output"]] == ["A", "B", "B", "C"]
     assert (costs.done, others.done) == (2, 2)
@@ -327,7 +316,6 @@ def test_sizes_do_not_count_the_shared_prefix():
 
 
 def test_a_reader_is_given_one_gpu_at_most(tmp_path):
-    with pytest.raises(
-        InputError, match="`gpus_per_actor` is 4, and reader 'test' runs on 1 of them"
-    ):
+    said = "`gpus_per_actor` is 4, and reader 'test' runs on 1 of them"
+    with pytest.raises(InputError, match=said):
         get_reads(wanted("a"), SPEC, tmp_path, pool=PoolSettings(gpus_per_actor=4))

@@ -21,6 +21,7 @@ from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
 from tests import conftest
 from tests.conftest import STATS, make_run
+from tests.tables import framed
 
 SPEC = replace(conftest.SPEC, dtype="bfloat16", memory=5)
 
@@ -28,17 +29,13 @@ SPEC = replace(conftest.SPEC, dtype="bfloat16", memory=5)
 def make_reads(singles=60, lists=6, nothing=2, failed=0):
     """A job's wanted reads and what they gave: the text in capitals."""
     kinds = [["d"]] * singles + [["d", "e", "f"]] * lists + [[]] * nothing
-    wanted = pl.DataFrame(
-        [(f"k{i}", f"q{i}", docs, [f"text {i}"]) for i, docs in enumerate(kinds)],
-        schema=WANTED,
-        orient="row",
-    )
+    wanted = [(f"k{i}", f"q{i}", docs, [f"text {i}"]) for i, docs in enumerate(kinds)]
     rows = [
         (f"k{i}", f"q{i}", docs, f"TEXT {i}", 2, 2, False)
         + (None, None, None, "broken" if i < failed else None)
         for i, docs in enumerate(kinds)
     ]
-    return wanted, pl.DataFrame(rows, schema=tables.READS | {FAILURE: pl.String()}, orient="row")
+    return framed(wanted, WANTED), framed(rows, tables.READS | {FAILURE: pl.String()})
 
 
 class Repeating:
@@ -54,29 +51,29 @@ class Repeating:
             texts = ["".join(t) for t in plan[INPUTS].slice(unit.offset, unit.length).to_list()]
             self.lengths.append(unit.length)
             self.asked += texts
-            yield UnitResult(
-                unit, [self.answer(text, unit.length) for text in texts], "w", 0.0, STATS
-            )
+            outputs = [self.answer(text, unit.length) for text in texts]
+            yield UnitResult(unit, outputs, "w", 0.0, STATS)
 
 
 def says(text):
     return ReadOutput(text, 2, 2, False)
 
 
-def certificate(executor, wanted, reads, sample=20, seed=3, score=None):
-    def one_if_even(outputs):
-        digits = [int(text.split()[1]) for text in outputs["output"]]
-        return pl.Series([float(d % 2 == 0) for d in digits])
+def one_if_even(outputs):
+    return pl.Series([float(int(text.split()[1]) % 2 == 0) for text in outputs["output"]])
 
+
+def certificate(answer, wanted, reads):
+    """Repeat reads by an answer to a text and the number of those read together, or by an executor."""
     return repeat_sample(
         wanted,
         reads,
         SPEC,
-        sample=Sample(sample, seed),
-        score=score or one_if_even,
+        sample=Sample(20, 3),
+        score=one_if_even,
         sha256={"prompt": "p"},
         pool=PoolSettings(actors=0),
-        executor=executor,
+        executor=answer if isinstance(answer, Repeating) else Repeating(answer),
     )
 
 
@@ -140,7 +137,7 @@ def test_outputs_that_depend_on_the_batch_are_found_and_counted():
         name, number = text.upper().split()
         return says(f"{name} {int(number) + (together == 1)}")
 
-    found = certificate(Repeating(other_when_alone), wanted, reads)
+    found = certificate(other_when_alone, wanted, reads)
     assert (found.repeated, found.changed_outputs, found.changed_labels) == (20, 10, 10)
     assert len(found.changes) == 10
     for change in found.changes:
@@ -153,7 +150,7 @@ def test_outputs_that_depend_on_the_batch_are_found_and_counted():
 def test_changed_outputs_need_not_change_labels():
     wanted, reads = make_reads()
     found = certificate(
-        Repeating(lambda text, together: says(f"{text.upper()} at once" if together > 1 else text)),
+        lambda text, together: says(f"{text.upper()} at once" if together > 1 else text),
         wanted,
         reads.with_columns(pl.col("output").str.to_lowercase()),
     )
@@ -164,19 +161,15 @@ def test_an_output_that_two_queries_share_counts_once_and_both_labels():
     wanted, reads = make_reads(singles=1, lists=0, nothing=0)
     wanted = pl.concat([wanted, wanted.with_columns(query_id=pl.lit("q8"))])
     reads = pl.concat([reads, reads.with_columns(query_id=pl.lit("q8"))])
-    found = certificate(Repeating(lambda text, _: says("TEXT 7")), wanted, reads)
+    found = certificate(lambda text, _: says("TEXT 7"), wanted, reads)
     assert (found.repeated, found.changed_outputs, found.changed_labels) == (1, 1, 2)
 
 
 def test_reads_that_fail_when_repeated_are_counted_apart():
-    wanted, reads = make_reads()
-    found = certificate(
-        Repeating(
-            lambda text, n: ReadOutput("", 0, 0, False, "broken") if n > 1 else says(text.upper())
-        ),
-        wanted,
-        reads,
-    )
+    def broken_together(text, together):
+        return ReadOutput("", 0, 0, False, "broken") if together > 1 else says(text.upper())
+
+    found = certificate(broken_together, *make_reads())
     assert (found.repeated, found.failed) == (20, 10)
     assert (found.changed_outputs, found.changed_labels) == (0, 0)
 
@@ -188,30 +181,34 @@ def test_confidences_are_compared_where_the_reader_chooses():
     def chosen(text, together):
         return ReadOutput(text.upper(), 2, 1, False, confidence=0.5 if together == 1 else 0.375)
 
-    found = certificate(Repeating(chosen), wanted, reads)
+    found = certificate(chosen, wanted, reads)
     assert found.largest_confidence_difference == 0.125
-    assert (
-        certificate(
-            Repeating(lambda text, _: says(text.upper())), *make_reads()
-        ).largest_confidence_difference
-        is None
+    found = certificate(lambda text, _: says(text.upper()), *make_reads())
+    assert found.largest_confidence_difference is None
+
+
+def words(i):
+    return " ".join(f"w{(7 * i + 3 * j * j) % 97}" for j in range(4 + 9 * i))
+
+
+TABLES = EvaluationInputs(
+    queries=framed([(f"q{i}", f"w{i} w{i + 9}", [f"w{i}"], []) for i in range(6)], tables.QUERIES),
+    corpus=framed([(f"d{i}", f"w{i}", words(i), "") for i in range(6)], tables.CORPUS),
+    runs=make_run([(f"q{i}", f"d{(i + r) % 6}", r + 1) for i in range(6) for r in range(3)]),
+)
+
+
+def first_query(*ids):
+    """The first query alone, with a list."""
+    runs = make_run([("q0", doc_id, rank) for rank, doc_id in enumerate(ids, 1)])
+    return replace(TABLES, queries=TABLES.queries.head(1), runs=runs)
+
+
+def judged_by(reader, k, **more):
+    """Settings of which only a judge reads."""
+    return Settings.of(
+        reader=str(reader), k=k, annotators=("judge",), end_to_end=False, resamples=0, **more
     )
-
-
-QUERIES = pl.DataFrame(
-    [(f"q{i}", f"w{i} w{i + 9}", [f"w{i}"], []) for i in range(6)],
-    schema=tables.QUERIES,
-    orient="row",
-)
-CORPUS = pl.DataFrame(
-    [
-        (f"d{i}", f"w{i}", " ".join(f"w{(7 * i + 3 * j * j) % 97}" for j in range(4 + 9 * i)), "")
-        for i in range(6)
-    ],
-    schema=tables.CORPUS,
-    orient="row",
-)
-RUN = make_run([(f"q{i}", f"d{(i + r) % 6}", r + 1) for i in range(6) for r in range(3)])
 
 
 @pytest.mark.parametrize("augmentation", ["fid", "in-prompt"])
@@ -225,18 +222,14 @@ def test_in_fp32_repeated_reads_have_the_same_outputs(tiny_t5, tmp_path, augment
         resamples=0,
         certify=64,
     )
-    inputs = EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=RUN)
-    first = evaluate(inputs, settings, store=tmp_path)
+    first = evaluate(TABLES, settings, store=tmp_path)
     found = first.certificates["reader"]
     assert found.repeated == first.readings["reader"].costs.wanted == 6 * 3 + 6
     assert (found.changed_outputs, found.changed_labels, found.failed) == (0, 0, 0)
     assert first.reads["output"].n_unique() > 6
     # outputs that come from the store are repeated too; the inputs' order of rows says nothing
-    again = evaluate(
-        EvaluationInputs(queries=QUERIES, corpus=CORPUS[::-1], runs=RUN[::-1].sort("query_id")),
-        settings,
-        store=tmp_path,
-    )
+    turned = replace(TABLES, corpus=TABLES.corpus[::-1], runs=TABLES.runs[::-1].sort("query_id"))
+    again = evaluate(turned, settings, store=tmp_path)
     assert again.readings["reader"].costs.done == 0
     assert again.certificates == {"reader": found}
     fingerprint = first.readings["reader"].spec.fingerprint
@@ -244,7 +237,7 @@ def test_in_fp32_repeated_reads_have_the_same_outputs(tiny_t5, tmp_path, augment
         changed = pl.read_parquet(file).with_columns(output=pl.lit("w1"))
         file.unlink()
         store.add(folder_at(tmp_path), fingerprint, changed)
-    third = evaluate(inputs, settings, store=tmp_path).certificates["reader"]
+    third = evaluate(TABLES, settings, store=tmp_path).certificates["reader"]
     assert third.changed_outputs == 24 - (first.reads["output"] == "w1").sum()
     assert third.changed_labels > 0
 
@@ -260,21 +253,8 @@ def test_the_judges_reads_have_a_separate_certificate(tiny_t5, tmp_path, labels,
             outputs = [ReadOutput("Yes", 2, 0, False, confidence=chances[d][again]) for d in docs]
             yield UnitResult(unit, outputs, "w", 0.0, STATS)
 
-    inputs = EvaluationInputs(
-        queries=QUERIES.head(1),
-        corpus=CORPUS,
-        runs=make_run([("q0", f"d{i}", i + 1) for i in range(3)]),
-    )
-    settings = Settings.of(
-        reader=str(tiny_t5),
-        k=3,
-        annotators=("judge",),
-        judge_labels=labels,
-        end_to_end=False,
-        resamples=0,
-        certify=64,
-    )
-    done = evaluate(inputs, settings, store=tmp_path, executor=judging)
+    settings = judged_by(tiny_t5, 3, judge_labels=labels, certify=64)
+    done = evaluate(first_query("d0", "d1", "d2"), settings, store=tmp_path, executor=judging)
     assert list(done.certificates) == ["judge"]
     found = done.certificates["judge"]
     # d0 falls below a half and d1 does not: one label of yes or no changes, two probabilities do
@@ -283,25 +263,12 @@ def test_the_judges_reads_have_a_separate_certificate(tiny_t5, tmp_path, labels,
 
 
 def test_a_choice_without_a_probability_is_refused(tiny_t5, tmp_path):
-    def answer(confidence):
-        def judging(plan, units, spec):
-            for unit in units:
-                output = ReadOutput("Yes", 2, 0, False, confidence=confidence)
-                yield UnitResult(unit, [output] * unit.length, "w", 0.0, STATS)
-
-        return judging
-
-    inputs = EvaluationInputs(
-        queries=QUERIES.head(1), corpus=CORPUS, runs=make_run([("q0", "d0", 1)])
-    )
-    settings = Settings.of(
-        reader=str(tiny_t5), k=1, annotators=("judge",), end_to_end=False, resamples=0
-    )
-    for number, confidence in enumerate([None, float("nan")]):
-        with pytest.raises(
-            ReadError, match="generated text in 1 of 1 LLM calls where it had to choose between"
-        ):
-            evaluate(inputs, settings, store=tmp_path / str(number), executor=answer(confidence))
+    said = "generated text in 1 of 1 LLM calls where it had to choose between"
+    for confidence in (None, float("nan")):
+        output = ReadOutput("Yes", 2, 0, False, confidence=confidence)
+        judging, store = Repeating(lambda *_, output=output: output), tmp_path / str(confidence)
+        with pytest.raises(ReadError, match=said):
+            evaluate(first_query("d0"), judged_by(tiny_t5, 1), store=store, executor=judging)
 
 
 def test_certify_needs_something_that_is_read():

@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 from pathlib import Path
+from unittest import mock
 
 import fsspec
 import polars as pl
@@ -40,6 +41,21 @@ def reads(*texts):
     return pl.DataFrame(rows, schema=tables.READS, orient="row")
 
 
+def add_each(place, texts, span=None):
+    """Add reads, each in a file of its own."""
+    for text in texts:
+        store.add(place, READER, reads(text), span=span)
+
+
+def names(place):
+    return store.listing(place, READER).names
+
+
+def merge(place, some=None, span=None):
+    """Merge some files, or all there are."""
+    return store.compact(place, READER, names(place) if some is None else some, span)
+
+
 def outputs(stored):
     return sorted(stored.reads["output"])
 
@@ -68,9 +84,9 @@ def test_what_is_added_is_found_by_any_process(place):
     store.add(place, READER, reads("c"), span=(0x0A00, 0x0A40))
     store.add(place, READER, reads("d"), span=(0, 0x10000))
     store.add(place, READER, reads(), span=(0, 1))
-    names = store.listing(place, READER).names
-    assert [span_of(name) for name in names if span_of(name)] == [(0, 65536), (0x0A00, 0x0A40)]
-    assert [name[:10] for name in names if span_of(name)] == ["0000-10000", "0a00-0a40-"]
+    spanned = [name for name in names(place) if span_of(name)]
+    assert [*map(span_of, spanned)] == [(0, 65536), (0x0A00, 0x0A40)]
+    assert [name[:10] for name in spanned] == ["0000-10000", "0a00-0a40-"]
     listed = pickle.loads(pickle.dumps(store.listing(place, READER)))
     assert outputs(store.find(listed, keys("a", "c", "d", "never"))) == ["A", "C", "D"]
     assert outputs(store.find(listed, keys("a", "a"))) == ["A"]
@@ -82,8 +98,7 @@ def test_what_is_added_is_found_by_any_process(place):
 
 def test_only_files_whose_span_overlaps_and_that_have_a_key_are_read(place, opened):
     store.add(place, READER, reads("a"), span=(0, 100))
-    store.add(place, READER, reads("b"), span=(100, 200))
-    store.add(place, READER, reads("c"), span=(100, 200))
+    add_each(place, "bc", (100, 200))
     listed = store.listing(place, READER)
     assert [span_of(name) for name in listed.within((100, 101)).names] == [(100, 200)] * 2
     assert outputs(store.find(listed, keys("b", "x"), (100, 200))) == ["B"]
@@ -116,34 +131,31 @@ def test_keys_of_files_that_are_asked_for_again_are_read_once(place, opened, mon
 
 
 def test_a_file_found_gone_leads_to_its_heir(place):
-    for text in "abc":
-        store.add(place, READER, reads(text), span=(0, 100))
+    add_each(place, "abc", (0, 100))
     store.add(place, READER, reads("d"), span=(200, 300))
     listed = store.listing(place, READER)
     store.compact(place, READER, listed.within((0, 100)).names, (0, 100))
-    assert len(store.listing(place, READER).names) == 2
+    assert len(names(place)) == 2
     for _ in range(2):  # the second call knows where to look
         assert outputs(store.find(listed, keys(*"abcd"))) == ["A", "B", "C", "D"]
         assert outputs(store.find(listed, keys(*"abcd"), (0, 100))) == ["A", "B", "C"]
 
 
 def test_the_folder_is_listed_again_once_for_a_listing_that_is_old(place, monkeypatch):
-    for text in "ab":
-        store.add(place, READER, reads(text))
+    add_each(place, "ab")
     listed = store.listing(place, READER)
-    store.compact(place, READER, listed.names, None)
+    merge(place, listed.names)
     asked = []
-    names = Folder.names
-    monkeypatch.setattr(Folder, "names", lambda self: asked.append(1) or names(self))
+    listing = Folder.names
+    monkeypatch.setattr(Folder, "names", lambda self: asked.append(1) or listing(self))
     for _ in range(5):
         assert outputs(store.find(listed, keys("a", "b", "x"))) == ["A", "B"]
     assert len(asked) == 1
 
 
 def test_load_follows_files_that_are_merged_while_it_reads(place, monkeypatch):
-    for text in "abc":
-        store.add(place, READER, reads(text))
-    listed = store.listing(place, READER).names
+    add_each(place, "abc")
+    listed = names(place)
     read_each = Folder.read_each
 
     def merging_first(self, names):
@@ -153,21 +165,20 @@ def test_load_follows_files_that_are_merged_while_it_reads(place, monkeypatch):
 
     monkeypatch.setattr(Folder, "read_each", merging_first)
     assert outputs(store.load(place, READER)) == ["A", "B", "C"]
-    assert len(store.listing(place, READER).names) == 2
+    assert len(names(place)) == 2
 
 
 def test_merged_files_have_every_read_once_and_stay_in_their_span(place):
     store.add(place, READER, reads("a", "b"), span=(0, 50))
     store.add(place, READER, reads("b", "c"), span=(50, 100))
-    names = store.listing(place, READER).names
     with pytest.raises(ValueError, match="beyond the buckets"):
-        store.compact(place, READER, names, (0, 99))
-    store.compact(place, READER, names, (0, 100))
-    (merged,) = store.listing(place, READER).names
+        merge(place, span=(0, 99))
+    merge(place, span=(0, 100))
+    (merged,) = names(place)
     assert span_of(merged) == (0, 100)
     assert outputs(store.load(place, READER)) == ["A", "B", "C"]
-    store.compact(place, READER, [merged], (0, 100))
-    assert store.listing(place, READER).names == (merged,)
+    merge(place, [merged], (0, 100))
+    assert names(place) == (merged,)
 
 
 STEPS = ("before reading", "before writing", "before deleting", "half deleted")
@@ -200,136 +211,117 @@ def at(monkeypatch, step, act):
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("other", ["the same files", "all there are", "twice", "and adds again"])
 def test_two_jobs_that_merge_at_once_lose_nothing(place, monkeypatch, step, other):
-    for text in "abcd":
-        store.add(place, READER, reads(text))
-    names = store.listing(place, READER).names
+    add_each(place, "abcd")
+    there = names(place)
 
     def another_job():
-        if other == "the same files":
-            store.compact(place, READER, names, None)
-        else:
-            store.compact(place, READER, store.listing(place, READER).names, None)
+        merge(place, there if other == "the same files" else None)
         if other == "twice":
-            store.add(place, READER, reads("e"))
-            store.compact(place, READER, store.listing(place, READER).names, None)
+            add_each(place, "e")
+            merge(place)
         if other == "and adds again":
-            for text in "abcd":
-                store.add(place, READER, reads(text))
+            add_each(place, "abcd")
 
     at(monkeypatch, step, another_job)
-    store.compact(place, READER, names, None)
+    merge(place, there)
     assert found(place, *"abcd") == ["A", "B", "C", "D"]
     assert outputs(store.load(place, READER))[:4] == ["A", "B", "C", "D"]
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_job_killed_while_it_merges_loses_nothing(place, monkeypatch, step):
-    for text in "abcd":
-        store.add(place, READER, reads(text))
+    add_each(place, "abcd")
 
-    def die():
-        raise Killed
-
-    at(monkeypatch, step, die)
+    at(monkeypatch, step, mock.Mock(side_effect=Killed))
     with pytest.raises(Killed):
-        store.compact(place, READER, store.listing(place, READER).names, None)
+        merge(place)
     assert outputs(store.load(place, READER)) == ["A", "B", "C", "D"]
-    store.compact(place, READER, store.listing(place, READER).names, None)
-    assert len(store.listing(place, READER).names) == 1
+    merge(place)
+    assert len(names(place)) == 1
     assert found(place, *"abcd") == ["A", "B", "C", "D"]
 
 
 def test_files_are_deleted_only_after_the_name_of_their_heir_is_on_the_disk(monkeypatch, tmp_path):
     place = folder_at(tmp_path)
-    for text in "ab":
-        store.add(place, READER, reads(text))
+    add_each(place, "ab")
     done = []
     settle, delete = Folder.settle, Folder.delete
     monkeypatch.setattr(Folder, "settle", lambda self: (done.append("settled"), settle(self)))
     monkeypatch.setattr(
         Folder, "delete", lambda self, names: (done.append("deleted"), delete(self, names))
     )
-    store.compact(place, READER, store.listing(place, READER).names, None)
+    merge(place)
     assert done == ["settled", "deleted"]
 
 
 def test_two_merges_of_the_same_reads_never_share_a_name(place):
     # With equal names, each of two jobs could take the other's file for one that it may delete.
-    for text in "ab":
-        store.add(place, READER, reads(text))
-    files = {name: (place / READER).read(name) for name in store.listing(place, READER).names}
+    add_each(place, "ab")
+    files = {name: (place / READER).read(name) for name in names(place)}
     merged = set()
     for _ in range(2):
         for name, content in files.items():
             (place / READER).write(name, content)
-        store.compact(place, READER, list(files), None)
-        merged |= set(store.listing(place, READER).names)
+        merge(place, list(files))
+        merged |= set(names(place))
     assert len(merged) == 2
 
 
 def test_many_small_files_are_few_when_a_job_begins(place, monkeypatch):
     monkeypatch.setattr(store, "FEW", 5)
     texts = [f"text {number}" for number in range(12)]
-    for text in texts[:5]:
-        store.add(place, READER, reads(text))
+    add_each(place, texts[:5])
     store.add(place, READER, reads("other"), span=(0, 100))
     store.tidy(place, READER)
-    assert len(store.listing(place, READER).names) == 6  # few: left as they are
-    for text in texts[5:]:
-        store.add(place, READER, reads(text))
+    assert len(names(place)) == 6  # few: left as they are
+    add_each(place, texts[5:])
     damaged = (place / READER).names()[-1]
     (place / READER).write(damaged, b"")
     assert store.tidy(place, READER) == [f"{place / READER}/{damaged}.damaged"]
-    names = store.listing(place, READER).names
-    assert sorted(map(str, map(span_of, names))) == ["(0, 100)", "None"]
+    assert sorted(map(str, map(span_of, names(place)))) == ["(0, 100)", "None"]
     assert len(store.load(place, READER).reads) == 12  # of 13, without the damaged one
 
 
 def test_merged_files_are_cut_at_a_size_and_large_ones_stay(place, monkeypatch):
     monkeypatch.setattr(store, "FEW", 2)
-    for text in "abcdef":
-        store.add(place, READER, reads(text))
+    add_each(place, "abcdef")
     sizes = (place / READER).sizes()
     monkeypatch.setattr(store, "TOGETHER", sum(sorted(sizes.values())[:2]))
     monkeypatch.setattr(store, "LARGE", max(sizes.values()) + 1)
     store.tidy(place, READER)
-    after = store.listing(place, READER).names
+    after = names(place)
     assert len(after) == 3
     monkeypatch.setattr(store, "LARGE", 1)
     store.tidy(place, READER)
-    assert store.listing(place, READER).names == after
+    assert names(place) == after
     assert outputs(store.load(place, READER)) == list("ABCDEF")
+
+
+def refuse(monkeypatch, kind, method, error):
+    """Have a method of a class raise an error."""
+    monkeypatch.setattr(kind, method, mock.Mock(side_effect=error))
 
 
 @pytest.mark.parametrize("method", ["write", "delete"])
 def test_a_store_that_cannot_be_changed_is_read_as_it_is(place, monkeypatch, method):
     monkeypatch.setattr(store, "FEW", 2)
-    for text in "abc":
-        store.add(place, READER, reads(text))
-    before = store.listing(place, READER).names
-
-    def refuse(*_):
-        raise WriteError("refused")
-
-    monkeypatch.setattr(Folder, method, refuse)
+    add_each(place, "abc")
+    before = names(place)
+    refuse(monkeypatch, Folder, method, WriteError("refused"))
     store.tidy(place, READER)
-    assert store.listing(place, READER).names == before
+    assert names(place) == before
     assert outputs(store.load(place, READER)) == ["A", "B", "C"]
 
 
 @pytest.mark.parametrize("way", ["find", "load", "compact"])
 def test_a_damaged_file_is_set_aside_at_an_address_too(place, way):
-    store.add(place, READER, reads("a"))
-    store.add(place, READER, reads("b"))
+    add_each(place, "ab")
     folder = place / READER
     (name,) = [n for n in folder.names() if keys_of(folder, n).to_list() == [key("a")]]
     folder.write(name, folder.read(name)[:-1])
-    merged = store.compact(place, READER, folder.names(), None) if way == "compact" else []
-    stored = (
-        store.load(place, READER)
-        if way == "load"
-        else store.find(store.listing(place, READER), keys("a", "b"))
-    )
+    merged = merge(place, folder.names()) if way == "compact" else []
+    listed = store.listing(place, READER)
+    stored = store.load(place, READER) if way == "load" else store.find(listed, keys("a", "b"))
     assert outputs(stored) == ["B"]
     assert [*merged, *stored.damaged] == [f"{folder}/{name}.damaged"]
     assert f"{name}.damaged" in folder.names()
@@ -342,12 +334,7 @@ def test_a_damaged_file_that_cannot_be_moved_from_an_address_is_not_used(monkeyp
     folder = place / READER
     (name,) = folder.names()
     folder.write(name, b"damaged")
-    system = fsspec.filesystem("memory")
-
-    def refuse(*_):
-        raise PermissionError("no")
-
-    monkeypatch.setattr(type(system), "cp_file", refuse)
+    refuse(monkeypatch, type(fsspec.filesystem("memory")), "cp_file", PermissionError("no"))
     stored = store.load(place, READER)
     assert (stored.reads.height, stored.damaged) == (0, [f"{folder}/{name}"])
 
@@ -399,8 +386,8 @@ def test_stores_of_earlier_versions_are_found_loaded_and_merged(place):
     listed = store.listing(place, READER)
     assert outputs(store.find(listed, wanted)) == ["A", "B", "C", "D", "E"]
     assert outputs(store.find(listed, wanted, (0, 1))) == ["A", "B", "C", "D", "E"]
-    store.compact(place, READER, listed.names, None)
-    assert len(store.listing(place, READER).names) == 1
+    merge(place, listed.names)
+    assert len(names(place)) == 1
     merged = store.load(place, READER).reads.sort("output")
     assert merged.filter(pl.col("output") != "NEW").equals(stored.reads.sort("output"))
     assert merged.filter(output="NEW")["seconds"].to_list() == [0.5]
@@ -416,7 +403,7 @@ def test_reads_of_a_later_version_with_another_column_are_found(place, monkeypat
             store.add(place, READER, rows)
     store.add(place, READER, reads("c"))
     if merges:
-        store.compact(place, READER, store.listing(place, READER).names, None)
+        merge(place)
     assert found(place, *"abc") == ["A", "B", "C"]
     assert store.load(place, READER).reads.columns == list(tables.READS)
 
@@ -453,11 +440,8 @@ def test_credentials_of_an_address_are_not_shown(monkeypatch):
     folder = Folder("memory://key:secret@bucket/store/reader")
     folder.write("a.parquet", b"")
     assert "secret" not in folder.set_aside("a.parquet", ".damaged")
-
-    def refuse(*_, **__):
-        raise PermissionError("not with secret of memory://key:secret@bucket")
-
-    monkeypatch.setattr(type(fsspec.filesystem("memory")), "pipe_file", refuse)
+    said = PermissionError("not with secret of memory://key:secret@bucket")
+    refuse(monkeypatch, type(fsspec.filesystem("memory")), "pipe_file", said)
     with pytest.raises(WriteError) as refused:
         folder.write("a.parquet", b"")
     assert "key:secret" not in str(refused.value)

@@ -49,7 +49,8 @@ def test_only_an_actors_process_ends_without_its_exit_handlers(monkeypatch):
 
 
 def plan_of(texts, size=3):
-    plan = planned(texts)
+    """A plan of texts, or of that many, and its units."""
+    plan = planned([f"t{i}" for i in range(texts)] if isinstance(texts, int) else texts)
     return plan, cut_units(plan, size)
 
 
@@ -77,7 +78,7 @@ def ready(plan, units, role=0):
 
 def units_done(plan, units, actor=Host, specs=(SPEC,), **more):
     """The units of a plan, done on actors; this process holds the inputs."""
-    more = {"pool": decide(PoolSettings(actors=2), 2**30)} | more
+    more = {"pool": of(2)} | more
     planners = [ready(plan, units, role) for role in range(len(specs))]
     host = actor(list(specs), [None] * len(specs), held=True)
     return read_on_ray([0], planners, host, **more)
@@ -94,9 +95,12 @@ def by_key(done):
     return results
 
 
+def of(actors):
+    return decide(PoolSettings(actors=actors), 2**30)
+
+
 def outputs(plan, units, actor, actors=2):
-    pool = decide(PoolSettings(actors=actors), 2**30)
-    results = by_key(units_done(plan, units, actor, pool=pool))
+    results = by_key(units_done(plan, units, actor, pool=of(actors)))
     return [results[key] for key in plan["read_key"]]
 
 
@@ -106,7 +110,7 @@ def test_every_read_comes_once_and_one_that_raises_fails_alone():
             raise ValueError("no such token")
         return text.upper()
 
-    plan, units = plan_of([f"t{i}" for i in range(20)])
+    plan, units = plan_of(20)
     for actors in (1, 2):
         got = outputs(plan, units, host_of(upper), actors)
         failed = got.pop(7)
@@ -132,13 +136,12 @@ def test_readers_of_one_model_share_an_actor(tmp_path):
                 stream.write(f"{spec.name} {os.getpid()}\n")
             return Reader(spec)
 
-    plan, units = plan_of([f"t{i}" for i in range(6)])
+    plan, units = plan_of(6)
     specs = [replace(SPEC, name="one "), replace(SPEC, name="two ", choices=("yes",))]
     asked = [replace(unit, reader=unit.number % 2) for unit in units]
-    pool = decide(PoolSettings(actors=1), 2**30)
     got = {
         unit.role: unit.outputs["output"].to_list()
-        for unit in units_done(plan, asked, OnActor, specs, pool=pool)
+        for unit in units_done(plan, asked, OnActor, specs, pool=of(1))
     }
     assert got == {0: ["one t0", "one t1", "one t2"], 1: ["two t3", "two t4", "two t5"]}
     # Ray Data may hand over the units of one job in any order.
@@ -158,7 +161,7 @@ def test_an_actor_killed_once_costs_one_unit_and_no_read(tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
         return text.upper()
 
-    plan, units = plan_of([f"t{i}" for i in range(12)])
+    plan, units = plan_of(12)
     got = outputs(plan, units, host_of(die_once))
     assert got == [f"T{i}" for i in range(12)]
     begun = collections.Counter((tmp_path / "counts").read_text().split())
@@ -173,7 +176,7 @@ def test_a_read_that_always_kills_is_isolated():
             os.kill(os.getpid(), signal.SIGKILL)
         return text.upper()
 
-    plan, units = plan_of([f"t{i}" for i in range(9)])
+    plan, units = plan_of(9)
     got = outputs(plan, units, host_of(die))
     assert "process died" in got.pop(4).reason
     assert got == [f"T{i}" for i in range(9) if i != 4]
@@ -183,7 +186,7 @@ def test_a_reader_that_fails_throughout_ends_the_job_in_one_line():
     def overflow(text):
         raise ArithmeticError("the model's logits are not numbers")
 
-    plan, units = plan_of([f"t{i}" for i in range(30)])
+    plan, units = plan_of(30)
     with pytest.raises(ReadError, match="first 3 LLM calls failed, all for one reason") as caught:
         outputs(plan, units, host_of(overflow), actors=1)
     assert "logits are not numbers" in str(caught.value)
@@ -232,12 +235,11 @@ def test_what_is_held_is_committed_here_and_shards_on_actors(tmp_path):
                 stream.write(f"{os.getpid()}\n")
             return super().commit(done)
 
-    plan, units = plan_of([f"t{i}" for i in range(6)])
-    pool = decide(PoolSettings(actors=1), 2**30)
+    plan, units = plan_of(6)
     for held in (True, False):
         place, log = folder_at(tmp_path / str(held)), str(tmp_path / f"{held} log")
         host = Logging([SPEC], [place], held=held)
-        done = list(read_on_ray([0], [ready(plan, units)], host, pool=pool))
+        done = list(read_on_ray([0], [ready(plan, units)], host, pool=of(1)))
         assert [unit.outputs is not None for unit in done] == [held] * len(units)
         assert store.load(place, SPEC.fingerprint).reads.height == 6
         processes = open(log).read().split()
@@ -287,8 +289,7 @@ def test_an_actor_starts_a_unit_and_commits_another_while_it_reads(tmp_path):
             return done
 
     plan, units = plan_of(["a", "b", "c"], 1)
-    pool = decide(PoolSettings(actors=1), 2**30)
-    done = read_on_ray([0], [ready(plan, units)], OnActor([SPEC], [None]), pool=pool)
+    done = read_on_ray([0], [ready(plan, units)], OnActor([SPEC], [None]), pool=of(1))
     assert [unit.reads for unit in done] == [1, 1, 1]
 
 

@@ -36,14 +36,8 @@ def answered(requests, status=200):
         request = json.loads(line)
         body = answer(request["body"], say(request["body"]), "fp", usage=True)
         response = {"status_code": status, "request_id": f"r{number}", "body": body}
-        yield json.dumps(
-            {
-                "id": f"b{number}",
-                "custom_id": request["custom_id"],
-                "response": response,
-                "error": None,
-            }
-        )
+        told = {"id": f"b{number}", "custom_id": request["custom_id"]}
+        yield json.dumps(told | {"response": response, "error": None})
 
 
 def test_a_batch_gives_what_requests_give(tmp_path):

@@ -63,12 +63,8 @@ def test_a_server_that_fails_one_request_in_five_loses_no_read_and_doubles_none(
     assert len(behaviour.faults) >= 24
     assert set(behaviour.faults) == set(FAULTS)
     assert costs.retried_requests == len(behaviour.faults)
-    assert (costs.done, costs.failed, costs.prompt_tokens, costs.output_tokens) == (
-        120,
-        0,
-        1200,
-        120,
-    )
+    assert (costs.done, costs.failed) == (120, 0)
+    assert (costs.prompt_tokens, costs.output_tokens) == (1200, 120)
     assert kept(spec, tmp_path)["read_key"].n_unique() == kept(spec, tmp_path).height == 120
     assert (reused.done, reused.reused) == (0, 120)
     assert again["output"].to_list() == found["output"].to_list()
@@ -120,9 +116,8 @@ def test_tokens_end_a_job_and_what_is_finished_is_kept(tmp_path, monkeypatch, la
     with serving(behaviour) as url:
         # A try of 11 tokens; each read may take 10 and 16, and takes 11. Prompts alone would fit.
         spec = specify(url, max_tokens=450, concurrency=2)
-        with pytest.raises(
-            ReadError, match="`max_tokens` is 450; raise it; every finished LLM call is"
-        ):
+        said = "`max_tokens` is 450; raise it; every finished LLM call is"
+        with pytest.raises(ReadError, match=said):
             read(spec, 40, tmp_path)
         done = kept(spec, tmp_path).height
         assert done == len(behaviour.prompts)
@@ -171,9 +166,8 @@ def test_prompts_that_no_server_counted_are_not_foreseen_again(tmp_path, how, co
         # Two prompts foreseen that take nothing would be too many, and the first guess is 4,060.
         spec = specify(url, max_tokens=2000 * (8 - count) + 2500, concurrency=1)
         long = wanted(spec, 8, text="word " * 800 + "number {}")
-        found, _ = get_reads(
-            pl.concat([long, wanted(spec, 20)]), spec, tmp_path, pool=PoolSettings()
-        )
+        both = pl.concat([long, wanted(spec, 20)])
+        found, _ = get_reads(both, spec, tmp_path, pool=PoolSettings())
     answered = 28 if how == "uncounted" else 28 - count
     assert found["failure"].null_count() == answered
 
@@ -181,10 +175,8 @@ def test_prompts_that_no_server_counted_are_not_foreseen_again(tmp_path, how, co
 def test_one_price_is_not_that_of_two_models(tmp_path):
     with serving(Behaviour(echo)) as url:
         made = ApiSettings(base_url=url, max_cost=1, price_in=1, price_out=1)
-        specs = [
-            specify_api(f"openai:{name}", made, augmentation="in-prompt", task="short-answer")[0]
-            for name in "ab"
-        ]
+        more = {"augmentation": "in-prompt", "task": "short-answer"}
+        specs = [specify_api(f"openai:{name}", made, **more)[0] for name in "ab"]
         with pytest.raises(InputError, match="`max_cost` with the models a, b, whose prices may"):
             get_all_reads([Wanted(wanted(s, 1), s) for s in specs], tmp_path, pool=PoolSettings())
 
@@ -193,9 +185,8 @@ def test_a_server_that_goes_away_ends_the_job_and_not_each_read_for_itself(tmp_p
     behaviour = Behaviour(echo, fault=lambda n: "500" if n > 12 else None)
     with serving(behaviour) as url:
         spec = specify(url, concurrency=4)
-        with pytest.raises(
-            ReadError, match="12 LLM calls failed one after the other .*out of order"
-        ):
+        said = "12 LLM calls failed one after the other .*out of order"
+        with pytest.raises(ReadError, match=said):
             read(spec, 400, tmp_path)
     assert kept(spec, tmp_path).height == len(behaviour.prompts) == 12
     assert len(behaviour.times) < 13 + 8 * 20
@@ -238,8 +229,6 @@ def test_an_answer_that_is_held_back_or_never_begun_is_a_failed_read(tmp_path):
 
 
 def test_what_is_finished_is_handed_on_where_the_process_is_interrupted(tmp_path, monkeypatch):
-    from engine.reading.remote import run
-
     real, waits = run.wait, []
 
     def interrupted(*given, **more):
