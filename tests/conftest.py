@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import math
 import os
 import re
 import shutil
@@ -232,16 +233,21 @@ def make_labels(rows: Sequence[tuple[str, str, float]], annotator: str = "a") ->
 
 
 class ScriptedReader:
-    """An executor that answers from a function of the input text and counts what it is asked."""
+    """An executor that answers from a function of the input text and counts what it is asked.
 
-    def __init__(self, answer: Callable[[str], str]) -> None:
-        self.answer = answer
+    It is interrupted before the unit after the first that makes it asked more than ``most``.
+    """
+
+    def __init__(self, answer: Callable[[str], str], most: float = math.inf) -> None:
+        self.answer, self.most = answer, most
         self.asked: list[str] = []
 
     def __call__(
         self, plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec
     ) -> Iterator[UnitResult]:
         for unit in units:
+            if len(self.asked) > self.most:
+                raise KeyboardInterrupt
             outputs = []
             for inputs in plan[INPUTS].slice(unit.offset, unit.length).to_list():
                 text = "\n".join(inputs)

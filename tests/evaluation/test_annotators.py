@@ -2,13 +2,13 @@
 
 import json
 import math
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.labels import from_function
 from engine.labels.annotator import Annotator, Labelled
@@ -23,23 +23,13 @@ from engine.sources.runs.preferences import preferences_of
 from engine.sources.runs.read import write_run
 from tests.commands import evaluate as evaluate_files
 from tests.conftest import ScriptedReader, make_run
-from tests.tables import CORPUS, QUERIES, RUN, findings_of, inputs, read_files, say_last, with_qrels
+from tests.tables import findings_of, inputs, read_files, say_last, with_qrels
 
 
 def test_every_label_can_be_traced(tmp_path):
-    settings = Settings.of(
-        k=3,
-        annotators=(
-            "erag",
-            "containment",
-            "provenance",
-            "qrels",
-            from_function("mine", lambda *_: 1.0),
-        ),
-        measures="P@3",
-        resamples=0,
-        dtype="float32",
-    )
+    mine = from_function("mine", lambda *_: 1.0)
+    annotators = ("erag", "containment", "provenance", "qrels", mine)
+    settings = Settings.of(k=3, annotators=annotators, measures="P@3", resamples=0, dtype="float32")
     given = with_qrels(("q1", "d1", 1.0))
     result = evaluate(given, settings, store=tmp_path, executor=ScriptedReader(say_last))
     assert result.traces.schema == tables.TRACES
@@ -48,10 +38,8 @@ def test_every_label_can_be_traced(tmp_path):
     traced = rows["erag", "q1", "d1"]
     assert (traced["output"], traced["metric"], traced["answer"]) == ("Ann", "em", "Ann")
     assert (rows["erag", "q1", "d2"]["output"], rows["erag", "q1", "d2"]["answer"]) == ("Bo", None)
-    keys = dict(
-        result.reads.filter(pl.col("doc_ids").list.len() == 1).select("read_key", "output").rows()
-    )
-    assert keys[traced["read_key"]] == "Ann"
+    alone = result.reads.filter(pl.col("doc_ids").list.len() == 1)
+    assert dict(alone.select("read_key", "output").rows())[traced["read_key"]] == "Ann"
     assert rows["containment", "q2", "d2"]["answer"] == "Bo"
     assert rows["provenance", "q1", "d4"]["article_id"] == "A1"
     assert rows["qrels", "q1", "d1"]["label"] == rows["mine", "q1", "d1"]["label"] == 1
@@ -80,9 +68,7 @@ def test_preferences_of_an_evaluation(tmp_path):
     judged = [("q1", ["d1", "d2"], "d1"), ("q1", ["d1", "d9"], None), ("q2", ["d2", "d3"], "d2")]
     lines = [{"query_id": query, "shown": shown, "best": best} for query, shown, best in judged]
     preferences = preferences_of("p.jsonl", enumerate(lines, 1))
-    given = EvaluationInputs(
-        queries=QUERIES, corpus=CORPUS, runs=RUN, tables={"preferences": preferences}
-    )
+    given = replace(inputs(), tables={"preferences": preferences})
     settings = Settings.of(k=3, annotators=("preference",), end_to_end=False)
     result = evaluate(given, settings, store=tmp_path)
     values = {(m, q): v for _, _, m, q, v in result.query_scores.iter_rows()}
@@ -110,15 +96,13 @@ def test_own_annotators_are_not_judged_by_qrels_alone(tmp_path):
 GRADES = with_qrels(("q1", "d1", 2.0), ("q1", "d2", 0.5), ("q2", "d2", 1.0))
 
 
+USUAL = ("P", "AP", "RR", "R", "Success")
+
+
 @pytest.mark.parametrize(
     ("annotators", "measures", "first", "advice"),
     [
-        (
-            ("qrels",),
-            "",
-            "P@3",
-            "nDCG@3 P(rel=1)@3 AP(rel=1)@3 RR(rel=1)@3 R(rel=1)@3 Success(rel=1)@3",
-        ),
+        (("qrels",), "", "P@3", f"nDCG@3 {' '.join(f'{m}(rel=1)@3' for m in USUAL)}"),
         (("erag", "qrels"), "nDCG@3 F1@2 P(rel=1)@3", "F1@2", "nDCG@3 F1(rel=1)@2 P(rel=1)@3"),
         (("qrels", "containment"), "Success RR(rel=2)", "Success", "Success(rel=1) RR(rel=2)"),
     ],
@@ -151,10 +135,8 @@ def test_with_thresholds_fractional_grades_are_counted(tmp_path):
     # q1 lists d4, d1, d2: grades 0, 2, 0.5 are gains
     dcg, best = 2 / math.log2(3) + 0.5 / 2, 2 + 0.5 / math.log2(3)
     assert values["qrels", "nDCG@3", "q1"] == pytest.approx(dcg / best)
-    assert result.undefined.select("annotator", "measure").rows() == [
-        ("qrels", "P@3"),
-        ("qrels", "AP@3"),
-    ]
+    undefined = result.undefined.select("annotator", "measure").rows()
+    assert undefined == [("qrels", "P@3"), ("qrels", "AP@3")]
     assert "real-valued labels above 1" in result.undefined["note"][0]
     assert "as in P(rel=1)@3" in result.undefined["note"][0]
     (note,) = [n for n in result.notes if n.code == "real_valued_annotators" and n.is_shown]
@@ -164,9 +146,8 @@ def test_with_thresholds_fractional_grades_are_counted(tmp_path):
 
 def test_labels_above_one_of_a_users_own_annotator_ask_for_a_threshold_too(tmp_path):
     def label(material):
-        labels = material.pairs.with_columns(
-            pl.lit("minutes").alias("annotator"), pl.lit(2.5).alias("label")
-        ).select(list(tables.LABELS))
+        labels = material.pairs.with_columns(annotator=pl.lit("minutes"), label=pl.lit(2.5))
+        labels = labels.select(list(tables.LABELS))
         return Labelled(labels, complete(labels))
 
     minutes = Annotator(name="minutes", label=label)
@@ -208,17 +189,12 @@ def test_dual_labels_of_a_squad_document(tmp_path):
     def context(text, *questions):
         return {"context": text, "qas": list(questions)}
 
-    question = {
-        "guid": "s1",
-        "question": "수도는?",
-        "answers": [{"text": "서울", "answer_start": 0}],
-    }
+    answers = [{"text": "서울", "answer_start": 0}]
+    question = {"guid": "s1", "question": "수도는?", "answers": answers}
     squad = tmp_path / "squad.json"
+    korea = [context("서울 은 수도이다", question), context("부산 은 항구다")]
     data = [
-        {
-            "title": "한국",
-            "paragraphs": [context("서울 은 수도이다", question), context("부산 은 항구다")],
-        },
+        {"title": "한국", "paragraphs": korea},
         {"title": "음악", "paragraphs": [context("노래 서울 이 있다")]},
     ]
     squad.write_text(json.dumps({"data": data}, ensure_ascii=False))
@@ -236,13 +212,8 @@ def test_dual_labels_of_a_squad_document(tmp_path):
 
 def test_cells_without_a_meaning_are_empty_and_say_why(tmp_path):
     half = from_function("half", lambda *_: 0.5)
-    settings = Settings.of(
-        k=3,
-        resamples=100,
-        metric="f1",
-        annotators=("erag", "containment", half),
-        measures="AP@3 P@3",
-    )
+    options = {"k": 3, "resamples": 100, "metric": "f1", "measures": "AP@3 P@3"}
+    settings = Settings.of(**options, annotators=("erag", "containment", half))
     reader = ScriptedReader(say_last)
     result = evaluate(inputs(), settings, store=tmp_path, executor=reader)
     assert result.undefined.select("annotator", "measure").rows() == [
@@ -261,11 +232,8 @@ def test_cells_without_a_meaning_are_empty_and_say_why(tmp_path):
     assert "note: AP@3 of half: not defined on real-valued labels, which need a threshold" in said
     # the primary measure, where it is defined; else the next one, and that is said
     assert result.primary_measures == {"erag": "P@3", "containment": "AP@3", "half": "P@3"}
-    (note,) = [
-        line
-        for line in answer_parts(findings_of(result), "out")
-        if str(line).startswith("note: half is")
-    ]
+    parts = answer_parts(findings_of(result), "out")
+    (note,) = [part for part in parts if str(part).startswith("note: half is")]
     assert note == (
         "note: half is compared by P@3, since AP@3, the primary measure, is not defined on real-valued "
         "labels, which need a threshold to tell what is relevant, as in AP(rel=0.5)@3"

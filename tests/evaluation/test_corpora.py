@@ -56,10 +56,8 @@ def test_documents_are_called_by_their_corpus_only_where_texts_differ(folder):
     for run, doc in inputs.runs.select("run", "doc_id").iter_rows():
         listed.setdefault(run, []).append(doc)
     # b-0 has the same text in both cuts and is one passage; a-0 is not, and a-1 is in one cut alone.
-    assert listed == {
-        "bm25@short": ["a-1", "b-0", "short:a-0"],
-        "bm25@long": ["b-0", "long:a-0"],
-    }
+    short, long = ["a-1", "b-0", "short:a-0"], ["b-0", "long:a-0"]
+    assert listed == {"bm25@short": short, "bm25@long": long}
     assert dict(inputs.corpus.select("doc_id", "text").iter_rows()) == {
         "a-1": "three four", "b-0": "five", "short:a-0": "one two", "long:a-0": "one two three four"
     }  # fmt: skip

@@ -7,13 +7,10 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.evaluation.context import Context
-from engine.evaluation.evaluate import evaluate, evaluate_shards
+from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import read_inputs
-from engine.evaluation.partition import partition
 from engine.messages.errors import InputError
-from engine.sources.io.folders import folder_at
-from tests.evaluation.test_stream import Scripted, made, scripted, settings
+from tests.evaluation.test_stream import Scripted, in_shards, made, scripted, settings, told
 
 __all__ = ["scripted"]  # a fixture
 
@@ -31,9 +28,8 @@ def without_provenance(files):
 
 def unscorable(files):
     """Answers that no output can match, of two queries in the middle of the file."""
-    answers = (
-        pl.when(pl.col("query_id").is_in(["q21", "q13"])).then(pl.lit(["the"])).otherwise("answers")
-    )
+    two = pl.col("query_id").is_in(["q21", "q13"])
+    answers = pl.when(two).then(pl.lit(["the"])).otherwise("answers")
     return edited(files, "queries", answers=answers)
 
 
@@ -50,15 +46,10 @@ def unjudged(files):
 def titles(files):
     """Gold articles that have titles alone, and a corpus that has none."""
     queries = files.queries.with_suffix(".jsonl")
-    lines = [
-        {
-            "id": query_id,
-            "input": query,
-            "output": [{"answer": "a1", "provenance": [{"title": f"no {query_id}"}]}],
-        }
-        for query_id, query in pl.read_parquet(files.queries, columns=["query_id", "query"]).rows()
-    ]
-    queries.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with queries.open("w") as stream:
+        for name, query in pl.read_parquet(files.queries, columns=["query_id", "query"]).rows():
+            output = [{"answer": "a1", "provenance": [{"title": f"no {name}"}]}]
+            stream.write(json.dumps({"id": name, "input": query, "output": output}) + "\n")
     return replace(edited(files, "corpus", title=pl.lit("")), queries=queries)
 
 
@@ -92,18 +83,11 @@ def test_what_cannot_work_is_refused_before_reading(tmp_path, change, more, prob
     files = change(made(tmp_path))
     asked = settings(**{"annotators": ("erag",), "measures": "P@3 nDCG@6", **more})
 
-    def in_shards():
-        inputs = folder_at(tmp_path / "inputs")
-        cut = partition(files, inputs, k=asked.ranking.k, pairs_per_shard=40)
-        assert len(cut.shards) > 2
-        evaluate_shards(
-            cut, [asked], Context(store=tmp_path / "store"), folder_at(tmp_path / "shards")
-        )
-
     with pytest.raises(InputError) as of_the_whole:
         evaluate(read_inputs(files, k=asked.ranking.k), asked, store=tmp_path / "whole")
     with pytest.raises(InputError) as of_shards:
-        in_shards()
+        in_shards(tmp_path, asked, 40, files)
+    assert len(list((tmp_path / "inputs").rglob("shard-*.zip"))) > 2
     assert problem in str(of_shards.value)
     assert str(of_shards.value) == str(of_the_whole.value)
     assert not Scripted.asked
@@ -114,14 +98,8 @@ def test_labels_of_a_file_are_looked_at_in_all_shards_together(tmp_path):
     files = grades(made(tmp_path))
     assert pl.read_parquet(files.tables["qrels"]).filter(pl.col(tables.LABEL) > 1).height
     asked = settings(annotators=("qrels",), measures="P(rel=1)@3 P@3 nDCG@6", end_to_end=False)
-    (parts,) = evaluate_shards(
-        partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=1),
-        [asked],
-        Context(store=tmp_path / "store"),
-        folder_at(tmp_path / "shards"),
-    ).evaluations
+    parts = in_shards(tmp_path, asked, 1, files)
     whole = evaluate(read_inputs(files, k=6), asked, store=tmp_path / "whole")
     assert whole.undefined.rows() == parts.undefined.rows() != []
     assert whole.means.rows() == parts.means.rows()
-    told = [(note.code, note.text, note.about) for note in parts.notes]
-    assert told == [(note.code, note.text, note.about) for note in whole.notes]
+    assert told(parts.notes) == told(whole.notes)

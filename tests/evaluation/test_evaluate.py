@@ -23,6 +23,11 @@ def run_evaluation(tmp_path, settings, runs=RUN, answer=say_last, queries=QUERIE
     return result, reader
 
 
+def without_results(result):
+    notes = [note for note in result.notes if note.code == "queries_without_results"]
+    return {note.about[0]: note.amount for note in notes}
+
+
 def test_erag_labels_measures_and_end_to_end_by_hand(tmp_path):
     settings = Settings.of(
         k=3,
@@ -89,16 +94,8 @@ def test_graded_labels_by_hand(tmp_path):
         tmp_path, settings, answer=lambda p: say_last(p).replace("Ann", "big Ann")
     )
     q1 = {m: v for _, _, m, q, v in result.query_scores.iter_rows() if q == "q1"}
-    second = 1 / math.log2(3)
-    assert q1 == pytest.approx(
-        {
-            "P@3": (2 / 3) / 3,
-            "Success@3": 2 / 3,
-            "nDCG@3": second,
-            "AP(rel=0.5)@3": 1 / 2,
-            "RR(rel=0.9)@3": 0,
-        }
-    )
+    expected = {"P@3": (2 / 3) / 3, "Success@3": 2 / 3, "nDCG@3": 1 / math.log2(3)}
+    assert q1 == pytest.approx(expected | {"AP(rel=0.5)@3": 1 / 2, "RR(rel=0.9)@3": 0})
 
 
 def test_a_second_run_another_k_or_metric_costs_only_new_reads(tmp_path):
@@ -114,27 +111,22 @@ def test_a_second_run_another_k_or_metric_costs_only_new_reads(tmp_path):
     # new: d3 for q1 alone; the list (d3, d1) of q1; reads without passages for q2 and q3, one text
     assert len(fresh.asked) == 3
     assert result.relevant == "pool"
-    assert {n.about[0]: n.amount for n in result.notes if n.code == "queries_without_results"} == {
-        "sys": 0,
-        "t": 2,
-    }
+    assert without_results(result) == {"sys": 0, "t": 2}
 
 
 def test_queries_without_results_score_zero_on_every_measure_and_stay(tmp_path):
-    only = make_run([("q1", "d1", 1)])
-
-    def answer(prompt):
-        return "Bo" if "same question" in prompt else "Ann"
-
-    result, _ = run_evaluation(tmp_path, Settings.of(k=2, resamples=0), runs=only, answer=answer)
+    result, _ = run_evaluation(
+        tmp_path,
+        Settings.of(k=2, resamples=0),
+        runs=make_run([("q1", "d1", 1)]),
+        answer=lambda prompt: "Bo" if "same question" in prompt else "Ann",
+    )
     scores, end_to_end = result.means, result.end_to_end
     assert scores["n"].unique().to_list() == [3]
     assert result.query_scores.filter(pl.col("query_id") != "q1")["value"].sum() == 0
     # the reader without passages is still a system: its answer counts
     assert end_to_end["value"].to_list() == [pytest.approx(2 / 3)]
-    assert {n.about[0]: n.amount for n in result.notes if n.code == "queries_without_results"} == {
-        "sys": 2
-    }
+    assert without_results(result) == {"sys": 2}
 
 
 def test_without_end_to_end_only_single_passages_are_read(tmp_path):
@@ -172,25 +164,21 @@ def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
     unnamed = failing_where(
         lambda text: "says Ann" in text and "says Bo" not in text and "nothing" not in text
     )
-    with pytest.raises(ReadError, match=r"boom\); the others are not cached"):
-        evaluate(inputs(), Settings.of(k=3, resamples=0), store=tmp_path, executor=unnamed)
-    failing = NamedExecutor("failing", unnamed)
-    with pytest.raises(ReadError, match=r"1 of 7 LLM calls failed \(query 'q1': boom\)"):
-        evaluate(inputs(), Settings.of(k=3, resamples=0), store=tmp_path, executor=failing)
-    result = evaluate(
-        inputs(),
-        Settings.of(k=3, resamples=0, failed_reads="zero"),
-        store=tmp_path,
-        executor=failing,
-    )
-    assert result.readings["reader"].costs.failed == 1
-    assert result.readings["reader"].costs.reused == 6  # the first attempt kept what succeeded
+    failing, asked = NamedExecutor("failing", unnamed), Settings.of(k=3, resamples=0)
+    for executor, said in (
+        (unnamed, r"boom\); the others are not cached"),
+        (failing, r"1 of 7 LLM calls failed \(query 'q1': boom\)"),
+    ):
+        with pytest.raises(ReadError, match=said):
+            evaluate(inputs(), asked, store=tmp_path, executor=executor)
+    result = evaluate(inputs(), asked.but(failed_reads="zero"), store=tmp_path, executor=failing)
+    costs = result.readings["reader"].costs
+    assert (costs.failed, costs.reused) == (1, 6)  # the first attempt kept what succeeded
     labels = {(q, d): v for q, d, _, v in result.labels.iter_rows()}
     assert labels["q1", "d1"] == 0
     # Or its query is left out of eRAG's scores, and stays in what else was computed.
-    skipping = Settings.of(
-        k=3, resamples=0, failed_reads="skip", annotators=("erag", "containment"), measures="P@3"
-    )
+    two = {"annotators": ("erag", "containment"), "measures": "P@3"}
+    skipping = asked.but(failed_reads="skip", **two)
     result = evaluate(inputs(), skipping, store=tmp_path, executor=failing)
     scored = {(a, q) for _, a, _, q, _ in result.query_scores.iter_rows()}
     assert scored == {("erag", "q2"), ("erag", "q3")} | {
@@ -222,23 +210,19 @@ def test_queries_without_results_are_skipped_or_refused_before_any_read(tmp_path
     assert result.downstream["query_id"].to_list() == ["q1", "q2"]
     assert [table["n"].to_list() for table in (result.means, result.end_to_end)] == [[2], [2]]
     assert all("says" in prompt for prompt in reader.asked)  # nobody was asked without passages
-    nobody = ScriptedReader(say_last)
+    nobody, refusing = ScriptedReader(say_last), Settings.of(k=3, missing="error")
     with pytest.raises(InputError, match=r"'sys' lists nothing for 1 query \('q3', …\)"):
-        evaluate(
-            inputs(run), Settings.of(k=3, missing="error"), store=tmp_path / "new", executor=nobody
-        )
+        evaluate(inputs(run), refusing, store=tmp_path / "new", executor=nobody)
     assert nobody.asked == []
+
+
+BY_QRELS = Settings.of(k=3, end_to_end=False, annotators=("qrels",))
 
 
 def test_judgments_are_an_annotator_and_count_beyond_the_lists(tmp_path):
     # q1 lists d4, d1, d2; d3 is relevant and not listed; d2 was pooled and not judged
     given = with_qrels(("q1", "d1", 2.0), ("q1", "d3", 1.0), ("q1", "d2", -1.0), ("q2", "d2", 1.0))
-    settings = Settings.of(
-        k=3,
-        end_to_end=False,
-        annotators=("qrels",),
-        measures="R@3 AP nDCG@3 Judged@3 P(rel=2)@3",
-    )
+    settings = BY_QRELS.but(measures="R@3 AP nDCG@3 Judged@3 P(rel=2)@3")
     result = evaluate(given, settings, store=tmp_path)
     assert result.relevant == "qrels"  # what judgments mean where they stand alone
     values = {(m, q): v for _, _, m, q, v in result.query_scores.iter_rows()}
@@ -260,16 +244,12 @@ def test_judgments_are_an_annotator_and_count_beyond_the_lists(tmp_path):
 def test_means_of_judgments_are_those_of_trec_eval_without_labels_below_0(tmp_path):
     # q1 was judged and has nothing relevant: it counts. q2 has labels below 0 only, q3 none: neither does.
     rows = [("q1", "d1", 0.0), ("q2", "d2", -1.0), ("q3", "d3", 1.0)]
-    settings = Settings.of(
-        k=3, end_to_end=False, annotators=("qrels",), measures="AP P@3 nDCG@3 RR"
-    )
+    settings = BY_QRELS.but(measures="AP P@3 nDCG@3 RR")
     for kept in (rows, rows[:1]):
         result = evaluate(with_qrels(*kept), settings, store=tmp_path)
         judged = {}
         for query, document, label in kept:
-            if (
-                label >= 0
-            ):  # trec_eval's code can hang on queries with others only, else counts them as 0
+            if label >= 0:  # trec_eval can hang on queries with others only, else counts them as 0
                 judged.setdefault(query, {})[document] = int(label)
         listed = {}
         for query, document, rank in RUN.select("query_id", "doc_id", "rank").iter_rows():
@@ -310,15 +290,14 @@ def test_what_nobody_judged_is_in_no_correlation(tmp_path):
 
 def test_judgments_are_needed_where_they_are_asked_for(tmp_path):
     with pytest.raises(InputError, match="give `qrels` FILE"):
-        evaluate(inputs(), Settings.of(annotators=("qrels",), end_to_end=False), store=tmp_path)
+        evaluate(inputs(), BY_QRELS, store=tmp_path)
 
 
 def test_labels_that_the_measures_do_not_fit_are_refused_before_any_read(tmp_path):
     reader = ScriptedReader(say_last)
     settings = Settings.of(k=3, annotators=("erag", "qrels"), measures="AP@3")
-    with pytest.raises(
-        InputError, match="labels of qrels .the first is not defined on real-valued"
-    ):
+    said = "labels of qrels .the first is not defined on real-valued"
+    with pytest.raises(InputError, match=said):
         evaluate(with_qrels(("q1", "d1", 0.5)), settings, store=tmp_path, executor=reader)
     # one run and no --relevant: judged is the own list
     with pytest.raises(InputError, match="Judged is 1 by definition"):

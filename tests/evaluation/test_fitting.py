@@ -29,25 +29,22 @@ QRELS = {"q1": {"c1": 1, "c3": 0}, "q2": {"c2": 1}}
 
 def files_of(folder, given, k=2):
     """The same inputs as files."""
-    files = {}
-    for name, rows in (("queries", given["queries"]), ("corpus", given["passages"])):
-        files[name] = None if rows is None else folder / f"{name}.jsonl"
-        if rows is not None:
-            files[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run, judged = given["runs"], given["qrels"]
+
+    def write(name, rows):
+        if rows is None:
+            return None
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return folder / name
+
+    run, answers = given["runs"], given.get("answers")
     if given["passages"] is None:
         run = {q: [{"id": d, "text": t} for d, t in listed.items()] for q, listed in run.items()}
-    (folder / "run.json").write_text(json.dumps(run))
-    (folder / "qrels.json").write_text(json.dumps(judged))
-    answers = given.get("answers")
-    if answers is not None:
-        rows = ({"id": q, "answers": a} for q, a in answers.items())
-        (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return InputFiles(
-        **files,
-        run=(folder / "run.json",),
-        tables={"qrels": folder / "qrels.json"},
-        answers=None if answers is None else folder / "a.jsonl",
+        queries=write("queries.jsonl", given["queries"]),
+        corpus=write("corpus.jsonl", given["passages"]),
+        run=(write("run.json", [run]),),
+        tables={"qrels": write("qrels.json", [given["qrels"]])},
+        answers=write("a.jsonl", answers and [{"id": q, "answers": a} for q, a in answers.items()]),
         ignore_identical_ids=given.get("ignore", False),
         need_provenance=True,
     )
@@ -73,13 +70,9 @@ def by_python(folder, given, k=2):
             for q, listed in runs.items()
             for d, t in listed.items()
         ]
-    inputs = inputs_of(
-        Given(
-            given["queries"], given["passages"], runs, given.get("answers"),
-            {"qrels": given["qrels"]}, ignore_identical_ids=given.get("ignore", False),
-        ),
-        settings,
-    )  # fmt: skip
+    tables, ignored = {"qrels": given["qrels"]}, given.get("ignore", False)
+    every = (given["queries"], given["passages"], runs, given.get("answers"), tables)
+    inputs = inputs_of(Given(*every, ignore_identical_ids=ignored), settings)
     return inputs.runs, inputs.notes
 
 

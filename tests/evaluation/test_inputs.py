@@ -17,19 +17,16 @@ from tests.tables import amount, inputs, read_files, say_last
 ROOT = Path(__file__).parents[2]
 
 
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 @pytest.fixture
 def files(tmp_path):
-    queries = tmp_path / "q.jsonl"
-    queries.write_text(
-        "".join(
-            json.dumps({"id": i, "input": "who", "output": [{"answer": "Ann"}]}) + "\n"
-            for i in ("1", "2")
-        )
-    )
-    corpus = tmp_path / "c.jsonl"
-    corpus.write_text(
-        "".join(json.dumps({"id": d, "text": t}) + "\n" for d, t in (("a", "x"), ("b", " ")))
-    )
+    asked = ({"id": i, "input": "who", "output": [{"answer": "Ann"}]} for i in "12")
+    queries = write(tmp_path / "q.jsonl", asked)
+    corpus = write(tmp_path / "c.jsonl", ({"id": "a", "text": "x"}, {"id": "b", "text": " "}))
     run = tmp_path / "run.trec"
     run.write_text("1 Q0 a 1 3 s\n1 Q0 b 2 2 s\n1 Q0 c 3 1 s\n9 Q0 z 1 1 s\n")
     return queries, corpus, run
@@ -62,9 +59,8 @@ def test_a_limit_counts_queries_and_never_drops_a_run_quietly(files, tmp_path):
     inputs = read_files(files[0], files[1], [files[2]], k=1, limit=1)
     assert inputs.queries["query_id"].to_list() == ["1"]
     assert inputs.corpus["doc_id"].to_list() == ["a"]
-    assert (
-        amount(inputs, "ignored_queries") == 1
-    )  # query 9 is in no file; query 2 was left out on request
+    # Query 9 is in no file; query 2 was left out on request.
+    assert amount(inputs, "ignored_queries") == 1
     with pytest.raises(InputError, match=r"late\.trec: lists none of the 1 queries"):
         read_files(files[0], files[1], [files[2], late], k=2, limit=1)
 
@@ -72,27 +68,20 @@ def test_a_limit_counts_queries_and_never_drops_a_run_quietly(files, tmp_path):
 def test_runs_of_the_erag_package_go_by_texts(tmp_path):
     queries = tmp_path / "q.csv"
     queries.write_text("id,query,answers\n1,who is it,Ann\n2,who is it,Ann\n3,where,here\n")
-    corpus = tmp_path / "c.jsonl"
-    texts = [("a", "It is Ann."), ("b", "It is here."), ("c", "It is Ann."), ("d", "word")]
-    corpus.write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in texts))
-    run = tmp_path / "mine.json"
-    run.write_text(
-        json.dumps({"who is it": ["It is here.", "It is Ann.", "d"], "where": [], "x": ["d"]})
-    )
+    texts = {"a": "It is Ann.", "b": "It is here.", "c": "It is Ann.", "d": "word"}
+    corpus = write(tmp_path / "c.jsonl", ({"id": i, "text": t} for i, t in texts.items()))
+    lists = {"who is it": ["It is here.", "It is Ann.", "d"], "where": [], "x": ["d"]}
+    run = write(tmp_path / "mine.json", [lists])
     inputs = read_files(queries, corpus, [run], k=2)
     # Two queries have the text, both get the list; of two passages with one text the first is meant.
     assert inputs.runs.select("query_id", "doc_id", "rank", "score", "run").rows() == [
-        ("1", "b", 1, 3.0, "mine"),
-        ("1", "a", 2, 2.0, "mine"),
-        ("2", "b", 1, 3.0, "mine"),
-        ("2", "a", 2, 2.0, "mine"),
+        (query, *row, "mine") for query in "12" for row in (("b", 1, 3.0), ("a", 2, 2.0))
     ]
     assert sorted(inputs.corpus["doc_id"]) == ["a", "b"]
     assert (amount(inputs, "ignored_queries"), inputs.cut_runs) == (1, ("mine",))
-    run.write_text(json.dumps({"where": ["It is nowhere."]}))
-    with pytest.raises(
-        InputError, match=r"mine\.json: document 'It is nowhere\.' of query '3' not in"
-    ):
+    write(run, [{"where": ["It is nowhere."]}])
+    said = r"mine\.json: document 'It is nowhere\.' of query '3' not in"
+    with pytest.raises(InputError, match=said):
         read_files(queries, corpus, [run], k=2)
 
 
@@ -146,10 +135,8 @@ def test_inputs_of_a_larger_cutoff_are_cut_at_that_of_the_settings(tmp_path):
         for name, given in (("long", inputs()), ("cut", cut_inputs(inputs(), 2)))
     ]
     # q1 lists d4, d1 | d2: AP over the first two alone, and d2 is neither read nor labelled
-    assert found[0].labels.filter(query_id="q1", annotator="erag")["doc_id"].to_list() == [
-        "d4",
-        "d1",
-    ]
+    labelled = found[0].labels.filter(query_id="q1", annotator="erag")["doc_id"]
+    assert labelled.to_list() == ["d4", "d1"]
     for name in ("labels", "query_scores", "reads"):
         assert getattr(found[0], name).equals(getattr(found[1], name)), name
 
@@ -186,26 +173,15 @@ def test_texts_that_are_the_same_to_the_eye_match(files, tmp_path, form, of_outp
     def written(form, text):
         return unicodedata.normalize(form, text)
 
-    files[0].write_text(
-        json.dumps(
-            {
-                "id": "1",
-                "input": written(form, "서울?"),
-                "output": [{"answer": written(form, "Café")}],
-            }
-        )
-    )
-    files[1].write_text(json.dumps({"id": "a", "text": written(form, "Das Café Zürich")}))
+    answers = [{"answer": written(form, "Café")}]
+    write(files[0], [{"id": "1", "input": written(form, "서울?"), "output": answers}])
+    write(files[1], [{"id": "a", "text": written(form, "Das Café Zürich")}])
     files[2].write_text("1 Q0 a 1 3 s\n")
     given = read_files(files[0], files[1], [files[2]], k=1)
     assert given.queries["query"].to_list() == ["서울?"]
     for metric in ("em", "f1"):
-        settings = Settings.of(
-            k=1,
-            metric=metric,
-            annotators=("erag", "containment", "containment-substring"),
-            resamples=0,
-        )
+        annotators = ("erag", "containment", "containment-substring")
+        settings = Settings.of(k=1, metric=metric, annotators=annotators, resamples=0)
         reader = ScriptedReader(lambda text: written(of_output, "Café"))
         result = evaluate(given, settings, store=tmp_path / metric, executor=reader)
         assert result.labels["label"].to_list() == [1.0, 1.0, 1.0]

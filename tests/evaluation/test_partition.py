@@ -5,6 +5,7 @@ import json
 import pickle
 import random
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import polars as pl
@@ -105,13 +106,10 @@ class Made:
     def _run(self, number):
         draw = self.random
         layout = draw.choice(["trec", "trec", "trec.gz", "json", "list", "parquet", "records"])
-        keys = (
-            WORDS if layout in ("json", "list", "parquet", "records") else ["who", "where", "漢字"]
-        )
+        keys = ["who", "where", "漢字"] if "trec" in layout else WORDS
         by_text = self.sometimes(0.2) and bool(set(keys) & set(self.texts))
-        queries = (
-            keys if by_text else [*self.ids, *draw.choices(["q90", "q91"], k=draw.randint(0, 1))]
-        )
+        foreign = [] if by_text else draw.choices(["q90", "q91"], k=draw.randint(0, 1))
+        queries = keys if by_text else [*self.ids, *foreign]
         texts = [row["text"] for row in self.corpus if row["text"].strip()]
         rows = []
         for query in draw.sample(queries, draw.randint(1, len(queries))):
@@ -160,10 +158,9 @@ class Made:
             records.append({"results": ["d1"]})
         form = self.random.choice(["jsonl", "json", "parquet"])
         if form == "parquet":
-            pl.DataFrame(records, infer_schema_length=None).write_parquet(
-                self.folder / f"{name}.parquet"
-            )
-            return self.folder / f"{name}.parquet"
+            path = self.folder / f"{name}.parquet"
+            pl.DataFrame(records, infer_schema_length=None).write_parquet(path)
+            return path
         texts = [json.dumps(record) for record in records]
         return self.write(f"{name}.{form}", texts if form == "jsonl" else [f"[{', '.join(texts)}]"])
 
@@ -225,10 +222,8 @@ def assert_same_content(made, whole, files):
         },
     }
     for name, (found, expected, by) in of_all.items():
-        kind = {"maintain_order": True}
-        assert found.select(expected.columns).sort(by, **kind).equals(expected.sort(by, **kind)), (
-            name
-        )
+        found = found.select(expected.columns).sort(by, maintain_order=True)
+        assert found.equals(expected.sort(by, maintain_order=True)), name
     assert list(made.runs) == whole.runs["run"].unique(maintain_order=True).to_list()
     assert made.notes == whole.notes
     assert made.cut_runs == whole.cut_runs
@@ -397,11 +392,8 @@ def test_a_partition_at_an_address_is_read_from_there(tmp_path, monkeypatch):
     made = partition(files, folder, k=4, pairs_per_shard=30)
     assert_same_content(pickle.loads(pickle.dumps(made)), whole, files)
     assert partition(files, folder, k=4, pairs_per_shard=30) == made
-    left = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    assert left == {
-        "files",
-        "erag",
-    }  # the index, kept for this machine's workers; nothing temporary
+    # The index is kept for this machine's workers; nothing temporary.
+    assert {path.name.split("-")[0] for path in tmp_path.iterdir()} == {"files", "erag"}
 
 
 def test_shards_of_another_run_have_ranges_that_fit(tmp_path):
@@ -413,31 +405,30 @@ def test_shards_of_another_run_have_ranges_that_fit(tmp_path):
     second = partition(other, folder, k=4, pairs_per_shard=50)
     assert len(second.shards) < len(first.shards)
     for shard in first.shards:
-        around = [
-            s for s in second.shards if s.span[0] <= shard.span[0] and shard.span[1] <= s.span[1]
-        ]
-        assert len(around) == 1
+        low, high = shard.span
+        assert sum(s.span[0] <= low and high <= s.span[1] for s in second.shards) == 1
 
 
 def test_the_digest_of_a_shard_follows_its_content_alone(tmp_path):
     files, _ = write_small(tmp_path / "files")
-    first = partition(files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)
+    cut = partial(partition, files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)
+    first = cut()
     path = files.run[0]
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(reversed(lines)))
-    same = partition(files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)
+    same = cut()
     assert same.folder != first.folder
     assert same.shards == first.shards
     # One list changes: that shard alone has another digest.
     changed = [line.replace("q0 Q0 d0 0 0 s", "q0 Q0 d49 0 0 s") for line in lines]
     assert changed != lines
     path.write_text("".join(changed))
-    other = partition(files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)
+    other = cut()
     moved = [a.number for a, b in zip(first.shards, other.shards, strict=True) if a != b]
     (home,) = (n for n in range(len(first.shards)) if "q0" in first.read(n).queries["query_id"])
     assert moved == [home]
     files.corpus.write_text(files.corpus.read_text().replace("It is 49.", "It was 49."))
-    corpus = partition(files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)
+    corpus = cut()
     assert not {s.digest for s in corpus.shards} & {s.digest for s in other.shards}
 
 

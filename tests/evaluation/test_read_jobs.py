@@ -92,9 +92,7 @@ def test_graded_labels_are_the_probabilities(tmp_path):
     values = result.query_scores["value"].to_list()
     assert values == pytest.approx([1.4 / 3, 1.01 / 3, 1.01 / 3])
     assert amount(result, "real_valued_annotators") == 1
-    assert any(
-        "labels of judge are real-valued" in line for line in full_lines(findings_of(result))
-    )
+    assert "labels of judge are real-valued" in "\n".join(full_lines(findings_of(result)))
     default = Settings.of(annotators=("judge",), judge_labels="graded")
     assert [str(m) for m in default.resolved.measures] == ["nDCG@10", "P@10", "Success@10"]
     with pytest.raises(InputError, match="AP@5 is not defined on the judge's graded labels"):
@@ -136,10 +134,7 @@ def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):
     shown = full_lines(findings_of(result))
     assert any(line.startswith("LLM calls of the judge: 5 requested") for line in shown)
     again = JudgingReader()
-    graded = Settings.of(
-        k=3, resamples=0, measures="P@3", annotators=("erag", "judge"), judge_labels="graded"
-    )
-    evaluate(inputs(), graded, store=tmp_path, executor=NamedExecutor("judging", again))
+    judge(tmp_path, again, annotators=("erag", "judge"), judge_labels="graded")
     assert again.asked == []  # another kind of label costs nothing
 
 
@@ -198,16 +193,13 @@ def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out
     }
     assert amount(result, "skipped_queries") == 1
     assert result.downstream["query_id"].to_list() == ["q1", "q2", "q3"]
-    assert any(
-        line.startswith("note: 1 LLM call failed") for line in full_lines(findings_of(result))
-    )
+    lines = full_lines(findings_of(result))
+    assert any(line.startswith("note: 1 LLM call failed") for line in lines)
 
 
 def test_a_reader_that_writes_where_it_was_to_choose_is_an_error_and_no_label(tmp_path):
-    with pytest.raises(
-        ReadError,
-        match="'bundled' generated text in 7 of 7 LLM calls where it had to choose between",
-    ):
+    said = "'bundled' generated text in 7 of 7 LLM calls where it had to choose between"
+    with pytest.raises(ReadError, match=said):
         judge(tmp_path, ScriptedReader(lambda text: "Yes"), end_to_end=False)
 
 

@@ -10,11 +10,10 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from engine import tables
 from engine.evaluation.api_readers import refuse_unfit
 from engine.evaluation.context import Context
 from engine.evaluation.evaluate import evaluate, evaluate_shards
-from engine.evaluation.inputs import EvaluationInputs, InputFiles
+from engine.evaluation.inputs import InputFiles
 from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, vary
@@ -31,7 +30,7 @@ from engine.statistics.correlation import Bootstrap
 from engine.statistics.runs import comparer, place_of
 from engine.statistics.until import decided
 from tests.conftest import ScriptedReader
-from tests.tables import amount
+from tests.tables import amount, framed, inputs_of
 
 UNTIL = {"k": 3, "measures": "RR@3 P@3", "until": "verdict", "actors": 0, "dtype": "float32"}
 
@@ -48,15 +47,24 @@ def made(queries=200, better=0.5, seed=1, **others):
             ids = [f"a{q}"] if share and chance.random() < share else []
             ids = ids + [f"d{d}" for d in chance.sample(range(40), 3 - len(ids))]
             rows += [(f"q{q}", d, rank, -float(rank), run) for rank, d in enumerate(ids, 1)]
-    return EvaluationInputs(
-        queries=pl.DataFrame(
-            [(f"q{q}", f"what is {q}", [f"yes{q}"], []) for q in range(queries)],
-            schema=tables.QUERIES,
-            orient="row",
-        ),
-        corpus=pl.DataFrame(corpus, schema=tables.CORPUS, orient="row"),
-        runs=pl.DataFrame(rows, schema=tables.RUNS, orient="row"),
-    )
+    asked = [(f"q{q}", f"what is {q}", [f"yes{q}"], []) for q in range(queries)]
+    return inputs_of(asked, corpus, rows)
+
+
+def in_order(ids):
+    """Queries in the order in which they are read."""
+    ids = pl.DataFrame({"query_id": list(ids)})
+    return ids.sort(place_of(ids["query_id"], 0))["query_id"].to_list()
+
+
+def by_run_and_query(scores):
+    return {(r, q): v for r, q, v in scores.select("run", "query_id", "value").iter_rows()}
+
+
+def comparison(rows):
+    """Runs compared by the scores of (run, query)."""
+    compare = comparer(Bootstrap(until="verdict"), lambda *_: 1.0, None)
+    return compare(framed(rows, ["run", "query_id", "value"]), None, None)
 
 
 def says(text):
@@ -78,20 +86,18 @@ def test_a_clear_lead_is_told_from_some_of_the_queries(tmp_path, options):
     left_out = amount(result, "queries_not_read")
     assert result.queries == 200 - left_out == result.inputs.queries.height < 100
     # The queries that were read are the first ones of an order that the seed draws.
-    order = inputs.queries.sort(place_of(inputs.queries["query_id"], 0))["query_id"].to_list()
+    order = in_order(inputs.queries["query_id"])
     assert set(result.query_scores["query_id"]) == set(order[: result.queries])
     asked = {int(text.rsplit("what is ")[1].split()[0].strip("?")) for text in reader.asked}
     assert {f"q{number}" for number in asked} == set(order[: result.queries])
     assert result.statistics.choice.best == "good"
-    assert summarize_verdict(result)["sentences"][0].startswith("Choose good")
-    assert (
-        "95% confidence sequences, valid whenever reading stops"
-        in summarize_verdict(result)["sentences"][0]
-    )
+    first = summarize_verdict(result)["sentences"][0]
+    assert first.startswith("Choose good")
+    assert "95% confidence sequences, valid whenever reading stops" in first
     # Intervals of differences are those of the confidence sequence, in the order of reading.
     scores = result.downstream if options.get("end_to_end") is not False else result.query_scores
     scores = scores.filter(pl.col("measure") == "RR@3") if "measure" in scores.columns else scores
-    values = {(r, q): v for r, q, v in scores.select("run", "query_id", "value").iter_rows()}
+    values = by_run_and_query(scores)
     paired = np.array([values["good", q] - values["poor", q] for q in order[: result.queries]])
     (expected,) = decided([paired], confidence=0.95)
     lead = result.statistics.choice.leads[0]
@@ -113,9 +119,8 @@ def test_equal_runs_are_read_to_the_end_as_in_a_full_evaluation(tmp_path, lazy):
     found = run(tmp_path / "until", inputs, lazy=lazy)
     full = run(tmp_path / "full", inputs, until=None, lazy=lazy, resamples=0)
     assert amount(found, "queries_not_read") == 0
-    assert_frame_equal(found.query_scores, full.query_scores, check_exact=True)
-    assert_frame_equal(found.downstream, full.downstream, check_exact=True)
-    assert_frame_equal(found.labels, full.labels, check_exact=True)
+    for name in ("query_scores", "downstream", "labels"):
+        assert_frame_equal(getattr(found, name), getattr(full, name), check_exact=True)
     said = " ".join(summarize_verdict(found)["sentences"])
     assert said.startswith("The data do not decide between")
     assert "60 queries are too few: plan for about" in said
@@ -139,7 +144,7 @@ def test_a_run_told_apart_from_all_others_is_read_no_further_at_the_same_verdict
     inputs, reader = made(100, 0.6, near=0.5, mid=0.25), ScriptedReader(says)
     result = run(tmp_path, inputs, reader, **options)
     full = run(tmp_path / "full", inputs, **{**options, "until": None, "resamples": 0})
-    order = inputs.queries.sort(place_of(inputs.queries["query_id"], 0))["query_id"].to_list()
+    order = in_order(inputs.queries["query_id"])
     # What was made is as in the full evaluation, of the first queries for each run.
     read = {}
     for name in ("downstream", "query_scores"):
@@ -155,7 +160,7 @@ def test_a_run_told_apart_from_all_others_is_read_no_further_at_the_same_verdict
     # Every pair is decided as if all runs had been read as far, and each run as far as its pairs take.
     whole = options.get("end_to_end", True)
     scores, what = (full.downstream, "end_to_end") if whole else (full.query_scores, "difference")
-    values = {(r, q): v for r, q, v in scores.select("run", "query_id", "value").iter_rows()}
+    values = by_run_and_query(scores)
     pairs = list(combinations(result.shards.runs, 2))
     paired = [[values[a, q] - values[b, q] for q in order[: result.queries]] for a, b in pairs]
     expected = dict(zip(pairs, decided(np.array(paired), confidence=0.95), strict=True))
@@ -181,12 +186,10 @@ def test_a_run_told_apart_from_all_others_is_read_no_further_at_the_same_verdict
 
 def test_the_best_run_is_the_one_that_leads_not_the_one_with_the_easier_queries():
     """Run a leads b where both were read; b, read on, has the higher mean."""
-    order = pl.DataFrame({"query_id": [f"q{n}" for n in range(90)]})
-    ids = order.sort(place_of(order["query_id"], 0))["query_id"].to_list()
+    ids = in_order(f"q{n}" for n in range(90))
     values = {"c": [0.0] * 90, "b": [0.0] * 30 + [1.0] * 60, "a": [0.5] * 30}
     rows = [(r, q, v) for r, of in values.items() for q, v in zip(ids, of, strict=False)]
-    scores = pl.DataFrame(rows, schema=["run", "query_id", "value"], orient="row")
-    found = comparer(Bootstrap(until="verdict"), lambda *_: 1.0, None)(scores, None, None)
+    found = comparison(rows)
     assert [found.mean(run) for run in "abc"] == [0.5, 0.666666666667, 0.0]
     assert found.ranked("bca") == ["a", "b", "c"]
     assert (found.shared("a", "b"), found.shared("b", "c")) == (30, 90)
@@ -194,22 +197,19 @@ def test_the_best_run_is_the_one_that_leads_not_the_one_with_the_easier_queries(
 
 def test_leads_are_of_the_queries_that_every_run_has_which_was_read_as_far():
     """Each of three runs leads another on queries of their own; where all have scores, they do not."""
-    order = pl.DataFrame({"query_id": [f"q{n}" for n in range(301)]})
-    ids = order.sort(place_of(order["query_id"], 0))["query_id"].to_list()
+    ids = in_order(f"q{n}" for n in range(301))
     rows = [(run, ids[300], 0.5) for run in "abc"]
     for n, query_id in enumerate(ids[:300]):
         best, other = ("ab", "bc", "ca")[n % 3]
         rows += [(best, query_id, 1.0), (other, query_id, 0.0)]
-    compare = comparer(Bootstrap(until="verdict"), lambda *_: 1.0, None)
-    schema = ["run", "query_id", "value"]
-    found = compare(pl.DataFrame(rows, schema=schema, orient="row"), None, None)
+    found = comparison(rows)
     assert found.values.tolist() == [[0.5]] * 3
     # A run that was stopped lacks what comes later, and nothing else.
     rows = [
         (run, q, float(run == "a")) for run in "abc" for q in ids if run != "c" or q in ids[:50]
     ]
     rows.remove(("b", ids[20], 0.0))
-    found = compare(pl.DataFrame(rows, schema=schema, orient="row"), None, None)
+    found = comparison(rows)
     assert [found.shared(*pair) for pair in ("ab", "ac", "bc")] == [300, 49, 49]
 
 
@@ -229,15 +229,8 @@ def test_queries_that_a_run_lacks_count_in_the_number_that_is_needed(tmp_path, s
 
 
 def test_an_interrupted_evaluation_comes_to_the_same_verdict(tmp_path):
-    class Interrupted(ScriptedReader):
-        def __call__(self, plan, units, spec):
-            for unit in units:
-                if len(self.asked) > 250:
-                    raise KeyboardInterrupt
-                yield from super().__call__(plan, [unit], spec)
-
-    inputs, whole, first, rest = made(120, 0.4, near=0.3), *(ScriptedReader(says) for _ in "abc")
-    first = Interrupted(says)
+    inputs, whole, rest = made(120, 0.4, near=0.3), ScriptedReader(says), ScriptedReader(says)
+    first = ScriptedReader(says, most=250)
     expected = run(tmp_path / "whole", inputs, whole)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "store", inputs, first)
@@ -252,7 +245,8 @@ def test_a_rerun_with_more_queries_reads_the_new_ones_alone(tmp_path):
     reader = ScriptedReader(says)
     run(tmp_path, few, reader)
     more, again = made(queries=80, better=0.02), ScriptedReader(says)
-    run(tmp_path, replace(more, runs=pl.concat([few.runs, more.runs.filter(~pl.col("query_id").is_in(few.queries["query_id"].to_list()))])), again)  # fmt: skip
+    new = more.runs.join(few.runs, on="query_id", how="anti", maintain_order="left")
+    run(tmp_path, replace(more, runs=pl.concat([few.runs, new])), again)
     assert again.asked
     assert not set(again.asked) & set(reader.asked)
 
@@ -278,17 +272,12 @@ def test_shards_come_to_the_verdict_of_the_whole_with_a_reader_that_is_loaded_on
     inputs, settings = made(120, 0.9, near=0.3), Settings.of(**UNTIL)
     whole = evaluate(inputs, settings, store=tmp_path / "store")
     assert Loaded.times == 1
-    assert amount(whole, "queries_not_read") > 0
-    assert amount(whole, "runs_read_less") > 0
-    for name in ("queries", "corpus"):
-        getattr(inputs, name).write_parquet(tmp_path / f"{name}.parquet")
-    for (name,), rows in inputs.runs.group_by("run"):
-        rows.write_parquet(tmp_path / f"{name}.parquet")
-    files = InputFiles(
-        queries=tmp_path / "queries.parquet",
-        corpus=tmp_path / "corpus.parquet",
-        run=tuple(tmp_path / f"{name}.parquet" for name in ("good", "poor", "near")),
-    )
+    runs = {name: inputs.runs.filter(run=name) for name in ("good", "poor", "near")}
+    paths = {name: tmp_path / f"{name}.parquet" for name in ("queries", "corpus", *runs)}
+    for name, path in paths.items():
+        (runs[name] if name in runs else getattr(inputs, name)).write_parquet(path)
+    queries, corpus, *run = paths.values()
+    files = InputFiles(queries=queries, corpus=corpus, run=tuple(run))
     shards = partition(files, folder_at(tmp_path / "inputs"), k=3, pairs_per_shard=200)
     assert len(shards.shards) > 3
     (parts,) = evaluate_shards(
@@ -296,9 +285,9 @@ def test_shards_come_to_the_verdict_of_the_whole_with_a_reader_that_is_loaded_on
     ).evaluations
     assert Loaded.times == 2
     assert parts.statistics.choice == whole.statistics.choice
-    assert amount(parts, "runs_read_less") == amount(whole, "runs_read_less")
+    for code in ("runs_read_less", "queries_not_read"):
+        assert amount(parts, code) == amount(whole, code) > 0
     assert (parts.queries, parts.passages) == (whole.queries, whole.passages)
-    assert amount(parts, "queries_not_read") == amount(whole, "queries_not_read")
     found = write_results(parts, {}, tmp_path / "out")
     note = f"note: {amount(parts, 'queries_not_read')} queries were not read, since the verdict stands: all figures are of the others"
     assert note in answer_parts(found, "out")

@@ -5,14 +5,13 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from engine.evaluation.context import Context
-from engine.evaluation.evaluate import evaluate, evaluate_shards
+from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import read_inputs
 from engine.evaluation.partition import partition
 from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.tables import MEASURE, RUN
-from tests.evaluation.test_stream import made, scripted, settings
+from tests.evaluation.test_stream import in_shards, made, scripted, settings, told
 
 __all__ = ["scripted"]  # a fixture
 
@@ -21,19 +20,14 @@ def both(tmp_path, files, pairs=40, **more):
     """An evaluation that reads nothing, held whole and in shards."""
     asked = settings(**{"end_to_end": False, **more})
     whole = evaluate(read_inputs(files, k=6), asked, store=tmp_path / "whole")
-    return whole, in_shards(tmp_path, files, pairs, asked)
+    return whole, in_shards(tmp_path, asked, pairs, files)
 
 
-def in_shards(tmp_path, files, pairs, asked):
-    cut = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=pairs)
-    (evaluation,) = evaluate_shards(
-        cut, [asked], Context(store=tmp_path / "store"), folder_at(tmp_path / "shards")
-    ).evaluations
-    return evaluation
-
-
-def told(result):
-    return [(note.code, note.amount, note.text, note.about) for note in result.notes]
+def without_some_lists(files):
+    """Some queries, and with them some shards, without anything listed."""
+    for path in files.run:
+        rows = pl.read_parquet(path)
+        rows.filter(~pl.col("query_id").str.ends_with("3")).write_parquet(path)
 
 
 @pytest.mark.parametrize("pairs", [15, 1])
@@ -41,28 +35,18 @@ def test_the_note_that_no_gold_article_is_listed_counts_each_passage_once(tmp_pa
     files = made(tmp_path, queries=15)
     foreign = pl.col("provenance").list.eval(pl.lit("Z") + pl.element())
     pl.read_parquet(files.queries).with_columns(foreign).write_parquet(files.queries)
-    # Some queries, and with them some shards, without anything listed.
-    for path in files.run:
-        rows = pl.read_parquet(path)
-        rows.filter(~pl.col("query_id").str.ends_with("3")).write_parquet(path)
+    without_some_lists(files)
     whole, parts = both(tmp_path, files, pairs, annotators=("provenance",), measures="P@3")
-    assert ("no_gold_article_listed", whole.passages) in [note[:2] for note in told(whole)]
-    assert told(parts) == told(whole)
+    assert ("no_gold_article_listed", whole.passages) in [note[:2] for note in told(whole.notes)]
+    assert told(parts.notes) == told(whole.notes)
 
 
 def test_queries_of_a_shard_that_lists_nothing_count_as_without_results(tmp_path):
     files = made(tmp_path, queries=10)
-    for path in files.run:
-        rows = pl.read_parquet(path)
-        rows.filter(~pl.col("query_id").str.ends_with("3")).write_parquet(path)
-    whole, parts = both(
-        tmp_path,
-        files,
-        1,
-        annotators=("erag", "containment", "judge", "utility", "qrels"),
-        measures="P@3 nDCG@6 UDCG@6",
-        end_to_end=True,
-    )
+    without_some_lists(files)
+    annotators = ("erag", "containment", "judge", "utility", "qrels")
+    more = {"annotators": annotators, "measures": "P@3 nDCG@6 UDCG@6", "end_to_end": True}
+    whole, parts = both(tmp_path, files, 1, **more)
     assert whole.means.rows() == parts.means.rows()
     assert set(parts.means.filter(annotator="erag")["n"]) == {whole.queries}
 
@@ -74,7 +58,7 @@ def test_a_run_may_have_the_name_of_an_annotator(tmp_path):
     halves.write_parquet(path)
     files = replace(files, limit=30)
     whole, parts = both(tmp_path, files, annotators=("qrels",), measures="P@3")
-    assert told(parts) == told(whole)
+    assert told(parts.notes) == told(whole.notes)
     assert whole.means[RUN].to_list() == parts.means[RUN].to_list() == ["qrels", "containment"]
 
 
@@ -112,4 +96,4 @@ def test_a_run_without_results_for_a_whole_shard_is_refused_where_that_is_an_err
     pl.read_parquet(last).filter(pl.col("query_id") != "q7").write_parquet(last)
     asked = settings(annotators=("containment",), measures="P@3", missing="error", end_to_end=False)
     with pytest.raises(InputError, match=r"'three' lists nothing for 1 query \('q7', …\)"):
-        in_shards(tmp_path, files, 1, asked)
+        in_shards(tmp_path, asked, 1, files)

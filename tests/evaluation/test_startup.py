@@ -50,23 +50,18 @@ def test_both_are_under_way_at_a_time():
     assert threading.main_thread() not in {thread for _, thread in seen}
 
 
-def test_nothing_is_started_for_what_is_cut_already_or_refused_at_once():
+def test_nothing_is_started_for_what_is_cut_already():
     assert beside(lambda on_progress: "there", pytest.fail) == "there"
 
+
+@pytest.mark.parametrize(("seconds", "begin"), [(0, pytest.fail), (0.2, lambda: None)])
+def test_inputs_that_are_refused_at_once_or_later_are_told(seconds, begin):
     def refused(on_progress):
+        time.sleep(seconds)
         raise InputError("no score", "add one", path="run.txt", line=3)
 
     with pytest.raises(InputError, match="no score"):
-        beside(refused, pytest.fail)
-
-
-def test_inputs_that_are_refused_later_are_told():
-    def refused(on_progress):
-        time.sleep(0.2)
-        raise InputError("no score", "add one", path="run.txt", line=3)
-
-    with pytest.raises(InputError, match="no score"):
-        beside(refused, lambda: None)
+        beside(refused, begin)
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, ValueError("Ray did not start")])

@@ -39,22 +39,17 @@ def found(done):
 
 
 def test_each_cutoff_is_an_evaluation_at_that_cutoff(tmp_path):
-    done, reader = run_study(tmp_path, k_sweep=(1, 2, 3))
+    done, _ = run_study(tmp_path, k_sweep=(1, 2, 3))
     assert list(done.evaluations) == [Condition("bundled", "in-prompt", k) for k in (3, 1, 2)]
     for condition, evaluation in done.evaluations.items():
         settings = evaluation.settings
         assert settings.ranking.measures == f"P@{condition.k} RR Success@1"
-        alone = evaluate(
-            cut_inputs(inputs(), condition.k),
-            settings,
-            store=tmp_path / f"alone-{condition.k}",
-            executor=ScriptedReader(say_last),
-        )
-        found = done.evaluations[condition]
+        cut, reader = cut_inputs(inputs(), condition.k), ScriptedReader(say_last)
+        alone = evaluate(cut, settings, store=tmp_path / f"alone-{condition.k}", executor=reader)
         for name in ("labels", "query_scores", "downstream", "traces"):
-            assert getattr(found, name).equals(getattr(alone, name)), name
-        assert found.statistics.correlations.equals(alone.statistics.correlations)
-        assert found.downstream["k"].unique().to_list() == [condition.k]
+            assert getattr(evaluation, name).equals(getattr(alone, name)), name
+        assert evaluation.statistics.correlations.equals(alone.statistics.correlations)
+        assert evaluation.downstream["k"].unique().to_list() == [condition.k]
 
 
 def test_no_read_is_done_twice(tmp_path):
@@ -83,15 +78,11 @@ def study_of_two(tmp_path, tiny_t5, asked):
         yield from ScriptedReader(lambda text: "Bo" if poor else say_last(text))(plan, units, spec)
 
     conditions = vary(settings, Sweep(readers=("bundled", str(tiny_t5))))
-    return (
-        study(asked, conditions, store=tmp_path / "store", executor=answer),
-        settings,
-        str(tiny_t5),
-    )
+    return study(asked, conditions, store=tmp_path / "store", executor=answer), str(tiny_t5)
 
 
 def test_labels_of_each_reader_meet_the_score_of_each(two_readers):
-    done, settings, poor = two_readers
+    done, poor = two_readers
     assert done.readers.schema == tables.READERS
     pairs = set(done.readers.select("reader", "labels_by").iter_rows())
     assert pairs == {(a, b) for a in ("bundled", poor) for b in ("bundled", poor)}
@@ -104,7 +95,7 @@ def test_labels_of_each_reader_meet_the_score_of_each(two_readers):
 
 
 def test_what_is_printed_and_written(tmp_path, two_readers):
-    done, settings, poor = two_readers
+    done, poor = two_readers
     titles = [str(table.title) for table in study_report.study_tables(found(done))]
     assert titles[0].startswith(
         "Kendall's \N{GREEK SMALL LETTER TAU} with the end-to-end score, by reader"
@@ -215,7 +206,7 @@ def test_p_values_across_readers_are_corrected_among_what_is_shown(tmp_path, tin
         .drop("number")
         for table in (inputs().queries, inputs().runs)
     )
-    done, _, _ = study_of_two(tmp_path, tiny_t5, inputs(runs, queries))
+    done, _ = study_of_two(tmp_path, tiny_t5, inputs(runs, queries))
     # of three measures, of one run
     for _, own in done.reader_comparisons.group_by(["reader", "augmentation", "k"]):
         assert own.height == 3

@@ -169,6 +169,16 @@ def test_onednn_has_amx_where_the_engine_says_so(monkeypatch, limit):
     assert any("amx" in line for line in found) is not device.bf16_rows_are_steady()
 
 
+def passing(limit, *arguments):
+    """What pytest says of tests that pass within a limit of oneDNN's."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-rs", *arguments], cwd=ROOT,
+        env=os.environ | {"ONEDNN_MAX_CPU_ISA": limit}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_a_process_that_reads_keeps_the_memory_of_freed_tensors():
     """They come from its heap; what is mapped alone goes back to the system when it is freed."""
@@ -195,25 +205,15 @@ print([before, in_heap()])
     not device.has_bf16_arithmetic() or device.bf16_rows_are_steady(), reason="has no AMX"
 )
 def test_with_amx_taken_away_no_output_depends_on_the_batch():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rs", "-k", "bit or batch", *STEADY],
-        cwd=ROOT, env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert "product can depend on its number of rows" not in done.stdout
+    said = passing("AVX512_CORE_BF16", "-k", "bit or batch", *STEADY)
+    assert "product can depend on its number of rows" not in said
 
 
 @pytest.mark.slow
 def test_a_processor_without_bf16_arithmetic_passes_too():
     """The tests that could depend on it, with oneDNN and the engine as on a processor without it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rs", "-m", "not slow and not faults", *DEPENDENT],
-        cwd=ROOT, env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert "product can depend on its number of rows" in done.stdout  # these were skipped, said why
+    said = passing("AVX512_CORE", "-m", "not slow and not faults", *DEPENDENT)
+    assert "product can depend on its number of rows" in said  # these were skipped, said why
 
 
 @pytest.mark.parametrize(
@@ -276,6 +276,5 @@ def test_a_process_takes_what_others_leave_of_a_gpu_and_its_share_of_it(monkeypa
         assert device.batch_memory(given, where, gib) == pytest.approx(0.9 * 4 * gib - gib)
     monkeypatch.setattr(device, "_assigned_share", lambda: 0.5)
     with pretended_cuda(memory=16 * gib):
-        assert device.batch_memory(spec, device.prepare(spec), 0) == pytest.approx(
-            0.9 * 0.9 * 8 * gib
-        )
+        found = device.batch_memory(spec, device.prepare(spec), 0)
+        assert found == pytest.approx(0.9 * 0.9 * 8 * gib)

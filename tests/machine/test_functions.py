@@ -19,19 +19,14 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "is_one"),
+    ("texts", "are_some"),
     [
-        ("a.py:f", True),
-        ("/x y/a.b.py:f", True),
-        ("a.py:", True),
-        ("a.py", False),
-        ("openai:gpt", False),
-        ("em", False),
-        ("C:/models/a.py/weights", False),
+        (["a.py:f", "/x y/a.b.py:f", "a.py:"], True),
+        (["a.py", "openai:gpt", "em", "C:/models/a.py/weights"], False),
     ],
 )
-def test_what_names_a_function_in_a_file(text, is_one):
-    assert is_named(text) is is_one
+def test_what_names_a_function_in_a_file(texts, are_some):
+    assert [is_named(text) for text in texts] == [are_some] * len(texts)
 
 
 def test_a_function_is_found_in_a_file_that_imports_its_neighbour(folder):

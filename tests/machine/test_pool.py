@@ -20,7 +20,6 @@ def node(cpus=4, gpus=0, memory=16 * GIB, kinds=(), **more):
 @pytest.fixture
 def decided(monkeypatch):
     """``decide`` on a cluster of given nodes, joined or of this machine alone."""
-    share_of = cluster.cpus_per_actor
 
     def decide(
         settings, alive, *, promised=None, joined=True, actor_bytes=4 * GIB, budget=0, share=1.5
@@ -30,13 +29,11 @@ def decided(monkeypatch):
         monkeypatch.setattr(cluster, "is_joined", lambda: joined)
         resources = [{"Alive": True, "Resources": {"CPU": node.cpus}} for node in alive]
         monkeypatch.setattr("ray.nodes", lambda: resources)
-        monkeypatch.setattr(
-            cluster, "cpus_per_actor", share_of if share is None else lambda actors: share
-        )
+        if share is not None:
+            monkeypatch.setattr(cluster, "cpus_per_actor", lambda actors: share)
         monkeypatch.setattr(pool, "machine_memory", lambda: 18 * GIB)
-        monkeypatch.setattr(
-            "ray.cluster_resources", lambda: {"GPU": sum(node.gpus for node in alive)}
-        )
+        gpus = {"GPU": sum(node.gpus for node in alive)}
+        monkeypatch.setattr("ray.cluster_resources", lambda: gpus)
         return pool.decide(settings, actor_bytes, budget=budget)
 
     return decide
@@ -201,9 +198,8 @@ def test_more_actors_than_an_autoscaler_may_ever_host_are_refused(decided):
     halves = PoolSettings(actors=32, gpus_per_actor=0.5)
     assert decided(halves, alive, promised=promised).start == 32
     # GPUs of the head count beside those to come; a type without a bound has no end.
-    assert (
-        decided(PoolSettings(actors=17), [node(4, 1, is_head=True)], promised=promised).start == 17
-    )
+    head = [node(4, 1, is_head=True)]
+    assert decided(PoolSettings(actors=17), head, promised=promised).start == 17
     endless = [node(6, 1, math.inf, most=math.inf)]
     assert decided(PoolSettings(actors=100), alive, promised=endless).start == 100
     # Actors without GPUs share the CPUs that come, unless each is given some.
@@ -257,8 +253,6 @@ def test_nodes_of_the_first_actors_are_asked_for_and_no_longer_than_inputs_are_c
     decided, monkeypatch
 ):
     import ray
-
-    from engine.machine import cluster
 
     cancelled, cancel, remote, made = [], ray.cancel, ray.remote, []
 

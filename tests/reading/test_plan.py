@@ -8,27 +8,16 @@ from hypothesis import strategies as st
 
 from benchmarks._single import default_prompt
 from engine import tables
-from engine.reading.plan import (
-    cut_units,
-    longest_first,
-    missing_reads,
-    read_key,
-    wanted_reads,
-)
+from engine.reading.plan import cut_units, longest_first, missing_reads, read_key, wanted_reads
+from tests.tables import framed
 
-QUERIES = pl.DataFrame(
-    [("1", "who", ["A"], []), ("2", "who", ["B"], [])], schema=tables.QUERIES, orient="row"
-)
-CORPUS = pl.DataFrame(
-    [("x", "T", "text x", "T"), ("y", "U", "text y", "U")], schema=tables.CORPUS, orient="row"
-)
+QUERIES = framed([("1", "who", ["A"], []), ("2", "who", ["B"], [])], tables.QUERIES)
+CORPUS = framed([("x", "T", "text x", "T"), ("y", "U", "text y", "U")], tables.CORPUS)
 PROMPT = default_prompt("short-answer", "causal", "in-prompt")
 
 
 def wanted(*rows, fingerprint="f"):
-    lists = pl.DataFrame(
-        rows, schema={"query_id": pl.String, "doc_ids": pl.List(pl.String)}, orient="row"
-    )
+    lists = framed(rows, {"query_id": pl.String, "doc_ids": pl.List(pl.String)})
     return wanted_reads(lists, QUERIES, CORPUS, prompt=PROMPT, fingerprint=fingerprint)
 
 
@@ -54,6 +43,11 @@ def test_stored_reads_are_not_planned():
     assert missing_reads(frame, frame.head(1))["doc_ids"].to_list() == [["y"]]
 
 
+def alike(count, size=1):
+    """A plan of so many reads of one size."""
+    return longest_first(single_reads([f"{i:04}" for i in range(count)]), [size] * count)
+
+
 def single_reads(keys):
     return pl.DataFrame(
         {"read_key": keys, "query_id": ["q"] * len(keys), "inputs": [[key] for key in keys]},
@@ -73,9 +67,7 @@ def test_reads_that_share_inputs_are_neighbours_in_one_unit():
 
 
 def test_units_that_actors_share_become_smaller_towards_the_end():
-    missing = single_reads([f"{i:03}" for i in range(320)])
-    plan = longest_first(missing, [1] * 320)
-    lengths = [unit.length for unit in cut_units(plan, 16, actors=4, least=1)]
+    lengths = [unit.length for unit in cut_units(alike(320), 16, actors=4, least=1)]
     assert sum(lengths) == 320
     assert lengths == sorted(lengths, reverse=True)
     # From 16 * 16 reads left on each unit is a sixteenth of what is left, and no less than 2.
@@ -90,7 +82,7 @@ def test_units_that_actors_share_become_smaller_towards_the_end():
 
 
 def test_units_become_smaller_over_all_that_is_left_and_not_over_the_last_plan_alone():
-    plan = longest_first(single_reads([f"{i:03}" for i in range(96)]), [1] * 96)
+    plan = alike(96)
     # Of 352, 256 and 96 reads left, each actor has 88, 64 and 24, of which a unit is a quarter at most.
     by_what_is_behind = {256: [16] * 6, 160: [16, 15, 14], 0: [6, 5, 5]}
     for behind, lengths in by_what_is_behind.items():
@@ -101,7 +93,7 @@ def test_units_become_smaller_over_all_that_is_left_and_not_over_the_last_plan_a
 
 def test_the_last_units_of_a_small_plan_are_no_smaller_than_is_worth_an_answers_steps():
     # 132 reads, as in a dozen of the demo's questions, for two actors: units of 16 parts of the whole.
-    plan = longest_first(single_reads([f"{i:03}" for i in range(132)]), [214] * 132)
+    plan = alike(132, 214)
     size = 132 * 214 // 16
     lengths = [unit.length for unit in cut_units(plan, size, actors=2)]
     # Eight reads in at most 1,765 tokens; with 60 left an eighth of these, and from 37 on four in 1,024.
@@ -112,7 +104,7 @@ def test_the_last_units_of_a_small_plan_are_no_smaller_than_is_worth_an_answers_
 
 
 def test_a_slow_actor_among_fast_ones_holds_the_others_up_less_with_smaller_last_units():
-    plan = longest_first(single_reads([f"{i:04}" for i in range(6400)]), [1] * 6400)
+    plan = alike(6400)
 
     def ends(units):
         """When all is done, by three actors and one that takes ten times as long."""
