@@ -2,16 +2,15 @@
 
 import random
 from dataclasses import replace
+from operator import attrgetter
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from engine import tables
 from engine.evaluation import shard_plans
 from engine.evaluation.api_readers import refuse_unfit
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.lazy import next_pairs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, vary
@@ -25,7 +24,7 @@ from engine.report.page.queries import filters
 from engine.report.page.shares import by_rank
 from engine.report.results import write_results
 from tests.conftest import ScriptedReader, make_run
-from tests.tables import amount
+from tests.tables import amount, framed, inputs_of
 
 BINARY = (
     "RR@8", "Success@3", "RR@2 Success@8", "P@3", "R@8", "R@3 RR@5", "F1@4", "AP@5", "nDCG@3", "Rprec",
@@ -54,11 +53,7 @@ def made(chance, runs):
         if chance.random() < 0.9
         for rank, d in enumerate(chance.sample(range(12), chance.randint(1, 8)), start=1)
     ]
-    return EvaluationInputs(
-        queries=pl.DataFrame(queries, schema=tables.QUERIES, orient="row"),
-        corpus=pl.DataFrame(corpus, schema=tables.CORPUS, orient="row"),
-        runs=pl.DataFrame(rows, schema=tables.RUNS, orient="row"),
-    )
+    return inputs_of(queries, corpus, rows)
 
 
 def reader_of(seed, words):
@@ -97,11 +92,11 @@ def test_every_measure_asked_is_that_of_the_full_evaluation(tmp_path, seed):
     reader = reader_of(seed, words)
     settings = Settings.of(**options, lazy=True)
     lazy = run(inputs, settings, tmp_path / "lazy", reader)
-    assert_frame_equal(lazy.query_scores, full.query_scores, check_exact=True)
-    assert_frame_equal(lazy.downstream, full.downstream, check_exact=True)
-    assert_frame_equal(lazy.means, full.means, check_exact=True)
-    assert_frame_equal(lazy.statistics.correlations, full.statistics.correlations, check_exact=True)
-    assert_frame_equal(lazy.statistics.run_pairs, full.statistics.run_pairs, check_exact=True)
+    for name in (
+        "query_scores", "downstream", "means", "statistics.correlations", "statistics.run_pairs"
+    ):  # fmt: skip
+        table = attrgetter(name)
+        assert_frame_equal(table(lazy), table(full), check_exact=True)
     tied = [[n.text for n in one.notes if n.code == "tied_scores"] for one in (lazy, full)]
     assert tied[0] == tied[1]
     # What has a label has that of the full evaluation; what has none was not read, and is counted.
@@ -154,15 +149,13 @@ USUAL = {"k": 8, "measures": "RR@8 Success@3", "resamples": 0}
 def test_reads_that_fail_are_no_answer_as_in_a_full_evaluation(tmp_path, failed):
     inputs, settings = made(random.Random(3), 2), Settings.of(**USUAL, failed_reads=failed)
     reader = reader_of(1, ["no", "yes"])
-    results = [
-        run(inputs, settings, tmp_path / "full", _failing(reader_of(1, ["no", "yes"]))),
-        run(inputs, settings.but(lazy=True), tmp_path / "lazy", _failing(reader)),
-    ]
-    assert len(set(reader.asked)) == len(reader.asked) == results[1].readings["reader"].costs.done
+    full = run(inputs, settings, tmp_path / "full", _failing(reader_of(1, ["no", "yes"])))
+    lazy = run(inputs, settings.but(lazy=True), tmp_path / "lazy", _failing(reader))
+    assert len(set(reader.asked)) == len(reader.asked) == lazy.readings["reader"].costs.done
     if failed == "zero":
-        assert_frame_equal(results[1].query_scores, results[0].query_scores, check_exact=True)
-    assert results[1].readings["reader"].costs.failed > 0
-    assert results[1].labels["label"].null_count() > 0
+        assert_frame_equal(lazy.query_scores, full.query_scores, check_exact=True)
+    assert lazy.readings["reader"].costs.failed > 0
+    assert lazy.labels["label"].null_count() > 0
 
 
 def _failing(reader):
@@ -170,11 +163,10 @@ def _failing(reader):
 
     def units(plan, units, spec):
         for result in reader(plan, units, spec):
+            texts = reader.asked[-len(result.outputs) :]
             outputs = [
                 ReadOutput.failed("lost") if "text 1" in text else output
-                for text, output in zip(
-                    reader.asked[-len(result.outputs) :], result.outputs, strict=True
-                )
+                for text, output in zip(texts, result.outputs, strict=True)
             ]
             yield replace(result, outputs=outputs)
 
@@ -186,14 +178,7 @@ def test_an_interrupted_evaluation_goes_on_by_the_store(tmp_path):
     whole = reader_of(5, ["no", "no", "yes"])
     expected = run(inputs, settings, tmp_path / "whole", whole)
 
-    class Interrupted(ScriptedReader):
-        def __call__(self, plan, units, spec):
-            for unit in units:
-                if len(self.asked) > 15:
-                    raise KeyboardInterrupt
-                yield from super().__call__(plan, [unit], spec)
-
-    first = Interrupted(whole.answer)
+    first = ScriptedReader(whole.answer, most=15)
     with pytest.raises(KeyboardInterrupt):
         run(inputs, settings, tmp_path / "store", first)
     rest = ScriptedReader(whole.answer)
@@ -203,9 +188,7 @@ def test_an_interrupted_evaluation_goes_on_by_the_store(tmp_path):
 
 
 def pairs(*rows):
-    return pl.DataFrame(
-        rows, schema={"query_id": pl.String, "doc_id": pl.String, "label": pl.Float64}, orient="row"
-    )
+    return framed(rows, {"query_id": pl.String, "doc_id": pl.String, "label": pl.Float64})
 
 
 @pytest.mark.parametrize(
@@ -232,13 +215,9 @@ def pairs(*rows):
     ],
 )
 def test_what_is_needed_next_by_hand(measure, labels, own_list, needed):
-    runs = [("one", d, rank) for rank, d in enumerate("abcd", 1)] + [
-        ("two", "e", 1),
-        ("two", "a", 2),
-    ]
-    lists = pl.DataFrame(runs, schema=["run", "doc_id", "rank"], orient="row").with_columns(
-        pl.lit("q").alias("query_id")
-    )
+    runs = {"one": "abcd", "two": "ea"}
+    rows = [("q", run, d, rank) for run, ids in runs.items() for rank, d in enumerate(ids, 1)]
+    lists = framed(rows, ["query_id", "run", "doc_id", "rank"])
     known = pairs(*(("q", d, float(label)) for d, label in labels.items()))
     found = next_pairs([lists], known, parse_measures(measure), own_list=own_list)
     assert "".join(sorted(found["doc_id"])) == needed

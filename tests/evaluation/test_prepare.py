@@ -14,9 +14,9 @@ from engine.reading.executors import NamedExecutor
 from engine.report.answer import answer_parts
 from engine.report.results import write_results
 from engine.report.verdict import summarize_verdict
-from engine.statistics.runs import is_drawn, place_of
+from engine.statistics.runs import is_drawn
 from tests.conftest import ScriptedReader
-from tests.evaluation.test_rounds import made, says
+from tests.evaluation.test_rounds import in_order, made, says
 from tests.tables import amount
 
 HALF = {"k": 3, "lists": 0.5, "actors": 0, "dtype": "float32"}
@@ -65,9 +65,8 @@ def test_the_answer_and_the_summary_say_how_many_lists_were_read(tmp_path):
     result = run(tmp_path / "reads", made(queries=60))
     n = result.end_to_end["n"][0]
     assert amount(result, "sampled_lists") == n
-    assert f"{n} of 60 queries, with whole lists read" in " ".join(
-        summarize_verdict(result)["sentences"]
-    )
+    said = " ".join(summarize_verdict(result)["sentences"])
+    assert f"{n} of 60 queries, with whole lists read" in said
     found = write_results(result, {}, tmp_path / "out")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["end_to_end"] == result.end_to_end.to_dicts()
@@ -184,10 +183,9 @@ def test_a_width_waits_until_every_run_has_scores(tmp_path, apart):
     """Runs that share no query have no lead; a run that lists nothing for the first queries has none yet."""
     inputs = made()
     ids = inputs.queries["query_id"].to_list()
-    first = set(sorted(ids, key=lambda one: place_of(pl.Series([one]), 0)[0])[:40])
-    halves = pl.col("run") == pl.when(pl.col("query_id").is_in(ids[:100])).then(
-        pl.lit("poor")
-    ).otherwise(pl.lit("good"))
+    first = set(in_order(ids)[:40])
+    of_poor = pl.col("query_id").is_in(ids[:100])
+    halves = pl.col("run") == pl.when(of_poor).then(pl.lit("poor")).otherwise(pl.lit("good"))
     late = (pl.col("run") == "good") | ~pl.col("query_id").is_in(first)
     runs = inputs.runs.filter(halves if apart else late)
     result = run(tmp_path, replace(inputs, runs=runs), lists=None, width=0.1, missing="skip")

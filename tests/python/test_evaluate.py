@@ -86,9 +86,8 @@ def test_the_same_is_found_by_the_functions_below(tmp_path):
         result.evaluation.inputs.runs.filter(run=name).write_parquet(paths[-1])
     files = InputFiles(queries=queries, corpus=corpus, run=tuple(paths))
     reader = reader_function(Counting())
-    settings = Settings.of(
-        k=2, measures="P@1 P@2", resamples=0, reader="Counting", functions=(reader,)
-    )
+    options = {key: OPTIONS[key] for key in ("k", "measures", "resamples")}
+    settings = Settings.of(**options, reader="Counting", functions=(reader,))
     below = evaluation.evaluate(read_inputs(files, k=2), settings, store=tmp_path / "other")
     assert result.labels.equals(below.labels)
     assert result.scores.equals(below.query_scores)
@@ -117,10 +116,8 @@ def test_reads_are_kept_under_name_and_version_and_else_nowhere(tmp_path):
 
 def test_a_note_says_whether_reads_are_kept(tmp_path):
     (note,) = evaluate(tmp_path, Reader(Counting(), name="x")).summary["notes"]["own_readers"]
-    assert (
-        note["text"]
-        == "the reader x is a function: it has no version, so its outputs are not cached"
-    )
+    said = "the reader x is a function: it has no version, so its outputs are not cached"
+    assert note["text"] == said
     summary = evaluate(tmp_path, Reader(Counting(), name="x", version="7")).summary
     (note,) = summary["notes"]["own_readers"]
     assert "beyond its version" in note["text"]
@@ -216,10 +213,7 @@ def test_another_model_may_be_a_function(tmp_path):
         ({"annotators": "qrels"}, "the annotator qrels without `qrels`"),
         ({"annotators": "judge"}, "Counting is a function and gives no probabilities"),
         ({"shard_pairs": -1}, "`shard_pairs` is -1"),
-        (
-            {"shard_pairs": 9},
-            "`shard_pairs` 9 with tables in memory, which are held already; give files",
-        ),
+        ({"shard_pairs": 9}, "`shard_pairs` 9 with tables in memory, which are held already; give"),
     ],
 )
 def test_errors_are_one_line_and_name_what_was_given(tmp_path, options, words):
@@ -228,11 +222,15 @@ def test_errors_are_one_line_and_name_what_was_given(tmp_path, options, words):
     assert "\n" not in str(raised.value)
 
 
-def test_files_are_cut_into_shards_by_the_rule_of_the_command(files, tmp_path):
+def in_shards(files, tmp_path, **options):
     given = (files["queries"], files["corpus"], files["run"])
-    options = {"k": 2, "end_to_end": False, "annotators": "containment", "progress": False}
-    held = engine.evaluate(*given, **options, store=tmp_path / "store")
-    cut = engine.evaluate(*given, **options, store=tmp_path / "store", shard_pairs=2)
+    usual = {"k": 2, "end_to_end": False, "progress": False, "shard_pairs": 2}
+    return engine.evaluate(*given, **usual | options, store=tmp_path / "store")
+
+
+def test_files_are_cut_into_shards_by_the_rule_of_the_command(files, tmp_path):
+    held = in_shards(files, tmp_path, annotators="containment", shard_pairs=None)
+    cut = in_shards(files, tmp_path, annotators="containment")
     assert "shards" not in held.summary
     assert len(list((tmp_path / "store" / "shards").glob("*/labels/*"))) > 1
     assert sorted(cut.labels.rows()) == sorted(held.labels.rows())
@@ -240,12 +238,6 @@ def test_files_are_cut_into_shards_by_the_rule_of_the_command(files, tmp_path):
     cut.save(tmp_path / "out")
     loaded = engine.Result.load(tmp_path / "out")
     assert sorted(loaded.labels.rows()) == sorted(held.labels.rows())
-
-
-def in_shards(files, tmp_path, **options):
-    given = (files["queries"], files["corpus"], files["run"])
-    usual = {"k": 2, "end_to_end": False, "progress": False, "shard_pairs": 2}
-    return engine.evaluate(*given, **usual, **options, store=tmp_path / "store")
 
 
 def test_two_evaluations_at_once_share_no_plans(files, tmp_path):

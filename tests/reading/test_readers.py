@@ -175,18 +175,12 @@ def test_a_specification_holds_the_size_of_the_model(tiny_t5, tmp_path):
 
 
 def test_quantised_weights_are_refused_where_our_own_loops_would_read_them(tiny_t5, tmp_path):
-    copy = tmp_path / "model"
-    shutil.copytree(tiny_t5, copy)
-    config = json.loads((copy / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "awq", "bits": 4}
-    (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"quantised \(awq\).*full precision"):
-        specify(copy, tmp_path)
-    config |= {
-        "model_type": "llama",
-        "is_encoder_decoder": False,
-        "architectures": ["LlamaForCausalLM"],
-    }
-    (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match=r"quantised \(awq\).*`engine` vllm"):
-        specify(copy, tmp_path)
+    shutil.copytree(tiny_t5, tmp_path / "model")
+    path = tmp_path / "model/config.json"
+    decoder = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    decoder["is_encoder_decoder"] = False
+    quantised = {"quantization_config": {"quant_method": "awq", "bits": 4}}
+    for changed, remedy in (({}, "full precision"), (decoder, "`engine` vllm")):
+        path.write_text(json.dumps(json.loads(path.read_text()) | quantised | changed))
+        with pytest.raises(InputError, match=rf"quantised \(awq\).*{remedy}"):
+            specify(path.parent, tmp_path)

@@ -12,10 +12,10 @@ import threading
 import pytest
 
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
 from engine.reading.models import weights
 from tests.reading.remote.server import Behaviour, Said, serving
+from tests.tables import read_files
 
 # Tokens that the choices of judges begin with: listed whether or not they are among the likeliest, which
 # those of a random model are not.
@@ -113,9 +113,7 @@ def test_the_bundled_reader_reads_alike_behind_a_server(files, tmp_path, endpoin
 
 def compare(reader, files, tmp_path, endpoint, prompt, url=None):
     """Evaluate with the reader here, and behind the server at ``url``, by default one made for it."""
-    inputs = read_inputs(
-        InputFiles(queries=files["queries"], corpus=files["corpus"], run=(files["run"],)), k=2
-    )
+    inputs = read_files(files["queries"], files["corpus"], [files["run"]], k=2)
     base = Settings.of(
         k=2, resamples=0, annotators=("erag", "judge"), judge_labels="graded", measures="P@2",
         prompt=prompt, judge_prompt=prompt,
@@ -133,7 +131,6 @@ def compare(reader, files, tmp_path, endpoint, prompt, url=None):
     chosen = there.reads["confidence"].drop_nulls().to_list()
     assert chosen == pytest.approx(here.reads["confidence"].drop_nulls().to_list(), abs=1e-4)
     assert there.labels.drop("label").equals(here.labels.drop("label"))
-    assert there.labels["label"].to_list() == pytest.approx(
-        here.labels["label"].to_list(), abs=1e-4
-    )
+    labels = there.labels["label"].to_list()
+    assert labels == pytest.approx(here.labels["label"].to_list(), abs=1e-4)
     assert there.end_to_end.equals(here.end_to_end)
