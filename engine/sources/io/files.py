@@ -82,8 +82,10 @@ _FULL = re.compile(
 
 def is_full(error: BaseException) -> bool:
     """Whether an error, or what it came from, says that a disk is full."""
+    known: set[int] = set()  # an error can be its own cause, through others too
     cause: BaseException | None = error
-    while cause is not None:
+    while cause is not None and id(cause) not in known:
+        known.add(id(cause))
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
         if not isinstance(cause, InputError) and _FULL.search(str(cause)):

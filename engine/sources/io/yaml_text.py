@@ -17,8 +17,8 @@ from engine.sources.io.locations import Location
 
 _REMEDY = 'write "key: value", one a line'
 _TAG = "tag:yaml.org,2002:"
-# A number that every YAML reads and writes in the same way; true, false and null are written in one way, too.
-_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.(0|[0-9]{0,14}[1-9]))?")
+# A number that every YAML takes for the same one; true, false and null are written in one way, too.
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,15})?")
 
 
 def read_settings(

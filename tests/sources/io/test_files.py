@@ -1,7 +1,7 @@
 import pytest
 
 from engine.messages.errors import InputError
-from engine.sources.io.files import atomic_path, write_text
+from engine.sources.io.files import atomic_path, is_full, write_text
 from engine.sources.io.folders import require_output
 
 
@@ -31,3 +31,11 @@ def test_outputs_are_checked_in_advance(tmp_path):
         with pytest.raises(InputError):
             require_output(path, directory=directory)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_is_found_among_causes_that_go_in_a_circle():
+    outer, inner = RuntimeError("outer"), RuntimeError("inner")
+    outer.__cause__, inner.__cause__ = inner, outer
+    assert not is_full(outer)
+    inner.args = ("No space left on device",)
+    assert is_full(outer)

@@ -6,7 +6,7 @@ from engine.sources.io.yaml_text import read_settings
 TEXT = """
 # a comment
 k: 10
-n: ["no", 5, -0.25, "x", null]
+n: ["no", 5, -0.25, 0.90, "x", null]
 time: '1:30'
 empty:
 name: bm25
@@ -22,7 +22,7 @@ def test_values_are_given_as_they_are_written():
     values, lines = read_settings(TEXT, "o.yaml")
     assert values == {
         "k": "10",
-        "n": ["no", "5", "-0.25", "x", None],
+        "n": ["no", "5", "-0.25", "0.90", "x", None],
         "time": "1:30",
         "empty": None,
         "name": "bm25",
@@ -33,9 +33,7 @@ def test_values_are_given_as_they_are_written():
     assert [lines[key] for key in ("k", "n", "block")] == [3, 4, 10]
 
 
-CHANGED = (
-    "010 1e3 yes no On off 1:30 0x10 0o17 1_000 1.50 .5 +1 2026-01-01 2026-99-99 .inf nan True"
-)
+CHANGED = "010 1e3 yes no On off 1:30 0x10 0o17 1_000 1. .5 +1 2026-01-01 2026-99-99 .inf nan True"
 
 
 @pytest.mark.parametrize("text", [*CHANGED.split(), "!!binary aGk=", "!own x"])
