@@ -30,8 +30,8 @@ def plan_parameters() -> list[inspect.Parameter]:
 def plan(**options: Any) -> None:
     """Print what an evaluation will take: LLM calls, tokens, time, memory and cost.
 
-    Takes the options of ``erag evaluate``. LLM calls are counted, and none is made; time is that of an
-    earlier evaluation (--pace). Nothing is written.
+    Takes the options of ``erag evaluate``. LLM calls are counted, and none is made but the trial of a
+    server (openai:MODEL); time is that of an earlier evaluation (--pace). Nothing is written.
     """
     from jobs._planning import plan_and_print  # here, so that help is quick
 
