@@ -35,6 +35,8 @@ TRUNCATED = "truncated"
 CONFIDENCE = "confidence"
 THOUGHT = "thought"
 SECONDS = "seconds"
+ENDED = "ended"
+MASS = "mass"
 FAILURE = "failure"
 ANNOTATOR = "annotator"
 LABEL = "label"
@@ -175,6 +177,8 @@ READS: Schema = {
     CONFIDENCE: pl.Float64(),
     THOUGHT: pl.String(),  # what the reader wrote before its answer, where it thinks; else null
     SECONDS: pl.Float64(),  # of the call, where it was a request of its own; else null
+    ENDED: pl.String(),  # what ended the output (``protocol.Ended``); null where nobody says
+    MASS: pl.Float64(),  # where the reader chose: the probability of all choices, among all tokens; else null
 }
 LABELS: Schema = {
     QUERY_ID: pl.String(),
@@ -419,8 +423,8 @@ ASSIGNMENTS: Schema = {
 
 
 # Earlier results and stores have none.
-_ADDED = frozenset({THOUGHT, SECONDS})
-_NULLABLE = frozenset({CONFIDENCE, THOUGHT, SECONDS, BEST})
+_ADDED = frozenset({THOUGHT, SECONDS, ENDED, MASS})
+_NULLABLE = frozenset({CONFIDENCE, BEST}) | _ADDED
 
 
 def empty(schema: Schema) -> pl.DataFrame:

@@ -21,6 +21,8 @@ Engine = Literal["transformers", "vllm", "openai", "function"]
 EngineChoice = Literal["auto", "transformers", "vllm"]
 # Of what a reader gives the log-probability: of a target that it is given, or of the answer that it writes.
 Scores = Literal["", "target", "own"]
+# What ended an output: an end token, a string that ends answers, or the most tokens that it may have.
+Ended = Literal["end", "stop", "length"]
 # The model type of checkpoints whose cross-attention has a position bias (``engine.reading.models.fid_t5``).
 BIASED = "fid-t5"
 
@@ -204,6 +206,9 @@ class ReadOutput:
             the target, or of what it wrote: exp of the mean log-probability. Else None.
         thought: what the reader wrote before its answer, where it thinks; else None.
         seconds: what this call took, where it was a request of its own; None where calls were read together.
+        ended: what ended the output (``Ended``; a server does not tell the first two apart, and says stop); None where
+            nobody says, or where it chooses or scores.
+        mass: where the reader chooses, the probability of all choices together, among all tokens; else None.
     """
 
     output: str
@@ -214,6 +219,8 @@ class ReadOutput:
     confidence: float | None = None
     thought: str | None = None
     seconds: float | None = None
+    ended: str | None = None
+    mass: float | None = None
 
     def __post_init__(self) -> None:
         # Here every text of a reader enters, whoever wrote it.

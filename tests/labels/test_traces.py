@@ -18,7 +18,10 @@ PAIRS = pl.DataFrame({"query_id": ["1", "1", "2"], "doc_id": ["x", "y", "x"]})
 def reads(outputs, confidence=(None, None, None)):
     rows = zip("abc", ["1", "1", "2"], [["x"], ["y"], ["x"]], outputs, confidence, strict=True)
     return framed(
-        [(key, q, d, output, 1, 1, False, c, None, None) for key, q, d, output, c in rows],
+        [
+            (key, q, d, output, 1, 1, False, c, None, None, None, None)
+            for key, q, d, output, c in rows
+        ],
         tables.READS,
     )
 

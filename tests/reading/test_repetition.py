@@ -30,9 +30,10 @@ def make_reads(singles=60, lists=6, nothing=2, failed=0):
     """A job's wanted reads and what they gave: the text in capitals."""
     kinds = [["d"]] * singles + [["d", "e", "f"]] * lists + [[]] * nothing
     wanted = [(f"k{i}", f"q{i}", docs, [f"text {i}"]) for i, docs in enumerate(kinds)]
+    nothing_else = (None,) * (len(tables.READS) - 7)
     rows = [
-        (f"k{i}", f"q{i}", docs, f"TEXT {i}", 2, 2, False)
-        + (None, None, None, "broken" if i < failed else None)
+        (f"k{i}", f"q{i}", docs, f"TEXT {i}", 2, 2, False, *nothing_else)
+        + ("broken" if i < failed else None,)
         for i, docs in enumerate(kinds)
     ]
     return framed(wanted, WANTED), framed(rows, tables.READS | {FAILURE: pl.String()})

@@ -37,8 +37,23 @@ def keys(*texts):
 
 
 def reads(*texts):
-    rows = [(key(t), f"q-{t}", ["d"], t.upper(), 1, 1, False, None, None, 0.5) for t in texts]
-    return pl.DataFrame(rows, schema=tables.READS, orient="row")
+    columns = (
+        "read_key",
+        "query_id",
+        "doc_ids",
+        "output",
+        "prompt_tokens",
+        "output_tokens",
+        "truncated",
+        "seconds",
+    )
+    rows = [(key(t), f"q-{t}", ["d"], t.upper(), 1, 1, False, 0.5) for t in texts]
+    schema = {name: tables.READS[name] for name in columns}
+    return tables.conform(
+        pl.DataFrame(rows, schema=schema, orient="row").with_columns(confidence=None),
+        tables.READS,
+        "",
+    )
 
 
 def add_each(place, texts, span=None):
