@@ -31,7 +31,7 @@ from engine.evaluation.shards import Held, InputShards
 from engine.evaluation.workload import Workload, digest_of, digest_of_shards, is_lasting
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
-from engine.messages.notes import Note
+from engine.messages.notes import Note, count_note
 from engine.reading.costs import ReadingCosts
 from engine.reading.executors import Executor, Progress
 from engine.sources.io.folders import Folder
@@ -108,9 +108,14 @@ def evaluate_shards(
         drawn = [with_share(settings, query_ids) for settings in conditions]
     work = _work_for(shards, drawn, context, folder)
     passes = tuple(map(Pass, work.jobs))
+    again: tuple[Note, ...] = ()
     noted: tuple[Note, ...] = ()
     whole_sha256 = inputs_sha256(work.prepared[0].inputs) if until and work.prepared else {}
     with _alone(work), _forgotten(work):
+        damaged = set().union(*(parts.damaged(shards.shards) for parts in work.parts))
+        if damaged:
+            what = "damaged shard[|s] of this evaluation [was|were] scored again: check the disk"
+            again = (count_note("damaged_shards", len(damaged), what),)
         unfinished = set().union(*(parts.unfinished(shards.shards) for parts in work.parts))
         if left := [s.number for s in shards.shards if in_rounds or s.number in unfinished]:
             if not work.prepared:
@@ -129,7 +134,7 @@ def evaluate_shards(
             evaluation,
             settings=conditions[condition],
             certificates=certificates[condition],
-            notes=(*noted, *evaluation.notes),
+            notes=(*again, *noted, *evaluation.notes),
             sha256=evaluation.sha256 or whole_sha256,
             seconds=time.perf_counter() - start,
         )

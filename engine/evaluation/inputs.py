@@ -102,8 +102,7 @@ class EvaluationInputs:
         queries: the queries table, with their ``cluster`` where that was asked for.
         corpus: the passages that some run lists within the cutoff.
         runs: the run table, cut at the cutoff, of the queries evaluated.
-        names: of all runs, in order, where these are the inputs of some queries of an evaluation, for
-            which a run may list nothing; empty for the runs that occur.
+        names: of all runs, in order, of which some may list nothing; empty for the runs that occur.
         k: the cutoff that the runs were cut at, passages per query; None for runs that were never cut.
         tables: what annotators need, by the name of their input: judgments of the queries evaluated.
         cut_runs: names of runs that list more passages than the cutoff keeps.
@@ -364,6 +363,7 @@ def read_inputs(
         tables=checked.tables,
         cut_runs=tuple(rows.filter(~is_kept)[RUN].unique(maintain_order=True)),
         notes=checked.notes,
+        names=checked.lists.names,
         queries_file=files.queries,
         unmatchable=checked.unmatchable,
         fields=checked.fields,

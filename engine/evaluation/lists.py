@@ -214,7 +214,10 @@ class _ReadingRuns:
         if by_text:
             ids = queries.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
             rows = with_ids(rows, ids, QUERY_ID).sort(QUERY_ID, RANK)
-        if self.ignores:
+        first, has_some = rows[QUERY_ID][0] if rows.height else None, False
+        if self.ignores:  # a list of its query alone is an empty one, and no stranger's
+            asked = queries.filter(IS_EVALUATED)
+            has_some = not rows.join(asked, on=QUERY_ID, how="semi").is_empty()
             rows = without_identical(rows)
         run = pl.lit(number, pl.UInt32).alias(RUN)
         rows = rows.select(QUERY_ID, DOC_ID, RANK, SCORE, run)
@@ -225,7 +228,7 @@ class _ReadingRuns:
         kept = rows.filter(evaluated, pl.col(RANK) <= self.k + 1)
         self.parts.keep(part, number, kept)
         return _OfPart(
-            rows[QUERY_ID][0] if rows.height else None,
-            not kept.is_empty(),
+            first,
+            has_some or not kept.is_empty(),
             rows[QUERY_ID].filter(evaluated.is_null()).unique().hash(),
         )

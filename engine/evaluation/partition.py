@@ -33,11 +33,12 @@ from engine.evaluation.scattered import BUCKET, ScatteredParts, Sorted, count_pa
 from engine.evaluation.shards import FirstQueries, Shard, Within
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
-from engine.messages.notes import Note
+from engine.messages.notes import Note, count_note
 from engine.sources.io.ahead import mapped
 from engine.sources.io.files import reported_writing, write_parquet
 from engine.sources.io.folders import Folder
 from engine.sources.io.identity import identity
+from engine.sources.io.kept import digest, sealed_json, unsealed_json
 from engine.sources.io.locations import Location
 from engine.sources.io.parquet import read_parquet
 from engine.sources.io.temporary import temporary_directory
@@ -54,7 +55,7 @@ PAIRS_PER_SHARD = 20_000
 Progress = Callable[[str, int], None]
 
 # Raise it when what shards hold changes; those of other versions are then made anew.
-_VERSION = 3
+_VERSION = 4
 _MANIFEST = "manifest.json"
 _AGAIN = "delete the folders of shards and passages, and run again"
 _QUERIES = "queries.parquet"
@@ -203,7 +204,8 @@ def partition(
         key = _key(files, k, pairs_per_shard)
     except (InputError, OSError):
         key = ""  # some file cannot be opened; which one is named first is for its reader to say
-    if key and (known := _taken_up(files, folder, key, k)) is not None:
+    damaged: list[str] = []
+    if key and (known := _taken_up(files, folder, key, k, damaged)) is not None:
         return known
     work = folder.at if isinstance(folder.at, Path) else Path(tempfile.gettempdir())
     with (
@@ -237,8 +239,11 @@ def partition(
         )
         key = key or _key(files, k, pairs_per_shard)
         written = _write(checked, folder / key, files, pairs_per_shard, on_progress)
-    written.folder.write(_MANIFEST, json.dumps(_manifest(written), indent=1).encode())
-    return written
+    of_queries = digest(written.folder.read(_QUERIES))
+    written.folder.write(_MANIFEST, sealed_json({**_manifest(written), _QUERIES: of_queries}))
+    what = "damaged file[|s] of inputs in shards [was|were] made anew: check the disk"
+    again = [count_note("damaged_inputs", len(damaged), what)] if damaged else []
+    return replace(written, notes=(*again, *written.notes))
 
 
 def _write(
@@ -397,24 +402,27 @@ def _manifest(made: Partition) -> dict[str, object]:
     }
 
 
-def _taken_up(files: InputFiles, folder: Folder, key: str, k: int) -> Partition | None:
-    """The partition of this name, if it was finished and nothing of it is gone."""
+def _taken_up(
+    files: InputFiles, folder: Folder, key: str, k: int, damaged: list[str]
+) -> Partition | None:
+    """The partition of this name, if it was finished and nothing of it is gone, or ``damaged``, which names it then."""
     place, passages = folder / key, folder / "passages"
     try:
-        manifest = json.loads(place.read(_MANIFEST))
-    except (FileNotFoundError, ValueError):
+        manifest = unsealed_json(place.read(_MANIFEST))
+    except FileNotFoundError:
         return None
-    if manifest["version"] != _VERSION:
+    except ValueError:
+        damaged.append(_MANIFEST)
         return None
     shards = tuple(
         Shard(number, queries, pairs, (low, high), digest)
         for number, (queries, pairs, low, high, digest) in enumerate(manifest["shards"])
     )
-    needed = {_QUERIES, *(_name(shard.number) for shard in shards)}
+    needed = {_QUERIES: manifest[_QUERIES], **{_name(one.number): one.digest for one in shards}}
     index = PassageIndex(folder=passages, **manifest["passages"])
-    if not needed <= set(place.names()) or index.name not in passages.names():
+    if not needed.keys() <= set(place.names()) or index.name not in passages.names():
         return None
-    return Partition(
+    known = Partition(
         folder=place,
         shards=shards,
         runs=tuple(manifest["runs"]),
@@ -427,3 +435,10 @@ def _taken_up(files: InputFiles, folder: Folder, key: str, k: int) -> Partition 
         listed=manifest["listed"],
         queries_file=files.queries,
     )
+    for name, content in place.read_each(needed):
+        digest_of = digest if name == _QUERIES else known.digest
+        if content is None or digest_of(content) != needed[name]:
+            damaged.append(name)
+    if not index.is_whole():
+        damaged.append(index.name)
+    return None if damaged else known

@@ -2,14 +2,13 @@
 
 In a folder, tables of passages (labels, traces, reads) are files, one for each shard; what the whole needs of a
 shard (scores by query, notes, counts) is small, and stands in further files. The last of them is the shard's
-manifest: where it is, the shard is done.
+manifest, which has the digests of the others: where it is, the shard is done.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 from collections import defaultdict
@@ -27,8 +26,10 @@ from engine.evaluation.score import Scored
 from engine.evaluation.shards import Shard
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
+from engine.sources.io.ahead import mapped
 from engine.sources.io.files import flush
 from engine.sources.io.folders import Folder
+from engine.sources.io.kept import digest, sealed, sealed_json, unsealed, unsealed_json
 from engine.sources.io.locations import Location
 
 # What the names of files begin with where a table of passages is delivered as a folder of them.
@@ -43,6 +44,8 @@ _NO_PASSAGES = {
     "traces": tables.empty(tables.TRACES),
     "reads": tables.empty(tables.READS),
 }
+# What a manifest calls the digests of the tables.
+_DIGESTS = "digests"
 _OF_QUERIES = ("query_scores", "reordered", "downstream", "undefined", "label_lists")
 # The fields of ``Scored`` that a manifest has as they are, and the key of each.
 _SMALL = {
@@ -121,6 +124,10 @@ class InMemory:
         """The numbers of the shards that are not scored yet, or without reads that failed."""
         return {shard.number for shard in shards} - self.finished.keys()
 
+    def damaged(self, shards: Sequence[Shard]) -> set[int]:
+        """The numbers of the shards that were scored, and are no longer what was written: unfinished from now on."""
+        return set()
+
 
 @dataclass(frozen=True)
 class InFolder:
@@ -142,16 +149,21 @@ class InFolder:
         return str(self.folder).rsplit("/", 1)[-1]
 
     def plan(self, job: str, shard: int) -> pl.DataFrame | None:
-        with contextlib.suppress(FileNotFoundError):
-            return _table(self.folder / _PLANS / job, shard)
+        # One that is damaged is made anew.
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return self._plan(job, shard)
         return None
 
     def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
         """The plan of a job, which was made."""
-        return self._needed(f"{_PLANS}/{job}", shard)
+        with all_there(self.folder / _PLANS / job, shard):
+            return self._plan(job, shard)
+
+    def _plan(self, job: str, shard: int) -> pl.DataFrame:
+        return _frame(unsealed((self.folder / _PLANS / job).read(_file(shard))))
 
     def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None:
-        _write(plan, self.folder / _PLANS / job, shard)
+        (self.folder / _PLANS / job).write(_file(shard), sealed(_content(plan)))
 
     def clear_plans(self) -> None:
         for job in (self.folder / _PLANS).folders():
@@ -159,13 +171,14 @@ class InFolder:
             plans.delete(plans.names())
 
     def keep(self, shard: Shard, done: Done) -> None:
-        scored = done.scored
-        for name in (*_NO_PASSAGES, *_OF_QUERIES):
-            _write(getattr(scored, name), self.folder / name, shard.number)
-        for name, table in scored.further.items():
-            _write(table, self.folder / name, shard.number)
+        whole = {name: getattr(done.scored, name) for name in (*_NO_PASSAGES, *_OF_QUERIES)}
+        digests = {}
+        for name, table in {**whole, **done.scored.further}.items():
+            (self.folder / name).write(_file(shard.number), content := _content(table))
+            digests[name] = digest(content)
         failed = any(reads.failed for reads in done.reads.values())
-        (self.folder / _MANIFESTS).write(_manifest(shard, failed=failed), _content(done))
+        manifest = sealed_json({**_told(done), _DIGESTS: digests})
+        (self.folder / _MANIFESTS).write(_manifest(shard, failed=failed), manifest)
 
     def done(self, shard: Shard) -> Done:
         """A shard that was scored."""
@@ -176,14 +189,13 @@ class InFolder:
             with all_there(self.folder, number):
                 written = manifests.read(_manifest(shard, failed=True))
         with all_there(self.folder, number):
-            content = json.loads(written)
+            content = unsealed_json(written)
         of_queries = {name: self._needed(name, number) for name in _OF_QUERIES}
         further = {name: self._needed(name, number) for name in self.merged}
         small = {name: _unlisted(content[key]) for name, key in _SMALL.items()}
         notes = [Note(**{**note, "about": tuple(note["about"])}) for note in content["notes"]]
         known: dict[str, Any] = {**_NO_PASSAGES, **of_queries, **small}
-        # Of shards that an earlier version judged, outputs were not counted.
-        outputs = Outputs(**content.get("outputs", {}))
+        outputs = Outputs(**content["outputs"])
         scored = Scored(**known, further=further, outputs=outputs, notes=tuple(notes))
         return Done(
             scored,
@@ -225,7 +237,7 @@ class InFolder:
 
     def _needed(self, name: str, shard: int) -> pl.DataFrame:
         with all_there(self.folder / name, shard):
-            return _table(self.folder / name, shard)
+            return _frame((self.folder / name).read(_file(shard)))
 
     def unfinished(self, shards: Sequence[Shard]) -> set[int]:
         """As ``InMemory.unfinished``.
@@ -241,6 +253,23 @@ class InFolder:
             for shard in shards
             if _manifest(shard) not in done or _file(shard.number) not in whole
         }
+
+    def damaged(self, shards: Sequence[Shard]) -> set[int]:
+        """As ``InMemory.damaged``."""
+        unfinished = self.unfinished(shards)
+        scored = [shard for shard in shards if shard.number not in unfinished]
+        checked = zip(scored, mapped(self._is_whole, scored), strict=True)
+        damaged = [shard for shard, is_whole in checked if not is_whole]
+        (self.folder / _MANIFESTS).delete(map(_manifest, damaged))
+        return {shard.number for shard in damaged}
+
+    def _is_whole(self, shard: Shard) -> bool:
+        file = _file(shard.number)
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            manifest = unsealed_json((self.folder / _MANIFESTS).read(_manifest(shard)))
+            digests = manifest[_DIGESTS].items()
+            return all(digest((self.folder / name).read(file)) == one for name, one in digests)
+        return False
 
 
 Parts = InMemory | InFolder
@@ -293,12 +322,13 @@ def _manifest(shard: Shard, *, failed: bool = False) -> str:
     return f"{shard.number:06d}-{shard.digest[:32]}{'-failed' if failed else ''}.json"
 
 
-def _content(done: Done) -> bytes:
+def _told(done: Done) -> dict[str, Any]:
+    """What a manifest says of a shard."""
     content = {key: getattr(done.scored, name) for name, key in _SMALL.items()}
     content |= {"reads": done.reads, "of_jobs": done.of_jobs}
     content["outputs"] = asdict(done.scored.outputs)
     content["notes"] = [asdict(note) for note in done.scored.notes]
-    return json.dumps(content, ensure_ascii=False).encode()
+    return content
 
 
 def _unlisted(value: object) -> object:
@@ -311,16 +341,14 @@ def _file(shard: int) -> str:
     return f"{shard:06d}.parquet"
 
 
-def _write(table: pl.DataFrame, folder: Folder, shard: int) -> None:
-    """Write a shard's table, whole or not at all."""
+def _content(table: pl.DataFrame) -> bytes:
     content = io.BytesIO()
     table.write_parquet(content)
-    folder.write(_file(shard), content.getvalue())
+    return content.getvalue()
 
 
-def _table(folder: Folder, shard: int) -> pl.DataFrame:
-    """A shard's table; raises FileNotFoundError where there is none."""
-    return pl.read_parquet(io.BytesIO(folder.read(_file(shard))))
+def _frame(content: bytes) -> pl.DataFrame:
+    return pl.read_parquet(io.BytesIO(content))
 
 
 @contextlib.contextmanager

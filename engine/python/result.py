@@ -122,7 +122,7 @@ class Result:
         if self.evaluation and parts and name in parts.tables:
             # A trace may have columns of its own, which some shards lack.
             return pl.concat(parts.table(name, self.evaluation.shards.shards), how="diagonal")
-        if (place := folder / f"{name}.parquet").is_dir() and not held:
+        if not held and (place := self.findings.whole(name)).is_dir():
             files = (read_parquet(place / part) for part in delivered(folder_at(place)))
             return pl.concat(files, how="diagonal")
         if name in (*TABLES, *STATISTICS):
@@ -131,7 +131,7 @@ class Result:
         if name not in further:
             listed = ", ".join(dict.fromkeys((*TABLES, *STATISTICS, *sorted(further))))
             raise InputError(f"no table is called {name!r}", f"use one of {listed}")
-        return held[name] if held else read_parquet(folder / f"{name}.parquet")
+        return held[name] if held else read_parquet(self.findings.whole(name))
 
     def leaderboard(self) -> pl.DataFrame:
         """The runs, the best one first.

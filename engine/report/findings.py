@@ -24,9 +24,11 @@ from engine.evaluation.study import Study
 from engine.labels.annotator import READER, Role
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
+from engine.messages.wording import counted
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
 from engine.report.means import Interval, mean_interval, mean_until
 from engine.report.summary import notes_by_code
+from engine.sources.io.kept import digest_at, json_digest
 from engine.sources.io.locations import Location, inside_of, open_binary
 from engine.sources.io.parquet import read_parquet
 from engine.statistics.cells import clusters_of, numbered
@@ -40,7 +42,12 @@ TABLES = ("labels", "query_scores", "downstream", "traces", "reads")
 STATISTICS = ("correlations", "comparisons", "systems", "run_pairs", "unseen", "by_place")
 STUDY = ("conditions", "readers", "reader_comparisons")
 Costs = TypeVar("Costs", KindCosts, ReadingCosts)
+# What the audit calls the digests of the files.
+DIGESTS = "results_sha256"
 _REMEDY = "name the folder that `erag evaluate` wrote"
+_AGAIN = "evaluate again; LLM calls are cached"
+_CHANGED = "is not what the evaluation wrote: it was changed, or the disk damaged it"
+_TAKEN = f"if you changed it, delete `{DIGESTS}` from {SUMMARY}"
 
 
 @dataclass(frozen=True)
@@ -111,8 +118,32 @@ class Findings:
         schema = schema or getattr(tables, name.upper())
         if self.held:
             return self.held.get(name, tables.empty(schema))
-        path = self.folder / f"{name}.parquet"
+        path = self.whole(name)
         return _read_table(path, schema) if path.is_file() else tables.empty(schema)
+
+    def whole(self, name: str) -> Path:
+        """Where a table of the folder is, or would be, in one file or several.
+
+        Raises:
+            InputError: it is not what the evaluation wrote, or gone. Of results of earlier versions nobody knows.
+        """
+        path = self.folder / f"{name}.parquet"
+        written = digests_of(self.summary).get(path.name)
+        if written is not None and name not in self._compared:
+            try:
+                is_whole = digest_at(path) == written
+            except OSError as error:
+                problem = f"cannot be read ({error.strerror or error})"
+                raise InputError(problem, _AGAIN, path=path) from None
+            if not is_whole:
+                raise InputError(_CHANGED, f"{_AGAIN} ({_TAKEN})", path=path)
+            self._compared.add(name)
+        return path
+
+    @cached_property
+    def _compared(self) -> set[str]:
+        """The tables that were compared with what the evaluation wrote."""
+        return set()
 
     @cached_property
     def configuration(self) -> Mapping[str, Any]:
@@ -130,20 +161,21 @@ class Findings:
 
         Read anew each time: of millions of queries, those of all measures would take more memory than the rest.
         """
-        path = self.folder / "query_scores.parquet"
         wanted = (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
         if "query_scores" in self.held:
             return self.held["query_scores"].filter(wanted).select(RUN, QUERY_ID, VALUE)
+        path = self.whole("query_scores")
         try:
-            return pl.scan_parquet(path).filter(wanted).select(RUN, QUERY_ID, VALUE).collect()
-        except (pl.exceptions.PolarsError, OSError) as error:
+            found = pl.scan_parquet(path).filter(wanted).select(RUN, QUERY_ID, VALUE).collect()
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             problem = f"cannot be read ({str(error).splitlines()[0]})"
-            raise InputError(problem, "evaluate again; LLM calls are cached", path=path) from None
+            raise InputError(problem, _AGAIN, path=path) from None
+        return _finite(found, path)
 
     @cached_property
     def downstream(self) -> pl.DataFrame:
         """``tables.DOWNSTREAM``."""
-        return self.table("downstream")
+        return _finite(self.table("downstream"), self.folder / "downstream.parquet")
 
     @cached_property
     def traces(self) -> pl.DataFrame:
@@ -352,8 +384,31 @@ def _read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
     frame = tables.with_added(read_parquet(path), schema)
     if missing := [column for column in schema if column not in frame.columns]:
         problem = f"lacks {', '.join(missing)}: an earlier version wrote it"
-        raise InputError(problem, "evaluate again; LLM calls are cached", path=path)
+        raise InputError(problem, _AGAIN, path=path)
     return frame.select(list(schema))
+
+
+def _finite(scores: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """Scores, which an evaluation writes as numbers."""
+    if others := scores.height - int(scores[VALUE].is_finite().sum()):
+        problem = counted(others, "[score is|scores are] not finite, or null")
+        raise InputError(problem, _AGAIN, path=path)
+    return scores
+
+
+def digests_of(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of the files beside a summary, by name, and its own; none in one of an earlier version."""
+    audit = summary.get("audit")
+    found = audit.get(DIGESTS) if isinstance(audit, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def with_digests(summary: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A summary with the digests of the tables in a folder, and its own."""
+    found = {path.name: digest_at(path) for path in sorted(folder.glob("*.parquet"))}
+    whole = {**summary, "audit": {**summary["audit"], DIGESTS: found}}
+    found[SUMMARY] = json_digest(whole)
+    return whole
 
 
 def read_summary(folder: Location) -> dict[str, Any]:
@@ -373,6 +428,11 @@ def read_summary(folder: Location) -> dict[str, Any]:
         raise InputError(f"is not JSON ({error})", _REMEDY, path=path) from None
     if not isinstance(summary, dict):
         raise InputError("is not the summary of an evaluation", _REMEDY, path=path)
+    digests = digests_of(summary)
+    if own := digests.pop(SUMMARY, None):
+        if own != json_digest(summary):
+            raise InputError(_CHANGED, f"{_AGAIN} ({_TAKEN})", path=path)
+        digests[SUMMARY] = own
     return summary
 
 

@@ -172,6 +172,9 @@ def _runs(findings: Findings, run: str | None) -> list[str]:
         problem = f"has no end-to-end scores of {run or 'any run'}"
         remedy = f"it has {', '.join(findings.wholes) or 'none: evaluate with `end_to_end`'}"
         raise InputError(problem, remedy, path=findings.folder)
+    if lost := [one for one in known if one not in findings.downstream[RUN]]:
+        path = findings.folder / "downstream.parquet"
+        raise InputError(f"has no scores of {lost[0]}", "evaluate again", path=path)
     return known
 
 

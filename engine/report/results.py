@@ -18,7 +18,14 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.extras import missing
 from engine.report import study_report, summary
 from engine.report.audit import Origin
-from engine.report.findings import STATISTICS, STUDY, Findings, Sources, read_findings
+from engine.report.findings import (
+    STATISTICS,
+    STUDY,
+    Findings,
+    Sources,
+    read_findings,
+    with_digests,
+)
 from engine.report.page.render import BESIDE, PAGE, page_files, sparing
 from engine.report.page.write import write_page
 from engine.report.summary import SHARDS
@@ -182,6 +189,7 @@ def _write(
     conditions: list[Findings] = []
     if study is not None:
         content["study"], conditions = _write_study(study, about, out)
+    content = with_digests(content, out)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
     used = sources(result)
     if not missing("page"):

@@ -7,6 +7,7 @@ bytes per vector. Such an index is held in memory as a whole, and its scores are
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator
@@ -15,18 +16,20 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 
 from engine.messages.errors import InputError
 from engine.messages.extras import require
-from engine.retrieval import index_shards
+from engine.retrieval import index_shards, manifest
 from engine.retrieval.flat import QUERY_ROW, Singles
 from engine.retrieval.index_shards import Block
 from engine.retrieval.manifest import Manifest
 from engine.sources.io.files import atomic_path
+from engine.sources.io.fingerprint import file_sha256
 from engine.tables import DOC_ID, QUERY_ID, SCORE
 
 _SUFFIX = ".faiss"
+# The setting of an index that has the SHA-256 of its file.
+_DIGEST = "faiss_sha256"
 # FAISS trains on at most 256 vectors per cell; this many suffice for 1,024 cells.
 _TRAINING = 262_144
 
@@ -42,7 +45,7 @@ def require_factory(factory: str, dimensions: int) -> None:
 
 
 def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]]) -> None:
-    """Build the approximate index of a dense index, unless it exists.
+    """Build the approximate index of a dense index, unless it exists and is whole; its digest joins the settings.
 
     Args:
         index: its manifest, which need not be written yet.
@@ -54,8 +57,13 @@ def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]
     import faiss
 
     path = _file(directory, index)
-    if path is None or path.exists():
+    if path is None:
         return
+    with contextlib.suppress(InputError, OSError):  # there is no earlier index, or no such file
+        known = manifest.read(directory).settings.get(_DIGEST)
+        if known == file_sha256(path):
+            index.settings[_DIGEST] = known
+            return
     factory, dimensions = index.settings["factory"], index.settings["encoder"]["dimensions"]
     faiss_index = _empty_index(factory, dimensions)
     if not faiss_index.is_trained:
@@ -72,6 +80,7 @@ def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]
         faiss_index.add(block.vectors)
     with atomic_path(path) as temporary:
         faiss.write_index(faiss_index, str(temporary))
+        index.settings[_DIGEST] = file_sha256(temporary)
 
 
 def search_approximate(
@@ -84,7 +93,7 @@ def search_approximate(
         parameters: such as ``nprobe=16`` or ``efSearch=64``.
 
     Raises:
-        InputError: the index was built without a factory, or does not have these parameters.
+        InputError: the index was built without a factory, is damaged, or does not have these parameters.
     """
     import faiss
 
@@ -93,7 +102,13 @@ def search_approximate(
         raise InputError(
             "has no approximate index", "build it with `factory`, or search exactly", path=directory
         )
-    faiss_index = faiss.read_index(str(path))
+    try:
+        if index.settings.get(_DIGEST) not in (None, file_sha256(path)):
+            raise RuntimeError("it was changed after it was written")
+        faiss_index = faiss.read_index(str(path))
+    except (RuntimeError, MemoryError, OSError) as error:
+        problem, remedy = f"cannot be read ({error})", "run the same `erag index` again"
+        raise InputError(problem, remedy, path=path) from None
     if parameters:
         try:
             space: Any = (
@@ -166,8 +181,7 @@ def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
     )
     parts: list[pl.DataFrame] = []
     for (number,), part in wanted.group_by("shard"):
-        column = pq.read_table(index_shards.path(directory, keys[number]), columns=[DOC_ID])
-        ids = pl.Series(DOC_ID, column.column(DOC_ID).to_pylist(), dtype=pl.String)
+        ids = index_shards.read_ids(directory, keys[number])
         parts.append(part.select("row", ids.gather(part["place"] % size).alias(DOC_ID)))
     if not parts:
         return pl.Series(DOC_ID, [], dtype=pl.String)

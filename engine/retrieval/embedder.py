@@ -25,6 +25,7 @@ from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import EncodeError, InputError
 from engine.messages.wording import counted, quoted
 from engine.retrieval.encoders import EncoderSpec, kept_of
+from engine.sources.io.kept import SEAL, sealed, unsealed
 
 Vectors = npt.NDArray[np.float32]
 
@@ -33,6 +34,8 @@ Vectors = npt.NDArray[np.float32]
 _MOST_TEXTS = 128
 # What a server is asked first, and how far apart the vectors of one model may be, by their length: rounding does 0.01.
 _TRIAL, _ALIKE = "What is retrieval?", 0.1
+# Seconds that another process may write into the file, which takes some thousandths.
+_PATIENCE = 30
 _KEPT = "every vector that came is kept: run the same command again to go on from there"
 
 
@@ -66,6 +69,7 @@ class Embedder:
         identity = json.dumps([self._host, model, trial.shape[1]])
         digest = hashlib.sha256(identity.encode()).hexdigest()
         self._path = cache_directory() / "vectors" / f"{digest[:32]}.sqlite"
+        self.spec = replace(spec, digest=digest, dimensions=trial.shape[1])
         former = np.frombuffer(self._keep([_TRIAL], trial)[_key(_TRIAL)], np.float32)
         other = np.linalg.norm(former - trial[0]) > _ALIKE * np.linalg.norm(former)
         if other or spec.digest not in ("", digest):
@@ -73,7 +77,6 @@ class Embedder:
                 f"{self._host} has another model {spec.name!r} than the one that made the vectors",
                 f"ask the same server, or {f'delete {self._path} and ' * bool(other)}build the index again",
             )
-        self.spec = replace(spec, digest=digest, dimensions=trial.shape[1])
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """The vectors of queries, with the prefix added; (texts, dimensions)."""
@@ -117,7 +120,7 @@ class Embedder:
             vectors = np.stack([by_place.pop(place) for place in range(len(texts))])
             if by_place or not np.isfinite(vectors).all():
                 raise ValueError("too many, or numbers that are not finite")
-            if vectors.shape != (len(texts), size := self.spec.dimensions or vectors.shape[1]):
+            if vectors.shape != (len(texts), size := self.spec.dimensions or vectors.shape[1] or 1):
                 raise ValueError(f"dimensions {vectors.shape[1:]} instead of {size}")
         except NO_ANSWER as error:
             what = f"{counted(len(given), 'vector[|s]')} for {counted(len(texts), 'text[|s]')}"
@@ -127,14 +130,33 @@ class Embedder:
         return vectors
 
     def _find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The vectors of those of some thousand keys that are kept, by key."""
+        """The vectors of those of some thousand keys that are kept, by key; damaged ones are removed."""
         marks = ", ".join("?" * len(keys))
         with self._opened() as file:
-            return dict(file.execute(f"SELECT * FROM vectors WHERE key IN ({marks})", keys))
+            found = dict(file.execute(f"SELECT * FROM vectors WHERE key IN ({marks})", keys))
+            whole = {key: self._whole(vector) for key, vector in found.items()}
+            damaged = [(key,) for key, vector in whole.items() if vector is None]
+            file.executemany("DELETE FROM vectors WHERE key = ?", damaged)
+        if damaged:
+            problem = counted(len(damaged), "kept vector[|s] [was|were] damaged, and removed")
+            remedy = "check the disk, and run the same command again: it asks for them once more"
+            raise InputError(problem, remedy, path=self._path)
+        return {key: vector for key, vector in whole.items() if vector is not None}
+
+    def _whole(self, kept: object) -> bytes | None:
+        """A vector as it was kept, with its digest, or by an earlier version without; None where it is neither."""
+        size = 4 * self.spec.dimensions
+        if not isinstance(kept, bytes) or len(kept) not in (size, size + SEAL):
+            return None
+        if len(kept) > size:
+            with contextlib.suppress(ValueError):
+                return unsealed(kept)
+            return None
+        return kept if np.isfinite(np.frombuffer(kept, np.float32)).all() else None
 
     def _keep(self, texts: Sequence[str], vectors: Vectors) -> dict[bytes, bytes]:
         """Keep the vectors of texts, all or none; those that are kept now, by key."""
-        rows = [(_key(text), row.tobytes()) for text, row in zip(texts, vectors, strict=True)]
+        rows = [(_key(t), sealed(row.tobytes())) for t, row in zip(texts, vectors, strict=True)]
         with self._opened() as file:
             file.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
         return self._find([key for key, _ in rows])
@@ -143,12 +165,17 @@ class Embedder:
     def _opened(self) -> Iterator[sqlite3.Connection]:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.closing(sqlite3.connect(self._path, timeout=60)) as file, file:
+            with contextlib.closing(sqlite3.connect(self._path, timeout=_PATIENCE)) as file, file:
                 table = "vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL)"
                 file.execute(f"CREATE TABLE IF NOT EXISTS {table}")
                 yield file
         except (sqlite3.Error, OSError) as error:
             remedy = "make room, delete it, or name another folder in ERAG_CACHE"
+            if getattr(error, "sqlite_errorcode", 0) in (
+                sqlite3.SQLITE_BUSY,
+                sqlite3.SQLITE_LOCKED,
+            ):
+                remedy = f"another process has held it for {_PATIENCE} seconds: wait until it ends, or end it"
             raise InputError(f"cannot be used ({error})", remedy, path=self._path) from None
 
 

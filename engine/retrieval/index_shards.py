@@ -110,7 +110,13 @@ def write(directory: Path, key: str, doc_ids: list[str], vectors: Floats) -> Non
     )
     with atomic_path(path(directory, key)) as temporary:
         # Vectors hardly compress and rarely repeat a number: stored plainly, they are read fastest.
-        pq.write_table(table, temporary, compression="none", use_dictionary=False)
+        pq.write_table(
+            table,
+            temporary,
+            compression="none",
+            use_dictionary=False,
+            write_page_checksum=True,
+        )
 
 
 def read(directory: Path, keys: Sequence[str], storage: Storage, dimensions: int) -> Block:
@@ -131,20 +137,44 @@ def read(directory: Path, keys: Sequence[str], storage: Storage, dimensions: int
 def _read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
     file = path(directory, key)
     try:
-        table = pq.read_table(file, columns=[DOC_ID, VECTOR], memory_map=True)
+        table = _table(file, [DOC_ID, VECTOR])
         column = table.column(VECTOR).combine_chunks()
         values = column.flatten().to_numpy(zero_copy_only=False)
         vectors = values.astype(np.float32, copy=False).reshape(-1, dimensions)
         if values.dtype != TYPES[storage] or len(vectors) != table.num_rows:
             raise ValueError("not the vectors that the index states")
-    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
-        reason = str(error).split("\n")[0]
-        raise InputError(
-            f"broken shard ({reason})", "delete it, and run the same 'erag index' again", path=file
-        ) from None
+    except (ValueError, AttributeError) as error:
+        raise _broken(file, error) from None
+    return Block(_ids(table), vectors)
+
+
+def read_ids(directory: Path, key: str) -> pl.Series:
+    """The ids of a shard; an InputError as in ``read``."""
+    return _ids(_table(path(directory, key), [DOC_ID]))
+
+
+def _table(file: Path, columns: list[str]) -> pa.Table:
+    try:
+        table = pq.read_table(
+            file, columns=columns, memory_map=True, page_checksum_verification=True
+        )
+        table.validate(full=True)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise _broken(file, error) from None
+    if table.column_names != columns:
+        raise _broken(file, ValueError("other columns"))
+    return table
+
+
+def _ids(table: pa.Table) -> pl.Series:
     doc_ids = pl.from_arrow(table.column(DOC_ID))
     assert isinstance(doc_ids, pl.Series)
-    return Block(doc_ids.cast(pl.String), vectors)
+    return doc_ids.cast(pl.String)
+
+
+def _broken(file: Path, error: Exception) -> InputError:
+    problem, remedy = str(error).split("\n")[0], "delete it, and run the same 'erag index' again"
+    return InputError(f"broken shard ({problem})", remedy, path=file)
 
 
 def prune(directory: Path, keys: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,12 +28,14 @@ import polars as pl
 import pyarrow as pa
 
 from engine import tables
+from engine.messages.errors import InputError
 from engine.retrieval.java import (
     allow_long_queries,
     find_java,
     pyserini,
     whitespace_analyzer,
 )
+from engine.sources.io.ahead import mapped
 from engine.tables import DOC_ID, QUERY, QUERY_ID
 
 CONTENTS = "contents"
@@ -40,6 +43,13 @@ _CORPUS = pa.schema({DOC_ID: pa.large_string(), CONTENTS: pa.large_string()})
 # Passages sent at a time.
 _BATCH = 10_000
 _ENGLISH = "en"
+# The files that an index is made of, and what ends each (org.apache.lucene.codecs.CodecUtil.writeFooter).
+_FILE = re.compile(r"segments_\w+|_\w+\.\w+")
+_CHECKSUM = 8
+_AT_ONCE = 2**22
+# What Java says of files that are gone, or of another version.
+_OF_FILES = re.compile(r"(java\.n?io|org\.apache\.lucene\.index)\.[\w.]*(Exception|Error)[^\n]*")
+_AGAIN = "build the index again, with the same `erag index`"
 # What Java says of a full disk, in an error that another one may follow.
 _FULL = "No space left on device"
 
@@ -93,14 +103,42 @@ def search_lucene(
     """Search in a separate process; the run of the queries.
 
     Raises:
-        InputError: there is no Java 21.
+        InputError: there is no Java 21; a file of the index is damaged or gone.
         RuntimeError: the process failed; the message ends with the last error that it wrote.
     """
+    files = [path for path in directory.iterdir() if _FILE.fullmatch(path.name)]
+    for path, problem in zip(files, mapped(_damage, files), strict=True):
+        if problem:
+            raise InputError(f"{path.name} {problem}", _AGAIN, path=directory)
     with tempfile.TemporaryDirectory(prefix="erag-lucene-") as work:
         queries.select(QUERY_ID, QUERY).write_parquet(Path(work) / "in.parquet")
         settings = {"analysis": asdict(analysis), "ranking": asdict(ranking), "threads": threads}
-        _run("search", lambda stream: None, work=work, directory=str(directory), **settings)
+        try:
+            _run("search", lambda stream: None, work=work, directory=str(directory), **settings)
+        except RuntimeError as error:
+            if refused := _OF_FILES.search(str(error)):
+                raise InputError(
+                    f"cannot be read ({refused[0][:160]})", _AGAIN, path=directory
+                ) from None
+            raise
         return pl.read_parquet(Path(work) / "out.parquet")
+
+
+def _damage(path: Path) -> str:
+    """What is wrong with a file of Lucene, if anything: its last eight bytes are the CRC-32 of those before them.
+
+    Lucene compares them when it merges, and not when it searches: it would give other hits.
+    """
+    checksum = 0
+    try:
+        left = path.stat().st_size - _CHECKSUM
+        with path.open("rb") as file:
+            while left > 0 and (block := file.read(min(left, _AT_ONCE))):
+                checksum, left = zlib.crc32(block, checksum), left - len(block)
+            whole = file.read() == checksum.to_bytes(_CHECKSUM, "big") and left == 0
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return "" if whole else "is damaged"
 
 
 # Modules are looked for where this process finds them: with -m, a folder called engine in the current

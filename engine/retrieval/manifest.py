@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -11,8 +10,9 @@ from typing import Any, Literal, get_args
 
 from engine.messages.errors import InputError
 from engine.messages.extras import version_of
-from engine.sources.io.files import write_text
+from engine.sources.io.files import write_bytes
 from engine.sources.io.json_text import parse_json
+from engine.sources.io.kept import sealed_json, unsealed_json
 from engine.sources.io.locations import locate
 
 Kind = Literal["bm25", "dense"]
@@ -62,7 +62,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 def write(manifest: Manifest, directory: Path) -> None:
     """Write the manifest atomically; from then on the directory is an index."""
-    write_text(json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n", directory / FILE)
+    write_bytes(sealed_json(asdict(manifest)) + b"\n", directory / FILE)
 
 
 def read(directory: str | Path) -> Manifest:
@@ -88,13 +88,12 @@ def read(directory: str | Path) -> Manifest:
             path=directory,
         )
     try:
-        value = parse_json(path.read_bytes())
+        value = unsealed_json(path.read_bytes())
     except (ValueError, OSError) as error:
         raise InputError(f"cannot be read ({error})", "build the index again", path=path) from None
     names = {field.name for field in fields(Manifest)}
     if (
-        not isinstance(value, dict)
-        or value.get("format") != _FORMAT
+        value.get("format") != _FORMAT
         or not names <= value.keys()
         or value["kind"] not in get_args(Kind)
         or not _is_sound(value)

@@ -83,3 +83,9 @@ def write_evaluation(folder, runs, *, texts=None, answers=("a",), reader="f" * 3
 def values(right, first=0):
     """So many right answers, from a query on."""
     return [1.0 if first <= i < first + right else 0.0 for i in range(ANSWERED)]
+
+
+def as_earlier(summary):
+    """A summary as earlier versions wrote it, and as it is where a user changed the folder: without digests."""
+    audit = {key: value for key, value in summary["audit"].items() if key != "results_sha256"}
+    return {**summary, "audit": audit}

@@ -1,5 +1,6 @@
 """What an evaluation found, in memory and read back from its folder."""
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from engine.report.findings import Findings, read_findings
 from engine.report.means import mean_interval
 from engine.report.printed import full_parts
 from engine.report.results import write_results
+from tests.report.made import as_earlier
 from tests.report.test_printed import GOOD, POOR, evaluated
 
 
@@ -70,6 +72,8 @@ def test_tables_of_an_earlier_version_are_refused_by_name(tmp_path, folder):
     pl.read_parquet(folder / "traces.parquet").drop("confidence").write_parquet(
         copy / "traces.parquet"
     )
+    summary = as_earlier(json.loads((copy / "summary.json").read_text()))
+    (copy / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(InputError, match="lacks confidence"):
         _ = read_findings(copy, None).traces
 

@@ -7,7 +7,6 @@ written once and then only read, by any number of processes; beside it lies a ma
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sqlite3
 import tempfile
@@ -23,8 +22,9 @@ import polars as pl
 from engine import tables
 from engine.messages.errors import InputError
 from engine.sources.io.files import flush, reported_writing
-from engine.sources.io.fingerprint import Fingerprint
+from engine.sources.io.fingerprint import Fingerprint, file_sha256
 from engine.sources.io.folders import Folder
+from engine.sources.io.kept import sealed_json, unsealed_json
 from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
 from engine.sources.io.skipping import SkipBad
@@ -64,6 +64,7 @@ class PassageIndex:
         passages: the number of passages.
         skipped: the bad records of the corpus that were left out.
         fingerprint: of the passages (``fingerprint.Fingerprint``).
+        digest: of the file; empty where an earlier version built it.
     """
 
     folder: Folder
@@ -71,6 +72,14 @@ class PassageIndex:
     passages: int
     skipped: int
     fingerprint: str
+    digest: str = ""
+
+    def is_whole(self) -> bool:
+        """Whether the file is there, and as it was built; at an address that is known when it is fetched."""
+        if not isinstance(self.folder.at, Path):
+            return self.name in self.folder.names()
+        path = self.folder.at / self.name
+        return path.is_file() and self.digest in ("", file_sha256(path))
 
     def find(self, ids: Iterable[str]) -> pl.DataFrame:
         """The corpus table of those of some ids that there are, in the order of the corpus."""
@@ -150,21 +159,24 @@ def index_corpus(
             _refuse_as_reading(corpus, skip_bad)
             raise
         flush(temporary)
+        digest = file_sha256(temporary)
         os.replace(temporary, target)
     if not isinstance(folder.at, Path):
         folder.put(name, target)
-    index = PassageIndex(folder, name, fingerprint.passages, skip.count, fingerprint.hexdigest())
+    passages, sum_ = fingerprint.passages, fingerprint.hexdigest()
+    index = PassageIndex(folder, name, passages, skip.count, sum_, digest)
     manifest = {"version": _VERSION, **{k: v for k, v in asdict(index).items() if k != "folder"}}
-    folder.write(f"{key}.json", json.dumps(manifest).encode())
+    folder.write(f"{key}.json", sealed_json(manifest))
     return index
 
 
 def _known(folder: Folder, key: str) -> PassageIndex | None:
     try:
-        manifest = json.loads(folder.read(f"{key}.json"))
-        if manifest.pop("version") != _VERSION or manifest["name"] not in folder.names():
+        manifest = unsealed_json(folder.read(f"{key}.json"))
+        if manifest.pop("version") != _VERSION:
             return None
-        return PassageIndex(folder=folder, **manifest)
+        index = PassageIndex(folder=folder, **manifest)
+        return index if index.is_whole() else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None  # none yet, or one that is not ours to understand
 
@@ -223,6 +235,11 @@ def _fetched(index: PassageIndex) -> Path:
                 except FileNotFoundError:
                     place = index.folder.place(index.name)
                     raise InputError("no such file", "run again", path=place) from None
+                if index.digest not in ("", file_sha256(temporary)):
+                    place = index.folder.place(index.name)
+                    raise InputError(
+                        "the index of passages is damaged", "delete it, and run again", path=place
+                    )
                 os.replace(temporary, path)
     return path
 

@@ -11,6 +11,7 @@ from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.report.findings import Sources, read_findings
 from engine.report.page.queries import as_json, escaped, filters, parts
 from engine.report.page.slices import WORDS, slices, slices_grid
+from tests.report.made import as_earlier
 from tests.report.page.results import SCRIPT
 
 
@@ -100,7 +101,8 @@ def test_a_call_has_its_own_seconds_where_they_are_known(findings, tmp_path, sec
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / "reads.parquet").unlink()
     reads.write_parquet(tmp_path / "reads.parquet")
-    (part,) = parts(replace(findings, folder=tmp_path))
+    summary = as_earlier(findings.summary)
+    (part,) = parts(replace(findings, folder=tmp_path, summary=summary))
     (call,) = of(part.script)["q04"]["passages"]["d4"][3]
     assert call[3:] == ([0, None, 0.4124] if seconds == 0.41237 else [0])
 

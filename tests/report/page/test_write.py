@@ -20,6 +20,7 @@ from engine.sources.io.folders import folder_at
 from jobs._results import write_results
 from tests.commands import erag
 from tests.conftest import ScriptedReader
+from tests.report.made import as_earlier
 from tests.report.page import results
 
 
@@ -31,7 +32,7 @@ def copied(folder, tmp_path):
 
 def configured(copied, change):
     """Results whose configuration is another."""
-    summary = json.loads((copied / "summary.json").read_text())
+    summary = as_earlier(json.loads((copied / "summary.json").read_text()))
     summary["configuration"] = change(summary["configuration"])
     (copied / "summary.json").write_text(json.dumps(summary))
 
@@ -116,7 +117,7 @@ def test_labels_of_an_annotator_that_is_gone_are_shown_compared_and_exported(
         table.with_columns(columns).write_parquet(path)
     content = json.loads((copied / "summary.json").read_text().replace("containment", "grogu"))
     content["grounded"] = content["reader"] | {"reading": content["reading"]}
-    (copied / "summary.json").write_text(json.dumps(content))
+    (copied / "summary.json").write_text(json.dumps(as_earlier(content)))
     with pytest.raises(InputError, match="the annotator grogu is gone; use pmi, dig or likelihood"):
         Settings.of(annotators=("grogu",))
     assert erag("report", copied) == 0
