@@ -112,11 +112,11 @@ def evaluate_shards(
     noted: tuple[Note, ...] = ()
     whole_sha256 = inputs_sha256(work.prepared[0].inputs) if until and work.prepared else {}
     with _alone(work), _forgotten(work):
-        damaged = set().union(*(parts.damaged(shards.shards) for parts in work.parts))
-        if damaged:
-            what = "damaged shard[|s] of this evaluation [was|were] scored again: check the disk"
-            again = (count_note("damaged_shards", len(damaged), what),)
-        unfinished = set().union(*(parts.unfinished(shards.shards) for parts in work.parts))
+        found = [one for parts in work.parts for one in parts.unfinished(shards.shards).items()]
+        if damaged := len({number for number, was_scored in found if was_scored}):
+            what = "shard[|s] [was|were] no longer whole, and scored again: check the disk"
+            again = (count_note("damaged_shards", damaged, what),)
+        unfinished = {number for number, _ in found}
         if left := [s.number for s in shards.shards if in_rounds or s.number in unfinished]:
             if not work.prepared:
                 for settings in drawn:

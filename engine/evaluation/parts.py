@@ -29,8 +29,9 @@ from engine.messages.notes import Note
 from engine.sources.io.ahead import mapped
 from engine.sources.io.files import flush
 from engine.sources.io.folders import Folder
-from engine.sources.io.kept import digest, sealed, sealed_json, unsealed, unsealed_json
+from engine.sources.io.kept import digest, sealed_json, unsealed_json
 from engine.sources.io.locations import Location
+from engine.sources.io.parquet import read_parquet
 
 # What the names of files begin with where a table of passages is delivered as a folder of them.
 _PART = "part-"
@@ -120,13 +121,9 @@ class InMemory:
         """The table of reads of a shard that was scored, of all roles."""
         return self.finished[shard.number].scored.reads
 
-    def unfinished(self, shards: Sequence[Shard]) -> set[int]:
-        """The numbers of the shards that are not scored yet, or without reads that failed."""
-        return {shard.number for shard in shards} - self.finished.keys()
-
-    def damaged(self, shards: Sequence[Shard]) -> set[int]:
-        """The numbers of the shards that were scored, and are no longer what was written: unfinished from now on."""
-        return set()
+    def unfinished(self, shards: Sequence[Shard]) -> dict[int, bool]:
+        """The numbers of the shards that are not scored, or without failed reads alone; whether they were, and are no longer whole."""
+        return {shard.number: False for shard in shards if shard.number not in self.finished}
 
 
 @dataclass(frozen=True)
@@ -149,21 +146,18 @@ class InFolder:
         return str(self.folder).rsplit("/", 1)[-1]
 
     def plan(self, job: str, shard: int) -> pl.DataFrame | None:
-        # One that is damaged is made anew.
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            return self._plan(job, shard)
+        folder, file = self.folder / _PLANS / job, _file(shard)
+        # Of a pass that was stopped, it says which reads come first: a damaged one is made anew.
+        with contextlib.suppress(FileNotFoundError, InputError):
+            return read_parquet(folder.place(file), content=folder.read(file))
         return None
 
     def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
         """The plan of a job, which was made."""
-        with all_there(self.folder / _PLANS / job, shard):
-            return self._plan(job, shard)
-
-    def _plan(self, job: str, shard: int) -> pl.DataFrame:
-        return _frame(unsealed((self.folder / _PLANS / job).read(_file(shard))))
+        return self._needed(f"{_PLANS}/{job}", shard)
 
     def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None:
-        (self.folder / _PLANS / job).write(_file(shard), sealed(_content(plan)))
+        (self.folder / _PLANS / job).write(_file(shard), _content(plan))
 
     def clear_plans(self) -> None:
         for job in (self.folder / _PLANS).folders():
@@ -237,31 +231,14 @@ class InFolder:
 
     def _needed(self, name: str, shard: int) -> pl.DataFrame:
         with all_there(self.folder / name, shard):
-            return _frame((self.folder / name).read(_file(shard)))
+            return pl.read_parquet(io.BytesIO((self.folder / name).read(_file(shard))))
 
-    def unfinished(self, shards: Sequence[Shard]) -> set[int]:
-        """As ``InMemory.unfinished``.
-
-        A shard is scored where its manifest and all of its tables are there: who removes an evaluation, and
-        is stopped half-way, may leave manifests alone.
-        """
-        done = set((self.folder / _MANIFESTS).names())
-        names = (*_NO_PASSAGES, *_OF_QUERIES, *self.further)
-        whole = set.intersection(*(set((self.folder / name).names()) for name in names))
-        return {
-            shard.number
-            for shard in shards
-            if _manifest(shard) not in done or _file(shard.number) not in whole
-        }
-
-    def damaged(self, shards: Sequence[Shard]) -> set[int]:
-        """As ``InMemory.damaged``."""
-        unfinished = self.unfinished(shards)
-        scored = [shard for shard in shards if shard.number not in unfinished]
-        checked = zip(scored, mapped(self._is_whole, scored), strict=True)
-        damaged = [shard for shard, is_whole in checked if not is_whole]
-        (self.folder / _MANIFESTS).delete(map(_manifest, damaged))
-        return {shard.number for shard in damaged}
+    def unfinished(self, shards: Sequence[Shard]) -> dict[int, bool]:
+        """As ``InMemory.unfinished``: a shard is scored where its manifest is, and all tables are what that says."""
+        names = set((self.folder / _MANIFESTS).names())
+        scored = [shard for shard in shards if _manifest(shard) in names]
+        checked = dict(zip(scored, mapped(self._is_whole, scored), strict=True))
+        return {s.number: s in checked for s in shards if not checked.get(s)}
 
     def _is_whole(self, shard: Shard) -> bool:
         file = _file(shard.number)
@@ -345,10 +322,6 @@ def _content(table: pl.DataFrame) -> bytes:
     content = io.BytesIO()
     table.write_parquet(content)
     return content.getvalue()
-
-
-def _frame(content: bytes) -> pl.DataFrame:
-    return pl.read_parquet(io.BytesIO(content))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ reads that ended early, or blank outputs from before thoughts had a column: thes
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 import threading
@@ -26,6 +25,7 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.reading.protocol import THINK
 from engine.sources.io.folders import Folder
+from engine.sources.io.kept import digest
 from engine.sources.io.parquet import read_parquet
 from engine.sources.queries.buckets import BUCKETS
 from engine.tables import CONFIDENCE, OUTPUT, READ_KEY, THOUGHT
@@ -81,7 +81,7 @@ def write_file(
     reads[list(tables.READS)].write_parquet(memory, metadata=dict(metadata) or None)
     content = memory.getvalue()
     buckets = "" if span is None else f"{span[0]:04x}-{span[1]:04x}-"
-    name = f"{buckets}{_digest_of_keys(reads[READ_KEY])}-{_digest(content)}{SUFFIX}"
+    name = f"{buckets}{_digest_of_keys(reads[READ_KEY])}-{digest(content)[:32]}{SUFFIX}"
     folder.write(name, content)
 
 
@@ -102,12 +102,12 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
             problem = f"broken file in the read store ({error.problem})"
             raise InputError(problem, remedy, path=place) from None
         return tables.conform(_in_full(frame), tables.READS, place)
-    if _digest(content) != named["content"]:
+    if digest(content)[:32] != named["content"]:
         if isinstance(folder.at, Path):
             return None
         # It may have been damaged on its way here.
         content = folder.read(name)
-        if _digest(content) != named["content"]:
+        if digest(content)[:32] != named["content"]:
             return None
     try:
         frame = pl.read_parquet(io.BytesIO(content))
@@ -203,8 +203,4 @@ class KeyMemory:
 
 
 def _digest_of_keys(keys: pl.Series) -> str:
-    return _digest("".join(keys.sort()).encode())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:32]
+    return digest("".join(keys.sort()).encode())[:32]

@@ -27,8 +27,8 @@ from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
 from engine.report.means import Interval, mean_interval, mean_until
-from engine.report.summary import notes_by_code
-from engine.sources.io.kept import digest_at, json_digest
+from engine.report.summary import DIGESTS, SUMMARY, digests_of, notes_by_code
+from engine.sources.io.kept import json_digest, require_whole
 from engine.sources.io.locations import Location, inside_of, open_binary
 from engine.sources.io.parquet import read_parquet
 from engine.statistics.cells import clusters_of, numbered
@@ -36,18 +36,14 @@ from engine.statistics.choice import primary_measures
 from engine.statistics.correlation import Bootstrap
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N, high_of, low_of
 
-SUMMARY = "summary.json"
 # The tables of every evaluation, of every evaluation's statistics, and of every study.
 TABLES = ("labels", "query_scores", "downstream", "traces", "reads")
 STATISTICS = ("correlations", "comparisons", "systems", "run_pairs", "unseen", "by_place")
 STUDY = ("conditions", "readers", "reader_comparisons")
 Costs = TypeVar("Costs", KindCosts, ReadingCosts)
-# What the audit calls the digests of the files.
-DIGESTS = "results_sha256"
 _REMEDY = "name the folder that `erag evaluate` wrote"
 _AGAIN = "evaluate again; LLM calls are cached"
-_CHANGED = "is not what the evaluation wrote: it was changed, or the disk damaged it"
-_TAKEN = f"if you changed it, delete `{DIGESTS}` from {SUMMARY}"
+_AS_WRITTEN = f"{_AGAIN} (if you changed it, delete `{DIGESTS}` from {SUMMARY})"
 
 
 @dataclass(frozen=True)
@@ -118,32 +114,16 @@ class Findings:
         schema = schema or getattr(tables, name.upper())
         if self.held:
             return self.held.get(name, tables.empty(schema))
+        if (self.folder / f"{name}.parquet").is_dir():  # of an evaluation in shards
+            return tables.empty(schema)
         path = self.whole(name)
         return _read_table(path, schema) if path.is_file() else tables.empty(schema)
 
     def whole(self, name: str) -> Path:
-        """Where a table of the folder is, or would be, in one file or several.
-
-        Raises:
-            InputError: it is not what the evaluation wrote, or gone. Of results of earlier versions nobody knows.
-        """
+        """Where a table is, or would be, in one file or several; an InputError where it is not what was written, or gone."""
         path = self.folder / f"{name}.parquet"
-        written = digests_of(self.summary).get(path.name)
-        if written is not None and name not in self._compared:
-            try:
-                is_whole = digest_at(path) == written
-            except OSError as error:
-                problem = f"cannot be read ({error.strerror or error})"
-                raise InputError(problem, _AGAIN, path=path) from None
-            if not is_whole:
-                raise InputError(_CHANGED, f"{_AGAIN} ({_TAKEN})", path=path)
-            self._compared.add(name)
+        require_whole(path, digests_of(self.summary).get(path.name), _AS_WRITTEN)
         return path
-
-    @cached_property
-    def _compared(self) -> set[str]:
-        """The tables that were compared with what the evaluation wrote."""
-        return set()
 
     @cached_property
     def configuration(self) -> Mapping[str, Any]:
@@ -175,7 +155,8 @@ class Findings:
     @cached_property
     def downstream(self) -> pl.DataFrame:
         """``tables.DOWNSTREAM``."""
-        return _finite(self.table("downstream"), self.folder / "downstream.parquet")
+        found = self.table("downstream")
+        return found if self.held else _finite(found, self.folder / "downstream.parquet")
 
     @cached_property
     def traces(self) -> pl.DataFrame:
@@ -396,21 +377,6 @@ def _finite(scores: pl.DataFrame, path: Path) -> pl.DataFrame:
     return scores
 
 
-def digests_of(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the files beside a summary, by name, and its own; none in one of an earlier version."""
-    audit = summary.get("audit")
-    found = audit.get(DIGESTS) if isinstance(audit, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def with_digests(summary: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A summary with the digests of the tables in a folder, and its own."""
-    found = {path.name: digest_at(path) for path in sorted(folder.glob("*.parquet"))}
-    whole = {**summary, "audit": {**summary["audit"], DIGESTS: found}}
-    found[SUMMARY] = json_digest(whole)
-    return whole
-
-
 def read_summary(folder: Location) -> dict[str, Any]:
     """The content of the ``summary.json`` of a folder, or at an address.
 
@@ -429,10 +395,10 @@ def read_summary(folder: Location) -> dict[str, Any]:
     if not isinstance(summary, dict):
         raise InputError("is not the summary of an evaluation", _REMEDY, path=path)
     digests = digests_of(summary)
-    if own := digests.pop(SUMMARY, None):
-        if own != json_digest(summary):
-            raise InputError(_CHANGED, f"{_AGAIN} ({_TAKEN})", path=path)
-        digests[SUMMARY] = own
+    if (own := digests.pop(SUMMARY, None)) not in (None, json_digest(summary)):
+        problem = "is not what was written: it was changed, or the disk damaged it"
+        raise InputError(problem, _AS_WRITTEN, path=path)
+    digests |= {SUMMARY: own} if own else {}
     return summary
 
 

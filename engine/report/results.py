@@ -18,17 +18,10 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.extras import missing
 from engine.report import study_report, summary
 from engine.report.audit import Origin
-from engine.report.findings import (
-    STATISTICS,
-    STUDY,
-    Findings,
-    Sources,
-    read_findings,
-    with_digests,
-)
+from engine.report.findings import STATISTICS, STUDY, Findings, Sources, read_findings
 from engine.report.page.render import BESIDE, PAGE, page_files, sparing
 from engine.report.page.write import write_page
-from engine.report.summary import SHARDS
+from engine.report.summary import SHARDS, SUMMARY
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
@@ -44,7 +37,7 @@ Reworded = Callable[[dict[str, Any]], dict[str, Any]]
 # Where a study's further evaluations lie, in directories of their own.
 CONDITIONS = "conditions"
 EXPORTED = "exported"
-SUMMARY, _LABELS = "summary.json", "labels.parquet"
+_LABELS = "labels.parquet"
 _OF_READS = ("labels", "reads", "traces")
 _OF_QUERIES = ("query_scores", "downstream")
 _QUERIES = "evaluated_queries"
@@ -189,7 +182,7 @@ def _write(
     conditions: list[Findings] = []
     if study is not None:
         content["study"], conditions = _write_study(study, about, out)
-    content = with_digests(content, out)
+    content = summary.with_digests(content, out)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
     used = sources(result)
     if not missing("page"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,13 @@ from engine.ranking.scores import Relevant
 from engine.reading.costs import ReadingCosts
 from engine.report import audit, verdict
 from engine.report.audit import Origin
+from engine.sources.io.kept import digest_at, json_digest
 from engine.version import __version__
 
 # What the prompts of a role are made of, in its description.
 PROMPT_PARTS = "prompt_parts"
+# The file of the summary, and what its audit calls the digests of all files.
+SUMMARY, DIGESTS = "summary.json", "results_sha256"
 # The folder of what an evaluation in shards needs to go on, beside the summary.
 SHARDS = "shards"
 
@@ -105,6 +108,21 @@ def summarize(
             ),
         }
     )
+
+
+def with_digests(summary: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A summary with the digests of the tables in a folder, and its own."""
+    found = {path.name: digest_at(path) for path in sorted(folder.glob("*.parquet"))}
+    whole = {**summary, "audit": {**summary["audit"], DIGESTS: found}}
+    found[SUMMARY] = json_digest(whole)
+    return whole
+
+
+def digests_of(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The digests in a summary, by the name of the file; none in one of an earlier version."""
+    audit = summary.get("audit")
+    found = audit.get(DIGESTS) if isinstance(audit, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def configuration(settings: Settings, relevant: Relevant, files: dict[str, Any]) -> dict[str, Any]:

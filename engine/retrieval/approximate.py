@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 
 from engine.messages.errors import InputError
 from engine.messages.extras import require
@@ -25,11 +26,13 @@ from engine.retrieval.index_shards import Block
 from engine.retrieval.manifest import Manifest
 from engine.sources.io.files import atomic_path
 from engine.sources.io.fingerprint import file_sha256
+from engine.sources.io.kept import require_whole
 from engine.tables import DOC_ID, QUERY_ID, SCORE
 
 _SUFFIX = ".faiss"
 # The setting of an index that has the SHA-256 of its file.
 _DIGEST = "faiss_sha256"
+_AGAIN = "delete it, and run the same 'erag index' again"
 # FAISS trains on at most 256 vectors per cell; this many suffice for 1,024 cells.
 _TRAINING = 262_144
 
@@ -102,13 +105,11 @@ def search_approximate(
         raise InputError(
             "has no approximate index", "build it with `factory`, or search exactly", path=directory
         )
+    require_whole(path, index.settings.get(_DIGEST), _AGAIN)
     try:
-        if index.settings.get(_DIGEST) not in (None, file_sha256(path)):
-            raise RuntimeError("it was changed after it was written")
         faiss_index = faiss.read_index(str(path))
-    except (RuntimeError, MemoryError, OSError) as error:
-        problem, remedy = f"cannot be read ({error})", "run the same `erag index` again"
-        raise InputError(problem, remedy, path=path) from None
+    except (RuntimeError, MemoryError) as error:
+        raise InputError(f"cannot be read ({error})", _AGAIN, path=path) from None
     if parameters:
         try:
             space: Any = (
@@ -181,7 +182,9 @@ def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
     )
     parts: list[pl.DataFrame] = []
     for (number,), part in wanted.group_by("shard"):
-        ids = index_shards.read_ids(directory, keys[number])
+        with index_shards.readable(path := index_shards.path(directory, keys[number])):
+            column = pq.read_table(path, columns=[DOC_ID], **index_shards.CHECKED)
+        ids = pl.Series(DOC_ID, column.column(DOC_ID).to_pylist(), dtype=pl.String)
         parts.append(part.select("row", ids.gather(part["place"] % size).alias(DOC_ID)))
     if not parts:
         return pl.Series(DOC_ID, [], dtype=pl.String)

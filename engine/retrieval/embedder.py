@@ -25,7 +25,7 @@ from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import EncodeError, InputError
 from engine.messages.wording import counted, quoted
 from engine.retrieval.encoders import EncoderSpec, kept_of
-from engine.sources.io.kept import SEAL, sealed, unsealed
+from engine.sources.io.kept import sealed, unsealed
 
 Vectors = npt.NDArray[np.float32]
 
@@ -144,15 +144,13 @@ class Embedder:
         return {key: vector for key, vector in whole.items() if vector is not None}
 
     def _whole(self, kept: object) -> bytes | None:
-        """A vector as it was kept, with its digest, or by an earlier version without; None where it is neither."""
+        """A vector as it was kept; None where it is none, or another."""
         size = 4 * self.spec.dimensions
-        if not isinstance(kept, bytes) or len(kept) not in (size, size + SEAL):
+        # Earlier versions kept no digest.
+        vector = unsealed(kept) if isinstance(kept, bytes) and len(kept) != size else kept
+        if not isinstance(vector, bytes) or len(vector) != size:
             return None
-        if len(kept) > size:
-            with contextlib.suppress(ValueError):
-                return unsealed(kept)
-            return None
-        return kept if np.isfinite(np.frombuffer(kept, np.float32)).all() else None
+        return vector if np.isfinite(np.frombuffer(vector, np.float32)).all() else None
 
     def _keep(self, texts: Sequence[str], vectors: Vectors) -> dict[bytes, bytes]:
         """Keep the vectors of texts, all or none; those that are kept now, by key."""
@@ -171,10 +169,7 @@ class Embedder:
                 yield file
         except (sqlite3.Error, OSError) as error:
             remedy = "make room, delete it, or name another folder in ERAG_CACHE"
-            if getattr(error, "sqlite_errorcode", 0) in (
-                sqlite3.SQLITE_BUSY,
-                sqlite3.SQLITE_LOCKED,
-            ):
+            if "locked" in str(error):
                 remedy = f"another process has held it for {_PATIENCE} seconds: wait until it ends, or end it"
             raise InputError(f"cannot be used ({error})", remedy, path=self._path) from None
 

@@ -7,13 +7,14 @@ grew at its end costs only the new shards, and a vector is never mistaken for th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,8 @@ Storage = Literal["fp32", "fp16"]
 Floats = npt.NDArray[np.floating]
 TYPES: dict[Storage, npt.DTypeLike] = {"fp32": np.float32, "fp16": np.float16}
 VECTOR = "vector"
+# How files are read: each page has a checksum, which those of earlier versions lack.
+CHECKED: dict[str, Any] = {"page_checksum_verification": True}
 FOLDER = "shards"
 # A shard's file, or the remains of one from a killed build of an earlier version.
 _NAME = re.compile(r"[0-9a-f]{40}\.parquet|\.[0-9a-f]{40}\.[0-9a-f]+\.tmp\.parquet")
@@ -111,11 +114,7 @@ def write(directory: Path, key: str, doc_ids: list[str], vectors: Floats) -> Non
     with atomic_path(path(directory, key)) as temporary:
         # Vectors hardly compress and rarely repeat a number: stored plainly, they are read fastest.
         pq.write_table(
-            table,
-            temporary,
-            compression="none",
-            use_dictionary=False,
-            write_page_checksum=True,
+            table, temporary, compression="none", use_dictionary=False, write_page_checksum=True
         )
 
 
@@ -136,45 +135,28 @@ def read(directory: Path, keys: Sequence[str], storage: Storage, dimensions: int
 
 def _read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
     file = path(directory, key)
-    try:
-        table = _table(file, [DOC_ID, VECTOR])
+    with readable(file):
+        table = pq.read_table(file, columns=[DOC_ID, VECTOR], memory_map=True, **CHECKED)
         column = table.column(VECTOR).combine_chunks()
         values = column.flatten().to_numpy(zero_copy_only=False)
         vectors = values.astype(np.float32, copy=False).reshape(-1, dimensions)
         if values.dtype != TYPES[storage] or len(vectors) != table.num_rows:
             raise ValueError("not the vectors that the index states")
-    except (ValueError, AttributeError) as error:
-        raise _broken(file, error) from None
-    return Block(_ids(table), vectors)
-
-
-def read_ids(directory: Path, key: str) -> pl.Series:
-    """The ids of a shard; an InputError as in ``read``."""
-    return _ids(_table(path(directory, key), [DOC_ID]))
-
-
-def _table(file: Path, columns: list[str]) -> pa.Table:
-    try:
-        table = pq.read_table(
-            file, columns=columns, memory_map=True, page_checksum_verification=True
-        )
-        table.validate(full=True)
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise _broken(file, error) from None
-    if table.column_names != columns:
-        raise _broken(file, ValueError("other columns"))
-    return table
-
-
-def _ids(table: pa.Table) -> pl.Series:
     doc_ids = pl.from_arrow(table.column(DOC_ID))
     assert isinstance(doc_ids, pl.Series)
-    return doc_ids.cast(pl.String)
+    return Block(doc_ids.cast(pl.String), vectors)
 
 
-def _broken(file: Path, error: Exception) -> InputError:
-    problem, remedy = str(error).split("\n")[0], "delete it, and run the same 'erag index' again"
-    return InputError(f"broken shard ({problem})", remedy, path=file)
+@contextlib.contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """Refuse the file of a shard that is gone or broken."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, KeyError, ValueError, AttributeError) as error:
+        reason = str(error).split("\n")[0]
+        raise InputError(
+            f"broken shard ({reason})", "delete it, and run the same 'erag index' again", path=file
+        ) from None
 
 
 def prune(directory: Path, keys: Iterable[str]) -> None:

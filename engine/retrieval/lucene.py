@@ -107,9 +107,9 @@ def search_lucene(
         RuntimeError: the process failed; the message ends with the last error that it wrote.
     """
     files = [path for path in directory.iterdir() if _FILE.fullmatch(path.name)]
-    for path, problem in zip(files, mapped(_damage, files), strict=True):
-        if problem:
-            raise InputError(f"{path.name} {problem}", _AGAIN, path=directory)
+    for path, is_whole in zip(files, mapped(_is_whole, files), strict=True):
+        if not is_whole:
+            raise InputError(f"{path.name} is damaged", _AGAIN, path=directory)
     with tempfile.TemporaryDirectory(prefix="erag-lucene-") as work:
         queries.select(QUERY_ID, QUERY).write_parquet(Path(work) / "in.parquet")
         settings = {"analysis": asdict(analysis), "ranking": asdict(ranking), "threads": threads}
@@ -117,28 +117,24 @@ def search_lucene(
             _run("search", lambda stream: None, work=work, directory=str(directory), **settings)
         except RuntimeError as error:
             if refused := _OF_FILES.search(str(error)):
-                raise InputError(
-                    f"cannot be read ({refused[0][:160]})", _AGAIN, path=directory
-                ) from None
+                problem = f"cannot be read ({refused[0][:160]})"
+                raise InputError(problem, _AGAIN, path=directory) from None
             raise
         return pl.read_parquet(Path(work) / "out.parquet")
 
 
-def _damage(path: Path) -> str:
-    """What is wrong with a file of Lucene, if anything: its last eight bytes are the CRC-32 of those before them.
+def _is_whole(path: Path) -> bool:
+    """Whether the last eight bytes of a file are the CRC-32 of those before them, as Lucene writes every file.
 
-    Lucene compares them when it merges, and not when it searches: it would give other hits.
+    Lucene itself compares few of them: a search would find other passages.
     """
     checksum = 0
-    try:
-        left = path.stat().st_size - _CHECKSUM
-        with path.open("rb") as file:
-            while left > 0 and (block := file.read(min(left, _AT_ONCE))):
-                checksum, left = zlib.crc32(block, checksum), left - len(block)
-            whole = file.read() == checksum.to_bytes(_CHECKSUM, "big") and left == 0
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    return "" if whole else "is damaged"
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = path.stat().st_size - _CHECKSUM
+        for start in range(0, size, _AT_ONCE):
+            checksum = zlib.crc32(file.read(min(_AT_ONCE, size - start)), checksum)
+        return file.read() == checksum.to_bytes(_CHECKSUM, "big")
+    return False
 
 
 # Modules are looked for where this process finds them: with -m, a folder called engine in the current

@@ -125,6 +125,17 @@ def test_ids_of_which_some_fit_are_counted(tmp_path, door):
     }
 
 
+def test_runs_that_list_nothing_but_their_queries_are_empty(tmp_path, door):
+    runs, notes = door(
+        tmp_path, GOOD | {"runs": {"q1": {"q1": 1.0}, "q2": {"q2": 1.0}}, "ignore": True}
+    )
+    assert runs.is_empty()
+    assert amounts(notes).get("identical_ids") is None
+    # A run of other queries is refused all the same.
+    with pytest.raises(InputError, match="lists none of the 2 queries"):
+        door(tmp_path, GOOD | {"runs": {"x": {"x": 1.0}}, "ignore": True})
+
+
 def test_without_a_corpus_what_no_run_lists_is_counted_and_never_refused(tmp_path, door):
     runs = {"q1": {"c1": "Zoos harm"}, "q2": {"c2": "Taxes harm"}}
     _, notes = door(tmp_path, GOOD | {"passages": None, "runs": runs, "qrels": {"q1": {"x": 1}}})

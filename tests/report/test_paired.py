@@ -217,6 +217,39 @@ def test_a_gate_refuses_what_it_does_not_know(tmp_path, old):
             found.gate(margin, allow)
 
 
+def damaged(folder, change):
+    path = folder / "downstream.parquet"
+    if change is None:
+        path.unlink()
+    elif isinstance(change, bytes):
+        path.write_bytes(change)
+    else:
+        change(pl.read_parquet(path)).write_parquet(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *(
+            (lambda frame, one=one: frame.with_columns(value=pl.when(pl.col("query_id") == "q7")
+              .then(one).otherwise("value")), "downstream.parquet: 1 score is not finite, or null; evaluate again")
+            for one in (None, float("nan"), float("inf"))
+        ),
+        (lambda frame: frame.drop("value"), "downstream.parquet: lacks value"),
+        (lambda frame: frame.head(0), "downstream.parquet: has no scores of bm25"),
+        (None, "downstream.parquet: has no scores of bm25"),
+        (b"", "downstream.parquet: not a readable Parquet file"),
+        (b"PAR1" * 9, "downstream.parquet: not a readable Parquet file"),
+    ],
+)  # fmt: skip
+def test_scores_that_are_none_are_refused_by_name(tmp_path, old, change, message):
+    """Of results of earlier versions, whose tables have no digests."""
+    new = write_evaluation(tmp_path / "new", {"bm25": values(60)})
+    damaged(new, change)
+    with pytest.raises(InputError, match=message):
+        compare(old, new)
+
+
 def test_two_evaluations_of_the_same_files_differ_in_what_was_changed(folder, tmp_path):
     other = results.write_results(tmp_path, end_to_end_k=2)
     found = compare(folder, other)

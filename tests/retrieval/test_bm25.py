@@ -11,7 +11,7 @@ import pytest
 
 from engine import tables
 from engine.messages.errors import InputError
-from engine.retrieval import bm25, java, manifest, morphemes
+from engine.retrieval import bm25, java, lucene, manifest, morphemes
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries
 
@@ -153,11 +153,40 @@ def test_the_driver_has_no_jvm(index):
     assert "jnius" not in sys.modules
 
 
-def test_a_failure_of_the_other_process_is_reported(queries, tmp_path):
-    index = manifest.Manifest("bm25", 1, "0" * 64, {"language": "en", "tokenizer": None}, {})
-    manifest.write(index, tmp_path)
-    with pytest.raises(RuntimeError, match="Lucene failed"):
+def test_a_failure_of_the_other_process_is_reported(queries, tmp_path, index):
+    shutil.copy(index / manifest.FILE, tmp_path)
+    with pytest.raises(InputError, match="cannot be read .org.apache.*; build the index again"):
         bm25.search(tmp_path, queries, k=3)
+    with pytest.raises(RuntimeError, match="Lucene failed"):
+        bm25.search(index, queries, k=3, k1=-1.0)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "emptied", "zeros"])
+def test_a_damaged_file_of_an_index_is_named_before_lucene_sees_it(
+    index, queries, tmp_path, monkeypatch, damage
+):
+    """Lucene would take most of these for what they are not, and end with any exception, or find other passages."""
+    monkeypatch.setattr(lucene, "_run", lambda *_, **__: pytest.fail("searched"))
+    shutil.copytree(index, copied := tmp_path / "i")
+    for path in [path for path in copied.iterdir() if path.name != "write.lock"]:
+        content = path.read_bytes()
+        middle = len(content) * 2 // 3
+        flipped = content[:middle] + bytes([content[middle] ^ 16]) + content[middle + 1 :]
+        damaged = {"cut": content[:middle], "emptied": b"", "zeros": bytes(len(content))}
+        path.write_bytes(damaged.get(damage, flipped))
+        with pytest.raises(InputError) as refused:
+            bm25.search(copied, queries, k=3)
+        assert path.name in str(refused.value)
+        assert "build the index again" in str(refused.value)
+        path.write_bytes(content)
+
+
+def test_an_index_that_lacks_a_file_is_one_line(index, queries, tmp_path):
+    shutil.copytree(index, tmp_path / "i")
+    lost = next((tmp_path / "i").glob("*.tim"))
+    lost.unlink()
+    with pytest.raises(InputError, match=f"NoSuchFile.*{lost.name}.*; build the index again"):
+        bm25.search(tmp_path / "i", queries, k=3)
 
 
 def test_an_index_does_not_depend_on_threads_or_batches(

@@ -291,6 +291,49 @@ def test_a_broken_shard_is_named(corpus, queries, spec, tmp_path):
         search(tmp_path / "i", queries, k=K)
 
 
+@pytest.mark.parametrize("storage", ["fp32", "fp16"])
+def test_no_flipped_bit_of_a_shard_gives_other_vectors(tmp_path, storage):
+    (tmp_path / "shards").mkdir()
+    vectors = np.random.default_rng(0).standard_normal((9, 8)).astype(index_shards.TYPES[storage])
+    index_shards.write(tmp_path, "k", [f"d{i}" for i in range(9)], vectors)
+    path = index_shards.path(tmp_path, "k")
+    content, refused = path.read_bytes(), 0
+    for at in range(0, len(content), 3):
+        flipped = content[at] ^ (1 << at % 8)
+        path.write_bytes(content[:at] + bytes([flipped]) + content[at + 1 :])
+        try:
+            block = index_shards.read(tmp_path, ["k"], storage, 8)
+        except InputError:
+            refused += 1
+        else:
+            np.testing.assert_array_equal(block.vectors, vectors.astype(np.float32))
+            assert block.doc_ids.to_list() == [f"d{i}" for i in range(9)]
+    assert refused > len(content) / 6
+
+
+def test_a_changed_approximate_index_is_named_and_built_again(corpus, queries, spec, tmp_path):
+    def found():
+        return search(tmp_path / "i", queries, k=K, approximate="")
+
+    build(corpus, tmp_path / "i", spec, factory="HNSW16")
+    expected, (file,) = found(), (tmp_path / "i").glob("*.faiss")
+    content = file.read_bytes()
+    for damage in (content[:-9], b"", content[:5000] + b"\x01" + content[5001:]):
+        file.write_bytes(damage)
+        with pytest.raises(InputError, match=f"{file.name}: is not what was written"):
+            found()
+    file.unlink()
+    with pytest.raises(InputError, match="has no approximate index"):
+        found()
+    file.write_bytes(content[:-9])
+    build(corpus, tmp_path / "i", spec, factory="HNSW16", executor=never)
+    assert found().equals(expected)
+    described = tmp_path / "i" / manifest.FILE
+    described.write_text(described.read_text().replace('"passages": 300', '"passages": 200'))
+    with pytest.raises(InputError, match="erag-index.json: cannot be read .it was changed"):
+        found()
+
+
 def test_other_files_are_never_overwritten(corpus, spec, tmp_path):
     (tmp_path / "precious.txt").write_text("x")
     with pytest.raises(InputError, match="exists and is not an index"):

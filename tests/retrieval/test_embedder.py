@@ -1,5 +1,6 @@
 """Vectors from a server on this machine that fails as servers do: each text is asked for once, and none is taken wrong."""
 
+import contextlib
 import sqlite3
 
 import numpy as np
@@ -219,6 +220,61 @@ def test_a_file_of_vectors_that_cannot_be_used_is_named(behaviour, cache):
         file.write_bytes(b"no database, but long enough to look like one" * 9)
         with pytest.raises(InputError, match=r"sqlite: cannot be used \(file is not a database\)"):
             vectors(url, ["a"])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: kept[:-1],
+        lambda kept: kept[: len(kept) // 2],
+        lambda kept: kept + b"\0\0\0\0",
+        lambda kept: b"",
+        lambda kept: "text",
+        lambda kept: 5,
+        lambda kept: bytes([kept[0] ^ 1]) + kept[1:],
+        lambda kept: kept[:-1] + bytes([kept[-1] ^ 1]),
+        lambda kept: np.full(8, np.nan, np.float32).tobytes(),  # as earlier versions kept them
+        lambda kept: np.full(8, np.inf, np.float32).tobytes(),
+    ],
+)
+def test_a_kept_vector_that_is_damaged_is_never_used(behaviour, cache, damage):
+    with serving(behaviour) as url:
+        expected, asked = vectors(url, ["a", "b"]), len(behaviour.texts)
+        (file,) = cache.iterdir()
+        with sqlite3.connect(file) as database:
+            rows = database.execute("SELECT * FROM vectors").fetchall()
+            changed = [(damage(kept), key) for key, kept in rows]
+            database.executemany("UPDATE vectors SET vector = ? WHERE key = ?", changed)
+        with pytest.raises(
+            InputError, match=r"sqlite: 1 kept vector was damaged, and removed; che"
+        ):
+            embedder(url)  # the trial
+        with pytest.raises(InputError, match=r"sqlite: 2 kept vectors were damaged, and removed"):
+            vectors(url, ["a", "b"])
+        np.testing.assert_array_equal(vectors(url, ["a", "b"]), expected)
+    assert behaviour.texts[asked:].count("a") == 1
+
+
+def test_vectors_that_an_earlier_version_kept_are_used(behaviour, cache):
+    with serving(behaviour) as url:
+        expected, asked = vectors(url, ["a"]), len(behaviour.texts)
+        with sqlite3.connect(*cache.iterdir()) as database:
+            database.execute("UPDATE vectors SET vector = substr(vector, 1, 32)")
+        np.testing.assert_array_equal(vectors(url, ["a"]), expected)
+    assert "a" not in behaviour.texts[asked:]
+
+
+def test_a_file_of_vectors_that_another_process_holds_is_named_after_a_while(
+    behaviour, cache, monkeypatch
+):
+    monkeypatch.setattr("engine.retrieval.embedder._PATIENCE", 0.2)
+    with serving(behaviour) as url:
+        vectors(url, ["a"])
+        (file,) = cache.iterdir()
+        with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(InputError, match="locked.; another process has held it for 0.2"):
+                vectors(url, ["b"])
 
 
 def test_settings_that_do_not_fit_an_encoder_of_a_server_are_refused():

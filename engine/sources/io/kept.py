@@ -1,7 +1,6 @@
-"""Digests of what is kept, which is compared with them when it is taken up: a disk may have changed it.
+"""Digests of what is kept: a disk may have changed it by the time when it is taken up.
 
-Files have their digests in a manifest, which is written last and has one of itself. Values that have no manifest
-carry their digest at their end.
+Files have their digests in a manifest, which is written last and has its own. Other values end in theirs.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.messages.errors import InputError
 from engine.sources.io.fingerprint import file_sha256
 from engine.sources.io.json_text import parse_json
+from engine.sources.io.locations import Location
 
-# The key of a manifest's own digest.
-OWN = "sha256"
-# Bytes of the digest at the end of a value.
-SEAL = 16
+# The key of a manifest's own digest, and the bytes of one at the end of a value.
+_OWN, _BYTES = "sha256", 16
 
 
 def digest(content: bytes) -> str:
@@ -26,46 +25,52 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def digest_at(place: Path) -> str:
-    """The digest of a file, or of all files directly in a folder; an OSError where one cannot be read."""
-    if place.is_dir():
-        return digest("".join(map(file_sha256, sorted(place.iterdir()))).encode())
-    return file_sha256(place)
-
-
 def json_digest(value: object) -> str:
     """The digest of a JSON value, however it is laid out."""
     return digest(json.dumps(value, sort_keys=True).encode())
 
 
+def digest_at(place: Path) -> str:
+    """The digest of a file, or of the files directly in a folder; an OSError where one cannot be read."""
+    if place.is_dir():
+        return json_digest([*map(file_sha256, sorted(place.iterdir()))])
+    return file_sha256(place)
+
+
+def require_whole(
+    path: Path, written: str | None, remedy: str, *, called: Location | None = None
+) -> None:
+    """Refuse a file or folder that is gone or has another digest; all is taken where an earlier version wrote none."""
+    try:
+        if not written or digest_at(path) == written:
+            return
+        problem = "is not what was written: it was changed, or the disk damaged it"
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+    raise InputError(problem, remedy, path=called or path)
+
+
 def sealed_json(manifest: Mapping[str, Any]) -> bytes:
-    """A manifest with the digest of itself."""
-    read_back = json.loads(json.dumps(manifest))  # keys are texts, and tuples lists
-    whole = {**manifest, OWN: json_digest(read_back)}
-    return json.dumps(whole, indent=1, ensure_ascii=False).encode()
+    """A manifest with its own digest."""
+    own = json_digest(json.loads(json.dumps(manifest)))  # of what is read: of tuples, lists
+    return json.dumps({**manifest, _OWN: own}, indent=1, ensure_ascii=False).encode()
 
 
 def unsealed_json(content: bytes) -> dict[str, Any]:
-    """The manifest in some bytes, without its digest; of an earlier version it has none.
-
-    Raises:
-        ValueError: it is none, or not what was written.
-    """
+    """The manifest in some bytes, without its digest; a ValueError where it was changed, or is none."""
     manifest = parse_json(content)
     if not isinstance(manifest, dict):
-        raise ValueError("no object")
-    if manifest.pop(OWN, None) not in (None, json_digest(manifest)):
+        raise ValueError("it is not a manifest")
+    if manifest.pop(_OWN, None) not in (None, json_digest(manifest)):  # None: an earlier version's
         raise ValueError("it was changed after it was written")
     return manifest
 
 
 def sealed(content: bytes) -> bytes:
-    """Some bytes with the digest of them at their end."""
-    return content + hashlib.sha256(content).digest()[:SEAL]
+    """Some bytes, and behind them their digest."""
+    return content + hashlib.sha256(content).digest()[:_BYTES]
 
 
-def unsealed(content: bytes) -> bytes:
-    """What ``sealed`` was given; a ValueError where the bytes are not those that it made."""
-    if sealed(content[:-SEAL]) != content:
-        raise ValueError("damaged")
-    return content[:-SEAL]
+def unsealed(content: bytes) -> bytes | None:
+    """The bytes without their digest; None where it is not theirs."""
+    return content[:-_BYTES] if sealed(content[:-_BYTES]) == content else None

@@ -24,7 +24,7 @@ from engine.messages.errors import InputError
 from engine.sources.io.files import flush, reported_writing
 from engine.sources.io.fingerprint import Fingerprint, file_sha256
 from engine.sources.io.folders import Folder
-from engine.sources.io.kept import sealed_json, unsealed_json
+from engine.sources.io.kept import require_whole, sealed_json, unsealed_json
 from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
 from engine.sources.io.skipping import SkipBad
@@ -163,8 +163,8 @@ def index_corpus(
         os.replace(temporary, target)
     if not isinstance(folder.at, Path):
         folder.put(name, target)
-    passages, sum_ = fingerprint.passages, fingerprint.hexdigest()
-    index = PassageIndex(folder, name, passages, skip.count, sum_, digest)
+    of_passages = fingerprint.passages, skip.count, fingerprint.hexdigest()
+    index = PassageIndex(folder, name, *of_passages, digest)
     manifest = {"version": _VERSION, **{k: v for k, v in asdict(index).items() if k != "folder"}}
     folder.write(f"{key}.json", sealed_json(manifest))
     return index
@@ -235,11 +235,8 @@ def _fetched(index: PassageIndex) -> Path:
                 except FileNotFoundError:
                     place = index.folder.place(index.name)
                     raise InputError("no such file", "run again", path=place) from None
-                if index.digest not in ("", file_sha256(temporary)):
-                    place = index.folder.place(index.name)
-                    raise InputError(
-                        "the index of passages is damaged", "delete it, and run again", path=place
-                    )
+                place = index.folder.place(index.name)
+                require_whole(temporary, index.digest, "delete it, and run again", called=place)
                 os.replace(temporary, path)
     return path
 
