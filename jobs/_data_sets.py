@@ -18,9 +18,10 @@ from engine.machine.model_files import cache_directory
 from engine.messages.errors import InputError
 from engine.messages.wording import listed, quoted
 from engine.report import across_data_sets as across
-from engine.report.findings import SUMMARY, Findings
+from engine.report.findings import Findings
 from engine.report.layout import terminal_table
 from engine.report.page.render import BESIDE, where_to_look
+from engine.report.summary import SUMMARY
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, refuse_overlap

@@ -17,8 +17,8 @@ from engine.messages.wording import counted
 from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
 from engine.report.audit import Origin, input_files, place
-from engine.report.findings import SUMMARY
 from engine.report.page.render import page_files
+from engine.report.summary import SUMMARY
 from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions
 from engine.sources.io.files import write_parquet, write_text

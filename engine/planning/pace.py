@@ -14,8 +14,8 @@ from engine.messages.errors import InputError
 from engine.planning.counts import Counted
 from engine.planning.forecast import Kind
 from engine.reading.costs import SINGLE, WHOLE, ReadingCosts
-from engine.report.findings import SUMMARY, Findings, costs_of, read_summary
-from engine.report.summary import describe_reader, jsonable
+from engine.report.findings import Findings, costs_of, read_summary
+from engine.report.summary import SUMMARY, describe_reader, jsonable
 from engine.sources.io.locations import Location, inside_of, locate, shown
 
 _REMEDY = "name the results of an evaluation that made LLM calls of its own"

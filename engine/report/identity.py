@@ -11,8 +11,7 @@ from engine.evaluation.study import Condition
 from engine.evaluation.workload import WITHOUT_EFFECT
 from engine.messages.errors import InputError
 from engine.report import header
-from engine.report.findings import SUMMARY
-from engine.report.summary import configuration, jsonable
+from engine.report.summary import SUMMARY, configuration, jsonable
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 

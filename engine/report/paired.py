@@ -16,8 +16,9 @@ from engine.evaluation.workload import WITHOUT_EFFECT
 from engine.messages.checked import fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, listed
-from engine.report.findings import SUMMARY, Findings, read_findings
+from engine.report.findings import Findings, read_findings
 from engine.report.study_report import short_names
+from engine.report.summary import SUMMARY
 from engine.report.verdict import sentences_on
 from engine.statistics.cells import clusters_of
 from engine.statistics.choice import choose

@@ -11,9 +11,10 @@ from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs
 from engine.evaluation.shards import Held
 from engine.messages.errors import InputError
-from engine.report.findings import SUMMARY, Findings, Sources, read_findings
+from engine.report.findings import Findings, Sources, read_findings
 from engine.report.page.render import PAGE, Written, page_files, require_page
 from engine.report.page.write import write_page
+from engine.report.summary import SUMMARY
 from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import sole_writer
 from engine.sources.io.replacing import replaced_together
