@@ -122,8 +122,14 @@ class Findings:
     def whole(self, name: str) -> Path:
         """Where a table is, or would be, in one file or several; an InputError where it is not what was written, or gone."""
         path = self.folder / f"{name}.parquet"
-        require_whole(path, digests_of(self.summary).get(path.name), _AS_WRITTEN)
+        require_whole(path, self._digests.get(path.name), _AS_WRITTEN)
+        self._digests.pop(path.name, None)
         return path
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        """Of tables that were not compared yet."""
+        return dict(digests_of(self.summary))
 
     @cached_property
     def configuration(self) -> Mapping[str, Any]:
