@@ -44,14 +44,17 @@ class Controls:
 
     Attributes:
         strings: two characters or more each; none where a reader's tokenizer has none.
+        shapes: expressions for others, where a tokenizer is not known.
     """
 
     strings: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
 
     @functools.cached_property
     def _pattern(self) -> re.Pattern[str] | None:
         longest_first = sorted(self.strings, key=lambda string: (-len(string), string))
-        return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        either = "|".join([*map(re.escape, longest_first), *self.shapes])
+        return re.compile(either) if either else None
 
     def as_text(self, data: str) -> str:
         """Data in which each of the strings is broken by a space after its first character.
@@ -71,18 +74,22 @@ class Controls:
 
 
 NONE = Controls()
-# The control tokens of the chat formats in common use. Which of them the tokenizer of a server, or of a
-# user's function, knows is not known here, so data are kept from writing any.
+# The control tokens of chat formats. Which of them the tokenizer of a server, or of a user's function, knows is not known
+# here, so data are kept from writing any: names in brackets with bars, in whatever family, and those of other forms.
+# What HTML, programs and formulas have stays: short names (<|x|>, <|psi|>), blanks (f <| g |> h), lists ([|a; b|]).
 COMMON = Controls(
     (
-        "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>",
-        "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>",
-        "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|start|>", "<|message|>",
-        "<|channel|>", "<|return|>", "<|call|>", "<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>",
-        "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]",
-        "<tool_call>", "</tool_call>", "<think>", "</think>", "<|fim_prefix|>", "<|fim_middle|>",
-        "<|fim_suffix|>",
-    )
+        "<s>", "</s>", "<bos>", "<eos>", "<<SYS>>", "<</SYS>>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]",
+        "[/SYSTEM_PROMPT]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
+        "[/TOOL_RESULTS]", "[THINK]", "[/THINK]", "<tool_call>", "</tool_call>", "<think>", "</think>",
+    ),
+    (
+        r"<[|｜]/?(?:e[no][dmst]|bos|[A-Za-z]{2}[\w▁.:-]{2,})[|｜]>",
+        r"<\|[a-z]{4}\w*>|<[a-z]{4}\w*\|>",
+        r"\[\|(?:system|user|assistant|tool|end_?of_?\w+)\|\]",
+        r"<(?:start|end|begin)_of_(?:turn|text|utterance|sentence|role|message)>",
+        r"◁/?[a-z]{3}\w*▷",
+    ),
 )  # fmt: skip
 
 
