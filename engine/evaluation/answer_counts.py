@@ -15,7 +15,18 @@ from engine.messages.wording import quoted
 from engine.reading.models.stops import INCOMPLETE
 from engine.scoring.metrics import Metric, get_metric, match, score_outputs
 from engine.scoring.normalize import without_marks
-from engine.tables import ANSWERS, FAILURE, OUTPUT, QUERY_ID, READ_KEY, VALUE, N
+from engine.tables import (
+    ANSWERS,
+    ENDED,
+    FAILURE,
+    OUTPUT,
+    OUTPUT_TOKENS,
+    QUERY_ID,
+    READ_KEY,
+    THOUGHT,
+    VALUE,
+    N,
+)
 
 # Outputs that are kept of a shard by how often they occur, and of all of them in the summary.
 _KEPT, SHOWN = 100, 10
@@ -23,6 +34,9 @@ _KEPT, SHOWN = 100, 10
 _ALIKES = 3
 # Codes of notes that say what to look at.
 ALIKE, WORDY, MARKED = "alike_outputs", "wordy_outputs", "marked_outputs"
+CUT = "cut_outputs"
+# The share of a role's outputs that must be cut at the limit before a note says so.
+_CUT_SHARE = 0.05
 # Metrics of whole outputs, in whose place ``match`` takes those that hold an answer.
 _OF_WHOLE_OUTPUTS = ("em", "em-char", "accuracy")
 
@@ -40,6 +54,7 @@ class Outputs:
         holding: of them that hold an answer as whole words.
         marked: of them that would have a higher value but for quotation marks, dashes or width.
         commonest: outputs with the number of reads, the commonest first; not all of them.
+        written, cut: by role, the reads in which it wrote, and of these how many were cut at the limit of tokens.
     """
 
     reads: int = 0
@@ -50,6 +65,8 @@ class Outputs:
     holding: int = 0
     marked: int = 0
     commonest: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)
+    cut: Mapping[str, int] = field(default_factory=dict)
 
 
 def count_outputs(
@@ -60,11 +77,15 @@ def count_outputs(
     Args:
         downstream: as ``tables.DOWNSTREAM``; without rows where no lists were read whole.
     """
-    written = (one for one in readings if not (one.spec.choices or one.spec.scores == "target"))
-    tables = [reading.reads for reading in written]
-    if not tables:
+    written = [one for one in readings if not (one.spec.choices or one.spec.scores == "target")]
+    if not written:
         return Outputs()
-    reads = pl.concat(tables).filter(pl.col(FAILURE).is_null()).unique(READ_KEY)
+    of_roles = {
+        one.ask.role.name: one.reads.filter(pl.col(FAILURE).is_null()).unique(READ_KEY)
+        for one in written
+    }
+    limits = {one.ask.role.name: one.spec.most_new_tokens for one in written}
+    reads = pl.concat(of_roles.values()).unique(READ_KEY)
     metric = get_metric(settings.reader.metric)
     known = queries.filter(pl.col(ANSWERS).list.len() > 0)
     if downstream.is_empty():
@@ -88,7 +109,20 @@ def count_outputs(
         holding=holding,
         marked=marked,
         commonest=dict(counted.head(_KEPT).iter_rows()),
+        written={role: of_role.height for role, of_role in of_roles.items()},
+        cut={
+            role: of_role.filter(_is_cut(limits[role])).height for role, of_role in of_roles.items()
+        },
     )
+
+
+def _is_cut(limit: int) -> pl.Expr:
+    """Whether an output was cut at the limit. Of reads that do not say what ended them: where it has so many tokens, and
+    a byte for each, since a text that a string ended was written to its end by some and kept up to the string.
+    """
+    size = pl.col(OUTPUT).str.len_bytes() + pl.col(THOUGHT).str.len_bytes().fill_null(0)
+    reached = (pl.col(OUTPUT_TOKENS) >= limit) & (size >= pl.col(OUTPUT_TOKENS))
+    return (pl.col(ENDED) == "length").fill_null(reached)
 
 
 def _would_match(output: str, answers: list[str], metric: Metric, value: float) -> bool:
@@ -102,12 +136,17 @@ def _would_match(output: str, answers: list[str], metric: Metric, value: float) 
 def merge_outputs(parts: Iterable[Outputs]) -> Outputs:
     """The outputs of all queries, from those of parts; of the commonest those that are so in some part."""
     total: Counter[str] = Counter()
-    commonest: Counter[str] = Counter()
+    counts: dict[str, Counter[str]] = {
+        "commonest": Counter(),
+        "written": Counter(),
+        "cut": Counter(),
+    }
     for part in parts:
-        total.update({name: value for name, value in vars(part).items() if name != "commonest"})
-        commonest.update(part.commonest)
-    ordered = sorted(commonest.items(), key=lambda one: (-one[1], one[0]))
-    return Outputs(**total, commonest=dict(ordered[:_KEPT]))
+        total.update({name: value for name, value in vars(part).items() if name not in counts})
+        for name, counter in counts.items():
+            counter.update(getattr(part, name))
+    ordered = sorted(counts.pop("commonest").items(), key=lambda one: (-one[1], one[0]))
+    return Outputs(**total, **counts, commonest=dict(ordered[:_KEPT]))
 
 
 def output_notes(outputs: Outputs, settings: Settings) -> Iterator[Note]:
@@ -141,3 +180,22 @@ def output_notes(outputs: Outputs, settings: Settings) -> Iterator[Note]:
         outputs.marked,
         "output[|s] would match but for quotation marks, dashes or width",
     )
+
+
+def cut_notes(outputs: Outputs, readings: Mapping[str, Reading]) -> Iterator[Note]:
+    """Whose outputs end where the reader had no more tokens, and not where its answers do."""
+    for role, written in outputs.written.items():
+        spec, title = readings[role].spec, readings[role].ask.role.title
+        cut = outputs.cut.get(role, 0)
+        most = f"{spec.max_new_tokens:,}" + f", and {spec.room:,} for a thought" * bool(spec.room)
+        needed = (spec.api and spec.api.cut) or 0
+        enough = (
+            "more are needed" if needed <= spec.max_new_tokens else f"the trial took {needed:,}"
+        )
+        yield Note(
+            CUT,
+            cut if cut > _CUT_SHARE * written else 0,
+            f"{cut:,} of {written:,} outputs{f' of {title}' * bool(title)} were cut at max_new_tokens ({most}): "
+            f"{enough}; raise it in the `prompt`",
+            (role,),
+        )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from engine import tables
-from engine.evaluation.answer_counts import Outputs, output_notes
+from engine.evaluation.answer_counts import Outputs, cut_notes, output_notes
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
 from engine.evaluation.parts import InFolder
 from engine.evaluation.prepare import refuse_unjudged
@@ -193,6 +193,7 @@ def _notes(
     )
     yield from scored.notes
     yield from output_notes(scored.outputs, settings)
+    yield from cut_notes(scored.outputs, readings)
     if settings.bootstrap.lists:
         read = scored.downstream[QUERY_ID].n_unique()
         what = (

@@ -28,6 +28,7 @@ from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Annotator, Labelled
 from engine.labels.registry import ANNOTATORS
 from engine.messages.notes import Note, count_note, merge_notes
+from engine.reading.remote.whole_prompts import CUT_PROMPT
 from engine.scoring.metrics import score_outputs
 from engine.tables import (
     ANNOTATOR,
@@ -127,7 +128,7 @@ def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored
         reordered=pl.concat([scored[name].reordered for name in names]),
         undefined=pl.concat([scored[name].undefined for name in names]),
         downstream=downstream,
-        label_lists=_label_lists(prepared, labelled, left_out),
+        label_lists=_label_lists(prepared, labelled, left_out, readings),
         labelled_queries={name: scored[name].labelled_queries for name in names},
         real_valued=tuple(name for name in names if scored[name].real_valued),
         largest={name: scored[name].largest for name in names},
@@ -310,11 +311,26 @@ def _downstream(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataF
     return scores
 
 
+def _cut_prompts(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataFrame:
+    """The lists that a server did not read whole: what it made of the rest says nothing of their passages together."""
+    if READER.name not in readings:
+        return prepared.lists.select(IDENTITY).clear()
+    reads = readings[READER.name].reads
+    return reads.filter(pl.col(FAILURE).str.starts_with(CUT_PROMPT)).select(IDENTITY)
+
+
 def _label_lists(
-    prepared: Prepared, labelled: Mapping[str, Labelled], left_out: Mapping[str, list[str]]
+    prepared: Prepared,
+    labelled: Mapping[str, Labelled],
+    left_out: Mapping[str, list[str]],
+    readings: Mapping[str, Reading],
 ) -> pl.DataFrame:
     """``tables.LABEL_LISTS``: no rows where no labels are the reader's own."""
-    lists = prepared.lists.explode(DOC_IDS)  # of an empty list: a row of null
+    cut = _cut_prompts(prepared, readings)
+    # Of an empty list: a row of null.
+    lists = prepared.lists.join(cut, on=IDENTITY, how="anti", maintain_order="left").explode(
+        DOC_IDS
+    )
     for own in prepared.settings.resolved.annotators:
         if own.is_the_readers:
             labels = labelled[own.name].labels.rename({DOC_ID: DOC_IDS})

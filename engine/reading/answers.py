@@ -6,11 +6,13 @@ Models here, servers, and a user's functions and programs share this one rule.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from engine.reading.protocol import THINK, ReaderSpec, ReadOutput
+from engine.messages.wording import quoted
+from engine.reading.protocol import THINK, Ended, ReaderSpec, ReadOutput
 
 # Tokens for the thoughts of a reader that thinks before it answers, beside those of its answer.
 ROOM = 4096
@@ -18,6 +20,26 @@ UNFINISHED = (
     "the text ends within a thought: give the reader more tokens (max_new_tokens of the prompt), or have it "
     "answer without thinking"
 )
+# Words in the reasons that servers and vLLM give for the end of an output (EOS_TOKEN, endTurn, max_tokens, tool_calls):
+# of what leaves no answer, whatever else is said (error_limit, not_finished), of a limit, of a model that ended it.
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_BROKEN = re.compile(r"\b(error|fail|abort|cancel|filter|interrupt|time|rate|quota|not?\b)")
+_AT_LIMIT = re.compile(r"\b(length|max|limit)")
+_BY_MODEL = re.compile(r"\b(stop|eos|eot|end|complete|finish|done|call)")
+# A tag of a thought has such a name within brackets; one that closes has a slash before it, or says end for start.
+_TAG = re.compile(
+    r"([<\[◁]\|?)(/?)(\w*:?\w*(?:think|thought|reason|reflect)\w*)(\|?[>\]▷])", re.IGNORECASE
+)
+_STARTS = (("START_", "END_"), ("start_", "end_"), ("begin_", "end_"), ("_start", "_end"))
+# Those of other forms, the last without its control tokens.
+_OTHER_TAGS = (
+    ("<|start|>assistant<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+    ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+    ("<|channel>thought", "<channel|>"),
+    ("analysis", "assistantfinal"),
+)
+# Control tokens that a server shows around the answer behind a thought.
+_AROUND = re.compile(r"(?:\s*<\|[^|<>\s]+\|>)+")
 
 
 class Parts(NamedTuple):
@@ -74,15 +96,83 @@ class Rule:
         return Parts(thought, answer[: min(ends, default=len(answer))], is_ended=bool(ends))
 
     def output(
-        self, text: str, prompt_tokens: int, output_tokens: int, *, truncated: bool = False
+        self,
+        text: str,
+        prompt_tokens: int,
+        output_tokens: int,
+        *,
+        truncated: bool = False,
+        ended: str | None = None,
     ) -> ReadOutput:
-        """The output of a read in which a text was written; a failed one where that ends within a thought."""
+        """The output of a read in which a text was written; a failed one where that ends within a thought.
+
+        Args:
+            ended: what ended the text; a string in it that ends answers comes before that.
+        """
         parts = self.parts(text)
         if parts.is_thinking:
             return ReadOutput.failed(UNFINISHED, prompt_tokens=prompt_tokens, truncated=truncated)
         return ReadOutput(
-            parts.answer.strip(), prompt_tokens, output_tokens, truncated, thought=parts.thought
+            parts.answer.strip(),
+            prompt_tokens,
+            output_tokens,
+            truncated,
+            thought=parts.thought,
+            ended="stop" if parts.is_ended else ended,
         )
+
+
+def tags_in(text: str) -> tuple[str, str] | None:
+    """What the thought at the beginning of a text begins and ends with, by the forms in use; None where there is none.
+
+    The text may have the closing tag alone. Control tokens between it and the answer are part of it.
+
+    >>> tags_in("<|START_THINKING|>Lima?<|END_THINKING|><|START_RESPONSE|>Lima")
+    ('<|START_THINKING|>', '<|END_THINKING|><|START_RESPONSE|>')
+    """
+    text = text.lstrip()
+    tags = [_pair(found) for found in _TAG.finditer(text)]
+    known = (*tags, *_OTHER_TAGS)
+    begun = (pair for pair in known if text.startswith(pair[0]))
+    opening, closing = next(
+        (pair for pair in begun if pair[0].startswith(("<", "[", "◁")) or pair[1] in text),
+        next((pair for pair in known[:-1] if pair[1] in text), ("", "")),
+    )
+    if not closing:
+        return None
+    around = _AROUND.match(text, text.find(closing) + len(closing)) if closing in text else None
+    return opening, closing + (around[0] if around else "")
+
+
+def _pair(found: re.Match[str]) -> tuple[str, str]:
+    """The tags of a thought, of which one was found."""
+    left, slash, name, right = found.groups()
+    for start, end in _STARTS:
+        if start in name or (end in name and not slash):
+            names = name.replace(end, start), name.replace(start, end)
+            return f"{left}{names[0]}{right}", f"{left}{names[1]}{right}"
+    return f"{left}{name}{right}", f"{left}/{name}{right}"
+
+
+def end_markup(text: str) -> tuple[str, ...]:
+    """The control token that a text ends with, if it does."""
+    found = re.search(r"\S(<\|[^|<>\s]+\|>)\s*\Z", text)
+    return (found[1],) if found else ()
+
+
+def ended_by(reason: str) -> Ended | None:
+    """What ended an output, from the words of a server or of vLLM; None where these say nothing of an end."""
+    words = " ".join(_WORD.findall(reason)).lower()
+    if _BROKEN.search(words):
+        return None
+    if _AT_LIMIT.search(words):
+        return "length"
+    return "stop" if _BY_MODEL.search(words) else None
+
+
+def not_ended(reason: str) -> str:
+    """Why a read failed whose output ended for a reason that is no end."""
+    return f"the answer was not ended ({quoted(reason)})"
 
 
 def rule_of(spec: ReaderSpec) -> Rule:
@@ -101,7 +191,13 @@ def given(outputs: Iterable[ReadOutput], rule: Rule) -> list[ReadOutput]:
         one
         if one.failure is not None or one.confidence is not None or one.thought is not None
         else replace(
-            rule.output(one.output, one.prompt_tokens, one.output_tokens, truncated=one.truncated),
+            rule.output(
+                one.output,
+                one.prompt_tokens,
+                one.output_tokens,
+                truncated=one.truncated,
+                ended=one.ended,
+            ),
             seconds=one.seconds,
         )
         for one in outputs

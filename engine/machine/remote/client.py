@@ -186,7 +186,8 @@ class Client:
         resource = self._client.embeddings if spec.embeds else resource
         create: Callable[..., Any] = resource.with_raw_response.create
         try:
-            content = create(**body).http_response.content
+            response = create(**body).http_response
+            content = response.content
         except openai.APITimeoutError:
             raise _PassingError("no answer in time (`request_timeout`)", reached=False) from None
         except openai.APIConnectionError as error:
@@ -202,6 +203,8 @@ class Client:
         shown = self._shown(content[:4096].decode("utf-8", "replace"))[:80]
         try:
             parsed = json.loads(content, parse_int=_whole)
+            if (within := _error_within(parsed)) is not None:
+                raise self._of_status(_as_status(within, response))
             if spec.embeds:
                 used = _usage(parsed.get("usage"))
                 return Answer(None, used, "", None, "", vectors=list(parsed["data"]))
@@ -236,7 +239,7 @@ class Client:
             if error.status_code == 404:
                 remedy = "check the name of the model, `base_url` and `endpoint`"
             return StoppedAskingError(f"{self._host} refuses what it is asked ({reason})", remedy)
-        if error.status_code in _PASSING or error.status_code >= 500:
+        if error.status_code in _PASSING or not 400 <= error.status_code < 500:
             wait = asked_wait(error.response.headers)
             if wait is not None and wait > LONGEST_ASKED:
                 return StoppedAskingError(
@@ -261,6 +264,25 @@ def _message(error: openai.APIStatusError) -> str:
             inner = inner.get("message") or inner.get("detail") or inner
         return str(inner)
     return str(body or error.message)
+
+
+def _error_within(content: Any) -> dict[str, Any] | None:
+    """The error that stands in a body of status 200, or in a choice of it; None for none."""
+    choices = content.get("choices") if isinstance(content, dict) else None
+    for one in (content, *(choices if isinstance(choices, list) else ())):
+        error = one.get("error") if isinstance(one, dict) else None
+        if error and isinstance(error, dict | str):
+            return error if isinstance(error, dict) else {"message": error}
+    return None
+
+
+def _as_status(within: dict[str, Any], response: Any) -> openai.APIStatusError:
+    """An error within a body as that of the status that it names, if it names one."""
+    error = openai.APIStatusError("", response=response, body=within)
+    code = str(within.get("code"))
+    if re.fullmatch("[45][0-9]{2}", code):
+        error.status_code = int(code)
+    return error
 
 
 def asked_wait(headers: Mapping[str, str]) -> float | None:
@@ -299,7 +321,9 @@ def answer_of(content: Any, *, chat: bool) -> Answer:
     return Answer(
         text=text,
         usage=_usage(content.get("usage")),
-        finish=str(choice.get("finish_reason") or "")[:_LONGEST_NAME],
+        finish="error"
+        if choice.get("error")
+        else str(choice.get("finish_reason") or "")[:_LONGEST_NAME],
         likeliest=_likeliest(choice.get("logprobs")),
         server=as_unicode(str(content.get("system_fingerprint") or "")[:_LONGEST_NAME]),
         thought=thought if isinstance(thought, str) else None,

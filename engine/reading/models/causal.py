@@ -267,7 +267,8 @@ def _output(read: PromptRead, result: Written | str, rule: Rule) -> ReadOutput:
         return scored(read.target, result.logs, prompt.length, truncated=prompt.truncated)
     tokens, truncated = len(result.tokens), prompt.truncated
     if result.confidence is None:
-        output = rule.output(result.text, prompt.length, tokens, truncated=truncated)
+        ended = "length" if result.is_cut else "end"
+        output = rule.output(result.text, prompt.length, tokens, truncated=truncated, ended=ended)
         return with_own(output, result.logs)
     return ReadOutput(
         result.text.strip(), prompt.length, tokens, truncated, confidence=result.confidence

@@ -44,6 +44,7 @@ class Written:
         text: their text, with the string that ended it; or the choice. Of an answer that has ended; one that
             goes on may not have been looked at yet.
         begun: how many of the tokens were a thought's, once that has ended.
+        is_cut: whether it has as many tokens as it may have, and no end token followed.
         confidence: see ``ReadOutput``.
         logs: where asked for, the natural log-probability of each token that is written, the end token included, or of
             those of a target.
@@ -52,6 +53,7 @@ class Written:
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     begun: int = 0
+    is_cut: bool = False
     confidence: float | None = None
     logs: list[float] = field(default_factory=list)
 
@@ -192,14 +194,14 @@ class Writer:
         most = self.most
         if answer.begun or not self._rule.opened:
             most = min(most, answer.begun + self._most_of_answer)
-        ended = len(answer.tokens) >= most
-        if not ended and not self._stops.may_end(token):
+        answer.is_cut = len(answer.tokens) >= most
+        if not answer.is_cut and not self._stops.may_end(token):
             return True
         answer.text = self._text(answer)
         parts = self._rule.parts(answer.text)
         if self._rule.opened and not answer.begun and not parts.is_thinking:
             answer.begun = len(answer.tokens)
-        return not ended and not parts.is_ended
+        return not answer.is_cut and not parts.is_ended
 
     def _text(self, answer: Written) -> str:
         return self._tokenizer.decode(answer.tokens, skip_special_tokens=True)

@@ -240,6 +240,7 @@ class EncoderDecoderReader:
         alive = list(range(len(reads)))
         latest = [self._start] * len(reads)
         logs: list[list[float]] = [[] for _ in reads]
+        ended = ["length"] * len(reads)
         given = reads[0].target is not None  # all of a call, or none
         while True:
             logits = decoding.step(latest)
@@ -253,6 +254,7 @@ class EncoderDecoderReader:
             going: list[int] = []
             for place, (row, token) in enumerate(zip(alive, tokens, strict=True)):
                 if token in self._end_tokens and not given:
+                    ended[row] = "end"
                     continue
                 written[row].append(token)
                 most = len(reads[row].tokens) or self._spec.max_new_tokens
@@ -271,8 +273,9 @@ class EncoderDecoderReader:
                 _prompt_tokens(read),
                 sum(token not in self._special for token in tokens),
                 truncated=any(item.truncated for item in read),
+                ended=by,
             )
-            for read, tokens, text in zip(reads, written, texts, strict=True)
+            for read, tokens, text, by in zip(reads, written, texts, ended, strict=True)
         ]
         for i, (read, output) in enumerate(zip(reads, outputs, strict=True)):
             outputs[i] = (

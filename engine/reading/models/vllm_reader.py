@@ -26,7 +26,7 @@ from vllm.usage.usage_lib import UsageContext
 from engine.machine import device
 from engine.machine.batching import MORE_MEMORY
 from engine.messages.errors import InputError
-from engine.reading.answers import rule_of, scored, with_own
+from engine.reading.answers import ended_by, not_ended, rule_of, scored, with_own
 from engine.reading.models.decoding import first_tokens
 from engine.reading.models.targets import PromptRead, PromptReader
 from engine.reading.models.vllm_requests import Asked, RequestsUnderWay
@@ -128,7 +128,9 @@ class VllmReader(PromptReader):
 
     def _output(self, read: PromptRead, result: RequestOutput) -> ReadOutput:
         (completion,) = result.outputs
-        prompt = read.prompt
+        prompt, reason = read.prompt, str(getattr(completion, "finish_reason", None) or "")
+        if reason and ended_by(reason) is None:  # abort, error
+            return ReadOutput.failed(not_ended(reason), prompt_tokens=prompt.length)
         if read.target is not None:
             given = result.prompt_logprobs[-len(read.tokens) :]
             logs = [of[token].logprob for token, of in zip(read.tokens, given, strict=True)]
@@ -144,11 +146,13 @@ class VllmReader(PromptReader):
             return ReadOutput(
                 chosen.strip(), prompt.length, 0, prompt.truncated, confidence=confidence
             )
-        tokens = list(completion.token_ids)
+        tokens, ended = list(completion.token_ids), ended_by(reason)
         if isinstance(completion.stop_reason, int):  # an end token, which is not part of the output
-            tokens = tokens[:-1]
+            tokens, ended = tokens[:-1], "end"
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        output = self._rule.output(text, prompt.length, len(tokens), truncated=prompt.truncated)
+        output = self._rule.output(
+            text, prompt.length, len(tokens), truncated=prompt.truncated, ended=ended
+        )
         if self._spec.scores != "own":
             return output
         written = zip(completion.token_ids, completion.logprobs, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +17,11 @@ from engine.machine.remote.client import (
     UnansweredError,
     answer_of,
 )
-from engine.machine.remote.limits import Limits, Usage, limits_of
-from engine.reading.answers import rule_of, scored, with_own
+from engine.machine.remote.limits import Limits, StoppedAskingError, Usage, limits_of
+from engine.reading.answers import ended_by, not_ended, rule_of, scored, with_own
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.remote.choices import choose, following
+from engine.reading.remote.whole_prompts import TRIAL, Counted
 
 
 class Done(NamedTuple):
@@ -104,6 +106,8 @@ class ApiReader:
         return Done(replace(output, seconds=answer.seconds), computed)
 
     def _target(self, answer: Answer, used: Usage, target: str) -> ReadOutput:
+        if (broken := _broken(answer, used)) is not None:
+            return broken
         logs = following(answer.tokens or (), target)
         if logs is None:
             reason = "the server gives no log-probabilities of tokens that are the text to score"
@@ -114,27 +118,42 @@ class ApiReader:
         """The bytes of a read's prompt, with the system message."""
         return self._api.size("".join(inputs))
 
+    def tokens(self, text: str) -> int:
+        """The tokens of a prompt, by the server's count; 0 where it gives none."""
+        with contextlib.suppress(RefusedError, UnansweredError, StoppedAskingError):
+            most = self._spec.most_new_tokens
+            answer = self._client.ask(self._api, text, most, calibrates=False)
+            return answer.usage.prompt if answer.usage else 0
+        return 0
+
+    @property
+    def trial(self) -> Counted:
+        """The prompt of the trial, as the server counted it."""
+        return Counted(self._api.size(TRIAL), self._api.trial_tokens)
+
     def _retried(self) -> None:
         with self._lock:
             self.stats.retried += 1
 
     def _output(self, answer: Answer, used: Usage) -> ReadOutput:
-        if answer.finish == "content_filter":
-            return ReadOutput.failed(
-                "the server held its answer back (content_filter)", prompt_tokens=used.prompt
-            )
+        if (broken := _broken(answer, used)) is not None:
+            return broken
         if self._spec.choices:
             return self._choice(answer, used)
         if answer.text is None and not answer.thought:
             return ReadOutput.failed("the server gave no answer", prompt_tokens=used.prompt)
-        output = self._rule.output(answer.text or "", used.prompt, used.output)
+        ended, most = ended_by(answer.finish), self._spec.most_new_tokens
+        # Some say stop whatever ended it. Of more tokens than there may be, a server has counted others, too.
+        at_limit = ended == "stop" and used.output == most
+        output = self._rule.output(
+            answer.text or "", used.prompt, used.output, ended="length" if at_limit else ended
+        )
         if output.failure is not None:
             return output
         output = replace(output, thought=answer.thought or output.thought)
         # Who says that it ended, or went on behind its end, and thought nothing, has answered with nothing.
-        ended = answer.finish == "stop" or self._rule.parts(answer.text or "").is_ended
-        if not output.output and (output.thought or not ended):
-            most = self._spec.most_new_tokens
+        is_whole = ended == "stop" or output.ended == "stop"
+        if not output.output and (output.thought or not is_whole):
             why = f"ended ({answer.finish or 'without a reason'}) before its answer, with {most} tokens at most"
             remedy = "a model that thinks needs more of them (max_new_tokens of the prompt)"
             return ReadOutput.failed(f"the server {why}: {remedy}", prompt_tokens=used.prompt)
@@ -152,3 +171,14 @@ class ApiReader:
             return ReadOutput.failed(f"the server {listed}", prompt_tokens=used.prompt)
         text = "" if chosen.place is None else choices[chosen.place].strip()
         return ReadOutput(text, used.prompt, 0, False, confidence=chosen.confidence)
+
+
+def _broken(answer: Answer, used: Usage) -> ReadOutput | None:
+    """The failed read of an answer that nothing ended as answers end; None for others."""
+    if not answer.finish or ended_by(answer.finish) is not None:
+        return None
+    held = answer.finish == "content_filter"
+    reason = (
+        "the server held its answer back (content_filter)" if held else not_ended(answer.finish)
+    )
+    return ReadOutput.failed(reason, prompt_tokens=used.prompt)

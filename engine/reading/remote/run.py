@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
@@ -24,6 +24,13 @@ from engine.reading.execute import UnitResult, refuse_alike
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.remote.reader import ApiReader, Done
+from engine.reading.remote.whole_prompts import (
+    CUT_PROMPT,
+    Counted,
+    Window,
+    find_window,
+    is_in_doubt,
+)
 
 # Reads that are handed on together. As many more may be lost where a process is killed.
 _PIECE = 16
@@ -43,9 +50,10 @@ class _Handover:
     seconds: float = 0.0
     computed: int = 0
     left: int = field(init=False)
+    sizes: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.left = len(self.outputs)
+        self.left, self.sizes = len(self.outputs), [0] * len(self.outputs)
 
 
 @dataclass
@@ -57,12 +65,16 @@ class _Job:
         done: reads that have ended.
         unanswered: the last of them, one after the other, that the server said nothing to.
         proven: places of readers that have done a read.
+        windows: of readers, by their places, whose server cuts prompts.
+        whole: bytes of the longest prompts that were in doubt, and were read whole.
     """
 
     ahead: int = 0
     done: int = 0
     unanswered: int = 0
     proven: set[int] = field(default_factory=set)
+    windows: dict[int, Window] = field(default_factory=dict)
+    whole: Counter[int] = field(default_factory=Counter)
 
 
 class Requests:
@@ -133,10 +145,11 @@ def _pieces(units: Sequence[Unit]) -> Iterator[_Handover]:
 
 
 class _PendingRead(NamedTuple):
-    """A read that is asked for, by its place in its piece."""
+    """A read that is asked for, by its place in its piece, with the bytes of its prompt."""
 
     piece: _Handover
     place: int
+    size: int
 
 
 class _JobRequests:
@@ -157,6 +170,9 @@ class _JobRequests:
         self._open: list[_Handover] = []
         self._asked: dict[Future[tuple[Done, float]], _PendingRead] = {}
         self._job = job
+        # Of each reader, what was counted of its first reads, which are held until it is checked, with their prompts.
+        self._seen: defaultdict[int, list[tuple[Counted, str]]] = defaultdict(list)
+        self._checked = set(range(len(readers))) if settings.is_batch else set[int]()
         # Of all prompts, in bytes: those that ended before, and of these calls.
         self._size = limits.ended
 
@@ -210,12 +226,17 @@ class _JobRequests:
             reader = self._readers[piece.unit.reader]
             for place, inputs in enumerate(self._inputs(piece)):
                 future = self._threads.submit(_timed, reader, inputs)
-                self._asked[future] = _PendingRead(piece, place)
+                self._asked[future] = _PendingRead(piece, place, reader.size(inputs))
         return bool(self._asked)
 
     def _take(self, future: Future[tuple[Done, float]]) -> None:
-        piece, place = self._asked.pop(future)
+        piece, place, size = self._asked.pop(future)
         done, seconds = future.result()
+        piece.sizes[place] = size
+        reader = piece.unit.reader
+        if reader not in self._checked:
+            counted = Counted(size, done.output.prompt_tokens)
+            self._seen[reader].append((counted, "".join(self._inputs(piece)[place])))
         piece.outputs[place] = done.output
         piece.left -= 1
         piece.computed += done.computed
@@ -234,13 +255,37 @@ class _JobRequests:
 
     def _ended(self) -> Iterator[_Handover]:
         for piece in [piece for piece in self._open if not piece.left]:
-            self._open.remove(piece)
-            yield piece
+            if self._is_checked(piece.unit.reader):
+                self._open.remove(piece)
+                yield piece
+
+    def _is_checked(self, reader: int) -> bool:
+        """Whether it is known that a reader's prompts are read whole, or up to where; found out where that is in doubt."""
+        seen, job = self._seen[reader], self._job
+        if reader not in self._checked:
+            left = [*self._waiting, *(piece for piece in self._open if piece.left)]
+            if len(seen) < _COUNTED and any(piece.unit.reader == reader for piece in left):
+                return False
+            self._checked.add(reader)
+            longest, text = max(seen)
+            if self._is_in_doubt(reader) and longest.size > job.whole[reader]:
+                window = find_window(self._readers[reader].tokens, text, longest.size)
+                if window is None:
+                    job.whole[reader] = longest.size
+                else:
+                    job.windows[reader] = window
+        return True
+
+    def _is_in_doubt(self, reader: int) -> bool:
+        return is_in_doubt([one for one, _ in self._seen[reader]], self._readers[reader].trial)
 
     def _result(self, piece: _Handover) -> UnitResult:
+        outputs = [output or ReadOutput.failed(_NOT_ASKED) for output in piece.outputs]
+        if window := self._job.windows.get(piece.unit.reader):
+            outputs = list(map(window.judged, outputs, piece.sizes))
         return UnitResult(
             piece.unit,
-            [output or ReadOutput.failed(_NOT_ASKED) for output in piece.outputs],
+            outputs,
             f"requests to {self._host}",
             piece.seconds,
             asdict(self._readers[piece.unit.reader].stats),
@@ -251,6 +296,9 @@ class _JobRequests:
     def _prove(self, result: UnitResult) -> None:
         """Refuse to go on where a reader's first reads all failed alike."""
         if self._limits.settings.is_batch:  # it may have answers to the others
+            return
+        cut = [(output.failure or "").startswith(CUT_PROMPT) for output in result.outputs]
+        if all(cut):  # which says nothing of shorter prompts
             return
         if result.unit.reader not in self._job.proven:
             refuse_alike(result.outputs)
@@ -269,6 +317,8 @@ class _JobRequests:
             with contextlib.suppress(StoppedAskingError):
                 self._take(future)
         for piece in self._open:
+            if (reader := piece.unit.reader) not in self._checked and self._is_in_doubt(reader):
+                continue  # the same reads are asked for again
             if any(output is not None and output.failure is None for output in piece.outputs):
                 yield self._result(piece)
 

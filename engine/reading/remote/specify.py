@@ -6,23 +6,22 @@ import contextlib
 import json
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from engine.machine.remote.api_settings import ApiSettings, model_of
 from engine.machine.remote.limits import StoppedAskingError, Usage, limits_of
 from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import InputError, ReadError
-from engine.reading.answers import ROOM, Rule
+from engine.reading.answers import ROOM, Rule, end_markup, ended_by, tags_in
 from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, Template, read_template
-from engine.reading.protocol import Augmentation, ReaderSpec, Scores
+from engine.reading.protocol import THINK, Augmentation, ReaderSpec, Scores
+from engine.reading.remote.whole_prompts import TRIAL
 
 if TYPE_CHECKING:  # the client of openai may be missing
     from engine.machine.remote.client import Answer, Client
 
-# What a server is asked first, to see what it takes and what it gives.
-TRIAL = "Reply with OK."
 # Likeliest tokens of which log-probabilities are asked: as many as servers give, and as the strictest do.
 _LIKELIEST = (20, 5)
 # Sequences that end an answer, of which servers take no more; answers are cut at all of them here.
@@ -84,13 +83,13 @@ def specify_api(
         architecture="causal",
         dtype="float32",  # nobody knows the server's; it is shown nowhere
         max_new_tokens=made.max_new_tokens,
-        stop=made.stop,
+        stop=(*made.stop, *api.ends),
         max_input_tokens=0,
         path="",
         parameters=0,
         name=name,
         choices=template.choices,
-        thought=template.thought,
+        thought=api.thought or template.thought,  # type: ignore[arg-type]
         room=room,
         shared_prefix=made.prefix,
         engine="openai",
@@ -151,7 +150,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
         return limits.known[api]
     client = Client(settings, limits)
     try:
-        trial, answer = _first_answer(name, client, api, template, output)
+        trial, answer, needed = _first_answer(name, client, api, template, output)
     except StoppedAskingError as error:
         raise InputError(error.problem, error.remedy) from None
     except UnansweredError as error:
@@ -168,31 +167,59 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
             f"{settings.host} does not report tokens, and nobody else can count them",
             "leave out `max_tokens`, `max_cost` and `tokens_per_minute`",
         )
-    text = answer.text or ""
-    thought = Rule(tags=template.thought).parts(text).thought
-    opened = thought is not None and not text.lstrip().startswith(template.thought[0])
-    limits.known[api] = replace(trial, server=answer.server, opened=opened)
-    return limits.known[api]
+    writes = not template.choices and scores != "target"
+    text, tags = answer.text or "", _tags(answer, template) if writes else template.thought
+    parts = Rule(template.stop, settings.endpoint == "chat", tags).parts(text)
+    opened = parts.thought is not None and not text.lstrip().startswith(tags[0])
+    is_cut = writes and ended_by(answer.finish) == "length" and not parts.is_ended
+    trial = replace(
+        trial,
+        server=answer.server,
+        opened=opened,
+        cut=needed if is_cut else None,
+        trial_tokens=answer.usage.prompt if answer.usage else 0,
+    )
+    if tags != template.thought:
+        trial = replace(trial, thought=tags, ends=end_markup(parts.answer))
+    limits.known[api] = trial
+    return trial
+
+
+class _Trial(NamedTuple):
+    """What the server takes, what it answered, and the tokens that a cut answer took with more room; 0 for not known."""
+
+    api: ApiSpec
+    answer: Answer
+    needed: int = 0
 
 
 def _first_answer(
     name: str, client: Client, api: ApiSpec, template: Template, output: int
-) -> tuple[ApiSpec, Answer]:
+) -> _Trial:
     """What the server takes, with room for a thought where the model thinks, and what it answered to it."""
-    from engine.machine.remote.client import RefusedError, UnansweredError
+    from engine.machine.remote.client import RefusedError, UnansweredError, names_parameter
 
+    most = output + ROOM
     while True:
         try:
-            answer = client.ask(api, TRIAL, output, calibrates=False)
+            answer = client.ask(api, TRIAL, api.sent[_most(api)], calibrates=False)
             break
         except RefusedError as error:
-            api = _without_refused(name, api, error)
+            try:
+                api = _without_refused(name, api, error)
+            except InputError:
+                # Models that think may refuse to begin with a few tokens, and say so.
+                limits = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+                named = any(names_parameter(error, one, anywhere=True) for one in limits)
+                if template.choices or not named or api.sent[_most(api)] >= most:
+                    raise
+                api = _with_most(api, most)
+    if api.sent[_most(api)] == most:
+        return _Trial(api, answer)
     # A few tokens do not suffice for a thought, and may not show that there is one.
-    is_cut = answer.finish == "length" and "echo" not in api.sent
+    needed, is_cut = 0, ended_by(answer.finish) == "length" and "echo" not in api.sent
     if not template.choices and (_thinks(answer, template) or is_cut):
-        most = output + ROOM
-        longer = replace(api, parameters=_written({**json.loads(api.parameters), _most(api): most}))
-        begun = time.monotonic()
+        longer, begun = _with_most(api, most), time.monotonic()
 
         def give_up() -> None:
             # Who writes for so long writes the next time, too, and thought may not be what it is.
@@ -202,15 +229,31 @@ def _first_answer(
         with contextlib.suppress(RefusedError, UnansweredError, StoppedAskingError):
             second = client.ask(longer, TRIAL, most, calibrates=False, on_retry=give_up)
             if _thinks(second, template):
-                return longer, second
-    return api, answer
+                return _Trial(longer, second)
+            if (
+                ended_by(second.finish) == "stop"
+            ):  # not every server counts, and a word is a token at least
+                words = len((second.text or "").split())
+                needed = max(words, second.usage.output if second.usage else 0)
+    return _Trial(api, answer, needed)
+
+
+def _tags(answer: Answer, template: Template) -> tuple[str, str]:
+    """What thoughts begin and end with: as the prompt says, or as the answer shows."""
+    found = tags_in(answer.text or "") if template.thought == THINK else None
+    return found or template.thought
 
 
 def _thinks(answer: Answer, template: Template) -> bool:
     """Whether a model thought before it answered, or began to."""
-    parts = Rule(tags=template.thought).parts(answer.text or "")
+    parts = Rule(tags=_tags(answer, template)).parts(answer.text or "")
     used = answer.usage or Usage()
     return bool(answer.thought or used.thought or parts.is_thinking or parts.thought is not None)
+
+
+def _with_most(api: ApiSpec, most: int) -> ApiSpec:
+    """The same with so many tokens of an answer."""
+    return replace(api, parameters=_written({**json.loads(api.parameters), _most(api): most}))
 
 
 def _most(api: ApiSpec) -> str:
