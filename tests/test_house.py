@@ -384,9 +384,10 @@ def test_tests_mirror_the_tree():
         folder = path.parent.relative_to(ROOT / "tests")
         if folder.name in (
             "cluster",
+            "doors",
             "faults",
             "integrations",
-        ):  # faults do not keep to folders
+        ):  # faults and doors do not keep to folders
             continue
         places = [ROOT / "engine" / folder, ROOT / folder, ROOT / "docs" / folder]
         assert any(place.is_dir() for place in places), path

@@ -34,7 +34,7 @@ _KEPT, SHOWN = 100, 10
 _ALIKES = 3
 # Codes of notes that say what to look at.
 ALIKE, WORDY, MARKED = "alike_outputs", "wordy_outputs", "marked_outputs"
-CUT = "cut_outputs"
+OF_OUTPUTS = (ALIKE, WORDY, CUT := "cut_outputs", MARKED)
 # The share of a role's outputs that must be cut at the limit before a note says so.
 _CUT_SHARE = 0.05
 # Metrics of whole outputs, in whose place ``match`` takes those that hold an answer.
@@ -81,10 +81,11 @@ def count_outputs(
     if not written:
         return Outputs()
     of_roles = {
-        one.ask.role.name: one.reads.filter(pl.col(FAILURE).is_null()).unique(READ_KEY)
+        one.ask.role.name: one.reads.filter(pl.col(FAILURE).is_null())
+        .unique(READ_KEY)
+        .with_columns(_is_cut(one.spec.most_new_tokens).alias(CUT))
         for one in written
     }
-    limits = {one.ask.role.name: one.spec.most_new_tokens for one in written}
     reads = pl.concat(of_roles.values()).unique(READ_KEY)
     metric = get_metric(settings.reader.metric)
     known = queries.filter(pl.col(ANSWERS).list.len() > 0)
@@ -110,9 +111,7 @@ def count_outputs(
         marked=marked,
         commonest=dict(counted.head(_KEPT).iter_rows()),
         written={role: of_role.height for role, of_role in of_roles.items()},
-        cut={
-            role: of_role.filter(_is_cut(limits[role])).height for role, of_role in of_roles.items()
-        },
+        cut={role: int(of_role[CUT].sum()) for role, of_role in of_roles.items()},
     )
 
 
@@ -135,18 +134,14 @@ def _would_match(output: str, answers: list[str], metric: Metric, value: float) 
 
 def merge_outputs(parts: Iterable[Outputs]) -> Outputs:
     """The outputs of all queries, from those of parts; of the commonest those that are so in some part."""
-    total: Counter[str] = Counter()
-    counts: dict[str, Counter[str]] = {
-        "commonest": Counter(),
-        "written": Counter(),
-        "cut": Counter(),
-    }
+    total, commonest, written, cut = (Counter[str]() for _ in range(4))
+    mappings = {"commonest": commonest, "written": written, "cut": cut}
     for part in parts:
-        total.update({name: value for name, value in vars(part).items() if name not in counts})
-        for name, counter in counts.items():
+        total.update({name: value for name, value in vars(part).items() if name not in mappings})
+        for name, counter in mappings.items():
             counter.update(getattr(part, name))
-    ordered = sorted(counts.pop("commonest").items(), key=lambda one: (-one[1], one[0]))
-    return Outputs(**total, **counts, commonest=dict(ordered[:_KEPT]))
+    ordered = sorted(commonest.items(), key=lambda one: (-one[1], one[0]))
+    return Outputs(**total, commonest=dict(ordered[:_KEPT]), written=dict(written), cut=dict(cut))
 
 
 def output_notes(outputs: Outputs, settings: Settings) -> Iterator[Note]:

@@ -291,12 +291,10 @@ def tell_engines(jobs: Sequence[Job], settings: Settings, on_event: OnEvent) -> 
     why = ", as its reads in the store did; `engine` names the other" if as_stored else ""
     for name in dict.fromkeys(job.spec.name for job in jobs if job.spec.engine == "vllm"):
         on_event(f"reader {name} runs on vLLM{why}")
-    asked = (
-        (job.spec.name, job.spec.api, job.spec.room, job.spec.max_new_tokens)
-        for job in jobs
-        if job.spec.api
-    )
+    asked = ((job.spec.name, job.spec.api, job.spec.room, job.spec.max_new_tokens) for job in jobs)
     for name, api, room, tokens in dict.fromkeys(asked):
+        if api is None:
+            continue
         thinks = f"; it thinks first, in {room:,} tokens at most" if room else ""
         without = f", without {', '.join(api.refused)}, which it refuses" if api.refused else ""
         most = f"{api.settings.concurrency} requests at a time at most"

@@ -23,7 +23,9 @@ UNFINISHED = (
 # Words in the reasons that servers and vLLM give for the end of an output (EOS_TOKEN, endTurn, max_tokens, tool_calls):
 # of what leaves no answer, whatever else is said (error_limit, not_finished), of a limit, of a model that ended it.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_BROKEN = re.compile(r"\b(error|fail|abort|cancel|filter|interrupt|time|rate|quota|not?\b)")
+_BROKEN = re.compile(
+    r"\b(error|fail|abort|cancel|filter|interrupt|time|rate|quota|not?\b|safety|block|malformed|invalid|unexpected)"
+)
 _AT_LIMIT = re.compile(r"\b(length|max|limit)")
 _BY_MODEL = re.compile(r"\b(stop|eos|eot|end|complete|finish|done|call)")
 # A tag of a thought has such a name within brackets; one that closes has a slash before it, or says end for start.
@@ -38,8 +40,8 @@ _OTHER_TAGS = (
     ("<|channel>thought", "<channel|>"),
     ("analysis", "assistantfinal"),
 )
-# Control tokens that a server shows around the answer behind a thought.
-_AROUND = re.compile(r"(?:\s*<\|[^|<>\s]+\|>)+")
+# Control tokens that a server shows around the answer behind such a thought.
+_AROUND = re.compile(r"\A(\s*<\|[^|<>\s]+\|>)+|(<\|[^|<>\s]+\|>\s*)+\Z")
 
 
 class Parts(NamedTuple):
@@ -88,7 +90,9 @@ class Rule:
         closed = closed if thinks or opening not in within else ""  # a thought in the answer stays
         if thinks and not closed:
             return Parts(within.strip(), "", is_thinking=True)
-        answer = rest if closed else text
+        answer = text
+        if closed:
+            answer = rest if self.tags == THINK else _AROUND.sub("", rest)
         if closed or self.chat:
             answer = answer.lstrip()
         ends = [at for string in self.stop if (at := answer.find(string)) >= 0]
@@ -125,23 +129,19 @@ class Rule:
 def tags_in(text: str) -> tuple[str, str] | None:
     """What the thought at the beginning of a text begins and ends with, by the forms in use; None where there is none.
 
-    The text may have the closing tag alone. Control tokens between it and the answer are part of it.
+    The text may have the closing tag alone.
 
     >>> tags_in("<|START_THINKING|>Lima?<|END_THINKING|><|START_RESPONSE|>Lima")
-    ('<|START_THINKING|>', '<|END_THINKING|><|START_RESPONSE|>')
+    ('<|START_THINKING|>', '<|END_THINKING|>')
     """
     text = text.lstrip()
     tags = [_pair(found) for found in _TAG.finditer(text)]
     known = (*tags, *_OTHER_TAGS)
     begun = (pair for pair in known if text.startswith(pair[0]))
-    opening, closing = next(
+    return next(
         (pair for pair in begun if pair[0].startswith(("<", "[", "◁")) or pair[1] in text),
-        next((pair for pair in known[:-1] if pair[1] in text), ("", "")),
+        next((pair for pair in known[:-1] if pair[1] in text), None),
     )
-    if not closing:
-        return None
-    around = _AROUND.match(text, text.find(closing) + len(closing)) if closing in text else None
-    return opening, closing + (around[0] if around else "")
 
 
 def _pair(found: re.Match[str]) -> tuple[str, str]:
@@ -154,15 +154,9 @@ def _pair(found: re.Match[str]) -> tuple[str, str]:
     return f"{left}{name}{right}", f"{left}/{name}{right}"
 
 
-def end_markup(text: str) -> tuple[str, ...]:
-    """The control token that a text ends with, if it does."""
-    found = re.search(r"\S(<\|[^|<>\s]+\|>)\s*\Z", text)
-    return (found[1],) if found else ()
-
-
 def ended_by(reason: str) -> Ended | None:
     """What ended an output, from the words of a server or of vLLM; None where these say nothing of an end."""
-    words = " ".join(_WORD.findall(reason)).lower()
+    words = " ".join(_WORD.findall(reason)).lower().removeprefix("finish reason ")
     if _BROKEN.search(words):
         return None
     if _AT_LIMIT.search(words):

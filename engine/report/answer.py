@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 from rich.table import Table
 
-from engine.evaluation.answer_counts import ALIKE, CUT, MARKED, WORDY
+from engine.evaluation.answer_counts import OF_OUTPUTS
 from engine.evaluation.assess import PRIMARY_UNDEFINED, SAMPLED_LISTS, SHORT_LISTS
 from engine.evaluation.fitting import IDENTICAL
 from engine.evaluation.inputs import WRITTEN_PASSAGES
@@ -30,18 +30,7 @@ _MOST_RUNS, _FEWEST_RUNS = 10, 3
 _MOST_ANNOTATORS = 8
 # Notes that stand in the answer as they are; of others their codes.
 _OF_INPUTS = (PRIMARY_UNDEFINED, SHORT_LISTS, IDENTICAL, WRITTEN_LISTS, WRITTEN_PASSAGES)
-_IN_FULL = (
-    REACHED,
-    SAMPLED_LISTS,
-    UNREAD,
-    STOPPED,
-    DECIDED,
-    *_OF_INPUTS,
-    ALIKE,
-    WORDY,
-    CUT,
-    MARKED,
-)
+_IN_FULL = (REACHED, SAMPLED_LISTS, UNREAD, STOPPED, DECIDED, *_OF_INPUTS, *OF_OUTPUTS)
 
 
 def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:

@@ -26,7 +26,7 @@ from engine.reading.plan import WANTED
 from engine.reading.prompting.truncation import Fitted
 from engine.reading.protocol import ReadOutput
 from engine.reading.remote.reader import ApiReader
-from engine.reading.remote.specify import TRIAL, specify_api
+from engine.reading.remote.specify import TRIAL
 from tests.conftest import SPEC
 from tests.doors.test_prompts import specified
 from tests.reading.models.test_decoding import Letters, logits_for, spec

@@ -18,9 +18,21 @@ from engine.reading.remote.whole_prompts import CUT_PROMPT
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 
 SHORT, LONG = 12, 6
-PROSE = (
-    "the harbour of the capital lies on a wide bay and ships from many islands come there ".split()
-)
+PROSE = [
+    "the",
+    "harbour",
+    "of",
+    "the",
+    "capital",
+    "lies",
+    "on",
+    "a",
+    "wide",
+    "bay",
+    "and",
+    "ships",
+    "come",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +73,9 @@ class Cached:
 
 def _common(one, other):
     return next(
-        (n for n, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other))
-    )  # noqa: B905
+        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
 
 
 def read(count, tmp_path, given=None, usage=True):

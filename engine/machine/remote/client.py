@@ -203,8 +203,8 @@ class Client:
         shown = self._shown(content[:4096].decode("utf-8", "replace"))[:80]
         try:
             parsed = json.loads(content, parse_int=_whole)
-            if (within := _error_within(parsed)) is not None:
-                raise self._of_status(_as_status(within, response))
+            if (within := _error_within(parsed, response)) is not None:
+                raise self._of_status(within)
             if spec.embeds:
                 used = _usage(parsed.get("usage"))
                 return Answer(None, used, "", None, "", vectors=list(parsed["data"]))
@@ -266,23 +266,18 @@ def _message(error: openai.APIStatusError) -> str:
     return str(body or error.message)
 
 
-def _error_within(content: Any) -> dict[str, Any] | None:
-    """The error that stands in a body of status 200, or in a choice of it; None for none."""
+def _error_within(content: Any, response: Any) -> openai.APIStatusError | None:
+    """The error that stands in a body of status 200, or in a choice of it, as one of the status that it names."""
     choices = content.get("choices") if isinstance(content, dict) else None
     for one in (content, *(choices if isinstance(choices, list) else ())):
         error = one.get("error") if isinstance(one, dict) else None
         if error and isinstance(error, dict | str):
-            return error if isinstance(error, dict) else {"message": error}
+            body = error if isinstance(error, dict) else {"message": error}
+            found = openai.APIStatusError("", response=response, body=body)
+            if re.fullmatch("[45][0-9]{2}", code := str(body.get("code"))):
+                found.status_code = int(code)
+            return found
     return None
-
-
-def _as_status(within: dict[str, Any], response: Any) -> openai.APIStatusError:
-    """An error within a body as that of the status that it names, if it names one."""
-    error = openai.APIStatusError("", response=response, body=within)
-    code = str(within.get("code"))
-    if re.fullmatch("[45][0-9]{2}", code):
-        error.status_code = int(code)
-    return error
 
 
 def asked_wait(headers: Mapping[str, str]) -> float | None:

@@ -22,8 +22,7 @@ class ApiSpec:
         server: the fingerprint that the server gave of itself; empty where it gives none.
         refused: parameters that the server does not take, and that are not sent.
         opened: whether answers hold the end of a thought, and not its beginning, which the server's template writes.
-        thought: what thoughts were seen to begin and end with, where it is not what the prompt says; empty otherwise.
-        ends: what was seen to end an answer behind such a thought.
+        thought: what thoughts were seen to begin and end with, where it is not what the prompt says; None otherwise.
         cut: where the answer to the trial was cut at the prompt's limit, the tokens that it took with more room, 0 where
             they are not known; None where it was whole.
         trial_tokens: of the prompt of the trial, as the server counts them; 0 where it does not.
@@ -37,8 +36,7 @@ class ApiSpec:
     server: str = ""
     refused: tuple[str, ...] = ()
     opened: bool = False
-    thought: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
+    thought: tuple[str, str] | None = None
     cut: int | None = None
     trial_tokens: int = 0
 

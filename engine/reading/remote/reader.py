@@ -56,6 +56,7 @@ class ApiReader:
         self._client = client or Client(self._api.settings, self._limits)
         self._lock = threading.Lock()
         self.stats = stats or ReaderStats()
+        self.trial = Counted(self._api.size(TRIAL), self._api.trial_tokens)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Ask for each read's one prompt, some at a time. See ``engine.reading.protocol.Reader``."""
@@ -125,11 +126,6 @@ class ApiReader:
             answer = self._client.ask(self._api, text, most, calibrates=False)
             return answer.usage.prompt if answer.usage else 0
         return 0
-
-    @property
-    def trial(self) -> Counted:
-        """The prompt of the trial, as the server counted it."""
-        return Counted(self._api.size(TRIAL), self._api.trial_tokens)
 
     def _retried(self) -> None:
         with self._lock:

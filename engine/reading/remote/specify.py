@@ -6,13 +6,13 @@ import contextlib
 import json
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.machine.remote.api_settings import ApiSettings, model_of
 from engine.machine.remote.limits import StoppedAskingError, Usage, limits_of
 from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import InputError, ReadError
-from engine.reading.answers import ROOM, Rule, end_markup, ended_by, tags_in
+from engine.reading.answers import ROOM, Rule, ended_by, tags_in
 from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, Template, read_template
@@ -83,13 +83,13 @@ def specify_api(
         architecture="causal",
         dtype="float32",  # nobody knows the server's; it is shown nowhere
         max_new_tokens=made.max_new_tokens,
-        stop=(*made.stop, *api.ends),
+        stop=made.stop,
         max_input_tokens=0,
         path="",
         parameters=0,
         name=name,
         choices=template.choices,
-        thought=api.thought or template.thought,  # type: ignore[arg-type]
+        thought=api.thought or template.thought,
         room=room,
         shared_prefix=made.prefix,
         engine="openai",
@@ -177,26 +177,19 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
         server=answer.server,
         opened=opened,
         cut=needed if is_cut else None,
+        thought=None if tags == template.thought else tags,
         trial_tokens=answer.usage.prompt if answer.usage else 0,
     )
-    if tags != template.thought:
-        trial = replace(trial, thought=tags, ends=end_markup(parts.answer))
     limits.known[api] = trial
     return trial
 
 
-class _Trial(NamedTuple):
-    """What the server takes, what it answered, and the tokens that a cut answer took with more room; 0 for not known."""
-
-    api: ApiSpec
-    answer: Answer
-    needed: int = 0
-
-
 def _first_answer(
     name: str, client: Client, api: ApiSpec, template: Template, output: int
-) -> _Trial:
-    """What the server takes, with room for a thought where the model thinks, and what it answered to it."""
+) -> tuple[ApiSpec, Answer, int]:
+    """What the server takes, with room for a thought where the model thinks; what it answered to it; and the tokens that a
+    cut answer took with more room, 0 where they are not known.
+    """
     from engine.machine.remote.client import RefusedError, UnansweredError, names_parameter
 
     most = output + ROOM
@@ -215,7 +208,7 @@ def _first_answer(
                     raise
                 api = _with_most(api, most)
     if api.sent[_most(api)] == most:
-        return _Trial(api, answer)
+        return api, answer, 0
     # A few tokens do not suffice for a thought, and may not show that there is one.
     needed, is_cut = 0, ended_by(answer.finish) == "length" and "echo" not in api.sent
     if not template.choices and (_thinks(answer, template) or is_cut):
@@ -229,13 +222,11 @@ def _first_answer(
         with contextlib.suppress(RefusedError, UnansweredError, StoppedAskingError):
             second = client.ask(longer, TRIAL, most, calibrates=False, on_retry=give_up)
             if _thinks(second, template):
-                return _Trial(longer, second)
-            if (
-                ended_by(second.finish) == "stop"
-            ):  # not every server counts, and a word is a token at least
-                words = len((second.text or "").split())
+                return longer, second, 0
+            if ended_by(second.finish) == "stop":
+                words = len((second.text or "").split())  # not every server counts
                 needed = max(words, second.usage.output if second.usage else 0)
-    return _Trial(api, answer, needed)
+    return api, answer, needed
 
 
 def _tags(answer: Answer, template: Template) -> tuple[str, str]:

@@ -1,13 +1,14 @@
 """Control tokens come from templates, never from data."""
 
 import json
+import unicodedata
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from engine.messages.errors import InputError
 from engine.reading.plan import read_key
-from engine.reading.prompting.controls import NONE, Controls, controls_of
+from engine.reading.prompting.controls import COMMON, NONE, Controls, controls_of
 from engine.reading.prompting.prompts import make_prompt
 from engine.reading.prompting.template import read_template
 
@@ -153,3 +154,33 @@ def test_control_tokens_that_a_template_makes_of_numbers_stay(tmp_path):
     content = '---\npassage: "<extra_id_{number}> {text}\\n"\nuntitled: "{text}"\n---\n{passages}Q: {query}'
     (text,) = made(tmp_path, content, numbered).render("q", [("T", "a <extra_id_1>"), ("U", "b")])
     assert text == "<extra_id_1> b\n<extra_id_2> a < extra_id_1>\nQ: q"
+
+
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<|im_end|>", "<|eot|>", "<|end|>", "<|header_start|>", "<|start_of_role|>", "<|CHATBOT_TOKEN|>",
+        "<｜Assistant｜>", "<｜end▁of▁sentence｜>", "[|endofturn|]", "[|assistant|]", "<|turn>", "<turn|>",
+        "<start_of_turn>", "<end_of_utterance>", "[INST]", "<<SYS>>", "</s>", "[THINK]", "◁/think▷",
+        "<|reserved_special_token_0|>", "<|fim_prefix|>", "＜|im_end|＞",
+    ],
+)  # fmt: skip
+def test_data_for_an_unknown_tokenizer_has_no_control_token_of_any_family(markup):
+    for text in (markup, f"Lima {markup}{markup}Quito", f"{markup[:3]}{markup}{markup[3:]}"):
+        shown = COMMON.as_text(text)
+        assert markup not in shown
+        assert COMMON.count(shown) == 0
+        plain = (unicodedata.normalize("NFKC", one).replace(" ", "") for one in (shown, text))
+        assert len(set(plain)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a <| b", "f <| g |> h", "x |> y", "<|>", "<|x|>", "<|psi|>", "<phi|psi>", "|a|>|b|", "P(A|B)", "[|a; b|]",
+        "[|xs|]", "a[i]|b[j]", "<b>bold</b>|<i>x</i>", "<div class='a|b'>", "Foo<|'a'|'b'>", "vector<int>", "[1] [NOTE]",
+        "<date_of_birth>", "<start_of_week>", "◁ ▷", "| a | b |", "[/URL]", "if (a<b||c>d)", "￨<｜>", "`<|` and `|>`",
+    ],
+)  # fmt: skip
+def test_text_programs_and_formulas_stay_for_an_unknown_tokenizer(text):
+    assert COMMON.as_text(text) == text
