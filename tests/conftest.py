@@ -106,6 +106,8 @@ GROUPS = {
     ),
     "bundled articles": (
         "tests/test_bundled_reader.py",
+        "tests/test_gpu_first.py::test_outputs_of_the_bundled",
+        "tests/test_gpu_first.py::test_the_bundled_reader",
         "tests/retrieval/test_bm25.py",
         "tests/test_demo_questions.py",
     ),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -18,6 +20,9 @@ from engine.reading.protocol import ReaderSpec
 from tests.gpu_first import models
 from tests.gpu_first.checks import Check, alike, apart, require
 from tests.gpu_first.scale import Scale
+
+# Beside a model: what GPUs the actor was shown that loaded it last.
+_SEEN = "seen.json"
 
 
 @dataclass
@@ -72,7 +77,7 @@ def plan(reads: models.Reads) -> pl.DataFrame:
 
 
 def host(spec: ReaderSpec) -> Any:
-    """What an actor hosts; it loads the reader without asking for the digest of its weights."""
+    """What an actor hosts; it loads the reader without asking for the digest of its weights, and notes its GPUs."""
     from engine.reading.stream import Host
 
     class Loads(Host):
@@ -80,9 +85,16 @@ def host(spec: ReaderSpec) -> Any:
             from tests.gpu_first import models
 
             models.offline()
+            note(spec)
             return models.load(spec)
 
     return Loads([spec], [None], held=True)
+
+
+def note(spec: ReaderSpec) -> None:
+    """Write down beside the model which GPUs this process is shown."""
+    seen = {"visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "device": models.here().type}
+    Path(spec.path, _SEEN).write_text(json.dumps(seen), encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -97,13 +109,13 @@ def saved(scale: Scale) -> Iterator[ReaderSpec]:
 @contextlib.contextmanager
 def own_ray() -> Iterator[None]:
     """Ray on this machine, for the block."""
-    from engine.machine import cluster
+    from engine.machine.cluster import start_ray, stop_ray
 
-    cluster.start_ray()
+    start_ray()
     try:
         yield
     finally:
-        cluster.stop_ray()
+        stop_ray()
 
 
 @dataclass
@@ -179,14 +191,16 @@ def one_and_quarters(scale: Scale, figures: dict[str, Any]) -> str:
 
 
 def without_gpu(scale: Scale, figures: dict[str, Any]) -> str:
-    """``--gpus-per-actor 0``: an actor sees no GPU, and takes none of its memory."""
+    """``--gpus-per-actor 0``: an actor is shown no GPU; where the driver can be asked, it is idle meanwhile."""
     reads = models.prompts(scale.reads, scale)
     with saved(scale) as spec, own_ray():
-        before = _gpu_memory()
         found = trial(spec, reads, scale, actors=1, gpus=0.0)
-        figures |= {"busy": found.busy, "gpu_mib": (_gpu_memory() - before) // 2**20}
+        figures |= json.loads(Path(spec.path, _SEEN).read_text(encoding="utf-8"))
+    figures["busy"] = found.busy
+    assert figures["device"] == "cpu", "the actor read on the GPU"
+    assert figures["visible"] == "", f"CUDA_VISIBLE_DEVICES was {figures['visible']!r}, not empty"
     assert not found.busy or found.busy < 0.05, f"the GPU was busy for {found.busy:.0%}"
-    return f"{len(reads)} reads on the CPU in {found.seconds:.0f} s, GPU busy {found.busy}"
+    return f"{len(reads)} reads on the CPU in {found.seconds:.0f} s, no GPU shown, GPU busy {found.busy}"
 
 
 def killed(scale: Scale, figures: dict[str, Any]) -> str:
@@ -199,16 +213,6 @@ def killed(scale: Scale, figures: dict[str, Any]) -> str:
     return (
         f"{len(reads)} reads once each, by {len(found.workers)} processes, in {found.seconds:.0f} s"
     )
-
-
-def _gpu_memory() -> int:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
-    except Exception:  # no package, no driver, no GPU
-        return 0
 
 
 CHECKS: dict[str, Check] = {

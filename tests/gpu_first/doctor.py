@@ -1,22 +1,33 @@
-"""Stage 0: what the machine has, and which versions differ from those that are pinned."""
+"""Stage 0: what the machine has, how fast it multiplies, and whether what later stages import is there and fits."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import importlib
 import os
 import platform
 import re
 import shutil
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from functools import partial
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from engine.machine import compiler, device
-from tests.gpu_first.checks import Check, NotRun
+from tests.gpu_first.checks import Check, NotRun, require
 from tests.gpu_first.scale import GIB, Scale
 
-PINS = Path(__file__).parents[2] / "docs" / "cluster" / "constraints-gpu.txt"
+ROOT = Path(__file__).parents[2]
+PINS = ROOT / "docs" / "cluster" / "constraints-gpu.txt"
+# What the checks of a later stage's modules are called.
+OF = "modules of {}"
 _PACKAGES = (
     *("torch", "triton", "transformers", "tokenizers", "accelerate", "numpy", "polars", "pyarrow"),
     *("ray", "faiss-gpu", "vllm", "cuda-bindings", "nvidia-ml-py"),
@@ -86,4 +97,72 @@ def versions(scale: Scale, figures: dict[str, Any]) -> str:
     return f"not as pinned: {', '.join(differ) or 'none'}; not installed: {', '.join(absent) or 'none'}"
 
 
-CHECKS: dict[str, Check] = {"machine": machine, "GPU": gpu, "versions": versions}
+def modules(stage: str, packages: Sequence[str], scale: Scale, figures: dict[str, Any]) -> str:
+    """All that a stage imports, also within functions, can be imported; ``packages`` may lack: then it is not run."""
+    require(*packages)
+    source = Path(__file__).with_name(f"{stage}.py").read_text(encoding="utf-8")
+    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom))
+    names = {str(node.module) for node in nodes}
+    for name in names:
+        importlib.import_module(name)
+    from filelock import lock_descriptor  # noqa: F401 (by the engine, at the first file that it writes)
+
+    return f"{len(names)} modules"
+
+
+def bounds(scale: Scale, figures: dict[str, Any]) -> str:
+    """What is imported by now has the versions that pyproject asks for."""
+    from packaging.requirements import Requirement
+
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = chain(about["dependencies"], *about["optional-dependencies"].values())
+    used = {name.partition(".")[0] for name in sys.modules}
+    given = {one for name, ones in packages_distributions().items() if name in used for one in ones}
+    unfit: set[str] = set()
+    for one in map(Requirement, asked):
+        if one.name in given and one.specifier:
+            figures[one.name] = version(one.name)
+            if not one.specifier.contains(figures[one.name], prereleases=True):
+                unfit.add(f"{one.name} {figures[one.name]}, not {one.specifier}")
+    assert not unfit, "; ".join(sorted(unfit))
+    return f"{len(figures)} bounds hold"
+
+
+def products(scale: Scale, figures: dict[str, Any]) -> str:
+    """TFLOP/s of products of square matrices by precision, of random numbers, which take more power than zeros."""
+    import torch
+
+    from tests.gpu_first import models
+
+    size, where = scale.product, models.here()
+    for name in ("float32", "tf32", "bfloat16", "float16"):
+        dtype = torch.float32 if name == "tf32" else getattr(torch, name)
+        one, other = (torch.randn(size, size, device=where).to(dtype) for _ in range(2))
+        with models.tf32(name == "tf32"):
+            for turns in (3, 10):
+                models.synchronize()
+                start = time.perf_counter()
+                for _ in range(turns):
+                    one @ other
+                models.synchronize()
+        seconds = (time.perf_counter() - start) / turns
+        figures[name] = round(2 * size**3 / seconds / 1e12, 3)
+    return ", ".join(f"{name} {rate} TFLOP/s" for name, rate in figures.items())
+
+
+# By the modules of later stages, but vLLM's: packages that may lack here.
+LATER: dict[str, tuple[str, ...]] = {
+    "real": (),
+    "table2": (),
+    "search": (),
+    "bare": (),
+    "actors": ("ray",),
+}
+CHECKS: dict[str, Check] = {
+    "machine": machine,
+    "GPU": gpu,
+    **{OF.format(name): partial(modules, name, lacks) for name, lacks in LATER.items()},
+    "bounds": bounds,
+    "versions": versions,
+    "matrix products": products,
+}

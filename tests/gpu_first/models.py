@@ -80,6 +80,17 @@ def free_all() -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
+@contextlib.contextmanager
+def tf32(on: bool) -> Iterator[None]:
+    """Products of fp32 matrices by TF32, or not."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def make(shape: Shape, target: Path, dtype: Dtype) -> None:
     """A random model with a tokenizer of as many words, made on the device and saved.
 
@@ -175,8 +186,6 @@ def spec_of(
 ) -> ReaderSpec:
     """The specification of a reader; the digest of its weights is not asked for."""
     decoder = shape.family == "llama"
-    layer = 2 * shape.hidden * shape.width * (shape.heads + shape.groups)
-    layer += (3 if decoder else 2) * shape.hidden * shape.feed_forward
     spec = ReaderSpec(
         weights=f"random {shape} {dtype}",
         architecture="causal" if decoder else "encoder-decoder",
@@ -185,7 +194,8 @@ def spec_of(
         stop=(),
         max_input_tokens=0 if decoder else 250,
         path=str(path),
-        parameters=2 * shape.words * shape.hidden + (1 if decoder else 3) * shape.layers * layer,
+        parameters=2 * shape.words * shape.hidden
+        + (1 if decoder else 3) * shape.layers * layer_of(shape),
         name=f"random {shape.family} of {shape.layers} layers",
         memory=memory,
     )
@@ -265,36 +275,85 @@ class Peer:
                 outputs[place] = text
         return outputs
 
-    @torch.inference_mode()
     def _batch(self, reads: Reads) -> list[str]:
+        made = self._generated(reads).sequences
+        texts = self.tokenizer.batch_decode(made.tolist(), skip_special_tokens=True)
+        return [text.strip() for text in texts]
+
+    def gap(self, read: list[str], one: str, other: str) -> tuple[float, int]:
+        """The gap of the two best logits where two outputs of a read part, and that token's place.
+
+        That is the first token by which what is generated here is not the beginning of both; of choices, the first.
+        """
+        made = self._generated([read], output_logits=True)
+        logits, place = made.logits, 0
+        best = logits[0][0]
+        if choices := self._spec.choices:
+            known = self.tokenizer(list(choices), add_special_tokens=False).input_ids
+            best = best[[tokens[0] for tokens in known]]
+        else:
+            ids = made.sequences[0, -len(logits) :].tolist()
+            for place in range(len(ids)):
+                text = self.tokenizer.decode(ids[: place + 1], skip_special_tokens=True).strip()
+                if not (one.startswith(text) and other.startswith(text)):
+                    break
+            best = logits[place][0]
+        first, second = best.float().topk(2).values.tolist()
+        return first - second, place
+
+    @torch.inference_mode()
+    def _generated(self, reads: Reads, **more: Any) -> Any:
+        most = self._spec.max_input_tokens
         tokens = self.tokenizer(
-            [text for read in reads for text in read], return_tensors="pt", padding=True
+            [text for read in reads for text in read],
+            return_tensors="pt",
+            padding=True,
+            truncation=bool(most),
+            max_length=most or None,
         )
         ids, mask = (tokens[name].to(here()) for name in ("input_ids", "attention_mask"))
         options: dict[str, Any] = {
             "max_new_tokens": self._spec.max_new_tokens,
             "do_sample": False,
             "pad_token_id": _PAD,
+            "return_dict_in_generate": True,
         }
         if self._spec.architecture == "causal":
-            made = self.model.generate(input_ids=ids, attention_mask=mask, **options)
-            made = made[:, ids.shape[1] :]
-        else:
-            states = self.model.get_encoder()(input_ids=ids, attention_mask=mask)[0]
-            made = self.model.generate(
-                encoder_outputs=BaseModelOutput(
-                    last_hidden_state=states.reshape(len(reads), -1, states.shape[-1])
-                ),
-                attention_mask=mask.reshape(len(reads), -1),
-                **options,
-            )
-        texts = self.tokenizer.batch_decode(made.tolist(), skip_special_tokens=True)
-        return [text.strip() for text in texts]
+            made = self.model.generate(input_ids=ids, attention_mask=mask, **options, **more)
+            made.sequences = made.sequences[:, ids.shape[1] :]
+            return made
+        states = self.model.get_encoder()(input_ids=ids, attention_mask=mask)[0]
+        return self.model.generate(
+            encoder_outputs=BaseModelOutput(
+                last_hidden_state=states.reshape(len(reads), -1, states.shape[-1])
+            ),
+            attention_mask=mask.reshape(len(reads), -1),
+            **options,
+            **more,
+        )
 
 
-def timed(read: Any, reads: Reads) -> float:
-    """Reads a second; what a first call sets up is not measured."""
-    read(reads[:2])
+def gaps(
+    spec: ReaderSpec, reads: Reads, differ: Sequence[tuple[int, str, str]]
+) -> list[tuple[float, int]]:
+    """How near to a tie reads are that have two outputs, by ``generate``; see ``Peer.gap``."""
+    peer = Peer(spec)
+    found = [peer.gap(reads[i], one, other) for i, one, other in differ]
+    del peer
+    free()
+    return found
+
+
+def layer_of(shape: Shape) -> int:
+    """Parameters of a layer; one of T5's decoder has nearly twice as many."""
+    attention = 2 * shape.hidden * shape.width * (shape.heads + shape.groups)
+    return attention + (3 if shape.family == "llama" else 2) * shape.hidden * shape.feed_forward
+
+
+def timed(read: Any, reads: Reads, warm: int = 2) -> float:
+    """Reads a second; what a first call sets up, of so many reads, is not measured."""
+    if warm:
+        read(reads[:warm])
     synchronize()
     start = time.perf_counter()
     read(reads)

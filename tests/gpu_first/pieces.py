@@ -1,179 +1,143 @@
-"""Carry the checkout and wheels to a machine where nothing can be downloaded, in parts that its channel takes.
+"""Carry what is installed nowhere else to a machine where nothing can be downloaded, in two archives.
 
-    python -m tests.gpu_first.pieces make FOLDER [--python 3.12] [--without torch numpy …] [PACKAGE …]
-    python3 pieces.py join FOLDER TARGET
+    python -m tests.gpu_first.pieces make FOLDER [--python 3.12]
 
-``make`` packs the tracked files without the bundled weights, and the wheels of the packages, by default those that
-stages 1, 4 and 5 need, with all that they need, at the versions of docs/cluster/constraints-gpu.txt; it cuts them
-into ``part-000`` and so on, of 24 MiB, beside ``parts.json`` with their digests and this file. ``join`` needs nothing
-but Python and pip: it tells which parts lack or are damaged; once all are there, it unpacks the checkout into TARGET
-and installs the wheels into TARGET/site, so that there
+``first.tar.xz`` has what all stages but that of Ray need, and the reads of the bundled reader; ``ray.tar.xz`` has Ray,
+without its parts in Java, for training by reinforcement, for serving, and for browsers. They hold installed files, of
+which xz leaves less than wheels have, at the versions of docs/cluster/constraints-gpu.txt. What that machine has is not
+carried, and so not shadowed, but filelock: before 3.30 it lacks what the engine needs. There, in a checkout,
 
-    cd TARGET/checkout && PYTHONPATH=.:../site python3 -m tests.gpu_first
+    python3 -m tarfile -e first.tar.xz site && PYTHONPATH=.:site python3 -m tests.gpu_first
 
-runs. Stage 2 needs ``faiss-gpu`` beside these. Packages of that machine which are named after ``--without`` are not carried, whatever needs them.
+runs, and says of Ray's stage that it cannot be run until ``ray.tar.xz`` is unpacked beside.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import io
 import json
-import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-PART = 24 * 2**20
-MANIFEST = "parts.json"
-# What the H100 machines that were seen have: torch and all that belongs to it.
-PRESENT = (
-    *("torch", "triton", "transformers", "tokenizers", "safetensors", "huggingface-hub", "numpy"),
-    *("accelerate", "sentencepiece", "pyarrow", "scipy", "regex", "filelock", "fsspec", "pyyaml"),
-)
-# faiss-gpu would bring CUDA 12's libraries, which are several times as large as all of these.
-PACKAGES = ("polars", "ray[data]", "cyclopts", "docstring-parser", "gguf", "rich")
-# Of the checkout: what is large, and not needed there.
-_LEFT = ("engine/demo/fid-reader/", "docs/pictures/")
+from tests.gpu_first import real
+
+CONSTRAINTS = Path(__file__).parents[2] / "docs" / "cluster" / "constraints-gpu.txt"
+# What the machines with an H100 that were seen have, of what these packages need.
+PRESENT = {
+    *(
+        "accelerate",
+        "aiosignal",
+        "attrs",
+        "certifi",
+        "charset-normalizer",
+        "click",
+        "frozenlist",
+        "fsspec",
+        "idna",
+    ),
+    *(
+        "jinja2",
+        "markdown-it-py",
+        "markupsafe",
+        "mdurl",
+        "msgpack",
+        "numpy",
+        "packaging",
+        "pandas",
+        "protobuf",
+    ),
+    *(
+        "pyarrow",
+        "pygments",
+        "python-dateutil",
+        "pyyaml",
+        "regex",
+        "requests",
+        "rich",
+        "six",
+        "tqdm",
+    ),
+    *("typing-extensions", "urllib3"),
+}
+ARCHIVES = {
+    "first": ("polars", "cyclopts", "docstring-parser", "gguf", "filelock"),
+    "ray": ("ray[data]",),
+}
+# Of installed packages: what is large, and not used.
+_LEFT = tuple(f"ray/{name}" for name in ("jars", "rllib", "serve", "dashboard/client", "cpp"))
 _PLATFORMS = ("2_28", "2_27", "2_24", "2_17", "2_12", "2_5")
 
 
-def pack(root: Path, wheels: Sequence[Path], folder: Path) -> list[str]:
-    """Write the parts of an archive of the checkout and wheels; the names of the parts."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True
-    ).stdout.split("\0")
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile() as archive:
-        with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=1) as tar:
-            for name in filter(None, listed):
-                if not name.startswith(_LEFT) and (root / name).is_file():
-                    tar.add(root / name, f"checkout/{name}")
-            for wheel in wheels:
-                tar.add(wheel, f"wheels/{wheel.name}")
-        archive.seek(0)
-        names: dict[str, str] = {}
-        while content := archive.read(PART):
-            name = f"part-{len(names):03}"
-            (folder / name).write_bytes(content)
-            names[name] = hashlib.sha256(content).hexdigest()
-    (folder / MANIFEST).write_text(json.dumps(names, indent=1) + "\n", encoding="utf-8")
-    shutil.copy(__file__, folder / "pieces.py")
-    return list(names)
+def pack(installed: Path, target: Path) -> None:
+    """Write an archive of what is in a folder."""
+
+    def kept(file: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if file.name.startswith((*_LEFT, "bin")) else file
+
+    with tarfile.open(target, mode="w:xz", preset=9) as tar:
+        for path in sorted(installed.iterdir()):
+            tar.add(path, path.name, filter=kept)
 
 
-def lacking(folder: Path) -> list[str]:
-    """The parts that are not there, or are damaged."""
-    wanted: dict[str, str] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    return [
-        name
-        for name, digest in wanted.items()
-        if not (folder / name).is_file()
-        or hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest
-    ]
+def install(packages: Sequence[str], python: str, folder: Path, there: set[str]) -> set[str]:
+    """Install packages, with what they need and is not there, for another Python; their names.
 
-
-class _Joined(io.RawIOBase):
-    """The parts as one file, of which one is in memory at a time."""
-
-    def __init__(self, parts: Iterator[Path]) -> None:
-        self._parts, self._rest = parts, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        if not self._rest:
-            part = next(self._parts, None)
-            if part is None:
-                return 0
-            self._rest = memoryview(part.read_bytes())
-        size = min(len(buffer), len(self._rest))
-        buffer[:size] = self._rest[:size]
-        self._rest = self._rest[size:]
-        return size
-
-
-def join(folder: Path, into: Path, *, install: bool = True) -> None:
-    """Unpack all parts, and install the wheels.
-
-    Raises:
-        SystemExit: parts lack or are damaged.
+    pip decides on versions as if it installed everything (``--dry-run``), and fetches nothing large for that.
     """
-    if lacks := lacking(folder):
-        raise SystemExit(f"{len(lacks)} parts lack or are damaged: {' '.join(lacks)}")
-    into.mkdir(parents=True, exist_ok=True)
-    parts = sorted(folder.glob("part-[0-9]*"))
-    with tarfile.open(fileobj=io.BufferedReader(_Joined(iter(parts))), mode="r|gz") as tar:
-        # Python has filters from 3.11.4 on, and the archive is our own.
-        if hasattr(tarfile, "data_filter"):
-            tar.extractall(into, filter="data")
-        else:
-            tar.extractall(into)
-    wheels = sorted((into / "wheels").glob("*.whl"))
-    if install and wheels:
-        options = ["--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade"]
-        subprocess.run(
-            [sys.executable, "-m", "pip", "install", "--quiet", *options]
-            + ["--target", str(into / "site"), *map(str, wheels)],
-            check=True,
-        )
-    print(f"joined: {into / 'checkout'}, {len(wheels)} wheels")
-
-
-def download(packages: Sequence[str], without: Sequence[str], python: str, folder: Path) -> None:
-    """Fetch the wheels that packages need, but for those that are there, by pip from its index.
-
-    pip decides on versions as if it installed everything (``--dry-run``), which needs an interpreter of that version's
-    kind only for markers; what is named in ``without`` is taken out of the list before anything large is fetched.
-    """
-    constraints = Path(__file__).parents[2] / "docs" / "cluster" / "constraints-gpu.txt"
     platforms = [f"--platform=manylinux_{tag}_x86_64" for tag in _PLATFORMS]
-    platforms += ["--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64"]
-    kind = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--quiet"]
+    kind = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp"]
+    kind += [*platforms, "--platform=manylinux2014_x86_64", "--target", str(folder)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--quiet",
+        "--quiet",
+        "install",
+    ]
     with tempfile.NamedTemporaryFile() as found:
+        asked = ["--dry-run", "--ignore-installed", "--report", found.name]
         subprocess.run(
-            [*pip, "install", "--dry-run", "--ignore-installed", "--target", str(folder)]
-            + ["--report", found.name, "--constraint", str(constraints), *kind, *packages],
-            check=True,
+            [*pip, *asked, "--constraint", str(CONSTRAINTS), *kind, *packages], check=True
         )
-        chosen = json.loads(Path(found.name).read_text(encoding="utf-8"))["install"]
-    skipped = {name.lower().replace("_", "-") for name in without}
-    for one in chosen:
-        about = one["metadata"]
-        if about["name"].lower().replace("_", "-") not in skipped:
-            subprocess.run(
-                [*pip, "download", "--no-deps", "--dest", str(folder), *kind]
-                + [f"{about['name']}=={about['version']}"],
-                check=True,
-            )
+        report = json.loads(Path(found.name).read_text(encoding="utf-8"))["install"]
+    chosen = {
+        one["metadata"]["name"].lower().replace("_", "-"): one["metadata"]["version"]
+        for one in report
+    }
+    carried = set(chosen.keys() - there)
+    exact = [f"{name}=={chosen[name]}" for name in sorted(carried)]
+    subprocess.run([*pip, "--no-deps", "--no-compile", *kind, *exact], check=True)
+    return carried
+
+
+def make(folder: Path, python: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    there = set(PRESENT)
+    for name, packages in ARCHIVES.items():
+        with tempfile.TemporaryDirectory() as installed:
+            carried = install(packages, python, Path(installed), there)
+            if name == "first":
+                reads = json.dumps(real.made())
+                Path(installed, real.CARRIED).write_text(reads, encoding="utf-8")
+            target = folder / f"{name}.tar.xz"
+            pack(Path(installed), target)
+        there |= carried
+        print(f"{target}: {target.stat().st_size / 2**20:.1f} MiB, {', '.join(sorted(carried))}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    making = verbs.add_parser("make")
-    making.add_argument("folder", type=Path)
-    making.add_argument("packages", nargs="*", default=list(PACKAGES))
-    making.add_argument("--python", default="3.12")
-    making.add_argument("--without", nargs="*", default=list(PRESENT))
-    joining = verbs.add_parser("join")
-    joining.add_argument("folder", type=Path)
-    joining.add_argument("target", type=Path)
+    parser.add_argument("verb", choices=["make"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--python", default="3.12")
     options = parser.parse_args(arguments)
-    if options.verb == "join":
-        join(options.folder, options.target)
-        return 0
-    with tempfile.TemporaryDirectory() as name:
-        download(options.packages, options.without, options.python, Path(name))
-        wheels = sorted(Path(name).glob("*.whl"))
-        parts = pack(Path(__file__).parents[2], wheels, options.folder)
-    print(f"{len(parts)} parts of at most {PART // 2**20} MiB: {len(wheels)} wheels, the checkout")
+    make(options.folder, options.python)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MIB, GIB = 2**20, 2**30
@@ -39,6 +39,8 @@ class Scale:
         served: reads of vLLM's comparison, and how many are in a unit.
         on_ray: reads of each trial on Ray, and how many are in a unit.
         lists: (queries, passages of each, words of a passage) of the paper's Table 2.
+        product: rows and columns of the matrices whose products stage 0 times.
+        rates: TFLOP/s of such products by precision, as stage 0 measured them on this machine.
     """
 
     gpu: bool
@@ -61,6 +63,8 @@ class Scale:
     served: tuple[int, int]
     on_ray: tuple[int, int]
     lists: tuple[int, int, int]
+    product: int
+    rates: dict[str, float] = field(default_factory=dict)
 
 
 REAL = Scale(
@@ -77,13 +81,14 @@ REAL = Scale(
     large_budget=24 * GIB,
     big_budget=8 * GIB,
     dimensions=(384, 768, 1024, 4096),
-    vectors=1_000_000,
+    vectors=250_000,
     block=65_536,
     queries=256,
     k=100,
     served=(4096, 512),
     on_ray=(2048, 64),
     lists=(8, 50, 100),
+    product=8192,
 )
 # Heads of 64: narrower ones vLLM does not take on a CPU.
 TINY = Scale(
@@ -107,4 +112,5 @@ TINY = Scale(
     served=(12, 4),
     on_ray=(12, 2),
     lists=(2, 3, 6),
+    product=128,
 )
