@@ -133,13 +133,14 @@ test-faults: $(VENV)/.installed-cluster
 	$(BIN)/python -m pytest -m faults
 
 # Installs the engine from a package index into environments of their own, alone and beside MLflow, LangChain,
-# LlamaIndex, Haystack and sentence-transformers. One alone: make test-integrations ONLY=core
+# LlamaIndex, Haystack and sentence-transformers, and runs the stages of make test-gpu, tiny, on a copy of a bare
+# machine, for which Python 3.12 must be here. One alone: make test-integrations ONLY=core
 test-integrations: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m integrations tests/integrations $(if $(ONLY),-k '$(ONLY)')
 
 # On a machine with a GPU, after make gpu: what a pretended one cannot show, as a report for docs/benchmarks.md.
 test-gpu: $(VENV)/.installed
-	$(BIN)/python -m tests.gpu_first
+	$(BIN)/python -m tests.gpu_first --stage 0 real 5 exact 1 4 3
 
 lint: $(VENV)/.installed-check
 	$(BIN)/ruff check .

@@ -57,7 +57,7 @@ def test_the_machine_is_described(tmp_path):
         rows = done(doctor.CHECKS, tmp_path)
     assert rows["GPU"].figures["gpus"] == 1
     assert "not as pinned: " in rows["versions"].said
-    assert {"filelock", "polars", "ray", "transformers"} <= rows["bounds"].figures.keys()
+    assert {"filelock", "polars", "ray", "torch"} <= rows["versions"].figures.keys()
     assert min(rows["matrix products"].figures.values()) > 0
 
 
@@ -69,7 +69,7 @@ def test_a_version_out_of_bounds_and_a_package_that_lacks_are_told_before_a_mode
         doctor, "version", lambda name: old.get(name) or importlib.metadata.version(name)
     )
     with pytest.raises(AssertionError, match=r"^filelock 3\.20\.3, not >=3\.30$"):
-        doctor.bounds(TINY, {})
+        doctor.versions(TINY, {})
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "ray" else find(name)

@@ -43,6 +43,7 @@ def saved(shape: Shape, dtype: Dtype, scale: Scale, **changes: Any) -> Iterator[
     """The specification of a random model; it goes, and what it took of the GPU, with the block."""
     with models.folder(4 * shape.words * shape.hidden + 20 * GIB * scale.gpu) as folder:
         models.make(shape, folder, dtype)
+        models.free_all()
         try:
             yield models.spec_of(shape, folder, dtype, scale, **changes)
         finally:
@@ -189,24 +190,6 @@ def within(budget: int, figures: dict[str, Any], reader: Any) -> None:
     )
 
 
-def budgets(scale: Scale, figures: dict[str, Any]) -> str:
-    """``--memory``: what the allocator reserves stays within each budget, and outputs are the same in fp32."""
-    reads = models.prompts(4 * scale.reads, scale)
-    said: list[str] = []
-    for budget in sorted(scale.budgets, reverse=True):
-        # fp32 would not leave the smaller budget much beside the weights.
-        with saved(scale.small, "bfloat16", scale, memory=budget) as spec:
-            if torch.cuda.is_available():
-                torch.cuda.reset_peak_memory_stats()
-            reader = models.load(spec)
-            models.written(reader.read(reads))
-            own: dict[str, Any] = figures.setdefault(f"{budget // MIB} MiB", {})
-            within(budget, own, reader)
-            del reader
-        said.append(f"{own['reserved_mib']} of {budget // MIB} MiB ({own['halvings']} halvings)")
-    return ", ".join(said)
-
-
 def shortage(scale: Scale, figures: dict[str, Any]) -> str:
     """The GPU has half of the memory that the reads took before: batches are halved, outputs stay."""
     if not torch.cuda.is_available():
@@ -303,7 +286,6 @@ CHECKS: dict[str, Check] = {
         same_everywhere, "base"
     ),
     "decoder of 1B's shape, bf16": share_in_bf16,
-    "budgets of memory": budgets,
     "kernels and waits": kernels,
     "decoder of 8B's shape, bf16: pace and memory": partial(pace, "large"),
     "Fusion-in-Decoder of T5-large's shape, bf16: pace and memory": partial(pace, "big"),

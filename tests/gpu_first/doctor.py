@@ -15,7 +15,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import packages_distributions, version
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,6 @@ ROOT = Path(__file__).parents[2]
 PINS = ROOT / "docs" / "cluster" / "constraints-gpu.txt"
 # What the checks of a later stage's modules are called.
 OF = "modules of {}"
-_PACKAGES = (
-    *("torch", "triton", "transformers", "tokenizers", "accelerate", "numpy", "polars", "pyarrow"),
-    *("ray", "faiss-gpu", "vllm", "cuda-bindings", "nvidia-ml-py"),
-)
 
 
 def machine(scale: Scale, figures: dict[str, Any]) -> str:
@@ -81,22 +77,6 @@ def gpu(scale: Scale, figures: dict[str, Any]) -> str:
     return f"{figures['gpus']} of {figures['name']}, {figures['free_gib']} GiB free, CUDA {figures['torch_cuda']}"
 
 
-def versions(scale: Scale, figures: dict[str, Any]) -> str:
-    """What is installed, and what of it is not as pinned: no fault by itself, but the first thing to know."""
-    pins = dict(re.findall(r"^([\w.-]+)==(\S+)", PINS.read_text(encoding="utf-8"), re.MULTILINE))
-    differ: list[str] = []
-    absent: list[str] = []
-    for package in _PACKAGES:
-        try:
-            figures[package] = version(package)
-        except PackageNotFoundError:
-            absent.append(package)
-            continue
-        if package in pins and figures[package].split("+")[0] != pins[package]:
-            differ.append(f"{package} {figures[package]} (pinned {pins[package]})")
-    return f"not as pinned: {', '.join(differ) or 'none'}; not installed: {', '.join(absent) or 'none'}"
-
-
 def modules(stage: str, packages: Sequence[str], scale: Scale, figures: dict[str, Any]) -> str:
     """All that a stage imports, also within functions, can be imported; ``packages`` may lack: then it is not run."""
     require(*packages)
@@ -110,22 +90,28 @@ def modules(stage: str, packages: Sequence[str], scale: Scale, figures: dict[str
     return f"{len(names)} modules"
 
 
-def bounds(scale: Scale, figures: dict[str, Any]) -> str:
-    """What is imported by now has the versions that pyproject asks for."""
+def versions(scale: Scale, figures: dict[str, Any]) -> str:
+    """Versions of what is imported by now: they are within pyproject's bounds, and perhaps not as pinned."""
     from packaging.requirements import Requirement
 
-    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = chain(about["dependencies"], *about["optional-dependencies"].values())
     used = {name.partition(".")[0] for name in sys.modules}
     given = {one for name, ones in packages_distributions().items() if name in used for one in ones}
-    unfit: set[str] = set()
-    for one in map(Requirement, asked):
-        if one.name in given and one.specifier:
-            figures[one.name] = version(one.name)
-            if not one.specifier.contains(figures[one.name], prereleases=True):
-                unfit.add(f"{one.name} {figures[one.name]}, not {one.specifier}")
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)", PINS.read_text(encoding="utf-8"), re.MULTILINE))
+    figures |= {name: version(name) for name in sorted(given & pins.keys())}
+    differ = (
+        f"{name} {found} (pinned {pins[name]})"
+        for name, found in figures.items()
+        if found.split("+")[0] != pins[name]
+    )
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = map(Requirement, chain(about["dependencies"], *about["optional-dependencies"].values()))
+    unfit = {
+        f"{one.name} {figures[one.name]}, not {one.specifier}"
+        for one in asked
+        if one.name in figures and not one.specifier.contains(figures[one.name], prereleases=True)
+    }
     assert not unfit, "; ".join(sorted(unfit))
-    return f"{len(figures)} bounds hold"
+    return f"within pyproject's bounds; not as pinned: {', '.join(differ) or 'none'}"
 
 
 def products(scale: Scale, figures: dict[str, Any]) -> str:
@@ -162,7 +148,6 @@ CHECKS: dict[str, Check] = {
     "machine": machine,
     "GPU": gpu,
     **{OF.format(name): partial(modules, name, lacks) for name, lacks in LATER.items()},
-    "bounds": bounds,
     "versions": versions,
     "matrix products": products,
 }

@@ -74,9 +74,10 @@ def free() -> None:
 
 
 def free_all() -> None:
-    """Give back what nobody holds; the next model may have all of the GPU."""
+    """Give back what nobody holds; the next model may have all of the GPU, and the peak is its own."""
     free()
     if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 

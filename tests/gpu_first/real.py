@@ -12,7 +12,6 @@ import json
 import math
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -115,12 +114,8 @@ def in_precision(dtype: Dtype, scale: Scale, figures: dict[str, Any], memory: in
     spec, _ = specified(dtype, memory)
     models.free_all()
     reader: Any = readers.load(spec)
-    reader.read(some[:2])
-    models.synchronize()
-    start = time.perf_counter()
     outputs = models.written(reader.read(some))
-    models.synchronize()
-    figures["reads_a_second"] = round(len(some) / (time.perf_counter() - start), 1)
+    figures["reads_a_second"] = round(models.timed(reader.read, some, warm=0), 1)
     figures |= {"exact_match": right(outputs), "exact_match_on_cpu": right(kept)}
     within(memory, figures, reader)
     del reader

@@ -33,7 +33,6 @@ class Scale:
         reads: for comparisons of outputs.
         many: numbers of reads whose pace is measured.
         new: tokens of an answer.
-        budgets: of the small decoder, in bytes.
         large_budget, big_budget: of the large decoder and of the big encoder-decoder, in bytes.
         dimensions, vectors, block, queries, k: of exact search.
         served: reads of vLLM's comparison, and how many are in a unit.
@@ -52,7 +51,6 @@ class Scale:
     reads: int
     many: tuple[int, ...]
     new: int
-    budgets: tuple[int, ...]
     large_budget: int
     big_budget: int
     dimensions: tuple[int, ...]
@@ -77,7 +75,6 @@ REAL = Scale(
     reads=48,
     many=(1, 64, 1024),
     new=16,
-    budgets=(4 * GIB, 16 * GIB),
     large_budget=24 * GIB,
     big_budget=8 * GIB,
     dimensions=(384, 768, 1024, 4096),
@@ -101,7 +98,6 @@ TINY = Scale(
     reads=6,
     many=(1, 6),
     new=4,
-    budgets=(64 * MIB, 96 * MIB),
     large_budget=96 * MIB,
     big_budget=96 * MIB,
     dimensions=(24, 48),

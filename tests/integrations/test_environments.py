@@ -5,7 +5,9 @@
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -110,3 +112,53 @@ def commands(programs, folder, files):
         "erag: work on actors needs ray, which is not installed; pip install 'erag-engine[ray]'\n"
     )
     assert run(programs / "python", "-m", "erag_engine", "--version", cwd=folder).returncode == 0
+
+
+def test_the_first_minutes_on_a_gpu_run_on_a_bare_machine(tmp_path):
+    """With the engine's packages from the two archives alone; all stages, tiny, without a GPU.
+
+    ``BARE_MACHINE`` names an environment to be taken for the machine, which else is made, of gigabytes.
+    """
+    pythons = [*Path.home().glob(".pyenv/versions/3.12.*/bin/python"), shutil.which("python3.12")]
+    machine = Path(os.environ.get("BARE_MACHINE") or tmp_path / "machine")
+    if not machine.exists():
+        works = [one for one in pythons if one and not run(one, "-V", cwd=tmp_path).returncode]
+        if not works:
+            pytest.skip("the machine has Python 3.12, which is not here")
+        assert run(works[0], "-m", "venv", machine, cwd=tmp_path).returncode == 0
+        done = run(
+            machine / "bin/pip", "install", "--quiet", "-r", HERE / "bare_machine.txt", cwd=ROOT
+        )
+        assert done.returncode == 0, done.stderr
+    there = tmp_path / "checkout"
+    for name in run("git", "ls-files", cwd=ROOT).stdout.split("\n"):
+        if (ROOT / name).is_file():
+            (there / name).parent.mkdir(parents=True, exist_ok=True)
+            (there / name).write_bytes((ROOT / name).read_bytes())
+    done = run(
+        sys.executable, "-m", "tests.gpu_first.pieces", "make", tmp_path / "pieces", cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    tree = sum(file.stat().st_size for file in there.rglob("*") if file.is_file())
+    archives = [tmp_path / "pieces" / f"{name}.tar.xz" for name in ("first", "ray")]
+    assert all(tree + archive.stat().st_size < 64 * 2**20 for archive in archives)
+    for archive, stages in zip(
+        archives, (("0", "real", "5", "exact", "1"), ("0", "4")), strict=True
+    ):
+        for command in (
+            ("-m", "tarfile", "-e", archive, "site"),
+            ("-m", "tests.gpu_first", "--tiny", "--stage", *stages),
+        ):
+            done = run(machine / "bin/python", *command, cwd=there, PYTHONPATH=".:site")
+            assert done.returncode == 0, done.stdout + done.stderr
+    shutil.rmtree(tmp_path / "machine", ignore_errors=True)
+    rows = [
+        row
+        for stage in ("0", "real", "5", "exact", "1", "4")
+        for row in json.loads((there / f"build/gpu-first/stage-{stage}.json").read_text())
+    ]
+    assert {row["what"]: row["said"] for row in rows if row["outcome"] != "holds"} == {
+        "GPU": "no GPU",
+        "a lack of memory halves batches": "no GPU",
+        "search on several GPUs": "not installed: faiss, ray",
+    }
