@@ -262,6 +262,12 @@ def _read_notes(
     yield _own_executor(readings)
     yield _behind_api(readings)
     yield from _own_readers(readings)
+    yield count_note(
+        "unreported_answers",
+        sum(reading.costs.unreported_answers for reading in readings.values()),
+        "answer[|s] came without a count of tokens: [its|their] price is not known, and bounds count what was "
+        "reserved for [it|them]",
+    )
     changed = sum(reading.costs.changed_servers for reading in readings.values())
     yield count_note(
         "changed_servers",

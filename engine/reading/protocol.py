@@ -255,6 +255,7 @@ class ReaderStats:
     token_bytes: int = 0
     retried: int = 0
     changed_servers: int = 0
+    unreported: int = 0
     nanoseconds_ahead: int = 0
 
 

@@ -211,6 +211,8 @@ def describe_reader(reading: Reading) -> dict[str, Any]:
 def _server(reading: Reading, api: ApiSpec) -> dict[str, Any]:
     """The server that a reader is behind; without credentials."""
     costs = reading.costs
+    # Of answers whose tokens are not known, no price is, nor of all together.
+    price = api.settings.cost(costs.prompt_tokens, costs.output_tokens)
     return {
         "host": api.settings.host,
         "endpoint": api.endpoint,
@@ -218,7 +220,7 @@ def _server(reading: Reading, api: ApiSpec) -> dict[str, Any]:
         "server_fingerprint": api.server or None,
         "sent": api.sent,
         "refused": list(api.refused),
-        "cost": api.settings.cost(costs.prompt_tokens, costs.output_tokens),
+        "cost": None if costs.unreported_answers else price,
     }
 
 

@@ -1,6 +1,7 @@
 """Readers behind an API in an evaluation: which settings fit them, and what results say of them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,24 @@ def test_a_certificate_counts_what_a_server_answers_otherwise(tmp_path):
     result = read(tmp_path, Behaviour(fickle), certify=100)
     certificate = result.certificates["reader"]
     assert certificate.changed_outputs == certificate.repeated == 7  # 5 passages alone, 2 lists
+
+
+def test_answers_without_a_count_of_tokens_have_no_price(tmp_path):
+    # One of 7 has none, after the trial, which has one.
+    silent = {"n": 0}
+
+    def sometimes(body):
+        silent["n"] += 1
+        return replace(say(body), prompt_tokens=0 if silent["n"] == 3 else None)
+
+    result = read(tmp_path, Behaviour(sometimes), price_in=1.0, price_out=10.0)
+    assert result.readings["reader"].costs.unreported_answers == 1
+    assert amount(result, "unreported_answers") == 1
+    findings = findings_of(result)
+    assert findings.summary["reader"]["api"]["cost"] is None
+    printed = "\n".join(full_lines(findings))
+    assert "price of the tokens" not in printed
+    assert "1 answer came without a count of tokens: its price is not known" in printed
 
 
 def test_answers_of_another_server_are_counted(tmp_path):

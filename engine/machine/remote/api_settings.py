@@ -121,8 +121,20 @@ class ApiSettings(ServerSettings):
 
     @property
     def key(self) -> str:
-        """The server's key; empty without one."""
-        return os.environ.get(self.api_key_env, "").strip()
+        """The server's key; empty without one. White space around it, as of a file's last line, is no part of it.
+
+        Raises:
+            InputError: it holds what no header of a request may; its letters are not shown.
+        """
+        key = os.environ.get(self.api_key_env, "").strip()
+        odd = next((letter for letter in key if not " " <= letter <= "~"), None)
+        if odd is not None:
+            what = "a line break" if odd in "\r\n" else f"U+{ord(odd):04X}"
+            raise InputError(
+                f"{self.api_key_env} holds {what}, and a key is of printable ASCII characters alone",
+                "set the variable to one key, and type what was copied with it",
+            )
+        return key
 
     @property
     def is_default(self) -> bool:

@@ -6,8 +6,10 @@ import email.utils
 import itertools
 import json
 import math
+import os
 import random
 import re
+import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +21,14 @@ import openai
 from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.limits import Limits, StoppedAskingError, Usage
 from engine.machine.remote.spec import ApiSpec
-from engine.machine.remote.transport import UntakenError, bounded_client
-from engine.messages.errors import MASK, masked
-from engine.messages.wording import as_unicode
+from engine.machine.remote.transport import (
+    UntakenError,
+    bounded_client,
+    certificates_variable,
+    proxy_variable,
+)
+from engine.messages.errors import MASK, InputError, masked
+from engine.messages.wording import as_unicode, listed
 
 # How often a request is made before it counts as failed; with one request in five that fails, one in
 # 400,000 does.
@@ -33,13 +40,17 @@ FIRST_WAIT, LONGEST_WAIT, LONGEST_ASKED = 0.5, 30.0, 600.0
 _PASSING = frozenset({408, 409, 425, 429})
 # Statuses that hold of every request: no key or a wrong one, no credit, no such model. Not 403, by which some
 # refuse a single text.
-_FINAL = frozenset({401, 402, 404})
+_FINAL = frozenset({401, 402, 404, 407})
 _NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _LONGEST_REASON, _LONGEST_NAME = 300, 200
+# Letters of a key that are found in a message by chance hardly ever, and those that servers show of one that they mask.
+_PART, _END = 8, 3
+_MASKED = re.compile(r"\*\*|\.\.|…")
 # Tokens that no request has, and a log-probability of 1, with rounding.
 _MOST_TOKENS, _SURE = 1e9, 0.01
 # What ``answer_of`` raises.
 NO_ANSWER = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+_NO_STREAM = 'have the server answer in one piece, as "stream": false asks it to, or ask another'
 # Attempts to reach a server that has not answered anything yet: its address may be wrong.
 _FIRST_ATTEMPTS = 3
 
@@ -57,7 +68,15 @@ class RefusedError(Exception):
 
 
 class UnansweredError(Exception):
-    """A request was not answered, made again where that might help; the text says why the last time."""
+    """A request was not answered, made again where that might help; the text says why the last time.
+
+    Attributes:
+        remedy: what to do where no request is answered.
+    """
+
+    def __init__(self, reason: str = "", remedy: str = "check `base_url`") -> None:
+        super().__init__(reason)
+        self.remedy = remedy
 
 
 class _PassingError(Exception):
@@ -71,6 +90,10 @@ class _PassingError(Exception):
     def __init__(self, reason: str, wait: float | None = None, *, reached: bool = True) -> None:
         super().__init__(reason)
         self.wait, self.reached = wait, reached
+
+
+class _StreamedError(ValueError):
+    """What should be an answer is a piece of one."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +129,9 @@ class Client:
     Args:
         settings: the server.
         limits: what all requests go through.
+
+    Raises:
+        InputError: the environment has a key, a header, a proxy or certificates that cannot be used.
     """
 
     def __init__(self, settings: ApiSettings, limits: Limits) -> None:
@@ -116,15 +142,23 @@ class Client:
         secrets = {key, parts.password or "", unquote(parts.password or "")}
         # One of three letters keeps nobody out, and would be found in any message.
         self._secrets = [secret for secret in secrets if len(secret) > 3]
+        client = bounded_client(settings.request_timeout)
+        proxy = proxy_variable(client, settings.address)
+        # What is said of a request, and what is to be done where none comes through.
+        self._via, self._remedy = "", "start the server, or check `base_url`"
+        if proxy:
+            self._via = f" through the proxy of {proxy}"
+            self._remedy = f"start the proxy, unset {proxy}, or name {parts.hostname} in NO_PROXY"
         self._client = openai.OpenAI(
             # The client wants one; servers of one's own take any.
             api_key=key or "none",
             base_url=settings.address,
-            http_client=bounded_client(settings.request_timeout),
+            http_client=client,
             timeout=settings.request_timeout,
             max_retries=0,  # done here, where waiting and what is spent are counted
         )
         self._reached = False
+        _refuse_headers(self._client.default_headers)
 
     def close(self) -> None:
         """End the requests that are under way."""
@@ -153,7 +187,7 @@ class Client:
             UnansweredError: it was asked ``ATTEMPTS`` times.
             StoppedAskingError: nothing more can be asked.
         """
-        body = spec.body(text)
+        body = spec.request(text)
         size = spec.size(text)
         for attempt in itertools.count(1):
             ticket = self._limits.take(size, output)
@@ -174,7 +208,10 @@ class Client:
             if failed.wait is not None:
                 self._limits.pause(failed.wait)
             if attempt >= (ATTEMPTS if self._reached else _FIRST_ATTEMPTS):
-                raise UnansweredError(f"{self._host} was asked {attempt} times: {failed}")
+                reason = f"{self._host} was asked {attempt} times: {failed}"
+                if self._via and not self._reached:
+                    raise StoppedAskingError(reason, self._remedy)
+                raise UnansweredError(reason, self._remedy)
             on_retry()
             backoff = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
             self._limits.sleep(max(backoff, failed.wait or 0.0))
@@ -195,8 +232,13 @@ class Client:
             if isinstance(cause, UntakenError) and cause.is_final:
                 raise StoppedAskingError(self._shown(str(cause)), "check `base_url`") from None
             if isinstance(cause, UntakenError):
-                raise UnansweredError(self._shown(f"{self._host}: {cause}")) from None
-            reason = self._shown(f"the connection failed ({cause})")
+                remedy = _NO_STREAM if cause.streams else self._remedy
+                raise UnansweredError(self._shown(f"{self._host}: {cause}"), remedy) from None
+            reason = self._shown(f"the connection failed{self._via} ({cause})")
+            if _is_untrusted(cause):
+                named = certificates_variable() or "SSL_CERT_FILE"
+                remedy = f"name the certificate of who vouches for the server in {named}"
+                raise StoppedAskingError(reason, remedy) from None
             raise _PassingError(reason, reached=False) from None
         except openai.APIStatusError as error:
             raise self._of_status(error) from None
@@ -210,6 +252,9 @@ class Client:
                 return Answer(None, used, "", None, "", vectors=list(parsed["data"]))
             return answer_of(parsed, chat=chat)
         except NO_ANSWER as error:
+            # JSON behind JSON is chunks, each in a line.
+            if isinstance(error, _StreamedError) or getattr(error, "msg", "") == "Extra data":
+                raise UnansweredError(f"{self._host}: its answer is a stream", _NO_STREAM) from None
             # What was cut on its way may come whole the next time.
             if isinstance(
                 error, json.JSONDecodeError | UnicodeDecodeError
@@ -227,9 +272,9 @@ class Client:
     def _of_status(self, error: openai.APIStatusError) -> Exception:
         """What an error that the server states means."""
         try:
-            reason = self._shown(f"status {error.status_code}: {_message(error)}")
+            reason = self._shown(f"status {error.status_code}{self._via}: {_message(error)}")
         except RecursionError:
-            reason = f"status {error.status_code}"
+            reason = f"status {error.status_code}{self._via}"
         if str(error.code) in _NO_CREDIT:
             return StoppedAskingError(
                 f"{self._host} answers no more ({reason})", "run again when there is credit"
@@ -238,6 +283,8 @@ class Client:
             remedy = f"give a key that may ask this in the environment, as {self._key_variable}"
             if error.status_code == 404:
                 remedy = "check the name of the model, `base_url` and `endpoint`"
+            if error.status_code == 407:
+                remedy = self._remedy
             return StoppedAskingError(f"{self._host} refuses what it is asked ({reason})", remedy)
         if error.status_code in _PASSING or not 400 <= error.status_code < 500:
             wait = asked_wait(error.response.headers)
@@ -252,7 +299,36 @@ class Client:
         """Words of a server in one line, without secrets, and not too many of them."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
+        for word in text.split():
+            if any(_is_part(word, secret) for secret in self._secrets):
+                text = text.replace(word, MASK)
         return as_unicode(masked(" ".join(text.split())))[:_LONGEST_REASON]
+
+
+def _is_part(word: str, secret: str) -> bool:
+    """Whether a word shows a part of a secret, as servers do to say which key they were given."""
+    if any(secret[i : i + _PART] in word for i in range(len(secret) - _PART + 1)):
+        return True
+    ends = secret[:_END], secret[-_END:]
+    return bool(_MASKED.search(word)) and word != MASK and any(end in word for end in ends)
+
+
+def _is_untrusted(error: BaseException | None) -> bool:
+    """Whether a connection failed since the server's certificate was not taken."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _refuse_headers(headers: Mapping[str, Any]) -> None:
+    """Refuse headers that the openai client takes from the environment, and that no request may have."""
+    for name, value in headers.items():
+        if isinstance(value, str) and not all(" " <= letter <= "~" for letter in name + value):
+            given = [one for one, text in os.environ.items() if value in text and "OPENAI" in one]
+            raise InputError(
+                f"{listed(given) or 'the environment'} gives requests a header that is not of printable ASCII characters",
+                "correct it, or unset it",
+            )
 
 
 def _message(error: openai.APIStatusError) -> str:
@@ -306,6 +382,8 @@ def answer_of(content: Any, *, chat: bool) -> Answer:
     """
     choice = (content["choices"] or [{}])[0]
     message = (choice.get("message") or {}) if chat else choice
+    if chat and not message and choice.get("delta"):
+        raise _StreamedError
     text = message.get("content" if chat else "text")
     if isinstance(text, list):  # in parts, of which other kinds than texts are passed over
         text = "".join(part.get("text") or "" for part in text)
@@ -315,7 +393,7 @@ def answer_of(content: Any, *, chat: bool) -> Answer:
         raise TypeError("the answer is not a text")
     return Answer(
         text=text,
-        usage=_usage(content.get("usage")),
+        usage=_usage(content.get("usage"), answered=bool((text or "").strip() or thought)),
         finish="error"
         if choice.get("error")
         else str(choice.get("finish_reason") or "")[:_LONGEST_NAME],
@@ -331,15 +409,26 @@ def _whole(digits: str) -> float:
     return int(digits) if len(digits) < 20 else math.inf
 
 
-def _usage(content: Any) -> Usage | None:
-    """Tokens; None where they are not reported, or not in numbers that tokens can have."""
-    if not isinstance(content, dict) or "prompt_tokens" not in content:
+def _usage(content: Any, *, answered: bool = False) -> Usage | None:
+    """Tokens; None where they are not reported, or not in numbers that tokens can have.
+
+    Args:
+        content: what the server reports, under OpenAI's names or Anthropic's.
+        answered: whether there is an answer. Its tokens are not none, as those of a prompt are not: who says so
+            does not count them.
+    """
+    if not isinstance(content, dict):
         return None
-    of_prompt = content.get("prompt_tokens_details")
-    of_output = content.get("completion_tokens_details")
+
+    def of(*names: str) -> Any:
+        return next((content[name] for name in names if content.get(name)), None)
+
+    of_prompt = of("prompt_tokens_details", "input_tokens_details")
+    of_output = of("completion_tokens_details", "output_tokens_details")
     reported = (
-        content["prompt_tokens"],
-        content.get("completion_tokens"),
+        of("prompt_tokens", "input_tokens"),
+        of("completion_tokens", "output_tokens"),
+        of("total_tokens"),
         of_prompt.get("cached_tokens") if isinstance(of_prompt, dict) else 0,
         of_output.get("reasoning_tokens") if isinstance(of_output, dict) else 0,
     )
@@ -347,8 +436,12 @@ def _usage(content: Any) -> Usage | None:
     known = [n for n in reported if n is not None]
     if not all(isinstance(n, int | float) and 0 <= n < _MOST_TOKENS for n in known):
         return None
-    prompt, output, cached, thought = (int(n or 0) for n in reported)
-    return Usage(prompt, output, min(cached, prompt), thought)
+    prompt, output, total, cached, thought = (int(n or 0) for n in reported)
+    # Thoughts are paid for, and some servers count them in the total alone.
+    beside = max(0, total - prompt - output)
+    if not prompt or (answered and not output + beside):
+        return None
+    return Usage(prompt, output + beside, min(cached, prompt), thought, beside)
 
 
 def _tokens(content: Any) -> list[tuple[str, float]] | None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from engine.machine.remote.api_settings import ApiSettings
@@ -30,13 +30,15 @@ _NAP = 1.0
 class Usage(NamedTuple):
     """Tokens of requests: of prompts, and of answers.
 
-    ``cached`` are those of prompts that a server kept, ``thought`` those of answers that a model thought with.
+    ``cached`` are those of prompts that a server kept, ``thought`` those of answers that a model thought with, and
+    ``beside`` those of answers that only the server's total has (thoughts, where it counts them there).
     """
 
     prompt: int = 0
     output: int = 0
     cached: int = 0
     thought: int = 0
+    beside: int = 0
 
     @property
     def total(self) -> int:
@@ -62,11 +64,16 @@ class StoppedAskingError(Exception):
 
 @dataclass
 class Ticket:
-    """A request that may be made: what it is expected to use, and when it was let go."""
+    """A request that may be made: what it is expected to use, and when it was let go.
+
+    ``held`` are the tokens that it counts with in its minute, ``ended`` is when it was answered or given up.
+    """
 
     expected: Usage
     size: int
     at: float = 0.0
+    held: int = 0
+    ended: float = math.inf
 
 
 class Limits:
@@ -75,6 +82,7 @@ class Limits:
     Args:
         settings: the ceilings.
         clock, sleep: time, in seconds.
+        after: what earlier requests to the server went through; they count in the first minute.
     """
 
     def __init__(
@@ -83,6 +91,7 @@ class Limits:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
+        after: Limits | None = None,
     ) -> None:
         self.settings = settings
         self.spent = Usage()
@@ -90,11 +99,15 @@ class Limits:
         self._ended = threading.Event()
         self._sleep = sleep or self._nap
         self._lock = threading.Lock()
-        self._recent: deque[Ticket] = deque()  # of the last minute, in order
+        # Those that ended in the last minute, in order; and those under way. A server counts a request when it
+        # comes, which is between the two times that are known here: it is let go, and it has ended.
+        self._recent: deque[Ticket] = deque(after.counting() if after else ())
         self._open: list[Ticket] = []
         self._paused_until = -math.inf
         # Bytes of texts whose tokens a server has counted, and these.
         self._counted, self._tokens = 0, 0
+        # Most tokens of a byte of one prompt, and most tokens that an answer had beyond those that were allowed.
+        self._densest, self._beyond = 0.0, 0
         # Bytes of texts that are not asked any more: they were answered, or given up.
         self.ended = 0
         # What was found out about models on the server, by whoever asked first.
@@ -115,6 +128,12 @@ class Limits:
         ratio = self._tokens / self._counted if self._counted else _TOKENS_OF_BYTE
         return math.ceil(size * ratio)
 
+    def counting(self) -> list[Ticket]:
+        """The requests that count in this minute; those under way as if they ended now."""
+        with self._lock:
+            now = self._clock()
+            return [*self._recent, *(replace(one, ended=now) for one in self._open)]
+
     def take(self, size: int, output: int) -> Ticket:
         """Wait until a request may be made.
 
@@ -127,11 +146,12 @@ class Limits:
         """
         while True:
             with self._lock:
-                ticket = Ticket(Usage(self._estimate(size), output), size)
+                expected = Usage(self._estimate(size), output + self._beyond)
+                most = max(expected.prompt, math.ceil(size * self._densest))
+                ticket = Ticket(expected, size, held=most + expected.output)
                 wait = self._wait(ticket)
                 if wait <= 0:
                     ticket.at = self._clock()
-                    self._recent.append(ticket)
                     self._open.append(ticket)
                     return ticket
             self.sleep(min(wait, _NAP))
@@ -154,12 +174,20 @@ class Limits:
         """
         with self._lock:
             self._open.remove(ticket)
-            ticket.expected = used or Usage()
+            self._recent.append(ticket)
+            ticket.ended = self._clock()
+            reserved, ticket.expected = ticket.expected, used or Usage()
             self.spent = self.spent.plus(ticket.expected)
-            if used is not None and calibrates:
-                self.ended += ticket.size
+            # A server may have done, and counted, the work of a request that it did not answer.
+            ticket.held = ticket.held if used is None else used.total
+            if used is None or not calibrates:
+                return
+            self.ended += ticket.size
+            if used is not reserved:  # else nobody counted
                 self._counted += ticket.size if used.prompt else 0
                 self._tokens += used.prompt
+                self._densest = max(self._densest, used.prompt / max(1, ticket.size))
+                self._beyond += max(0, used.output - reserved.output)
 
     def give_up(self, size: int) -> None:
         """Say that a prompt of so many bytes, refused or not answered, is not asked any more."""
@@ -189,6 +217,8 @@ class Limits:
         if bound := self._bound_passed(expected):
             price = self.settings.cost(expected.prompt, expected.output)
             cost = "" if price is None else f", {price:.4g} by their price"
+            if not self._bound_passed(Usage(expected.prompt)):
+                cost = f" beside {expected.output:,} of answers{cost}"
             raise StoppedAskingError(
                 f"about {expected.prompt:,} tokens of prompts are needed in all{cost}, and {bound}",
                 "raise it, or read less",
@@ -204,24 +234,31 @@ class Limits:
                 raise StoppedAskingError(f"{self.used()} are used, and {bound}", "raise it")
             return _NAP / 20  # those under way may take less than they could
         now = self._clock()
-        while self._recent and self._recent[0].at <= now - _MINUTE:
+        while self._recent and self._recent[0].ended + _MINUTE <= now:
             self._recent.popleft()
         waits = [self._paused_until - now]
-        most_requests, most_tokens = (
-            self.settings.requests_per_minute,
-            self.settings.tokens_per_minute,
-        )
-        if most_requests and len(self._recent) >= most_requests:
-            waits.append(self._recent[-most_requests].at + _MINUTE - now)
-        if most_tokens and self._recent:
-            room = most_tokens - ticket.expected.total
-            used = 0
-            for one in reversed(self._recent):
-                used += one.expected.total
-                if used > room:
-                    waits.append(one.at + _MINUTE - now)
-                    break
+        most_requests = self.settings.requests_per_minute
+        most_tokens = self.settings.tokens_per_minute
+        if most_requests:
+            surplus = len(self._recent) + len(self._open) + 1 - most_requests
+            waits.append(self._until_without(surplus, lambda one: 1))
+        # One that has more tokens than a minute may have goes alone.
+        if most_tokens and (self._recent or self._open):
+            held = sum(one.held for one in (*self._recent, *self._open))
+            surplus = held + ticket.held - most_tokens
+            waits.append(self._until_without(surplus, lambda one: one.held))
         return max(waits)
+
+    def _until_without(self, surplus: int, counts: Callable[[Ticket], int]) -> float:
+        """Seconds until so many of what the requests of this minute count with are no more of it."""
+        now, wait = self._clock(), -math.inf
+        for one in self._recent:
+            if surplus <= 0:
+                return wait
+            surplus -= counts(one)
+            wait = one.ended + _MINUTE - now
+        # The minute of one under way has not begun.
+        return _MINUTE if surplus > 0 and self._open else wait
 
     def _bound_passed(self, usage: Usage) -> str:
         """The bound that is passed once so much is used; empty where none is."""
@@ -241,6 +278,8 @@ class Limits:
 
 
 _LIMITS: dict[ApiSettings, Limits] = {}
+# The last ones by address: a minute does not end with an evaluation.
+_LAST: dict[str, Limits] = {}
 _LOCK = threading.Lock()
 
 
@@ -248,7 +287,8 @@ def limits_of(settings: ApiSettings) -> Limits:
     """What everybody in this process who asks with these settings shares."""
     with _LOCK:
         if settings not in _LIMITS:
-            _LIMITS[settings] = Limits(settings)
+            address = settings.address
+            _LAST[address] = _LIMITS[settings] = Limits(settings, after=_LAST.get(address))
         return _LIMITS[settings]
 
 

@@ -79,6 +79,14 @@ class ApiSpec:
         messages = [{"role": "system", "content": self.system}] if self.system else []
         return sent | {"messages": [*messages, {"role": "user", "content": text}]}
 
+    def request(self, text: str) -> dict[str, Any]:
+        """What is sent for a prompt to a server that answers now.
+
+        Some servers stream where nothing is said of it. No answer depends on it, and no read's key.
+        """
+        whole = {} if self.embeds or "stream" in self.refused else {"stream": False}
+        return self.body(text) | whole
+
     def size(self, text: str) -> int:
         """The bytes of a prompt, with the system message."""
         return len((self.system + text).encode("utf-8", "surrogatepass"))

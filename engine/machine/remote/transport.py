@@ -1,7 +1,12 @@
-"""What of a response is taken: so many bytes, in so many seconds, from the host that was asked and no other."""
+"""What of a response is taken: so many bytes, in so many seconds, from the host that was asked and no other.
+
+And what of the environment a request goes through: proxies and certificates.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 import time
 import zlib
@@ -12,6 +17,10 @@ import httpcore2 as httpcore
 import httpx2 as httpx
 import openai
 
+from engine.messages.errors import InputError
+
+# What a body of server-sent events begins with, and JSON does not.
+_EVENTS, _LONGEST_FIELD = re.compile(rb"(?:data|event|id|retry)?:"), 6
 # Bytes of a response, unpacked; answers have some thousand.
 LARGEST = 16 << 20
 
@@ -21,11 +30,12 @@ class UntakenError(httpx.RequestError):
 
     Attributes:
         is_final: whether that holds of every request.
+        streams: whether it comes as events.
     """
 
-    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+    def __init__(self, reason: str, *, is_final: bool = False, streams: bool = False) -> None:
         super().__init__(reason)
-        self.is_final = is_final
+        self.is_final, self.streams = is_final, streams
 
 
 def bounded_client(seconds: float) -> httpx.Client:
@@ -33,6 +43,9 @@ def bounded_client(seconds: float) -> httpx.Client:
 
     Args:
         seconds: from when a request is made until its response has come in full, headers and all.
+
+    Raises:
+        InputError: proxies or certificates that the environment names cannot be used.
     """
     deadline = _Deadline()
 
@@ -53,20 +66,75 @@ def bounded_client(seconds: float) -> httpx.Client:
         packed = response.headers.pop("content-encoding", "identity").lower()
         if packed not in ("identity", "gzip", "deflate"):
             raise UntakenError(f"the answer is packed ({packed}), though it was asked for as it is")
-        assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _Bounded(response.stream, unpacks=packed != "identity")
+        stream: Any = response.stream
+        is_answer = response.status_code == 200
+        response.stream = _Bounded(stream, unpacks=packed != "identity", is_answer=is_answer)
 
-    client = openai.DefaultHttpxClient(
-        timeout=seconds,
-        headers={"Accept-Encoding": "identity"},
-        event_hooks={"request": [begin], "response": [bound]},
-    )
+    try:
+        client = openai.DefaultHttpxClient(
+            timeout=seconds,
+            headers={"Accept-Encoding": "identity"},
+            event_hooks={"request": [begin], "response": [bound]},
+        )
+    except (ImportError, OSError, ValueError, httpx.InvalidURL):
+        _refuse_environment()
+        raise
     # Its own timeout begins anew with every byte. It takes no other network, but through a transport of the
     # caller's, for which it would forget the proxies of the environment.
     transports: list[Any] = [client._transport, *client._mounts.values()]
     for pool in [one._pool for one in transports if one is not None]:
         pool._network_backend = _Network(pool._network_backend, deadline)
     return client
+
+
+def _refuse_environment() -> None:
+    """Say which variable no client can be made with. An address is not shown: it may hold a password.
+
+    Raises:
+        InputError: there is one.
+    """
+    variable = certificates_variable()
+    try:
+        httpx.create_ssl_context()
+    except OSError as error:
+        raise InputError(
+            f"{variable} is {os.environ.get(variable)}, which holds no certificates ({error})",
+            "name a file of certificates, or unset it",
+        ) from None
+    for variable in filter(os.environ.get, map(_variable, ("http", "https", "all"))):
+        address = os.environ[variable]
+        try:
+            proxy = httpx.Proxy(address if "://" in address else f"http://{address}")
+            httpx.HTTPTransport(proxy=proxy)
+        except ImportError:
+            raise InputError(
+                f"{variable} names a SOCKS proxy, which needs socksio, and that is not installed",
+                "pip install socksio, or unset it",
+            ) from None
+        except (ValueError, httpx.InvalidURL):
+            raise InputError(
+                f"{variable} is not the address of a proxy", "write it like http://host:3128"
+            ) from None
+
+
+def _variable(scheme: str) -> str:
+    """The environment variable that names the proxy of a scheme; small letters win, as everywhere."""
+    low = f"{scheme}_proxy"
+    given = [name for name, value in os.environ.items() if name.lower() == low and value]
+    return max(given, default=low)
+
+
+def proxy_variable(client: httpx.Client, address: str) -> str:
+    """The environment variable whose proxy requests to an address go through; empty for none."""
+    if client._transport_for_url(httpx.URL(address)) is client._transport:
+        return ""
+    names = [_variable(scheme) for scheme in (address.partition(":")[0].lower(), "all")]
+    return next((name for name in names if name in os.environ), "the system")
+
+
+def certificates_variable() -> str:
+    """The environment variable that names the certificates by which those of servers are checked; empty for none."""
+    return next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "")
 
 
 class _Deadline(threading.local):
@@ -125,14 +193,14 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _Bounded(httpx.SyncByteStream):
-    """The body of a response as it comes, unpacked, up to a number of bytes."""
+    """The body of a response as it comes, unpacked, up to a number of bytes; of an answer, no events."""
 
-    def __init__(self, stream: httpx.SyncByteStream, *, unpacks: bool) -> None:
-        self._stream, self._unpacks = stream, unpacks
+    def __init__(self, stream: httpx.SyncByteStream, *, unpacks: bool, is_answer: bool) -> None:
+        self._stream, self._unpacks, self._is_answer = stream, unpacks, is_answer
 
     def __iter__(self) -> Iterator[bytes]:
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32) if self._unpacks else None
-        left = LARGEST
+        left, begun = LARGEST, b""
         for chunk in self._stream:
             try:
                 part = unpacker.decompress(chunk, left + 1) if unpacker else chunk
@@ -141,6 +209,9 @@ class _Bounded(httpx.SyncByteStream):
             left -= len(part)
             if left < 0:
                 raise UntakenError(f"the answer is larger than {LARGEST >> 20} MiB")
+            begun = begun if len(begun) > _LONGEST_FIELD else (begun + part).lstrip()
+            if self._is_answer and _EVENTS.match(begun):
+                raise UntakenError("its answer is a stream of events", streams=True)
             yield part
 
     def close(self) -> None:

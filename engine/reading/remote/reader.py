@@ -97,6 +97,7 @@ class ApiReader:
         with self._lock:
             self.stats.prompt_tokens += computed
             self.stats.padded_tokens += computed
+            self.stats.unreported += answer.usage is None
             self.stats.changed_servers += answer.server != self._api.server
         if self._spec.scores == "target":
             output = self._target(answer, used, inputs[-1])

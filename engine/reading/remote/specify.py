@@ -154,7 +154,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
     except StoppedAskingError as error:
         raise InputError(error.problem, error.remedy) from None
     except UnansweredError as error:
-        raise ReadError(f"{error}; start the server, or check `base_url`") from None
+        raise ReadError(f"{error}; {error.remedy}") from None
     finally:
         client.close()
     tokens = "".join(text for text, _ in answer.tokens or ())
@@ -272,6 +272,8 @@ def _without_refused(name: str, api: ApiSpec, error: Exception) -> ApiSpec:
         if all(sent[key] == value for key, value in fewer.items()):
             raise _no_log_probabilities(name, api)
         return replace(api, parameters=_written(sent | fewer))
+    if "stream" not in api.refused and names_parameter(error, "stream"):
+        return replace(api, refused=(*api.refused, "stream"))
     for parameter in _LEFT_OUT:
         if parameter in sent and names_parameter(error, parameter):
             del sent[parameter]

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import math
+import os
 import re
 import time
 from dataclasses import replace
@@ -26,6 +27,7 @@ from engine.machine.remote.client import (
 )
 from engine.machine.remote.limits import Limits, StoppedAskingError, Usage
 from engine.machine.remote.spec import ApiSpec
+from engine.messages.errors import InputError
 from tests.reading.remote.server import FAULTS, Behaviour, Said, serving
 
 
@@ -48,6 +50,32 @@ def ask(behaviour, **settings):
     return once
 
 
+def sends(body, headers=(), status=200):
+    """Answers a request with these bytes, or those that a generator gives, as long as somebody takes them."""
+
+    def answer(handler):
+        handler.send_response(status)
+        for name, value in headers:
+            handler.send_header(name, value)
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            for part in body if not isinstance(body, bytes) else [body]:
+                handler.wfile.write(part)
+                handler.wfile.flush()
+
+    return answer
+
+
+def drip():
+    for _ in range(25):
+        yield b" "
+        time.sleep(0.2)
+
+
+GOOD = json.dumps({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}).encode()
+GZIP = [("Content-Encoding", "gzip")]
+
+
 def test_a_chat_is_messages_and_a_completion_is_text():
     chat = Behaviour(lambda body: Said("Hi you"))
     answer, retries, limits = ask(chat)
@@ -57,11 +85,12 @@ def test_a_chat_is_messages_and_a_completion_is_text():
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "hello there"},
     ]
-    assert chat.answered == [{"model": "m", "max_tokens": 4, "messages": messages}]
+    sent = {"model": "m", "max_tokens": 4, "stream": False}
+    assert chat.answered == [sent | {"messages": messages}]
     text = Behaviour(lambda body: Said("Hi you"))
     answer, _, _ = ask(text, endpoint="completions")
     assert answer.text == "Hi you"
-    assert text.answered == [{"model": "m", "max_tokens": 4, "prompt": "hello there"}]
+    assert text.answered == [sent | {"prompt": "hello there"}]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -157,30 +186,141 @@ def test_user_and_password_of_an_address_are_sent_and_not_shown():
     assert "s3cret" not in str(refused.value)
 
 
-def sends(body, headers=(), status=200):
-    """Answers a request with these bytes, or those that a generator gives, as long as somebody takes them."""
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "sk-verysecret-12345",
+        "b'Bearer sk-verysecret-12345'",
+        "Incorrect API key provided: sk-ve*****345.",
+        "your api key: ****2345 is invalid",
+        "key=sk-veryse...",
+        'got {"auth":"sk-verysecret-12345"}',
+        "the end is secret-12345",
+    ],
+)
+def test_no_part_of_a_key_is_in_a_message(monkeypatch, shown):
+    key = "sk-verysecret-12345"
+    monkeypatch.setenv("OPENAI_API_KEY", f"{key}\n")  # as of a file's last line
+    behaviour = Behaviour(lambda body: Said("Hi"), refuse=lambda body: shown)
+    with pytest.raises(RefusedError) as refused:
+        ask(behaviour)
+    assert behaviour.keys == [f"Bearer {key}"]
+    assert "***" in str(refused.value)
+    for part in ("very", "secret", "2345"):
+        assert part not in str(refused.value)
 
-    def answer(handler):
-        handler.send_response(status)
-        for name, value in headers:
-            handler.send_header(name, value)
-        handler.end_headers()
-        with contextlib.suppress(OSError):
-            for part in body if not isinstance(body, bytes) else [body]:
-                handler.wfile.write(part)
-                handler.wfile.flush()
 
-    return answer
+EVENT = b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n'
 
 
-def drip():
-    for _ in range(25):
-        yield b" "
-        time.sleep(0.2)
+def forever(part):
+    while True:
+        yield part
+        time.sleep(0.01)
 
 
-GOOD = json.dumps({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}).encode()
-GZIP = [("Content-Encoding", "gzip")]
+@pytest.mark.parametrize(
+    "body",
+    [
+        EVENT + b"data: [DONE]\n\n",
+        b"event: message\n" + EVENT,
+        b"\n: keep-alive\n\n" + EVENT,
+        forever(b": ping\n\n"),  # no need to wait for its end
+        GOOD + b"\n" + GOOD,
+        b'{"choices": [{"delta": {"content": "Hi"}}]}',
+    ],
+)
+def test_a_stream_is_said_to_be_one_at_once(body):
+    behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: sends(body))
+    with pytest.raises(UnansweredError, match="its answer is a stream") as told:
+        ask(behaviour)
+    assert 'as "stream": false asks it to' in told.value.remedy
+    assert len(behaviour.times) == 1
+
+
+def test_an_answer_that_is_called_a_stream_and_is_whole_is_an_answer():
+    whole = sends(GOOD, [("Content-Type", "text/event-stream")])
+    assert ask(Behaviour(lambda body: Said(""), fault=lambda n: whole))[0].text == "Hi"
+    # What is no answer is what its status says.
+    busy = sends(EVENT, status=503)
+    behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: busy if n == 0 else None)
+    assert ask(behaviour)[1] == 1
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """An environment without proxies and certificates, to be filled."""
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy") or name.startswith(("SSL_CERT", "OPENAI")):
+            monkeypatch.delenv(name)
+    return lambda given: [monkeypatch.setenv(*one) for one in given.items()]
+
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"ALL_PROXY": "socks5://me:s3cret@h:1"}, "ALL_PROXY names a SOCKS proxy, which needs soc"),
+        ({"http_proxy": "socks5h://me:s3cret@h:1"}, "http_proxy names a SOCKS proxy, which needs"),
+        ({"HTTPS_PROXY": "foo://me:s3cret@h"}, "HTTPS_PROXY is not the address of a proxy"),
+        ({"HTTP_PROXY": "http://me:s3cret/@h"}, "HTTP_PROXY is not the address of a proxy"),
+        ({"SSL_CERT_FILE": "/nonexistent.pem"}, "SSL_CERT_FILE is /nonexistent.pem, which holds"),
+        ({"SSL_CERT_FILE": "/"}, "SSL_CERT_FILE is /, which holds no certificates"),
+        ({"SSL_CERT_FILE": __file__}, "test_client.py, which holds no certificates"),
+        ({"OPENAI_ORG_ID": "org\u00e9s3cret"}, "OPENAI_ORG_ID gives requests a header"),
+        ({"OPENAI_CUSTOM_HEADERS": "a: \u2013s3cret"}, "OPENAI_CUSTOM_HEADERS gives requests a"),
+        ({"OPENAI_API_KEY": "sk-s3cret\u200b1"}, "OPENAI_API_KEY holds U+200B"),
+        ({"OPENAI_API_KEY": "sk-s3cret\nsk-2"}, "OPENAI_API_KEY holds a line break"),
+        ({"OPENAI_API_KEY": "sk\u2011s3cret"}, "OPENAI_API_KEY holds U+2011"),
+        ({"OPENAI_API_KEY": "sk-s3cret\t1"}, "OPENAI_API_KEY holds U+0009"),
+        ({"OPENAI_API_KEY": "sk-s3cret\udcff"}, "OPENAI_API_KEY holds U+DCFF"),
+        *(
+            ({name: "http://me:s3cret@127.0.0.1:9"}, f"through the proxy of {name} ([Errno 111]")
+            for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "Http_Proxy")
+        ),
+        (
+            {"http_proxy": NOWHERE, "HTTP_PROXY": "http://127.0.0.1:10"},
+            "unset http_proxy, or name 127.0.0.1 in NO_PROXY",
+        ),
+        ({"HTTP_PROXY": "http://h:99999"}, "the proxy of HTTP_PROXY"),
+    ],
+)
+def test_what_the_environment_has_wrong_is_named_by_its_variable(bare, given, told):
+    bare(given)
+    behaviour = Behaviour(lambda body: Said("Hi"))
+    with pytest.raises((InputError, StoppedAskingError), match=re.escape(told)) as refused:
+        ask(behaviour)
+    assert "s3cret" not in str(refused.value)
+    assert behaviour.times == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"HTTP_PROXY": NOWHERE, "NO_PROXY": "localhost,127.0.0.1"},
+        {"ALL_PROXY": NOWHERE, "no_proxy": "::1/128, 127.0.0.1 "},
+        {"HTTP_PROXY": "foo://x", "NO_PROXY": "*"},
+        {"HTTPS_PROXY": NOWHERE, "REQUESTS_CA_BUNDLE": "/nonexistent", "SSL_CERT_DIR": "/none"},
+        {"OPENAI_API_KEY": " sk-right \u00a0\r\n"},
+    ],
+)
+def test_what_the_environment_has_and_a_request_does_not_use_is_no_fault(bare, given):
+    bare(given)
+    assert ask(Behaviour(lambda body: Said("Hi")))[0].text == "Hi"
+
+
+@pytest.mark.parametrize("status", [407, 503])
+def test_a_proxy_that_does_not_let_requests_through_is_named(bare, monkeypatch, status):
+    monkeypatch.setattr(clients, "ATTEMPTS", 2)
+    proxy = Behaviour(lambda body: Said(""), fault=lambda n: sends(b"no", status=status))
+    with serving(proxy) as url:
+        bare({"HTTP_PROXY": url.removesuffix("/v1")})
+        with pytest.raises((StoppedAskingError, UnansweredError)) as refused:
+            ask(Behaviour(lambda body: Said("Hi")), base_url="http://inside.example/v1")
+    assert f"status {status} through the proxy of HTTP_PROXY" in str(refused.value)
+    assert "name inside.example in NO_PROXY" in refused.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -255,6 +395,11 @@ def test_a_good_answer_whose_usage_cannot_be_read_is_a_good_answer():
     numbers = ["NaN", "-1", "1e999", "1" + "0" * 30, "1" + "0" * 5000, '"a"', "{}"]
     usages = ["null", "NaN", "[]", *(f'{{"prompt_tokens": {number}}}' for number in numbers)]
     usages += [f'{{"prompt_tokens": 3, "completion_tokens": {number}}}' for number in numbers]
+    usages += ['{"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": "a"}', "{}"]
+    # Neither a prompt nor an answer has no tokens.
+    zeros = ['{"prompt_tokens": 0, "completion_tokens": %s}', '{"prompt_tokens": %s}']
+    usages += [usage % number for usage in zeros for number in (0, 5, "null")]
+    usages += ['{"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}']
     bodies = [GOOD[:-1] + f', "usage": {usage}}}'.encode() for usage in usages]
     behaviour = Behaviour(lambda body: Said(""), fault=lambda n: sends(bodies[n]))
     for answer, retries, _ in asked(behaviour, len(bodies)):
@@ -297,6 +442,55 @@ def test_log_probabilities_are_read_as_every_server_writes_them():
     alike = {"text": "Yes", "logprobs": chat["logprobs"]}
     assert answer_of({"choices": [alike]}, chat=False).likeliest == found
     assert answer_of({"choices": [text | {"logprobs": None}]}, chat=False).likeliest is None
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}, Usage(9, 2)),
+        # xAI: thoughts beside completion_tokens, and in the total
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 1,
+                "total_tokens": 410,
+                "completion_tokens_details": {"reasoning_tokens": 400},
+            },
+            Usage(9, 401, thought=400, beside=400),
+        ),
+        # OpenAI: thoughts in completion_tokens
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 401,
+                "total_tokens": 410,
+                "completion_tokens_details": {"reasoning_tokens": 400},
+            },
+            Usage(9, 401, thought=400),
+        ),
+        # Gemini: in the total alone, and where nothing is left for an answer
+        ({"prompt_tokens": 9, "total_tokens": 410}, Usage(9, 401, beside=401)),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 410},
+            Usage(9, 401, beside=401),
+        ),
+        # a total of less than its parts, or none, says nothing
+        ({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 5}, Usage(9, 2)),
+        ({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": None}, Usage(9, 2)),
+        # Anthropic's names
+        ({"input_tokens": 9, "output_tokens": 2}, Usage(9, 2)),
+        ({"input_tokens": 9, "output_tokens": 2, "prompt_tokens": 0}, Usage(9, 2)),
+        ({"input_tokens": 9, "output_tokens": 0}, None),
+    ],
+)
+def test_tokens_of_an_answer_are_all_that_are_paid_for(usage, counted):
+    content = {"choices": [{"text": "a"}], "usage": usage}
+    assert answer_of(content, chat=False).usage == counted
+
+
+def test_an_answer_without_tokens_may_be_empty():
+    content = {"choices": [{"text": ""}], "usage": {"prompt_tokens": 9, "completion_tokens": 0}}
+    assert answer_of(content, chat=False).usage == Usage(9)
 
 
 def test_what_the_server_kept_of_other_prompts_is_counted_apart():

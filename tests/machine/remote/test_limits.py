@@ -1,5 +1,7 @@
 """Ceilings per minute and bounds in all, by a clock that a test turns."""
 
+import heapq
+import random
 import threading
 
 import pytest
@@ -55,6 +57,73 @@ def test_a_request_larger_than_the_ceiling_goes_alone():
     made, _ = limits(tokens_per_minute=100)
     first, second = (ask(made, output=150, used=Usage(0, 150)) for _ in range(2))
     assert second - first >= 60
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "ceiling",
+    [
+        {"requests_per_minute": 7},
+        {"tokens_per_minute": 900},
+        {"requests_per_minute": 5, "tokens_per_minute": 700},
+    ],
+)
+def test_no_60_seconds_of_the_server_have_more_than_the_ceiling(ceiling, seed):
+    """Requests reach the server at any time between being let go and ending; four are under way at a time."""
+    chance = random.Random(seed)
+    made, clock = limits(**ceiling)
+    came, under_way = [], []
+
+    def end_one():
+        ended, _, ticket, used = heapq.heappop(under_way)
+        clock.now = max(clock.now, ended)
+        made.settle(ticket, used)
+
+    def pass_time(seconds):
+        until = clock.now + seconds
+        while under_way and under_way[0][0] <= until:
+            end_one()
+        clock.now = max(clock.now, until)
+
+    made._sleep = pass_time
+    for number in range(60):
+        size, most = chance.randrange(100, 1000), 30
+        ticket = made.take(size, most)
+        # A fifth of a token a byte at most; a request in ten is not answered, and counts for the server all the same.
+        used = Usage(int(size * chance.uniform(0.1, 0.2)), chance.randrange(1, most))
+        seconds = chance.choice([0.01, 0.5, 5, 40]) * chance.random()
+        came.append((clock.now + chance.random() * seconds, used.total))
+        answered = None if chance.random() < 0.1 else used
+        heapq.heappush(under_way, (clock.now + seconds, number, ticket, answered))
+        if len(under_way) == 4:
+            end_one()
+    for begun, _ in came:
+        inside = [tokens for at, tokens in came if begun <= at < begun + 60]
+        assert len(inside) <= ceiling.get("requests_per_minute", 60)
+        assert sum(inside) <= ceiling.get("tokens_per_minute", 10**6)
+
+
+def test_a_minute_does_not_end_with_an_evaluation():
+    settings = ApiSettings(requests_per_minute=2, max_tokens=100)
+    first = limits_of(settings)
+    first.settle(first.take(0, 0), Usage())
+    open_still = first.take(0, 0)
+    forget()
+    for later in (settings, ApiSettings(requests_per_minute=2)):
+        next_one = limits_of(later)
+        assert next_one is not first
+        with next_one._lock:
+            assert 59 < next_one._wait(open_still) <= 60
+        next_one.end()
+
+
+def test_answers_that_go_beyond_what_was_allowed_are_reserved_for():
+    made, _ = limits(max_tokens=1000)
+    ask(
+        made, output=16, used=Usage(20, 401)
+    )  # thoughts that the ceiling of a request does not hold
+    ask(made, output=16, used=Usage(20, 10))
+    assert made.take(0, 16).expected.output == 401
 
 
 def test_all_wait_while_the_server_says_so():

@@ -15,7 +15,7 @@ from engine.reading import store
 from engine.reading.executors import backend_for
 from engine.reading.plan import WANTED, Unit, read_key
 from engine.reading.remote import run
-from engine.reading.remote.specify import specify_api
+from engine.reading.remote.specify import TRIAL, specify_api
 from engine.sources.io.folders import folder_at
 from tests.reading.remote.server import FAULTS, Behaviour, Said, prompt_of, serving
 
@@ -146,7 +146,7 @@ def test_a_job_whose_prompts_alone_go_beyond_the_bound_is_refused_before_or_soon
         assert 8 <= len(behaviour.prompts) < 12
 
 
-@pytest.mark.parametrize(("how", "count"), [("refused", 7), ("unanswered", 2), ("uncounted", 7)])
+@pytest.mark.parametrize(("how", "count"), [("refused", 7), ("unanswered", 2)])
 def test_prompts_that_no_server_counted_are_not_foreseen_again(tmp_path, how, count):
     # Of eight prompts of 4,000 bytes and 2,000 tokens, the last ones take nothing; twenty take 11 each, and 1 of an answer.
     gone = {f"number {8 - one}" for one in range(1, count + 1)}
@@ -168,8 +168,17 @@ def test_prompts_that_no_server_counted_are_not_foreseen_again(tmp_path, how, co
         long = wanted(spec, 8, text="word " * 800 + "number {}")
         both = pl.concat([long, wanted(spec, 20)])
         found, _ = get_reads(both, spec, tmp_path, pool=PoolSettings())
-    answered = 28 if how == "uncounted" else 28 - count
-    assert found["failure"].null_count() == answered
+    assert found["failure"].null_count() == 28 - count
+
+
+def test_answers_without_a_count_of_tokens_count_as_what_was_reserved(tmp_path):
+    behaviour = Behaviour(lambda body: Said("x", prompt_tokens=4 if TRIAL in str(body) else 0))
+    with serving(behaviour) as url:
+        spec = specify(url, max_tokens=300, concurrency=4)
+        with pytest.raises(ReadError, match=r"tokens are used, and `max_tokens` is 300; raise it"):
+            read(spec, 20, tmp_path)
+    # The trial has 5. A read reserves 16 of an answer, and 0.22 a byte of its 19 or 20, which is 5: 14 reads fit.
+    assert len(behaviour.prompts) == 14
 
 
 def test_one_price_is_not_that_of_two_models(tmp_path):

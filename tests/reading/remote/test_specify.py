@@ -125,7 +125,7 @@ def test_parameters_that_a_server_does_not_take_are_left_out_and_told():
     spec, _ = specify(behaviour)
     assert sent(spec) == {"max_completion_tokens": 16, "stop": ["\n"]}
     assert spec.api.refused == ("seed", "temperature")
-    assert behaviour.answered[0] == spec.api.body(TRIAL)
+    assert behaviour.answered[0] == spec.api.request(TRIAL)
 
 
 def test_any_other_refusal_is_one_line():
@@ -163,6 +163,9 @@ def test_bounds_on_tokens_need_a_server_that_counts_them():
         with pytest.raises(InputError, match="does not report tokens"):
             specify(serve(usage=False), **bound)
     specify(serve(usage=False))
+    nothing = Behaviour(lambda body: Said("OK", prompt_tokens=0))
+    with pytest.raises(InputError, match="does not report tokens"):
+        specify(nothing, max_tokens=100)
 
 
 def test_what_a_server_cannot_do_is_refused_before_it_is_asked(tmp_path):
@@ -192,6 +195,29 @@ def test_a_wrong_key_and_a_server_that_is_not_there_are_one_line():
         specify(serve(key="sk-right"))
     with pytest.raises(ReadError, match="the connection failed .*; start the server, or check"):
         specify(serve(), base_url="http://127.0.0.1:9/v1")
+
+
+def test_a_server_that_does_not_know_streams_is_not_told_of_them():
+    behaviour = serve(refuse=lambda body: "Extra inputs: 'stream'" if "stream" in body else None)
+    spec, _ = specify(behaviour)
+    assert spec.api.refused == ("stream",)
+    assert "stream" not in behaviour.answered[0]
+    limits.forget()
+    with pytest.raises(InputError, match="This model only supports stream mode"):
+        specify(serve(refuse=lambda body: "This model only supports stream mode"))
+
+
+def test_a_stream_is_one_line_about_the_server():
+    def stream(handler):
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(b"data: [DONE]\n\n")
+
+    behaviour = serve(fault=lambda n: stream)
+    with pytest.raises(ReadError, match="is a stream of events; have the server answer in one"):
+        specify(behaviour)
+    assert [body.get("stream") for body in behaviour.answered] == []
+    assert len(behaviour.times) == 1
 
 
 def test_data_write_no_control_tokens_of_common_chat_formats():
