@@ -25,15 +25,15 @@ from engine.messages.errors import (
     masked,
 )
 from engine.messages.gone import replacement
-from engine.sources.io.files import is_full
+from engine.sources.io.files import no_room
 from engine.sources.io.spool import forget_pipes
 from jobs._config import check_numbers, from_environment, options_from, tell_origins, variable
 from jobs._examples import epilogue
 from jobs._help import HELP_ALL, IN_FULL, help_of
 from jobs._options import option, with_options_of
-from jobs._signals import StoppedError, stoppable, without_output
+from jobs._signals import StoppedError, stoppable
 from jobs._steps import with_steps
-from jobs._terminal import Verbosity, set_verbosity, tell, verbosity
+from jobs._terminal import Verbosity, open_streams, set_verbosity, tell, verbosity, without
 
 BAD_INPUT = 2
 # What other programs call options of these, and no command does here.
@@ -117,6 +117,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     The status is 0 if it is done, 2 for bad input, 130 after Ctrl-C, 143 after SIGTERM, and 1 for anything
     else; but for 0, one line on standard error says why.
     """
+    open_streams()
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     full_help = HELP_ALL in tokens[: _end_of_options(tokens)]
     if full_help:
@@ -152,11 +153,13 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         _fail(stop, stop.status)
     except BrokenPipeError:
         # The reader of our output went away (head, less): nothing to say, and nobody to say it to.
-        without_output()
+        without(sys.stdout)
         sys.exit(1)
     except Exception as error:
-        if is_full(error):
-            _fail_for_space(error)
+        _fail_for_output()
+        if room := no_room(error):
+            problem, remedy = room
+            _fail(f"{problem} ({error}); {remedy}, and run the same command again", 1)
         if verbosity().details:
             tell(masked("".join(traceback.format_exception(error))))
         _fail(unforeseen(error), 1)
@@ -219,14 +222,13 @@ def _config_of(tokens: Sequence[str]) -> Path | None:
     return Path(in_environment) if in_environment else None
 
 
-def _fail_for_space(error: Exception) -> None:
-    """End after an error that says, in the words of whatever library, that a disk is full."""
+def _fail_for_output() -> None:
+    """End where it is standard output that cannot be written; Python would try again at its end."""
     try:
         sys.stdout.flush()
-    except OSError:
-        # It is standard output that cannot be written; Python would try again at its end.
-        without_output()
-    _fail(f"no space is left on the disk ({error}); free some, and run the same command again", 1)
+    except OSError as error:
+        without(sys.stdout)
+        _fail(f"standard output cannot be written ({error.strerror}); send it elsewhere", 1)
 
 
 def _fail(error: object, status: int) -> None:

@@ -7,10 +7,12 @@ registered, take other types and defaults than the fields, and must be known by 
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import itertools
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -157,7 +159,7 @@ def options_of(
         more_help: sentences that are added to the help.
     """
     hints = get_type_hints(owner, include_extras=True) | dict(types or {})
-    documented = [docstring_parser.parse(one.__doc__ or "").params for one in owner.__mro__[::-1]]
+    documented = [docstring_parser.parse(_documentation(one)).params for one in owner.__mro__[::-1]]
     described = itertools.chain.from_iterable(documented)
     texts = {param.arg_name: " ".join((param.description or "").split()) for param in described}
     texts |= helps or {}
@@ -172,6 +174,14 @@ def options_of(
         for field in fields(owner)
         if field.name not in leave_out
     ]
+
+
+def _documentation(owner: type) -> str:
+    """The docstring of a class, from its file where Python leaves docstrings out (``PYTHONOPTIMIZE=2``)."""
+    if sys.flags.optimize < 2 or owner is object:
+        return owner.__doc__ or ""
+    (definition,) = ast.parse(inspect.getsource(owner)).body
+    return ast.get_docstring(definition) or "" if isinstance(definition, ast.ClassDef) else ""
 
 
 def _default(field: Field[Any]) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from engine.messages.errors import masked
-from jobs._terminal import shown
+from jobs._terminal import discard, shown
 
 _STOPPING = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 # Most seconds for a command's own end, actors and all; then its processes are killed.
@@ -126,8 +125,8 @@ def _end_in_time(read: int, watch: _Watch, kept: list[str]) -> None:
                     _tell(number, kept)
                     watch.told.set()
                     if not os.isatty(1):
-                        _discard(1)
-                    _discard(2)
+                        discard(1)
+                    discard(2)
                 time.sleep(_PATIENCE)
                 if not (watch.left or watch.told.is_set()):
                     _tell(number, kept)
@@ -141,12 +140,6 @@ def _end_in_time(read: int, watch: _Watch, kept: list[str]) -> None:
 def _tell(number: int, kept: list[str]) -> None:
     with contextlib.suppress(OSError):
         os.write(2, f"erag: {shown(masked(_line(number, kept)))}\n".encode())
-
-
-def _discard(descriptor: int) -> None:
-    """Send what is written to a descriptor from now on nowhere."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def children(process: int) -> list[int]:
@@ -164,8 +157,3 @@ def children(process: int) -> list[int]:
         found += below
         waiting += below
     return found
-
-
-def without_output() -> None:
-    """Send what standard output still holds nowhere, where it cannot be written any more."""
-    _discard(sys.stdout.fileno())

@@ -7,12 +7,15 @@ lines above, and bidirectional overrides show a name as another. Tables and expo
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -77,8 +80,36 @@ def say_json(content: Any) -> None:
 
 
 def tell(line: str) -> None:
-    """Print a line to standard error: progress, warnings, errors."""
-    print(shown(line), file=sys.stderr, flush=True)
+    """Print a line to standard error: progress, warnings, errors. Where that cannot be written, nobody can be told."""
+    try:
+        print(shown(line), file=sys.stderr, flush=True)
+    except OSError:
+        without(sys.stderr)
+
+
+def open_streams() -> None:
+    """Have standard output and standard error that any text can be sent to.
+
+    What an encoding lacks is written as its number. A closed stream would be None, and the next file that is opened
+    would be it: standard output is then one that cannot be written, standard error one that nobody reads.
+    """
+    for name, mode in (("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if (stream := getattr(sys, name)) is None:
+            number = os.open(os.devnull, mode)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace"))
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def without(stream: TextIO) -> None:
+    """Send what a stream still holds nowhere, where it cannot be written any more."""
+    discard(stream.fileno())
+
+
+def discard(descriptor: int) -> None:
+    """Send what is written to a descriptor from now on nowhere."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def warn_of_code(trusted: bool) -> None:

@@ -65,7 +65,7 @@ def reported_writing(path: Path) -> Iterator[None]:
     except Exception as error:
         name = error.filename if isinstance(error, OSError) else None
         ours = isinstance(name, str | bytes | Path) and _is_beside(name, path)
-        if not is_full(error) and not ours:
+        if not no_room(error) and not ours:
             raise
         raise cannot_write(path, error) from error
 
@@ -74,32 +74,43 @@ def _is_beside(name: str | bytes | Path, path: Path) -> bool:
     return Path(os.fsdecode(name)).absolute().is_relative_to(path.absolute().parent)
 
 
-# What the operating system calls a full disk, in libraries that have no errno.
-_FULL = re.compile(
-    r"No space left on device|Disk quota exceeded|database or disk is full", re.IGNORECASE
+# Why there is no room for a file: numbers of errors, the system's words in libraries that have no errno, the problem,
+# and what is to be done.
+_NO_ROOM = (
+    (
+        (errno.ENOSPC, errno.EDQUOT),
+        r"No space left on device|Disk quota exceeded|database or disk is full",
+        ("no space is left on the disk", "free some"),
+    ),
+    (
+        (errno.EFBIG,),
+        "File too large",
+        ("the file is larger than files may be here", "raise that limit (ulimit -f)"),
+    ),
 )
 
 
-def is_full(error: BaseException) -> bool:
-    """Whether an error, or what it came from, says that a disk is full."""
+def no_room(error: BaseException) -> tuple[str, str] | None:
+    """Problem and remedy where an error, or what it came from, says that there is no room for a file; else None."""
     known: set[int] = set()  # an error can be its own cause, through others too
     cause: BaseException | None = error
     while cause is not None and id(cause) not in known:
         known.add(id(cause))
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if not isinstance(cause, InputError) and _FULL.search(str(cause)):
-            return True
+        number = cause.errno if isinstance(cause, OSError) else None
+        text = "" if isinstance(cause, InputError) else str(cause)
+        for numbers, words, said in _NO_ROOM:
+            if number in numbers or re.search(words, text, re.IGNORECASE):
+                return said
         cause = cause.__cause__
-    return False
+    return None
 
 
 def cannot_write(path: str | Path, error: BaseException) -> WriteError:
     """The error for a file that cannot be written."""
-    if is_full(error):
+    if room := no_room(error):
+        problem, remedy = room
         return WriteError(
-            f"{path}: cannot be written: no space is left on the disk; free some, and run the same "
-            "command again"
+            f"{path}: cannot be written: {problem}; {remedy}, and run the same command again"
         )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return WriteError(f"{path}: cannot be written ({reason}); check the place, and run again")

@@ -1,7 +1,7 @@
 import pytest
 
 from engine.messages.errors import InputError
-from engine.sources.io.files import atomic_path, is_full, write_text
+from engine.sources.io.files import atomic_path, no_room, write_text
 from engine.sources.io.folders import require_output
 
 
@@ -36,6 +36,6 @@ def test_outputs_are_checked_in_advance(tmp_path):
 def test_a_full_disk_is_found_among_causes_that_go_in_a_circle():
     outer, inner = RuntimeError("outer"), RuntimeError("inner")
     outer.__cause__, inner.__cause__ = inner, outer
-    assert not is_full(outer)
+    assert not no_room(outer)
     inner.args = ("No space left on device",)
-    assert is_full(outer)
+    assert no_room(outer)
