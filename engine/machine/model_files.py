@@ -159,6 +159,19 @@ def refuse_missing(loading: dict[str, Any], name: str) -> None:
         )
 
 
+def refuse_of_provider(name: str) -> None:
+    """Refuse the name of a model that only its provider runs.
+
+    Raises:
+        InputError: it is one.
+    """
+    if _OF_A_PROVIDER.match(name):
+        raise InputError(
+            f"{name!r} is a model behind an API, not one on this machine",
+            f"write openai:{name}, with `base_url` where the server is not OpenAI's",
+        )
+
+
 def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
     """The directory of a model in the local Hugging Face cache; nothing is downloaded."""
     from huggingface_hub import snapshot_download
@@ -167,11 +180,8 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
     try:
         return Path(snapshot_download(name, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError):
-        if what == "reader" and _OF_A_PROVIDER.match(name):
-            raise InputError(
-                f"{name!r} is a model behind an API, not one on this machine",
-                f"write openai:{name}, with `base_url` where the server is not OpenAI's",
-            ) from None
+        if what == "reader":
+            refuse_of_provider(name)
         if what == "reader" and name.endswith(".py"):
             raise InputError(
                 f"reader {name!r} names no function", f"write {name}:FUNCTION"

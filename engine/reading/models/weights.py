@@ -14,9 +14,10 @@ from engine.machine.model_files import (
     file_digest,
     from_hub_cache,
     read_config,
+    refuse_of_provider,
 )
 from engine.messages.errors import InputError
-from engine.messages.extras import require
+from engine.messages.extras import missing, require
 from engine.reading.models import conversion
 from engine.reading.protocol import BIASED
 from engine.sources import bundled
@@ -67,6 +68,8 @@ def resolve(name: str, *, required: bool = True) -> Weights:
         raise InputError(
             "`reader` is empty", "give bundled, bundled-fid, a directory, a .gguf file, or an id"
         )
+    if missing("local") and not Path(name).exists():
+        refuse_of_provider(name)  # which needs none of it
     require(f"reader {name!r}", "local")
     source = name
     if name == BUNDLED:
