@@ -172,6 +172,14 @@ def test_only_what_is_needed_is_asked_for(without):
         extras.require("retrieval", "retrieval")
 
 
+def test_a_providers_model_needs_no_model_of_this_machine(without):
+    without("torch", "transformers")
+    for name, remedy in (("gpt-4o", "write openai:gpt-4o"), ("org/model", "pip install 'erag-")):
+        with pytest.raises(InputError) as refused:
+            resolve(name)
+        assert refused.value.remedy.startswith(remedy)
+
+
 def test_the_demo_names_one_command_that_makes_it_work(without, tmp_path, capsys):
     def said():
         assert erag("demo", "--out", tmp_path / "out") == 2

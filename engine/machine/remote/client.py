@@ -9,7 +9,6 @@ import math
 import os
 import random
 import re
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -235,7 +234,7 @@ class Client:
                 remedy = _NO_STREAM if cause.streams else self._remedy
                 raise UnansweredError(self._shown(f"{self._host}: {cause}"), remedy) from None
             reason = self._shown(f"the connection failed{self._via} ({cause})")
-            if _is_untrusted(cause):
+            if "CERTIFICATE_VERIFY_FAILED" in reason:
                 named = certificates_variable() or "SSL_CERT_FILE"
                 remedy = f"name the certificate of who vouches for the server in {named}"
                 raise StoppedAskingError(reason, remedy) from None
@@ -311,13 +310,6 @@ def _is_part(word: str, secret: str) -> bool:
         return True
     ends = secret[:_END], secret[-_END:]
     return bool(_MASKED.search(word)) and word != MASK and any(end in word for end in ends)
-
-
-def _is_untrusted(error: BaseException | None) -> bool:
-    """Whether a connection failed since the server's certificate was not taken."""
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _refuse_headers(headers: Mapping[str, Any]) -> None:
