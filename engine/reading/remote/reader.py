@@ -141,7 +141,7 @@ class ApiReader:
             return ReadOutput.failed("the server gave no answer", prompt_tokens=used.prompt)
         ended, most = ended_by(answer.finish), self._spec.most_new_tokens
         # Some say stop whatever ended it. Of more tokens than there may be, a server has counted others, too.
-        at_limit = ended == "stop" and used.output == most
+        at_limit = ended == "stop" and used.output - used.beside == most
         output = self._rule.output(
             answer.text or "", used.prompt, used.output, ended="length" if at_limit else ended
         )
