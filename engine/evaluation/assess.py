@@ -257,6 +257,11 @@ def _read_notes(
         sum(reading.costs.memory_halvings for reading in readings.values()),
         "[batch was|batches were] halved because memory ran out",
     )
+    yield count_note(
+        "lone_reads",
+        sum(reading.costs.alone for reading in readings.values()),
+        "read[ was| were] done one at a time: this reader gives other answers to shorter texts in a batch",
+    )
     yield damaged_files(reading.costs for reading in readings.values())
     yield _not_as_trained(readings, settings)
     yield _own_executor(readings)

@@ -69,6 +69,7 @@ class ReadingCosts:
         retried_requests: requests that a server was asked again, since they failed.
         changed_servers: answers of a server that gave another fingerprint of itself than at first.
         unreported_answers: answers of a server that did not say how many tokens they took; these count as none.
+        alone: reads done one at a time, since the model reads the padding of others.
         workers: peak memory in bytes of each actor.
         damaged_files: paths of files of the store that the disk damaged, now set aside; reads in them
             that were wanted were done again.
@@ -95,6 +96,7 @@ class ReadingCosts:
     retried_requests: int = 0
     changed_servers: int = 0
     unreported_answers: int = 0
+    alone: int = 0
     workers: dict[str, int] = field(default_factory=dict)
     damaged_files: list[str] = field(default_factory=list)
     lost_nodes: int = 0
@@ -185,6 +187,7 @@ def add_counters(costs: ReadingCosts, workers: Mapping[str, Mapping[str, Any]]) 
     costs.retried_requests = sum(stats.get("retried", 0) for stats in workers.values())
     costs.changed_servers = sum(stats.get("changed_servers", 0) for stats in workers.values())
     costs.unreported_answers = sum(stats.get("unreported", 0) for stats in workers.values())
+    costs.alone = costs.done * any(stats.get("alone", 0) for stats in workers.values())
     costs.workers = {name: stats["peak_memory"] for name, stats in workers.items()}
     if costs.padded_tokens:
         costs.padding_share = 1 - costs.computed_tokens / costs.padded_tokens

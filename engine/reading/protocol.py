@@ -246,6 +246,7 @@ class ReaderStats:
         token_bytes: measured bytes per prompt token; 0 where they were not measured.
         nanoseconds_ahead: spent on reads of calls that had not come to their turn, less those of calls that have: their
             tokens count in their turn, too.
+        alone: 1 where texts are read one at a time, since the model reads the padding of others.
     """
 
     padded_tokens: int = 0
@@ -257,6 +258,7 @@ class ReaderStats:
     changed_servers: int = 0
     unreported: int = 0
     nanoseconds_ahead: int = 0
+    alone: int = 0
 
 
 def field_types(record: type) -> dict[str, type]:

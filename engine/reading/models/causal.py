@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
@@ -21,7 +21,7 @@ from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.answers import Rule, rule_of, scored, with_own
-from engine.reading.models import attention, in_place, ordered
+from engine.reading.models import attention, continuing, in_place, ordered
 from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
@@ -83,16 +83,28 @@ class CausalReader(PromptReader):
         self._waiting: list[weakref.ref[_Call]] = []
         self._ahead: _Call | None = None
         shares = window is None and not self._alone
-        of = (model, writer, self.stats)
-        padded = PaddedModel(*of, shares=shares)
-        self._model: PackedModel | PaddedModel = padded
-        fused = spec.fused_attention
-        if packs and window:
-            self._model = WindowedModel(
-                *of, window=window, padded=padded, head=self._head, fused=fused
-            )
-        elif packs:
-            self._model = PackedModel(*of, head=self._head, fused=fused)
+
+        def loop(way: int, writer: Any, stats: ReaderStats) -> PackedModel | PaddedModel:
+            of = (model, writer, stats)
+            padded = PaddedModel(*of, shares=shares and way < continuing.UNSHARED)
+            if not packs or way != continuing.OWN:
+                return padded
+            head, fused = self._head, spec.fused_attention
+            if window:
+                return WindowedModel(*of, window=window, padded=padded, head=head, fused=fused)
+            return PackedModel(*of, head=head, fused=fused)
+
+        ways = [] if self._alone else [continuing.OWN, continuing.PADDED, continuing.UNSHARED]
+        way = continuing.way_of(
+            lambda way, forced: loop(way, forced, ReaderStats()),
+            [*ways, continuing.ALONE],
+            model,
+            tokenizer,
+            spec,
+        )
+        self.stats.alone = int(way == continuing.ALONE and not self._alone)
+        self._alone = self._alone or way == continuing.ALONE
+        self._model = loop(way, writer, self.stats)
         most = min(filter(None, (positions, packs and window)), default=None)
         if measured := device.token_cost(self._device, self._model.probe, most=most):
             self._model.learn(*measured)

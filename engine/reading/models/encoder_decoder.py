@@ -22,6 +22,7 @@ from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.answers import rule_of, scored, with_own
+from engine.reading.models import continuing
 from engine.reading.models.decoding import choose, first_tokens, log_probabilities, next_tokens
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.models.stops import Stops
@@ -69,6 +70,7 @@ class EncoderDecoderReader:
         model = model.eval()
         padded = self._device.type == "cuda"
         self._model = T5(model, padded=padded, max_new_tokens=spec.max_new_tokens)
+        continuing.check_encoder_decoder(model, self._model, spec)
         self.stats = ReaderStats()
         settings = model.generation_config
         ends = settings.eos_token_id

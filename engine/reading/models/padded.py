@@ -109,8 +109,8 @@ class PaddedModel:
     def _head_states(self, head: list[int]) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
         if head != self._states_of:
             cache = DynamicCache(config=self._model.config)
-            (ids,) = to_device(self._device, np.array([head]))
-            self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            ids, positions = to_device(self._device, np.array([head]), np.arange(len(head))[None])
+            self._logits(ids, torch.ones_like(ids), positions, cache)
             self._stats.padded_tokens += len(head)
             self._stats.prompt_tokens += len(head)
             self._states = tuple((layer.keys, layer.values) for layer in cache.layers)
@@ -169,7 +169,7 @@ class PaddedModel:
             latest = np.array([[written[row].tokens[-1]] for row in alive])
             step, *kept = to_device(self._device, latest, *([np.array(going)] if leaving else []))
             for keep in kept:
-                cache.batch_select_indices(keep)
+                cache.reorder_cache(keep)  # states of hybrid models have no ``batch_select_indices``
                 mask, last = mask[keep], last[keep]
             mask = torch.cat([mask, mask.new_ones((len(alive), 1))], dim=1)
             positions = last + 1
