@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from engine.machine.model_files import tensors
+from engine.machine.model_files import refuse_missing, tensors
 from engine.messages.errors import InputError
+from engine.reading.models import gguf_settings
 from engine.reading.protocol import BIASED
 from engine.sources.io.json_text import parse_json
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 # Parts of a converted model's address: to be raised with any change of what is written.
 CHECKPOINT_VERSION = 1
-GGUF_VERSION = 2
+GGUF_VERSION = 3
 CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 # The pre-tokenizers of byte-pair encodings for which llama.cpp adds a begin token by default.
@@ -59,10 +60,15 @@ def convert_gguf(source: Path, target: Path) -> None:
     begin and end tokens that llama.cpp adds (``_added``): transformers does not read these flags.
 
     Raises:
-        InputError: transformers cannot read it.
+        InputError: transformers cannot read it, or its model would not be the file's (``gguf_settings``).
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+    )
     from transformers.utils import logging
     from transformers.utils.quantization_config import GgufConfig
 
@@ -71,16 +77,36 @@ def convert_gguf(source: Path, target: Path) -> None:
     logging.set_verbosity_error()
     try:
         with _parsed_once(source) as header:
+            config = AutoConfig.from_pretrained(
+                source.parent,
+                gguf_file=source.name,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
+            gguf_settings.settle(header, config)
             # The loader's progress bar cannot be turned off.
             with contextlib.redirect_stderr(io.StringIO()):
-                model = AutoModelForCausalLM.from_pretrained(
+                model, loading = AutoModelForCausalLM.from_pretrained(
                     source.parent,
+                    config=config,
                     gguf_file=source.name,
+                    output_loading_info=True,
                     dtype=torch.bfloat16,
                     quantization_config=GgufConfig(dequantize=True),
                     local_files_only=True,
                     trust_remote_code=False,
                 )
+            # Zeros are what a bias or a norm of Gemma's is without a tensor; all else would be random.
+            weights = model.state_dict()
+            loading["missing_keys"] = [
+                name for name in loading["missing_keys"] if weights[name].count_nonzero()
+            ]
+            refuse_missing(loading, str(source))
+            processor = TENSOR_PROCESSORS.get(
+                header.get_field("general.architecture").contents(), TensorProcessor
+            )
+            used = get_gguf_hf_weights_map(model, processor(config=config.to_dict()))
+            gguf_settings.refuse_unused((tensor.name for tensor in header.tensors), used)
             added = _added(header)
             # The tokenizer's file says whether it was told so: part of the digest that names stored reads.
             tokenizer = AutoTokenizer.from_pretrained(
@@ -92,6 +118,8 @@ def convert_gguf(source: Path, target: Path) -> None:
             )
         if lost := [flag for flag, adds in added.items() if getattr(tokenizer, flag) != adds]:
             raise ValueError(f"{lost[0]} holds, but the header names no such token")
+    except InputError:
+        raise
     except Exception as error:  # whatever a damaged file makes the libraries raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(

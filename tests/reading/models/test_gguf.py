@@ -4,16 +4,19 @@ What is expected of headers is what llama.cpp itself gave for these files (its s
 of October 2026).
 """
 
+import re
 from dataclasses import replace
 
 import gguf
+import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaTokenizer
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.tokenization_utils_base import generate_merges
 
 from engine.messages.errors import InputError
-from engine.reading.models import attention, conversion, weights
+from engine.reading.models import attention, conversion, gguf_settings, weights
 from engine.reading.models.causal import CausalReader
 from engine.reading.readers import specify
 from tests.reading.models.tiny_gguf import BEGIN, END, pieces, save_gguf
@@ -128,6 +131,140 @@ def test_a_file_is_parsed_once_for_its_configuration_weights_and_tokenizer(tmp_p
     assert parsed == [file]
     assert len(mapped) == 1  # of all modules of the model
     assert gguf.GGUFReader is Counted
+
+
+def rope(**parameters):
+    return {"rope_theta": 10000.0, **parameters}
+
+
+def llama3(original, high=4.0):
+    return rope(
+        rope_type="llama3",
+        factor=8.0,
+        low_freq_factor=1.0,
+        high_freq_factor=high,
+        original_max_position_embeddings=original,
+    )
+
+
+YARN = rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
+LONG = [1.0, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0]
+SCALING = "llama.rope.scaling"
+
+
+@pytest.mark.parametrize(
+    ("keys", "parameters"),
+    [
+        ({}, rope(rope_type="default")),
+        ({f"{SCALING}.type": "none", f"{SCALING}.factor": 1.0}, rope(rope_type="default")),
+        ({"llama.rope.freq_base": 500000.0}, {"rope_theta": 500000.0, "rope_type": "default"}),
+        ({f"{SCALING}.type": "linear", f"{SCALING}.factor": 4.0}, rope(rope_type="linear", factor=4.0)),
+        ({"llama.rope.scale_linear": 4.0}, rope(rope_type="linear", factor=4.0)),
+        (
+            {
+                f"{SCALING}.type": "yarn",
+                f"{SCALING}.factor": 4.0,
+                f"{SCALING}.original_context_length": 64,
+                f"{SCALING}.finetuned": True,
+            },
+            YARN,
+        ),
+        (
+            {
+                f"{SCALING}.type": "yarn",
+                f"{SCALING}.factor": 4.0,
+                f"{SCALING}.original_context_length": 64,
+                f"{SCALING}.yarn_beta_fast": 16.0,
+                f"{SCALING}.yarn_attn_factor": 1.5,
+            },
+            YARN | {"beta_fast": 16.0, "attention_factor": 1.5},
+        ),
+        # Of Llama 3; of another length; of one with other bounds; and without a frequency in between.
+        ("rope_freqs.weight", llama3(64)),
+        ("rope_freqs.weight", llama3(100)),
+        ("rope_freqs.weight", llama3(96, high=8.0)),
+        ("rope_freqs.weight", llama3(62, high=1.5)),
+        ("rope_factors", rope(rope_type="longrope", long_factor=LONG, short_factor=[1.0] * 8,
+                              original_max_position_embeddings=64, attention_factor=1.25)),
+    ],
+)  # fmt: skip
+def test_positions_are_those_of_the_model_that_a_file_was_made_from(keys, parameters, tmp_path):
+    source = AutoConfig.from_pretrained(weights.resolve(str(save_gguf(tmp_path / "p.gguf"))).path)
+    source.rope_parameters = parameters
+    tensors = {}
+    if keys == "rope_freqs.weight":
+        scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](source, device="cpu")
+        keys, tensors = {}, {keys: (10000.0 ** -(torch.arange(0, 16, 2) / 16) / scaled).numpy()}
+    elif keys == "rope_factors":
+        keys = {f"{SCALING}.original_context_length": 64, f"{SCALING}.attn_factor": 1.25}
+        tensors = {
+            f"rope_factors_{name}.weight": np.array(parameters[f"{name}_factor"])
+            for name in ("long", "short")
+        }
+    file = save_gguf(tmp_path / "m.gguf", keys=keys, tensors=tensors)
+    read = weights.resolve(str(file)).path
+    models = [
+        AutoModelForCausalLM.from_pretrained(read, config=config, dtype=torch.float32)
+        for config in (source, AutoConfig.from_pretrained(read))
+    ]
+    ids = torch.arange(200)[None] % 90
+    with torch.inference_mode():
+        right, own = (model(ids).logits for model in models)
+    torch.testing.assert_close(own, right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "keys", "setting", "value"),
+    [
+        ("llama", {"llama.attention.sliding_window": 0, "llama.expert_count": 0}, "hidden_size", 32),
+        ("llama", {"general.sampling.top_k": 20, "mradermacher.quantize_version": "2"}, "hidden_size", 32),
+        ("phi3", {"phi3.attention.sliding_window": 7}, "sliding_window", 7),
+        ("gemma2", {"gemma2.attn_logit_softcapping": 30.0}, "attn_logit_softcapping", 30.0),
+        ("gemma2", {"gemma2.final_logit_softcapping": 20.0}, "final_logit_softcapping", 20.0),
+        ("qwen3", {"qwen3.attention.scale": 0.25}, "head_dim", 16),
+        ("starcoder2", {"starcoder2.rope.freq_base": 5e5}, "rope_parameters", {"rope_theta": 5e5, "rope_type": "default"}),
+        ("gemma3", {"gemma3.attention.sliding_window_pattern": [False]}, "layer_types", ["full_attention"]),
+    ],
+)  # fmt: skip
+def test_settings_of_the_header_are_the_models(family, keys, setting, value, tmp_path):
+    file = save_gguf(tmp_path / "m.gguf", family=family, keys=keys)
+    config = AutoConfig.from_pretrained(tmp_path, gguf_file=file.name)
+    gguf_settings.settle(gguf.GGUFReader(file), config)
+    assert getattr(config, setting) == value
+
+
+@pytest.mark.parametrize(
+    ("keys", "tensor"),
+    [
+        ({"llama.attention.sliding_window": 16}, None),
+        ({"llama.attention.scale": 0.5}, None),
+        ({"llama.rope.dimension_count_swa": 8}, None),
+        ({"llama.attention.clamp_kqv": 8.0}, None),
+        ({"llama.attention.max_alibi_bias": 8.0}, None),
+        ({"llama.attention.causal": False}, None),
+        ({"llama.logit_scale": 0.5}, None),
+        ({"llama.final_logit_softcapping": 30.0}, None),
+        ({"llama.expert_weights_scale": 2.5}, None),
+        ({"llama.expert_used_count": 2}, None),
+        ({"llama.rope.scaling.type": "longrope"}, None),
+        ({"llama.rope.scaling.alpha": 1000.0}, None),
+        ({"llama.rope.scaling.yarn_log_multiplier": 0.1}, None),
+        ({"llama.a_setting_of_tomorrow": 1}, None),
+        ({"split.count": 3}, None),
+        ({"adapter.type": "lora"}, None),
+        ({}, ("rope_freqs.weight", [1.0, 3.0, 1.0, 2.0, 8.0, 8.0, 8.0, 8.0])),
+        ({}, ("blk.0.attn_q.bias", [1.0] * 32)),
+        ({}, ("blk.0.attn_q_norm.weight", [1.0] * 16)),
+        ({}, ("blk.1.attn_norm.weight", [1.0] * 32)),
+    ],
+)  # fmt: skip
+def test_what_the_model_would_not_have_is_refused_by_name(keys, tensor, tmp_path):
+    tensors = {tensor[0]: np.array(tensor[1])} if tensor else {}
+    file = save_gguf(tmp_path / "m.gguf", keys=keys, tensors=tensors)
+    name = tensor[0] if tensor else next(iter(keys)).removeprefix("llama.")
+    with pytest.raises(InputError, match=re.escape(name)) as refused:
+        weights.resolve(str(file))
+    assert "\n" not in str(refused.value)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """GGUF files of a few kilobytes: a random model behind a header that says what a test wants it to say."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
@@ -27,13 +28,21 @@ def byte_pairs() -> tuple[list[str], list[str]]:
 
 
 def save_gguf(
-    path: Path, *, model: str = "llama", pre: str = "", family: str = "llama", **said: object
+    path: Path,
+    *,
+    model: str = "llama",
+    pre: str = "",
+    family: str = "llama",
+    keys: Mapping[str, object] | None = None,
+    tensors: Mapping[str, np.ndarray] | None = None,
+    **said: object,
 ) -> Path:
     """Write a file of one layer.
 
     Args:
         model, pre: ``tokenizer.ggml.model`` and ``tokenizer.ggml.pre``; no ``pre`` where it is empty.
         family: the kind of model.
+        keys, tensors: further ones, by their whole names.
         said: further keys of the header below ``tokenizer.ggml``; those that are None are left out.
     """
     writer = gguf.GGUFWriter(path, family)
@@ -51,15 +60,17 @@ def save_gguf(
     if pre:
         writer.add_tokenizer_pre(pre)
     header = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0} | said
-    for key, value in header.items():
-        if isinstance(value, bool):
-            writer.add_bool(f"tokenizer.ggml.{key}", value)
-        elif isinstance(value, int):
-            writer.add_uint32(f"tokenizer.ggml.{key}", value)
-        elif value is not None:
-            writer.add_string(f"tokenizer.ggml.{key}", str(value))
+    further = {f"tokenizer.ggml.{key}": value for key, value in header.items()} | dict(keys or {})
+    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+    for key, value in further.items():
+        if value is not None:
+            add.get(type(value), writer.add_array if isinstance(value, list) else writer.add_string)(
+                key, value
+            )
     writer.add_chat_template(CHAT)
-    _add_model(writer, len(tokens))
+    _add_model(writer, len(tokens), tied=family.startswith("gemma"))
+    for name, tensor in (tensors or {}).items():
+        writer.add_tensor(name, tensor.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -67,7 +78,9 @@ def save_gguf(
     return path
 
 
-def _add_model(writer: gguf.GGUFWriter, vocabulary: int, width: int = 32, heads: int = 2) -> None:
+def _add_model(
+    writer: gguf.GGUFWriter, vocabulary: int, width: int = 32, heads: int = 2, *, tied: bool
+) -> None:
     writer.add_context_length(256)
     writer.add_embedding_length(width)
     writer.add_block_count(1)
@@ -84,7 +97,7 @@ def _add_model(writer: gguf.GGUFWriter, vocabulary: int, width: int = 32, heads:
     norms = ("attn_norm", "ffn_norm")
     shapes = {
         "token_embd": (vocabulary, width),
-        "output": (vocabulary, width),
+        **({} if tied else {"output": (vocabulary, width)}),
         "output_norm": (width,),
         **{f"blk.0.{name}": (width, width) for name in square},
         **{f"blk.0.{name}": (width,) for name in norms},
