@@ -75,7 +75,9 @@ def test_the_rounding_of_bf16_is_told_from_a_lost_cache(kind, tmp_path):
         with pytest.raises(InputError, match="do not continue"):
             CausalReader(spec_of(tmp_path, "bfloat16"))
     else:
-        assert CausalReader(spec_of(tmp_path, "bfloat16")).stats.alone == (kind == "recurrent_gemma")
+        assert CausalReader(spec_of(tmp_path, "bfloat16")).stats.alone == (
+            kind == "recurrent_gemma"
+        )
 
 
 def test_a_model_is_checked_once_for_weights_and_precision(tmp_path, monkeypatch):
@@ -86,7 +88,9 @@ def test_a_model_is_checked_once_for_weights_and_precision(tmp_path, monkeypatch
         CausalReader(spec_of(tmp_path))
     checks = []
     own = continuing._is_continued
-    monkeypatch.setattr(continuing, "_is_continued", lambda *a, **o: checks.append(1) or own(*a, **o))
+    monkeypatch.setattr(
+        continuing, "_is_continued", lambda *a, **o: checks.append(1) or own(*a, **o)
+    )
     CausalReader(replace(spec_of(tmp_path), weights="others"))
     assert checks == [1]
     (kept, _) = (tmp_path / "cache" / "loops").iterdir()

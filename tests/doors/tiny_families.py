@@ -13,12 +13,16 @@ from tests.reading.models.tiny_models import save_tokenizer
 MOST = 2e7
 _WIDTH = "hidden_size n_embd d_model embed_dim dim n_embed embedding_size word_embed_proj_dim attention_hidden_size lru_width"
 _INNER = "intermediate_size ffn_dim n_inner inner_dim decoder_ffn_dim d_inner mamba_d_ssm"
-_LAYERS = "num_hidden_layers n_layer n_layers num_layers decoder_layers num_decoder_layers num_blocks"
+_LAYERS = (
+    "num_hidden_layers n_layer n_layers num_layers decoder_layers num_decoder_layers num_blocks"
+)
 _HEADS = "num_attention_heads n_head n_heads num_heads decoder_attention_heads"
 _GROUPS = "num_key_value_heads num_kv_heads kv_n_heads"
 _EXPERTS = "num_experts num_local_experts n_routed_experts moe_num_experts"
 _CHOSEN = "num_experts_per_tok num_experts_per_token moe_k"
-_POSITIONS = "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions context_length"
+_POSITIONS = (
+    "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions context_length"
+)
 _SIXTEEN = "head_dim attention_head_dim mamba_d_head mamba_headdim mamba_head_dim state_size ssm_state_size mamba_d_state linear_key_head_dim linear_value_head_dim chunk_size mamba_chunk_size v_head_dim kv_lora_rank moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size sliding_window attention_window_size q_lora_rank"
 _EIGHT = "mamba_n_heads mamba_num_heads qk_rope_head_dim qk_nope_head_dim rotary_dim index_topk index_head_dim"
 _TWO = "n_mamba_heads linear_num_key_heads index_n_heads"

@@ -10,6 +10,7 @@ Source: gguf/constants.py, and convert_hf_to_gguf.py in llama.cpp, which writes 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +21,27 @@ if TYPE_CHECKING:
 
 # Keys that are no hyperparameters: of tokenizers (transformers and ``conversion`` read them), and about the file.
 _BESIDE = ("GGUF.", "general.", "tokenizer.", "quantize.", "imatrix.", "mradermacher.")
+_WHOLE = (("split.count", 0), ("split.count", 1), ("split.no", 0))
 # A wrong one of these gives weights of other shapes or other names, which are refused.
-_SHAPES = frozenset(
-    "vocab_size embedding_length block_count feed_forward_length expert_count expert_shared_count "
-    "expert_feed_forward_length expert_shared_feed_forward_length leading_dense_block_count tensor_data_layout "
-    "attention.value_length attention.value_length_swa attention.relative_buckets_count ssm.conv_kernel "
-    "ssm.inner_size ssm.state_size ssm.time_step_rank shortconv.l_cache rope.scaling.finetuned".split()
+_SHAPES = re.compile(
+    r"vocab_size|embedding_length|block_count|expert(_shared)?_count|(expert_|expert_shared_)?feed_forward_length|"
+    r"attention\.(value_length(_swa)?|relative_buckets_count)|shortconv\.l_cache|"
+    r"ssm\.(conv_kernel|inner_size|state_size|time_step_rank)|tensor_data_layout|leading_dense_block_count|"
+    r"rope\.scaling\.finetuned"
 )
+# Settings that change nothing as 0 or 1.
+_IDLE = re.compile(
+    r"attention\.(clamp_kqv|head_count|max_alibi_bias|sliding_window|shared_kv_layers)|.*softcapping|.*_scale|"
+    r"expert_(group|used).*|expert_gating_func|nextn_predict_layers|ssm\.dt_b_c_rms|"
+    r"rope\.scaling\.(attn_factor|factor|yarn_ext_factor)"
+)
+_DEFAULTS = {
+    "attention.causal": True,
+    "rope.scaling.type": "none",
+    "rope.scaling.yarn_log_multiplier": 0,
+}
 _EPSILON = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
-# What configurations call a setting; the first name that the model's class has is meant.
+# What configurations call a setting, where it is not the last word of its key; the first that a class has is meant.
 _NAMES = {
     "context_length": ("max_position_embeddings",),
     "attention.head_count": ("num_attention_heads",),
@@ -38,45 +51,10 @@ _NAMES = {
     "attention.shared_kv_layers": ("num_kv_shared_layers",),
     "attention.layer_norm_rms_epsilon": _EPSILON,
     "attention.layer_norm_epsilon": _EPSILON,
-    "attention.sliding_window": ("sliding_window",),
-    "attention.clamp_kqv": ("clip_qkv",),
-    "attention.scale": ("attention_multiplier",),
-    "attn_logit_softcapping": ("attn_logit_softcapping",),
-    "final_logit_softcapping": ("final_logit_softcapping",),
-    "logit_scale": ("logit_scale",),
-    "residual_scale": ("residual_multiplier",),
-    "embedding_scale": ("embedding_multiplier",),
     "embedding_length_per_layer_input": ("hidden_size_per_layer_input",),
-    "use_parallel_residual": ("use_parallel_residual",),
     "expert_used_count": ("num_experts_per_tok",),
     "expert_weights_norm": ("norm_topk_prob",),
     "expert_weights_scale": ("routed_scaling_factor",),
-}
-# Values that change nothing where the class of the model has no such setting.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "attention.causal": (True,),
-    "attention.clamp_kqv": (0,),
-    "attention.head_count": (0,),
-    "attention.max_alibi_bias": (0,),
-    "attention.sliding_window": (0,),
-    "attention.shared_kv_layers": (0,),
-    "attn_logit_softcapping": (0,),
-    "final_logit_softcapping": (0,),
-    "logit_scale": (0, 1),
-    "residual_scale": (0, 1),
-    "embedding_scale": (0, 1),
-    "expert_weights_scale": (0, 1),
-    "expert_group_count": (0, 1),
-    "expert_group_used_count": (0, 1),
-    "expert_used_count": (0,),
-    "expert_gating_func": (0, 1),
-    "nextn_predict_layers": (0,),
-    "rope.scaling.attn_factor": (0, 1),
-    "rope.scaling.factor": (0, 1),
-    "rope.scaling.type": ("none",),
-    "rope.scaling.yarn_ext_factor": (-1, 1),
-    "rope.scaling.yarn_log_multiplier": (0,),
-    "ssm.dt_b_c_rms": (False,),
 }
 # Keys of YaRN, and the parameters that they are.
 _YARN = {
@@ -99,39 +77,46 @@ def settle(header: GGUFReader, config: Any) -> None:
     for key, field in header.fields.items():
         if key.startswith(f"{family}."):
             said[key.removeprefix(f"{family}.")] = field.contents()
-        elif not (key.startswith(_BESIDE) or (key.startswith("split.") and field.contents() <= 1)):
-            if key != "split.tensors.count":
-                raise ValueError(f"{key} of its header is not known")
+        elif not key.startswith(_BESIDE) and (key, field.contents()) not in _WHOLE:
+            raise ValueError(f"{key} of its header is {field.contents()!r}, which is not known")
     tensors = {t.name: t.data for t in header.tensors if t.name in (FACTORS, LONG, SHORT)}
     done = _set_plain(said, config) | _set_positions(said, config, tensors)
     for suffix, value in said.items():
-        same = any(_same(value, neutral) for neutral in _NEUTRAL.get(suffix, ()))
-        if suffix not in done | _SHAPES and not same:
+        known = suffix in done or _SHAPES.fullmatch(suffix)
+        idle = (
+            value in (0, 1) if _IDLE.fullmatch(suffix) else value == _DEFAULTS.get(suffix, math.nan)
+        )
+        if not (known or idle):
             raise ValueError(f"{suffix} of its header is {value!r}, which the model would not have")
 
 
 def _set_plain(said: Mapping[str, Any], config: Any) -> set[str]:
     """Set all but rotary positions; the keys that are done with."""
-    defaults, done = type(config)(), set[str]()
-    for suffix, names in _NAMES.items():
+    defaults, done, kinds = type(config)(), set[str](), getattr(config, "layer_types", None)
+    for suffix, value in said.items():
+        names = _NAMES.get(suffix, (suffix.split(".")[-1],))
         name = next((name for name in names if hasattr(defaults, name)), None)
-        if suffix in said and name is not None:
-            value = said[suffix]
+        if (
+            suffix == "attention.sliding_window"
+            and value
+            and kinds
+            and "sliding_attention" not in kinds
+        ):
+            continue  # no layer would look at it
+        if name is not None and not suffix.startswith("rope."):
             # LFM2 has one number for all of its layers with attention.
-            _set(config, name, max(value) if isinstance(value, list) and "kv" in name else value)
+            value = max(value) if isinstance(value, list) and suffix.endswith("_kv") else value
+            if not _same(getattr(config, name), value):
+                setattr(config, name, value)
             done.add(suffix)
-    kinds = getattr(config, "layer_types", None)
-    if said.get("attention.sliding_window") and kinds and "sliding_attention" not in kinds:
-        done.discard("attention.sliding_window")  # no layer would look at it
     width = _width(config)
-    if "attention.key_length" in said and said["attention.key_length"] == width:
+    if said.get("attention.key_length") == width:
         done.add("attention.key_length")
-    if "attention.scale" in said and math.isclose(said["attention.scale"], width**-0.5, rel_tol=1e-5):
+    if math.isclose(said.get("attention.scale", 0), width**-0.5, rel_tol=1e-5):
         done.add("attention.scale")
-    if not hasattr(defaults, "max_position_embeddings"):
-        done.add("context_length")
-    if not hasattr(defaults, "num_key_value_heads"):  # one for all, or one for each: shapes tell
-        done.add("attention.head_count_kv")
+    # Positions without a table, and key-value heads that are one or all, show in shapes.
+    done |= {"context_length"} if not hasattr(defaults, "max_position_embeddings") else set()
+    done |= {"attention.head_count_kv"} if not hasattr(defaults, "num_key_value_heads") else set()
     if config.model_type == "bloom" and said.get("attention.max_alibi_bias") == 8:
         done.add("attention.max_alibi_bias")
     if config.model_type == "mistral" and "attention.sliding_window" not in said:
@@ -139,12 +124,8 @@ def _set_plain(said: Mapping[str, Any], config: Any) -> set[str]:
     # Of the largest Gemma 2 and 3 alone the scale is another one, and no key says so (llama.cpp goes by the layers).
     if (config.model_type, config.num_hidden_layers) in (("gemma2", 46), ("gemma3_text", 62)):
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
-    pattern = said.get("attention.sliding_window_pattern")
-    if pattern is not None and hasattr(defaults, "layer_types"):
-        if not isinstance(pattern, list):
-            pattern = [(layer + 1) % pattern != 0 for layer in range(config.num_hidden_layers)]
-        kinds = ["sliding_attention" if windowed else "full_attention" for windowed in pattern]
-        _set(config, "layer_types", kinds)
+    if isinstance(pattern := said.get("attention.sliding_window_pattern"), list) and kinds:
+        config.layer_types = ["sliding_attention" if one else "full_attention" for one in pattern]
         done.add("attention.sliding_window_pattern")
     return done
 
@@ -175,16 +156,14 @@ def _set_positions(
             done |= {dimensions} if rotated else set()
     factor = said.get("rope.scaling.factor", said.get("rope.scale_linear"))
     kind = said.get("rope.scaling.type", "linear" if factor not in (None, 0, 1) else "none")
-    if LONG in tensors or SHORT in tensors:
-        own = {"rope_type": "longrope", "factor": _stretch(said, config)}
-        for name, tensor in (("long_factor", LONG), ("short_factor", SHORT)):
-            own[name] = [float(value) for value in tensors[tensor]]
-        for suffix, name in (
-            ("rope.scaling.attn_factor", "attention_factor"),
-            ("rope.scaling.original_context_length", "original_max_position_embeddings"),
-        ):
-            if suffix in said:
-                own[name] = said[suffix]
+    if LONG in tensors and SHORT in tensors:
+        length = config.max_position_embeddings
+        original = said.get("rope.scaling.original_context_length", length)
+        own = {"rope_type": "longrope", "factor": float(length / original)}
+        own["original_max_position_embeddings"] = original
+        own["long_factor"], own["short_factor"] = (tensors[name].tolist() for name in (LONG, SHORT))
+        if "rope.scaling.attn_factor" in said:
+            own["attention_factor"] = said["rope.scaling.attn_factor"]
         done |= {"rope.scaling.attn_factor", *(["rope.scaling.type"] * (kind == "longrope"))}
     elif FACTORS in tensors and whole.get("rope_type") != "proportional":
         own = _as_llama3(tensors[FACTORS], whole["rope_theta"])
@@ -221,7 +200,10 @@ def _as_llama3(factors: np.ndarray, base: float) -> dict[str, Any]:
     share = (1 / factors - 1 / most) / (1 - 1 / most)
     inner = (share > 1e-6) & (share < 1 - 1e-6)
     tried = [(2.0**power, 1.0, 4.0) for power in range(4, 22)]
-    tried += [(length * (1 + 3 * part), 1.0, 4.0) for length, part in zip(lengths[inner], share[inner], strict=True)]
+    tried += [
+        (length * (1 + 3 * part), 1.0, 4.0)
+        for length, part in zip(lengths[inner], share[inner], strict=True)
+    ]
     if inner.sum() > 1:  # the share is linear in the inverse of a wavelength
         slope, start = np.polyfit(1 / lengths[inner], share[inner], 1)
         tried.append((float(-slope / start), 1.0, float(1 - 1 / start)))
@@ -236,15 +218,11 @@ def _as_llama3(factors: np.ndarray, base: float) -> dict[str, Any]:
                 "factor": most,
                 "low_freq_factor": low,
                 "high_freq_factor": float(high),
-                "original_max_position_embeddings": float(original) if original % 1 else int(original),
+                "original_max_position_embeddings": float(original)
+                if original % 1
+                else int(original),
             }
     raise ValueError(f"{FACTORS} holds a scaling of positions that is not Llama 3's")
-
-
-def _stretch(said: Mapping[str, Any], config: Any) -> float:
-    """By how much a context is longer than the one that the model was made with."""
-    whole = config.max_position_embeddings
-    return float(whole / said.get("rope.scaling.original_context_length", whole))
 
 
 def refuse_unused(names: Iterable[str], used: Iterable[str]) -> None:
@@ -263,12 +241,9 @@ def _width(config: Any) -> int:
     """Numbers of a head of the layers that see all tokens."""
     names = ("global_head_dim", "head_dim", "d_kv")
     known = [value for name in names if (value := getattr(config, name, None))]
-    return int(known[0] if known else config.hidden_size // getattr(config, "num_attention_heads", 1))
-
-
-def _set(config: Any, name: str, value: Any) -> None:
-    if not _same(getattr(config, name), value):
-        setattr(config, name, value)
+    return int(
+        known[0] if known else config.hidden_size // getattr(config, "num_attention_heads", 1)
+    )
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -64,9 +64,9 @@ def save_gguf(
     add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
     for key, value in further.items():
         if value is not None:
-            add.get(type(value), writer.add_array if isinstance(value, list) else writer.add_string)(
-                key, value
-            )
+            add.get(
+                type(value), writer.add_array if isinstance(value, list) else writer.add_string
+            )(key, value)
     writer.add_chat_template(CHAT)
     _add_model(writer, len(tokens), tied=family.startswith("gemma"))
     for name, tensor in (tensors or {}).items():
