@@ -41,6 +41,7 @@ _SIZES = {
     **{"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0},
 }
 _OWN: dict[str, dict[str, Any]] = {
+    "mpt": {"max_seq_len": 1024},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "recurrent_gemma": {"block_types": ["recurrent", "recurrent", "attention"], "num_hidden_layers": 3},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},

@@ -173,7 +173,7 @@ def _kept(spec: ReaderSpec, model: Any, find: Callable[[], tuple[int, str]], rem
         f"{torch.__version__} {transformers.__version__} {device.describe(gpu=model.device.type == 'cuda')}"
     )
     file = cache_directory() / "loops" / hashlib.sha256(of.encode()).hexdigest()
-    way, reason = None, ""
+    way, reason = ALONE + 1, ""
     with contextlib.suppress(OSError, ValueError, TypeError):
         way, reason = json.loads(file.read_text(encoding="utf-8"))
     if way not in range(-1, ALONE + 1):

@@ -103,7 +103,7 @@ def convert_gguf(source: Path, target: Path) -> None:
             ]
             refuse_missing(loading, str(source))
             processor = TENSOR_PROCESSORS.get(
-                header.get_field("general.architecture").contents(), TensorProcessor
+                header.fields["general.architecture"].contents(), TensorProcessor
             )
             used = get_gguf_hf_weights_map(model, processor(config=config.to_dict()))
             gguf_settings.refuse_unused((tensor.name for tensor in header.tensors), used)

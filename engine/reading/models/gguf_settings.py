@@ -72,7 +72,7 @@ def settle(header: GGUFReader, config: Any) -> None:
     Raises:
         ValueError: a key or tensor that can neither be put there nor passed over, by its name.
     """
-    family = header.get_field("general.architecture").contents()
+    family = header.fields["general.architecture"].contents()
     said: dict[str, Any] = {}
     for key, field in header.fields.items():
         if key.startswith(f"{family}."):
