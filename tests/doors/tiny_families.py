@@ -42,6 +42,7 @@ _SIZES = {
 }
 _OWN: dict[str, dict[str, Any]] = {
     "mpt": {"max_seq_len": 1024},
+    "roberta": {"is_decoder": True},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "recurrent_gemma": {"block_types": ["recurrent", "recurrent", "attention"], "num_hidden_layers": 3},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},

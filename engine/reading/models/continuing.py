@@ -26,7 +26,6 @@ from engine.reading.models.encodings import Part
 from engine.reading.models.t5 import T5
 from engine.reading.protocol import READING_VERSION, ReaderSpec
 from engine.sources.io.files import write_text
-from engine.version import __version__
 
 # Tokens of the two texts, of the head that they share, and of what follows each: few, so that no window ends among
 # them. One answer ends first, so that the other one's row is picked out.
@@ -80,7 +79,9 @@ def way_of(
     Raises:
         InputError: none of them is.
     """
-    tokens = list(dict.fromkeys(tokenizer.encode(_SAMPLE, add_special_tokens=False))) or [0]
+    # Of one token, unknown to a vocabulary of words, nothing could be told: all that is mixed would be the same.
+    sample = tokenizer.encode(_SAMPLE, add_special_tokens=False)
+    tokens = list(dict.fromkeys([*sample, 3, 4, 5]))
     text = (tokens[: _LENGTHS[0] - _LENGTHS[1]] * sum(_LENGTHS) * 2)[: _LENGTHS[0] + max(_GIVEN)]
 
     def find() -> tuple[int, str]:
@@ -169,7 +170,7 @@ def _kept(spec: ReaderSpec, model: Any, find: Callable[[], tuple[int, str]], rem
         InputError: there is none.
     """
     of = (
-        f"{spec.weights} {spec.code} {spec.fused_attention} {model.dtype} {READING_VERSION} {__version__} "
+        f"{spec.weights} {spec.code} {spec.fused_attention} {model.dtype} {READING_VERSION} "
         f"{torch.__version__} {transformers.__version__} {device.describe(gpu=model.device.type == 'cuda')}"
     )
     file = cache_directory() / "loops" / hashlib.sha256(of.encode()).hexdigest()
