@@ -17,6 +17,7 @@ from engine.machine.batching import MORE_MEMORY, lacked_memory
 from engine.machine.device import is_fatal
 from engine.messages.errors import InputError, ReadError
 from engine.messages.wording import reason_of
+from engine.reading.function_reader import FunctionReader
 from engine.reading.plan import Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReadOutput, StartingReader, field_types
 from engine.tables import DOC_IDS, FAILURE, QUERY_ID, READ_KEY
@@ -67,7 +68,7 @@ def run_unit(
     finish: Callable[[], list[ReadOutput]] | None = None,
 ) -> UnitResult:
     """Read one unit, whose reads ``finish`` does where they were started; where that raises, read by read, so
-    that one bad read fails alone.
+    that one bad read fails alone. Functions may pay for each prompt: where one raises, all of its call fail.
 
     Raises:
         ReadError: all reads of a reader's first unit fail alike, where the reader raises (so would those that
@@ -84,7 +85,11 @@ def run_unit(
     except Exception as error:
         if is_fatal(error):
             raise
-        outputs = [_read_alone(reader, one) for one in inputs]
+        if isinstance(reader, FunctionReader):
+            reason = reason_of(error) + _IN_PLACE * (len(inputs) > 1)
+            outputs = [ReadOutput.failed(reason)] * len(inputs)
+        else:
+            outputs = [_read_alone(reader, one) for one in inputs]
         if reader not in _PROVEN:
             refuse_alike(outputs)
     if reader not in _PROVEN:
@@ -103,6 +108,8 @@ def run_unit(
     )
 
 
+# How a function tells which of its prompts failed.
+_IN_PLACE = ", and its call failed as a whole: an error in the place of a text fails that read alone"
 # Readers that have done a read.
 _PROVEN: WeakSet[Reader] = WeakSet()
 # What reasons for one shortage differ in: sizes of what was asked for, of what was free, of prompts.

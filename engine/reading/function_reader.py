@@ -6,11 +6,11 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from engine.messages.errors import InputError
-from engine.messages.wording import counted
+from engine.messages.wording import counted, reason_of
 from engine.reading.answers import rule_of
 from engine.reading.function import FunctionSpec, ReaderFunction
 from engine.reading.prompting.controls import COMMON
@@ -108,11 +108,14 @@ class FunctionReader:
         self.stats = ReaderStats()
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
-        """Call the function, which may be an ``async def``, for all reads at once.
+        """Call the function, which may be an ``async def``, for all reads at once; no prompt is given to it twice.
+
+        An exception or None in the place of a text is the failure of that read. What a generator raises is that of
+        the reads that it has not come to.
 
         Raises:
-            InputError: it does not return one text for each prompt.
-            Exception: whatever the function raises.
+            InputError: it does not return one text for each prompt, in order.
+            Exception: whatever the function raises before its first text.
         """
         reader = self._function.reader
         prompts = [self._function.prompt("".join(pieces)) for pieces in inputs]
@@ -121,8 +124,8 @@ class FunctionReader:
         except SystemExit as error:  # nothing of a reader's ends the evaluation
             raise RuntimeError(f"the function ends the program ({error})") from error
         outputs = awaited(outputs)
-        is_list = isinstance(outputs, Iterable) and not isinstance(outputs, str | Mapping)
-        texts = list(outputs) if is_list else []
+        is_list = isinstance(outputs, Iterable) and not isinstance(outputs, str | Mapping | Set)
+        texts = _taken(outputs, len(inputs)) if is_list else []
         if not is_list or len(texts) != len(inputs):
             found = counted(len(texts), "output[|s]")
             returned = found if is_list else type(outputs).__name__
@@ -130,9 +133,28 @@ class FunctionReader:
                 f"the reader {reader.name} returns {returned} for {counted(len(inputs), 'prompt[|s]')}",
                 "return a list with one text for each prompt",
             )
-        if wrong := [text for text in texts if not isinstance(text, str)]:
+        if wrong := [one for one in texts if not isinstance(one, str | BaseException | None)]:
             raise InputError(
                 f"the reader {reader.name} returns {type(wrong[0]).__name__} for a prompt",
                 "return a text for each prompt",
             )
-        return [self._rule.output(text, 0, 0) for text in texts]
+        return [
+            self._rule.output(one, 0, 0) if isinstance(one, str) else ReadOutput.failed(_why(one))
+            for one in texts
+        ]
+
+
+def _taken(outputs: Iterable[Any], wanted: int) -> list[Any]:
+    """What a function gave, in order; where it stops half-way with an error, that in the place of all others."""
+    taken: list[Any] = []
+    try:
+        taken.extend(outputs)  # keeps what came before an error
+    except Exception as error:
+        if not taken:
+            raise
+        taken += [error] * (wanted - len(taken))
+    return taken
+
+
+def _why(given: BaseException | None) -> str:
+    return "the function gives None for it" if given is None else reason_of(given)

@@ -88,7 +88,9 @@ def test_outputs_are_stripped_and_else_as_they_are():
         (lambda prompts: "ab", "the reader mine returns str for 2 prompts"),
         (lambda prompts: {"a": 1, "b": 2}, "the reader mine returns dict for 2 prompts"),
         (lambda prompts: None, "the reader mine returns NoneType for 2 prompts"),
-        (lambda prompts: ["a", None], "the reader mine returns NoneType for a prompt"),
+        (lambda prompts: {"a", "b"}, "the reader mine returns set for 2 prompts"),
+        (lambda prompts: frozenset("ab"), "the reader mine returns frozenset for 2 prompts"),
+        (lambda prompts: dict.fromkeys("ab").keys(), "returns dict_keys for 2 prompts"),
         (lambda prompts: [b"a", "b"], "the reader mine returns bytes for a prompt"),
     ],
 )
@@ -98,19 +100,39 @@ def test_what_is_no_list_of_texts_ends_the_job(function, words):
         list(read(plan_of([["x"], ["y"]]), [Unit(0, 0, 2)], spec))
 
 
-def test_a_read_on_which_the_function_raises_fails_alone():
-    def fussy(prompts):
-        if any("bad" in prompt for prompt in prompts):
-            raise ValueError("no such word")
-        return [prompt.upper() for prompt in prompts]
+def stops(prompts):
+    yield "A"
+    raise ValueError("no such word")
 
-    spec, _ = specify(fussy)
-    (result,) = read(plan_of([["a"], ["bad"], ["c"]]), [Unit(0, 0, 3)], spec)
-    assert [one.output for one in result.outputs] == ["A", "", "C"]
-    failures = [one.failure for one in result.outputs]
-    assert [failures[0], failures[2]] == [None, None]
-    # Where the function raised.
-    assert re.fullmatch(rf"ValueError: no such word \({re.escape(__file__)}:\d+\)", failures[1])
+
+def raises(prompts):
+    raise ValueError("no such word")
+
+
+@pytest.mark.parametrize(
+    ("answer", "outputs", "reason"),
+    [
+        (lambda _: ["A", None, "C"], ["A", "", "C"], "the function gives None for it"),
+        (lambda _: ("A", ValueError("no"), "C"), ["A", "", "C"], "ValueError: no"),
+        (lambda _: iter(["A", TimeoutError(), "C"]), ["A", "", "C"], "TimeoutError: "),
+        (stops, ["A", "", ""], f"ValueError: no such word ({__file__}:"),
+        (raises, ["", "", ""], f"ValueError: no such word ({__file__}:"),
+    ],
+)
+def test_no_prompt_is_sent_twice_whatever_becomes_of_one(answer, outputs, reason):
+    calls = []
+
+    def asked(prompts):
+        calls.append(len(prompts))
+        return ["a"] if len(prompts) == 1 else answer(prompts)
+
+    spec, _ = specify(asked)
+    plan = plan_of([["first"], ["a"], ["bad"], ["c"]])
+    _, result = read(plan, [Unit(0, 0, 1), Unit(1, 1, 3)], spec)
+    assert [one.output for one in result.outputs] == outputs
+    failures = [one.failure for one in result.outputs if not one.output]
+    assert all(failure.startswith(reason.strip()) for failure in failures)
+    assert calls == [1, 3]
 
 
 def test_a_function_that_ends_the_program_ends_no_evaluation():
@@ -131,7 +153,7 @@ def test_a_function_that_always_raises_is_not_asked_for_all_reads():
     said = "the first 2 LLM calls failed, all for one reason: RuntimeError: no key"
     with pytest.raises(ReadError, match=said):
         list(read(plan_of([["a"]] * 6), units, spec))
-    assert calls == [2, 1, 1]
+    assert calls == [2]
 
 
 def test_the_key_of_reads_is_of_name_version_and_messages():
