@@ -10,6 +10,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,7 +34,15 @@ from jobs._help import HELP_ALL, IN_FULL, help_of
 from jobs._options import option, with_options_of
 from jobs._signals import StoppedError, stoppable
 from jobs._steps import with_steps
-from jobs._terminal import Verbosity, open_streams, set_verbosity, tell, verbosity, without
+from jobs._terminal import (
+    Verbosity,
+    json_alone,
+    open_streams,
+    set_verbosity,
+    tell,
+    verbosity,
+    without,
+)
 
 BAD_INPUT = 2
 # What other programs call options of these, and no command does here.
@@ -93,7 +102,7 @@ def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Ca
         set_verbosity(Verbosity(results=results, progress=not quiet, details=verbose, as_json=json))
         token = _VERBOSITY_SET.set(True)
         try:
-            with with_steps():
+            with with_steps(), json_alone() if json else nullcontext():
                 command(*given, **options)
         finally:
             _VERBOSITY_SET.reset(token)
@@ -139,6 +148,8 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         with stoppable():
             app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
             sys.stdout.flush()
+            if verbosity().as_json and arguments is None:
+                sys.stdout = sys.stderr  # Ray's processes may have words until the end
     except InputError as error:
         _fail(with_options_of(app, str(error)), BAD_INPUT)
     except CycloptsError as error:

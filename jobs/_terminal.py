@@ -13,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -50,6 +50,8 @@ class Verbosity:
 
 
 _verbosity = Verbosity()
+# JSON that is to be said at the end (``json_alone``); None where it is said at once.
+_said: list[Any] | None = None
 
 
 def set_verbosity(verbosity: Verbosity) -> None:
@@ -74,9 +76,35 @@ def say(line: str) -> None:
         print(shown(line), flush=True)
 
 
+@contextlib.contextmanager
+def json_alone() -> Iterator[None]:
+    """Have JSON alone on standard output, once the block ends; what else is printed, by users' functions, libraries
+    and other processes too, goes to standard error.
+    """
+    global _said
+    held, output, _said = None, sys.stdout, []
+    with contextlib.suppress(OSError):  # one of them may be closed
+        held = os.dup(1)
+        os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout = output
+        if held is not None:
+            os.dup2(held, 1)
+            os.close(held)
+        said, _said = _said, None
+        for content in said:
+            say_json(content)
+
+
 def say_json(content: Any) -> None:
     """Print JSON to standard output, in ASCII: of data, no other character reaches the terminal."""
-    print(json.dumps(content, indent=2), flush=True)
+    if _said is None:
+        print(json.dumps(content, indent=2), flush=True)
+    else:
+        _said.append(content)
 
 
 def tell(line: str) -> None:
