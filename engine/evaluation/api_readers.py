@@ -26,7 +26,7 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
             f"`{name}` without a reader behind an API",
             "name one, as in `reader` openai:MODEL, or leave it out",
         )
-    if settings and settings[0].running.failed_reads != "error":
+    if settings and settings[0].running.failed_reads in ("zero", "skip"):
         for name in ("batch_out", "batch_in"):
             if getattr(settings[0].api, name):
                 raise InputError(

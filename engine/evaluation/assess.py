@@ -243,7 +243,7 @@ def _read_notes(
 ) -> Iterator[Note]:
     consequence = (
         "and the figures that need [it|them] go without [its query|their queries]"
-        if settings.running.failed_reads == "skip"
+        if settings.running.skips_failed
         else "and [counts|count] as 0"
     )
     yield count_note("failed_reads", failures(readings), f"LLM call[|s] failed {consequence}")

@@ -20,7 +20,7 @@ from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.early import refuse_early
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory
-from engine.evaluation.passes import Pass, read_and_score, without_reads
+from engine.evaluation.passes import Pass, read_and_score, refuse_many, without_reads
 from engine.evaluation.prepare import Prepared, prepare, with_share
 from engine.evaluation.read_jobs import Job, Reading, asks_of, specify_jobs, tell_engines
 from engine.evaluation.repeatability import check_repeatability
@@ -59,7 +59,7 @@ def evaluate(
     Raises:
         InputError: the inputs were read at a smaller ``k``, an annotator lacks what it needs, or a label
             is out of range.
-        ReadError: reads failed and ``failed_reads`` is ``error``.
+        ReadError: reads failed, and ``failed_reads`` is ``error``, or nothing and more than 5% did.
     """
     context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
     (evaluation,) = evaluate_shards(Held(inputs), [settings], context).evaluations
@@ -94,7 +94,7 @@ def evaluate_shards(
     Raises:
         InputError: as ``evaluate``; of labels made from texts or by reading of inputs in a folder, when the
             shard that it is about is scored; another process is at the same evaluation of inputs in a folder.
-        ReadError: reads failed and ``failed_reads`` is ``error``.
+        ReadError: reads failed, and ``failed_reads`` is ``error``, or nothing and more than 5% did.
     """
     start = time.perf_counter()
     begin(conditions)
@@ -127,6 +127,7 @@ def evaluate_shards(
                 work, noted = read_some(work, passes, context)
             else:
                 read_and_score(work, left, passes, context)
+        refuse_many(work, passes)
         certificates = check_repeatability(work, passes, context.executor)
     concluded = (_concluded(work, condition, passes) for condition in range(len(conditions)))
     evaluations = (

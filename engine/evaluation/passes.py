@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from engine.machine.tasks import Tasks
 
 
+# The share of a reader's reads that may fail where nothing is said about failed reads.
+FEW_FAILED = 0.05
+
+
 @dataclass
 class Pass:
     """The reads of one job while they are done.
@@ -131,9 +135,9 @@ def read_and_score(
 
     Raises:
         InputError: as ``score_queries``; a cluster can never host the readers.
-        ReadError: reads failed and ``failed_reads`` is ``error``.
+        ReadError: reads failed and ``failed_reads`` is ``error``; ``refuse_many`` looks at its default.
     """
-    refused = work.conditions[0].running.failed_reads == "error"
+    refused = _all_needed(work.conditions[0])
     groups = (
         [[pass_] for pass_ in passes]
         if context.executor
@@ -213,12 +217,37 @@ def failures_of(passes: Sequence[Pass], shard: int) -> dict[str, Failure]:
     return {key: failure for pass_ in passes for key, failure in pass_.failures[shard].items()}
 
 
-def _refuse_failures(pass_: Pass) -> None:
-    """Refuse failed reads where they are an error: after all others were done and stored."""
+def _all_needed(settings: Settings) -> bool:
+    """Whether any failed read is an error; a request in a file is a failed one until it is answered."""
+    policy = settings.running.failed_reads
+    return policy == "error" or (policy is None and settings.api.is_batch)
+
+
+def _refuse_failures(pass_: Pass, wanted: int = 0) -> None:
+    """Refuse failed reads: after all others were done and stored.
+
+    Args:
+        wanted: distinct reads of the whole evaluation, of which so few may fail; 0 for none.
+    """
     failures = [failure for of_shard in pass_.failures.values() for failure in of_shard.values()]
-    if failures:
-        total = pass_.costs.done + pass_.costs.reused
+    if len(failures) > FEW_FAILED * wanted:
+        total = wanted or pass_.costs.done + pass_.costs.reused
         raise reads_failed(len(failures), total, *failures[0], stored=pass_.job.spec.is_kept)
+
+
+def refuse_many(work: Workload, passes: Sequence[Pass]) -> None:
+    """Refuse, once all shards are scored, that more than a few reads failed where nothing is said about failed reads.
+
+    Raises:
+        ReadError: they did.
+    """
+    if work.conditions[0].running.failed_reads is not None:
+        return
+    for pass_ in passes:
+        if any(pass_.failures.values()):
+            place = next(i for i, roles in enumerate(work.roles) if pass_.job in roles.values())
+            done = map(work.parts[place].done, work.shards.shards)
+            _refuse_failures(pass_, sum(sum(d.of_jobs[pass_.job.key].wanted.values()) for d in done))
 
 
 class _Progress:

@@ -248,7 +248,7 @@ def _label(
                 pairs = singles.select(QUERY_ID, pl.col(DOC_IDS).list.first().alias(DOC_ID))
             reads = reading.of(pl.concat([singles, *[closed_book(pairs)] * ask.closed]))
             lost += failed_queries(reads)
-        skipped = settings.running.failed_reads == "skip"
+        skipped = settings.running.skips_failed
         left_out[annotator.name] = list(dict.fromkeys(lost)) if skipped else []
         if annotator.name not in labelled:
             made = label(annotator, prepared.inputs, settings, pairs, labelled, reads=reads)
@@ -306,7 +306,7 @@ def _downstream(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataF
         scored[OUTPUT],
         scored[VALUE],
     )
-    if settings.running.failed_reads == "skip":
+    if settings.running.skips_failed:
         return scores.filter(scored[FAILURE].is_null())
     return scores
 

@@ -99,7 +99,7 @@ def evaluate(
 
     Raises:
         InputError: something that was given cannot be used, in one line.
-        ReadError: reads failed and ``failed_reads`` is ``error``.
+        ReadError: reads failed, and ``failed_reads`` is ``error``, or nothing and more than 5% did.
         TypeError: an unknown option.
     """
     left = cast(dict[str, Any], options)

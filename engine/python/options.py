@@ -44,7 +44,7 @@ class EvaluateOptions(TypedDict, total=False):
     accelerator_type: str | None
     memory: int
     shard_pairs: int | None
-    failed_reads: Literal["error", "zero", "skip"]
+    failed_reads: Literal["error", "zero", "skip"] | None
     lazy: bool
     certify: int
     base_url: str | None

@@ -111,7 +111,8 @@ class RunningSettings(PoolSettings):
             200,000 listed passages are done in shards of 20,000 (docs/guide/large.md).
         failed_reads: What a failed LLM call does: end the evaluation (error), count as 0 (zero), or
             remove its query (skip) from the scores that need it: an annotator's for a single passage, a run's
-            end-to-end score for a whole list.
+            end-to-end score for a whole list. By default skip, and an error at the end if more than 5% of a reader's
+            calls failed.
         lazy: Lazy labels: read only the passages whose labels can change `measures`, as those up to the first
             useful one for RR and Success. The measures are exact, and other labels are null (docs/guide/fewer-reads.md).
         certify: Repeatability check: repeat a sample of the LLM calls (64, or the number given) in other
@@ -123,6 +124,11 @@ class RunningSettings(PoolSettings):
 
     memory: Natural = 0
     shard_pairs: Natural | None = None
-    failed_reads: FailedReads = "error"
+    failed_reads: FailedReads | None = None
     lazy: bool = False
     certify: Natural = 0
+
+    @property
+    def skips_failed(self) -> bool:
+        """Whether the queries of failed reads are left out."""
+        return self.failed_reads in (None, "skip")

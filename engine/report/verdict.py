@@ -100,7 +100,7 @@ def _sentences(case: str, choice: Choice | None, evaluation: Evaluation) -> Iter
         elif labels := " ".join([*_labels(choice, evaluation)][:_SHOWN]):
             yield labels
     if failed := sum(note.amount for note in evaluation.notes if note.code == "failed_reads"):
-        left_out = evaluation.settings.running.failed_reads == "skip"
+        left_out = evaluation.settings.running.skips_failed
         yield SENTENCES["failed_left_out" if left_out else "failed_as_zero"].format(
             failed=counted(failed, "LLM call[|s]"),
             count=agreeing(failed, "[counts|count]"),

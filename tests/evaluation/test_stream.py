@@ -491,12 +491,15 @@ def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path, monkeypatch):
     assert_same(whole, parts, tmp_path / "shards")
 
 
-@pytest.mark.parametrize("failed_reads", ["zero", "skip"])
+# One query of 40 is less than 5% of all reads, and more of its shard's.
+@pytest.mark.parametrize(
+    ("failed_reads", "fails"), [("zero", "text 7 "), ("skip", "text 7 "), (None, "what is 7")]
+)
 def test_failed_reads_count_as_in_the_whole_and_are_tried_again(
-    tmp_path, monkeypatch, failed_reads
+    tmp_path, monkeypatch, failed_reads, fails
 ):
     asked = settings(**FEW, failed_reads=failed_reads)
-    monkeypatch.setattr(readers, "load", lambda spec: Scripted(spec, fails=("text 7 ",)))
+    monkeypatch.setattr(readers, "load", lambda spec: Scripted(spec, fails=(fails,)))
     whole = the_whole(tmp_path, asked, "store")
     assert whole.readings["reader"].costs.failed
     assert_same(whole, in_shards(tmp_path, asked), tmp_path / "shards")
@@ -509,15 +512,19 @@ def test_failed_reads_count_as_in_the_whole_and_are_tried_again(
     assert_same(the_whole(tmp_path, asked, "another"), mended, tmp_path / "shards")
 
 
-def test_a_failed_read_is_an_error_after_all_others_were_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "load", lambda spec: Scripted(spec, fails=("text 7 ",)))
+@pytest.mark.parametrize(("failed_reads", "fails"), [("error", "what is 7"), (None, "what is 3")])
+def test_failed_reads_are_an_error_after_all_others_were_read(
+    tmp_path, monkeypatch, failed_reads, fails
+):
+    asked = settings(**FEW, failed_reads=failed_reads)
+    monkeypatch.setattr(readers, "load", lambda spec: Scripted(spec, fails=(fails,)))
     with pytest.raises(
         ReadError, match=r"of \d+ LLM calls failed \(query 'q\d+': ValueError: no such"
     ):
-        in_shards(tmp_path, settings(**FEW))
+        in_shards(tmp_path, asked)
     monkeypatch.setattr(readers, "load", Scripted)
     Scripted.asked = []
-    mended = in_shards(tmp_path, settings(**FEW))
+    mended = in_shards(tmp_path, asked)
     assert 0 < len(Scripted.asked) < mended.readings["reader"].costs.wanted / 5
 
 

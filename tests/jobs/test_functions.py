@@ -1,6 +1,7 @@
 """Options that name functions of a user's as FILE.py:function."""
 
 import json
+import subprocess
 import sys
 
 import polars as pl
@@ -147,3 +148,33 @@ def test_shards_of_a_function_without_a_version_go_when_the_results_are_there(
     assert pl.read_parquet(files["out"] / "labels.parquet").height == 4
     assert list(files["out"].glob("shards/inputs/*/*.zip"))
     assert not [path for path in files["out"].glob("shards/[!i]*/**/*") if path.is_file()]
+
+
+LOUD = """
+import os, signal
+from pathlib import Path
+
+def loud(prompts):
+    print("asking")
+    os.write(1, b"past Python\\n")
+    os.system("echo by another process")
+    if (mark := Path({mark!r})).exists():
+        mark.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ["Oranjestad" for _ in prompts]
+"""
+
+
+@pytest.mark.parametrize("actors", [0, 1])
+def test_standard_output_is_json_alone_whoever_prints(files, tmp_path, actors):
+    mark = tmp_path / "to be killed"
+    if actors:
+        mark.touch()
+    (tmp_path / "loud.py").write_text(LOUD.format(mark=str(mark)))
+    reader = ("--reader", f"{tmp_path / 'loud.py'}:loud", "--actors", str(actors))
+    given = [part for name, place in files.items() for part in (f"--{name}", str(place))]
+    command = [sys.executable, "-m", "jobs.evaluate", *given, *reader, "--resamples", "0", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reading"]
+    assert ("worker died" if actors else "by another process") in done.stderr

@@ -182,7 +182,7 @@ CASES = {
         [r"No query has a score in every run, so the runs cannot be compared\."],
     ),
     "LLM calls failed, as 0": (
-        evaluation([("erag", P, CLEAR)], CLEAR, failed=1),
+        evaluation([("erag", P, CLEAR)], CLEAR, failed=1, failed_reads="zero"),
         [r"Choose t\. .*", r"The erag labels .*", r"1 LLM call failed and counts as 0\."],
     ),
     "LLM calls failed, left out": (
