@@ -107,7 +107,7 @@ def _dumped(value: Any) -> bytes:
         from ray.cloudpickle import list_registry_pickle_by_value
 
         known = list_registry_pickle_by_value()
-        modules = [module for module in _users_modules() if module.__name__ not in known]
+        modules = [module for module in users_modules() if module.__name__ not in known]
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
@@ -123,17 +123,21 @@ def _dumped(value: Any) -> bytes:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _users_modules() -> Iterator[ModuleType]:
+def users_modules() -> Iterator[ModuleType]:
     """The modules of this process that are files of the user's, and not installed."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(module, ModuleType) or not file or module.__name__ != name:
             continue
         path = Path(file)
-        if path.suffix != ".py" or name.split(".")[0] in _OWN or _PACKAGES.intersection(path.parts):
-            continue
-        if not any(path.is_relative_to(folder) for folder in _INSTALLED):
+        if path.suffix == ".py" and name.split(".")[0] not in _OWN and is_users(path):
             yield module
+
+
+def is_users(path: Path) -> bool:
+    """Whether a file is the user's, and not installed."""
+    installed = any(path.is_relative_to(folder) for folder in _INSTALLED)
+    return not installed and not _PACKAGES.intersection(path.parts)
 
 
 def _module_of(path: Path) -> ModuleType:
