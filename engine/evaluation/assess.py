@@ -19,7 +19,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.shards import InputShards
 from engine.labels.annotator import Annotator
 from engine.messages.notes import Note, count_note
-from engine.messages.wording import agreeing, counted
+from engine.messages.wording import agreeing, counted, listed
 from engine.ranking.measures import comparable, largest_value, parse_measure
 from engine.ranking.scores import Relevant
 from engine.ranking.ties import tie_notes
@@ -48,6 +48,7 @@ from engine.tables import (
 PRIMARY_UNDEFINED = "primary_measure_undefined"
 SHORT_LISTS = "short_lists"
 SAMPLED_LISTS = "sampled_lists"
+STORED = "stored_reads"
 _MOST_SHORT = 3
 
 
@@ -273,11 +274,15 @@ def _read_notes(
         "answer[|s] came without a count of tokens: [its|their] price is not known, and bounds count what was "
         "reserved for [it|them]",
     )
+    for spec, costs in ((reading.spec, reading.costs) for reading in readings.values()):
+        made = f"of {{}} [was|were] made {listed(spec.doubts)}; `reread` makes [it|them] anew"
+        amount, name = costs.reused if spec.doubts else 0, spec.executor or spec.name
+        yield count_note(STORED, amount, f"stored LLM call[|s] {made}", about=(name,))
     changed = sum(reading.costs.changed_servers for reading in readings.values())
     yield count_note(
         "changed_servers",
         changed,
-        "answer[|s] came from a server of another fingerprint than the first one, and stand under that",
+        "answer[|s] named another model, or another fingerprint of the server, than the first one",
     )
 
 

@@ -34,6 +34,7 @@ from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.reading.costs import ReadingCosts
 from engine.reading.executors import Executor, Progress
+from engine.reading.identity import end_reread
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import sole_writer
@@ -128,6 +129,8 @@ def evaluate_shards(
             else:
                 read_and_score(work, left, passes, context)
         refuse_many(work, passes)
+        for job in work.jobs if conditions[0].running.reread else ():
+            end_reread(job.spec, work.store)
         certificates = check_repeatability(work, passes, context.executor)
     concluded = (_concluded(work, condition, passes) for condition in range(len(conditions)))
     evaluations = (
@@ -151,13 +154,19 @@ def _work_for(
     prepared: tuple[Prepared, ...] = ()
     if folder is None:
         prepared = tuple(prepare(shards.read(0), settings) for settings in conditions)
+    begun = digest_of(shards, conditions[0], ())
     # Jobs of equal identity are one job: each read is asked once.
     known: dict[tuple[object, ...], Job] = {}
     roles = tuple(
         {
             job.ask.role.name: known.setdefault(job.identity, job)
             for job in specify_jobs(
-                asks_of(settings), settings, context.executor, context.on_event, context.place
+                asks_of(settings),
+                settings,
+                context.executor,
+                context.on_event,
+                context.place,
+                begun,
             )
         }
         for settings in conditions

@@ -247,7 +247,9 @@ def refuse_many(work: Workload, passes: Sequence[Pass]) -> None:
         if any(pass_.failures.values()):
             place = next(i for i, roles in enumerate(work.roles) if pass_.job in roles.values())
             done = map(work.parts[place].done, work.shards.shards)
-            _refuse_failures(pass_, sum(sum(d.of_jobs[pass_.job.key].wanted.values()) for d in done))
+            _refuse_failures(
+                pass_, sum(sum(d.of_jobs[pass_.job.key].wanted.values()) for d in done)
+            )
 
 
 class _Progress:

@@ -27,6 +27,7 @@ from engine.messages.extras import command
 from engine.reading.costs import ReadingCosts
 from engine.reading.executors import Executor, read_by, reads_here
 from engine.reading.function_reader import specify_function
+from engine.reading.identity import identified
 from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.models.weights import resolve
 from engine.reading.plan import wanted_reads
@@ -172,11 +173,13 @@ def specify_jobs(
     executor: Executor | None = None,
     on_event: OnEvent = silent,
     store: Folder | None = None,
+    begun: str = "",
 ) -> list[Job]:
     """The readers that are asked, or the executor that stands in for them, with their prompts.
 
     Where no precision is given, it is that of the nodes that will read, for which ``on_event`` may hear us wait. A
-    ``store`` that vLLM's reads of a model are in decides for vLLM, where ``engine`` leaves it open.
+    ``store`` that vLLM's reads of a model are in decides for vLLM, where ``engine`` leaves it open; and it is looked at
+    for whose the reads are that it has (``identity.identified``, which says what ``begun`` is).
     """
     jobs: list[Job] = []
     dtype, pool = settings.reader.dtype, settings.running.pool()
@@ -197,8 +200,18 @@ def specify_jobs(
         jobs.append(Job(ask, read_by(spec, executor), prompt))
     open_to_both = settings.reader.engine == "auto" and executor is None
     if store is not None and open_to_both and either_engine_reads(pool):
-        return _as_stored(jobs, store)
-    return jobs
+        jobs = _as_stored(jobs, store)
+    return [_identified(job, store, settings, executor, begun) for job in jobs] if store else jobs
+
+
+def _identified(
+    job: Job, store: Folder, settings: Settings, executor: Executor | None, begun: str
+) -> Job:
+    own = job.spec.function.reader.function if job.spec.function else None
+    function = own if executor is None else getattr(executor, "function", None)
+    reread = settings.running.reread
+    spec = identified(job.spec, store, function, begun=begun, reread=reread)
+    return replace(job, spec=spec)
 
 
 def _as_stored(jobs: Sequence[Job], store: Folder) -> list[Job]:

@@ -8,7 +8,7 @@ that an evaluation that was stopped goes on where it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -27,6 +27,7 @@ from engine.reading import store
 from engine.reading.costs import ReadingCosts, set_wanted, wanted_kinds
 from engine.reading.execute import output_columns
 from engine.reading.executors import input_sizes, unit_tokens
+from engine.reading.identity import earlier_reads
 from engine.reading.plan import INPUTS, SIZE, WANTED, answered, longest_first, missing_reads
 from engine.reading.protocol import ReadOutput
 from engine.reading.store_files import Span
@@ -90,7 +91,7 @@ class Planner:
         """The reads that are asked for (``plan.WANTED``), and whether these are all that will be."""
         job = self.work.jobs[self.place]
         if not self.work.is_lazy(job):
-            return self.work.wanted(job, inputs), True
+            return self._adopted(self.work.wanted(job, inputs)), True
         before = self.work.parts[0].plan(plan_name(self.work, job), shard)
         cut = cut_inputs(inputs, self.work.conditions[0].ranking.k)
         both, singles = self.work.lists(job, cut, 0), alone(pairs_to_label(cut))
@@ -124,7 +125,15 @@ class Planner:
         return in_order.select(list(WANTED)), is_last
 
     def _wanted(self, lists: pl.DataFrame, inputs: EvaluationInputs) -> pl.DataFrame:
-        return self.work.jobs[self.place].wanted(lists, inputs.queries, inputs.corpus)
+        return self._adopted(
+            self.work.jobs[self.place].wanted(lists, inputs.queries, inputs.corpus)
+        )
+
+    def _adopted(self, wanted: pl.DataFrame) -> pl.DataFrame:
+        """The reads that are asked for, once those that the store has under earlier keys stand under theirs."""
+        spec = self.work.jobs[self.place].spec
+        store.add(self.work.store, spec.fingerprint, earlier_reads(spec, self.work.store, wanted))
+        return wanted
 
     def _answered(self, shard: int, asked: pl.DataFrame) -> pl.DataFrame:
         """Those of the reads that are done, or failed."""
@@ -195,15 +204,19 @@ class Planner:
     def _found(self, identified: pl.DataFrame, span: Span | None) -> store.Stored:
         """The stored reads among these; held where everything is, so that they are fetched once."""
         parts, job = self.work.parts[0], self.work.jobs[self.place]
+        listing = self.listing
+        if job.spec.earlier:  # what came from there is not listed yet
+            names = store.listing(self.work.store, job.spec.fingerprint).names
+            listing = replace(listing, names=names)
         if not isinstance(parts, InMemory):
-            return store.find(self.listing, identified[READ_KEY].unique(), span=span)
+            return store.find(listing, identified[READ_KEY].unique(), span=span)
         held = parts.outputs[job.spec.fingerprint]
         if not held:
             known = store.load(self.work.store, job.spec.fingerprint)
             reads = known.reads.join(identified, on=READ_KEY, how="semi")
             held.append(reads)
             return known._replace(reads=reads)
-        known = store.find(self.listing, identified[READ_KEY].unique(), span=span)
+        known = store.find(listing, identified[READ_KEY].unique(), span=span)
         held.append(known.reads.join(pl.concat(held), on=READ_KEY, how="anti"))
         return known._replace(reads=pl.concat(held).join(identified, on=READ_KEY, how="semi"))
 

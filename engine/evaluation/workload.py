@@ -36,6 +36,7 @@ WITHOUT_EFFECT = (
     "cpus_per_actor",
     "accelerator_type",
     "certify",
+    "reread",  # what it comes to is in the fingerprints, too
     "shard_pairs",
     *(field.name for field in fields(ApiSettings)),  # what they decide is in the fingerprints, too
 )

@@ -18,6 +18,7 @@ from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.planning.forecast import SINGLE_PASSAGES, WHOLE_LISTS, Kind
 from engine.reading import store
+from engine.reading.identity import earlier_reads
 from engine.reading.lengths import prompt_tokens
 from engine.reading.plan import INPUTS, missing_reads
 from engine.reading.store_files import Span
@@ -163,9 +164,10 @@ def _asked(
 def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | None) -> pl.DataFrame:
     """The keys that the store has, in one column. Nothing is merged there."""
     listing = store.listing(place, job.spec.fingerprint)
+    earlier = earlier_reads(job.spec, place, distinct)[[READ_KEY]]
     parts: list[tuple[Span | None, pl.DataFrame]] = [(None, distinct)]
     if sample is not None:
         of_query = pl.col(QUERY_ID)
         parts = [(s, distinct.filter(of_query.is_in(list(ids)))) for s, ids in sample.spans]
     found = (store.find(listing, part[READ_KEY], span=span).reads for span, part in parts)
-    return pl.concat(reads[[READ_KEY]] for reads in found)
+    return pl.concat([earlier, *(reads[[READ_KEY]] for reads in found)])

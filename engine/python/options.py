@@ -45,6 +45,7 @@ class EvaluateOptions(TypedDict, total=False):
     memory: int
     shard_pairs: int | None
     failed_reads: Literal["error", "zero", "skip"] | None
+    reread: bool
     lazy: bool
     certify: int
     base_url: str | None

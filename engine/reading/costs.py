@@ -67,7 +67,7 @@ class ReadingCosts:
         padded_tokens: the same with padding.
         memory_halvings: batches halved because memory ran out.
         retried_requests: requests that a server was asked again, since they failed.
-        changed_servers: answers of a server that gave another fingerprint of itself than at first.
+        changed_servers: answers that named another model, or another fingerprint of the server, than the first.
         unreported_answers: answers of a server that did not say how many tokens they took; these count as none.
         alone: reads done one at a time, since the model reads the padding of others.
         workers: peak memory in bytes of each actor.

@@ -109,7 +109,9 @@ def run_unit(
 
 
 # How a function tells which of its prompts failed.
-_IN_PLACE = ", and its call failed as a whole: an error in the place of a text fails that read alone"
+_IN_PLACE = (
+    ", and its call failed as a whole: an error in the place of a text fails that read alone"
+)
 # Readers that have done a read.
 _PROVEN: WeakSet[Reader] = WeakSet()
 # What reasons for one shortage differ in: sizes of what was asked for, of what was free, of prompts.

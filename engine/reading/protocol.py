@@ -83,6 +83,10 @@ class ReaderSpec:
             first group, but for the bounds on what is asked.)
         function: of a reader that is a function, which has neither weights nor precision; None for all others.
             (Its name and version are in the first group.)
+        generation: how often its reads were made anew. (In the first group.)
+        about: who makes them, as it is kept beside them (``engine.reading.identity``); empty where ``weights`` says it.
+        earlier: fingerprints under which the store may have reads of it from before.
+        doubts: about stored reads, what they were made by.
     """
 
     weights: str
@@ -114,6 +118,10 @@ class ReaderSpec:
     source: str = ""
     api: ApiSpec | None = None
     function: FunctionSpec | None = None
+    generation: int = 0
+    about: str = ""
+    earlier: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @property
     def is_kept(self) -> bool:
@@ -186,6 +194,8 @@ class ReaderSpec:
             decisive.append({"api": self.api.decisive})
         if self.function:
             decisive.append({"function": self.function.decisive})
+        if self.generation:
+            decisive.append({"generation": self.generation})
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
 

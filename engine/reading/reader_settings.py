@@ -113,6 +113,8 @@ class RunningSettings(PoolSettings):
             remove its query (skip) from the scores that need it: an annotator's for a single passage, a run's
             end-to-end score for a whole list. By default skip, and an error at the end if more than 5% of a reader's
             calls failed.
+        reread: Make the LLM calls of the evaluation anew and store them beside the earlier ones, in whose place they
+            count from then on.
         lazy: Lazy labels: read only the passages whose labels can change `measures`, as those up to the first
             useful one for RR and Success. The measures are exact, and other labels are null (docs/guide/fewer-reads.md).
         certify: Repeatability check: repeat a sample of the LLM calls (64, or the number given) in other
@@ -125,6 +127,7 @@ class RunningSettings(PoolSettings):
     memory: Natural = 0
     shard_pairs: Natural | None = None
     failed_reads: FailedReads | None = None
+    reread: bool = False
     lazy: bool = False
     certify: Natural = 0
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -21,6 +22,7 @@ from engine.messages.errors import InputError, ReadError, WriteError
 from engine.reading import readers, store
 from engine.reading.costs import Kinds, unit_kinds
 from engine.reading.execute import Run, UnitResult, reads_table, run_unit, start
+from engine.reading.identity import keep, records_of
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units
 from engine.reading.protocol import Finish, Reader, ReaderSpec
 from engine.reading.store_files import Span
@@ -260,6 +262,7 @@ class Host:
         self.specs, self.places, self.held = specs, places, held
         self.worker = f"process {os.getpid()}"
         self._readers: dict[int, Reader] = {}
+        self._told: defaultdict[int, set[str]] = defaultdict(set)
 
     def load(self, spec: ReaderSpec) -> Reader:
         """A reader that is hosted."""
@@ -304,7 +307,11 @@ class Host:
     def commit(self, done: UnitDone) -> UnitDone:
         """Put the outputs of a unit into the store of their reader, if it has one."""
         if done.outputs is not None and (place := self.places[done.role]) is not None:
-            store.add(place, self.specs[done.role].fingerprint, done.outputs, span=done.span)
+            spec = self.specs[done.role]
+            for record in records_of(spec) - self._told[done.role] if done.outputs.height else ():
+                keep(place / spec.fingerprint, record)
+                self._told[done.role].add(record)
+            store.add(place, spec.fingerprint, done.outputs, span=done.span)
         return done
 
 

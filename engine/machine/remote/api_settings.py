@@ -147,6 +147,12 @@ class ApiSettings(ServerSettings):
         return urlsplit(self.address).netloc.rpartition("@")[2].lower()
 
     @property
+    def path(self) -> str:
+        """The path of the address, which may tell servers of one host apart; empty for the usual one."""
+        path = urlsplit(self.address).path.rstrip("/")
+        return "" if path == "/v1" else path
+
+    @property
     def is_batch(self) -> bool:
         """Whether reads are taken from files or written into one, and no server is asked for them."""
         return bool(self.batch_in) or self.batch_out is not None

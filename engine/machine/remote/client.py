@@ -107,6 +107,7 @@ class Answer:
         vectors: records of a vector and the place of its text, where these were asked for.
         tokens: of the answer, behind those of an echoed prompt, with log-probabilities or NaN; None for none.
         server: the fingerprint that the server gives of itself; empty for none.
+        model: the model that the answer names; empty for none.
         thought: what the model thought before, where the server tells it from the answer; else None.
         seconds: from when the request was made for the last time until the answer was there; None in a batch.
     """
@@ -120,6 +121,7 @@ class Answer:
     tokens: Sequence[tuple[str, float]] | None = None
     seconds: float | None = None
     vectors: Sequence[Any] = ()
+    model: str = ""
 
 
 class Client:
@@ -391,6 +393,7 @@ def answer_of(content: Any, *, chat: bool) -> Answer:
         else str(choice.get("finish_reason") or "")[:_LONGEST_NAME],
         likeliest=_likeliest(choice.get("logprobs")),
         server=as_unicode(str(content.get("system_fingerprint") or "")[:_LONGEST_NAME]),
+        model=as_unicode(str(content.get("model") or "")[:_LONGEST_NAME]),
         thought=thought if isinstance(thought, str) else None,
         tokens=_tokens(choice.get("logprobs")),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -112,6 +112,8 @@ class Limits:
         self.ended = 0
         # What was found out about models on the server, by whoever asked first.
         self.known: dict[ApiSpec, ApiSpec] = {}
+        # By the model that was asked, those that answers named, with the fingerprint of the server.
+        self.seen: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
         self.batch = Batch(settings)
 
     def _nap(self, seconds: float) -> None:

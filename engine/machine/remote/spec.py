@@ -21,6 +21,9 @@ class ApiSpec:
         embeds: whether vectors are asked for, of texts that are given as a list in JSON.
         server: the fingerprint that the server gave of itself; empty where it gives none.
         refused: parameters that the server does not take, and that are not sent.
+        named: the model that the answer to the trial names; empty where it names none.
+        said: that answer, where it is greedy; else empty.
+        former: the host and the fingerprint of the server by which earlier versions knew it; None for its address.
         opened: whether answers hold the end of a thought, and not its beginning, which the server's template writes.
         thought: what thoughts were seen to begin and end with, where it is not what the prompt says; None otherwise.
         cut: where the answer to the trial was cut at the prompt's limit, the tokens that it took with more room, 0 where
@@ -39,6 +42,9 @@ class ApiSpec:
     thought: tuple[str, str] | None = None
     cut: int | None = None
     trial_tokens: int = 0
+    named: str = ""
+    said: str = ""
+    former: tuple[str, str] | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -48,10 +54,11 @@ class ApiSpec:
     @property
     def decisive(self) -> list[object]:
         """What the answers depend on, as far as anybody here can know."""
+        place, server = self.former or (f"{self.settings.host}{self.settings.path}", "")
         return [
-            self.settings.host,
+            place,
             self.model,
-            self.server,
+            server,
             self.endpoint,
             self.system,
             self.parameters,

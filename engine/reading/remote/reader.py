@@ -98,7 +98,9 @@ class ApiReader:
             self.stats.prompt_tokens += computed
             self.stats.padded_tokens += computed
             self.stats.unreported += answer.usage is None
-            self.stats.changed_servers += answer.server != self._api.server
+            named, first = (answer.model, answer.server), (self._api.named, self._api.server)
+            self.stats.changed_servers += named != first
+            self._limits.seen[self._api.model].add(named)
         if self._spec.scores == "target":
             output = self._target(answer, used, inputs[-1])
         else:

@@ -45,6 +45,7 @@ class Behaviour:
         fault: what goes wrong with the n-th request (from 0), if anything; or a function that answers it.
         refuse: a message with which a body is refused (status 400), or None.
         fingerprint: of the server, for the n-th request.
+        model: that the n-th answer names; by default that which is asked.
         embed: gives the vector of a text.
         most_texts: texts that are taken together.
         given: changes the records of vectors before they are sent.
@@ -62,6 +63,7 @@ class Behaviour:
     fault: Callable[[int], Any] = lambda number: None
     refuse: Callable[[dict[str, Any]], str | None] = lambda body: None
     fingerprint: Callable[[int], str | None] = lambda number: "fp-1"
+    model: Callable[[int], str | None] | None = None
     embed: Callable[[str], list[float]] = lambda text: vector_of(text)
     most_texts: int = 2048
     given: Callable[[list[dict[str, Any]]], Any] = lambda records: records
@@ -182,6 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
             content = embedded(body, to)
         else:
             content = answer(body, to.say(body), to.fingerprint(number), usage=to.usage)
+            content["model"] = body["model"] if to.model is None else to.model(number)
         with to.lock:
             to.answered.append(body)
         return self._send(200, content)

@@ -1,0 +1,202 @@
+"""Whose answers the stored reads of a name are: what is known of a model, or of a function's code, is kept beside them.
+
+A folder of the store has a record for each model and code that its reads were made by (``about-DIGEST.json``), and
+marks of reads that were made anew (``reread-NUMBER-…``). A record is never changed, and its name is its content's,
+so any number of jobs may write it. Reads that are made anew are another generation, with keys and a folder of its own;
+those of earlier ones are taken where it has none, and stored under its keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from engine import tables
+from engine.machine.function_code import code_of
+from engine.machine.remote.limits import limits_of
+from engine.messages.errors import InputError
+from engine.messages.wording import listed, quoted
+from engine.reading import store
+from engine.reading.plan import INPUTS, read_key
+from engine.reading.protocol import ReaderSpec
+from engine.reading.store_files import SUFFIX
+from engine.sources.io.folders import Folder
+from engine.tables import READ_KEY
+
+_ABOUT, _REREAD = "about-", "reread-"
+_ENDED = "ended"
+# What some servers add to the name of a model: the date, or the number, of a version.
+_VERSION = re.compile(r"[-@:](\d{4}-\d\d-\d\d|\d{3,8})$")
+
+
+def keep(folder: Folder, record: str) -> None:
+    """Keep a record (JSON) in a folder of the store; nothing changes where it is there."""
+    folder.write(_name(record.encode()), record.encode())
+
+
+def _name(content: bytes) -> str:
+    return f"{_ABOUT}{hashlib.sha256(content).hexdigest()[:16]}.json"
+
+
+def _kept(folder: Folder, names: Sequence[str]) -> list[dict[str, str]]:
+    """The records of a folder; one that was damaged says nothing."""
+    each = folder.read_each(name for name in names if name.startswith(_ABOUT))
+    return [json.loads(content) for name, content in each if content and name == _name(content)]
+
+
+def records_of(spec: ReaderSpec) -> set[str]:
+    """What is known of who made its reads: at first, and by the answers that came since."""
+    api = None if spec.executor else spec.api
+    seen = limits_of(api.settings).seen[api.model].copy() if api else ()
+    return {spec.about, *(_record(who=who, server=server) for who, server in seen)} - {""}
+
+
+def _record(**known: str) -> str:
+    return json.dumps(known, sort_keys=True)
+
+
+def identified(
+    spec: ReaderSpec,
+    place: Folder,
+    function: Callable[..., Any] | None,
+    *,
+    begun: str,
+    reread: bool,
+) -> ReaderSpec:
+    """The reader with what is known of whose its stored reads are, after a look at the store.
+
+    Args:
+        function: of the user's that reads, if one does.
+        begun: tells the evaluation from others, so that it goes on where it was stopped; empty for none that begins.
+        reread: whether its reads are made anew.
+
+    Raises:
+        InputError: the stored reads are of another model, or of other code.
+    """
+    if not spec.is_kept:
+        return spec
+    base = place / spec.fingerprint
+    marks = [name.split("-")[1:] for name in base.names() if name.startswith(_REREAD)]
+    latest = max((int(number) for number, _ in marks), default=0)
+    if reread:
+        # What was stopped goes on.
+        latest += [str(latest), begun] not in marks or [str(latest), _ENDED] in marks
+        if begun:
+            base.write(f"{_REREAD}{latest}-{begun}", b"")
+    now = _now(spec, function)
+    spec = replace(spec, generation=latest, about=_record(**now) if now else "")
+    return spec if reread else _compared(spec, place, now)
+
+
+def end_reread(spec: ReaderSpec, place: Folder) -> None:
+    """Say that an evaluation has made its reads anew: the next one that is to begins again."""
+    if spec.is_kept:
+        base = place / replace(spec, generation=0).fingerprint
+        base.write(f"{_REREAD}{spec.generation}-{_ENDED}", b"")
+
+
+def _now(spec: ReaderSpec, function: Callable[..., Any] | None) -> dict[str, str]:
+    """Who reads now: the model that a server names, or code; nothing where weights say it."""
+    if function is not None:
+        return code_of(function)._asdict()
+    if spec.api is None:
+        return {}
+    return {"who": spec.api.named, "server": spec.api.server, "said": spec.api.said}
+
+
+def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> ReaderSpec:
+    """The reader with the earlier keys that its reads may have, and with doubts about stored ones."""
+    earlier, doubts, kept = list[str](), list[str](), list[dict[str, str]]()
+    waiting = [replace(spec, generation=one) for one in range(spec.generation, -1, -1)]
+    asks = spec.api is not None and not spec.executor
+    for known in waiting:
+        folder = place / known.fingerprint
+        names = folder.names()
+        records = _kept(folder, names)
+        is_former = known.api is not None and known.api.former is not None
+        if is_former and records:
+            continue  # of the server without a path
+        kept += records
+        if known.generation == 0 and spec.api and not is_former:
+            servers = {"", spec.api.server, *(record.get("server", "") for record in kept)}
+            formers = [replace(spec.api, former=(spec.api.settings.host, one)) for one in servers]
+            there = {one.fingerprint for one in waiting}
+            before = (replace(known, api=former) for former in formers)
+            waiting += [one for one in before if one.fingerprint not in there]
+        if not any(name.endswith(SUFFIX) for name in names):
+            continue
+        if other := _other(spec, now, records):
+            if known is waiting[0]:
+                raise other
+            continue  # reads were made anew since
+        if known is not waiting[0]:
+            earlier.append(known.fingerprint)
+        if now and not records:
+            what = "model" if asks else "code"
+            doubts.append(f"before it was kept which {what} makes them")
+    doubts = [*dict.fromkeys(doubts), *_doubts(spec, now, kept)]
+    return replace(spec, earlier=tuple(earlier), doubts=tuple(doubts))
+
+
+def _doubts(
+    spec: ReaderSpec, now: Mapping[str, str], kept: Sequence[Mapping[str, str]]
+) -> Iterator[str]:
+    """What makes stored reads doubtful that nothing forbids to use."""
+    whos, servers, said = (
+        {record[name] for record in kept if record.get(name)} for name in ("who", "server", "said")
+    )
+    if now and not spec.api and not (now["who"] and whos) and kept:
+        yield "by code that has no source to be compared"
+    if spec.api and len(whos - {spec.api.model}) > 1:
+        yield f"by the models {listed(sorted(whos))}"
+    if now.get("said") and said and now["said"] not in said:
+        yield "by a model that answered the trial otherwise"
+    if len(servers := servers | {now.get("server", "")} - {""}) > 1:
+        yield f"under {len(servers)} fingerprints of the server ({', '.join(sorted(servers))})"
+
+
+def _other(
+    spec: ReaderSpec, now: Mapping[str, str], records: Sequence[Mapping[str, str]]
+) -> InputError | None:
+    """The error for reads of another model, or of other code, than that which reads now; None where they are not."""
+    known = {record["who"]: record for record in records if record["who"]}
+    who, asked = now.get("who", ""), spec.api.model if spec.api else ""
+    if not who or not known or who in known:
+        return None
+    # The version of a model, which a server does not always tell.
+    versions = {_VERSION.sub("", name) for name in known}
+    if who == asked and asked in versions:
+        return None
+    if asked == _VERSION.sub("", who) and known.keys() == {asked}:
+        return None
+    one, anew = next(iter(known.values())), "make LLM calls anew with `reread`"
+    if spec.api and not spec.executor:
+        then = f"and answered as {quoted(one['who'])} where the store has LLM calls of {spec.name}"
+        problem = f"{spec.api.settings.host} answers as {quoted(who)}, {then}"
+        return InputError(problem, f"give the name of the other model, or {anew}")
+    files = f"({one['file']}, now {now['file']})"
+    problem = f"the store has LLM calls by other code of {spec.executor or spec.name} {files}"
+    return InputError(problem, f"give this one another version, or {anew}")
+
+
+def earlier_reads(spec: ReaderSpec, place: Folder, wanted: pl.DataFrame) -> pl.DataFrame:
+    """Wanted reads (the reads table) that the store has under earlier keys alone, with the keys of ``wanted``."""
+    reads = tables.empty(tables.READS)
+    if not spec.earlier:
+        return reads
+    own = store.find(store.listing(place, spec.fingerprint), wanted[READ_KEY]).reads[READ_KEY]
+    for fingerprint in spec.earlier:
+        left = wanted.filter(~pl.col(READ_KEY).is_in([*own, *reads[READ_KEY]]))
+        rows = left.unique(READ_KEY).select(READ_KEY, INPUTS).iter_rows()
+        keys = {read_key(fingerprint, inputs): key for key, inputs in rows}
+        sought = pl.Series(READ_KEY, list(keys), pl.String)
+        found = store.find(store.listing(place, fingerprint), sought).reads
+        renamed = pl.col(READ_KEY).replace_strict(keys, return_dtype=pl.String)
+        reads = pl.concat([reads, found.with_columns(renamed) if keys else found])
+    return reads
