@@ -79,7 +79,9 @@ GZIP = [("Content-Encoding", "gzip")]
 def test_a_chat_is_messages_and_a_completion_is_text():
     chat = Behaviour(lambda body: Said("Hi you"))
     answer, retries, limits = ask(chat)
-    assert replace(answer, seconds=None) == Answer("Hi you", Usage(3, 2), "stop", None, "fp-1")
+    assert replace(answer, seconds=None) == Answer(
+        "Hi you", Usage(3, 2), "stop", None, "fp-1", model="m"
+    )
     assert (retries, limits.spent) == (0, Usage(3, 2))
     messages = [
         {"role": "system", "content": "Be brief."},
