@@ -22,7 +22,7 @@ from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.messages.wording import quoted
 from engine.report import results, summary
-from engine.report.findings import STATISTICS, TABLES, Findings, read_findings
+from engine.report.findings import TABLES, Findings, read_findings
 from engine.report.identity import refuse_another
 from engine.report.layout import Grid
 from engine.report.page import exports, overview
@@ -31,6 +31,7 @@ from engine.report.page.drawings import drawings
 from engine.report.page.figures import figure_of
 from engine.report.page.remake import replace_page
 from engine.report.page.write import write_page
+from engine.report.summary import STATISTICS
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import lies_in, sole_writer

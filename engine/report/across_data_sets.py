@@ -246,12 +246,10 @@ def outputs(out: Location) -> Outputs:
 
 def write_together(found: Together, out: Location, settings: Mapping[str, object]) -> None:
     """Write the tables, ``data_sets.json`` and the page, whose tables are CSV and LaTeX in ``report/tables/``."""
-
-    def earlier() -> Iterator[str]:
-        yield from page_files(folder_at(out))
-        yield from (*_FILES.values(), CONTENT)
-
-    with replaced_together(out, earlier, last=CONTENT) as directory:
+    earlier = (*_FILES.values(), CONTENT)
+    with replaced_together(
+        out, lambda: [*page_files(folder_at(out)), *earlier], last=CONTENT
+    ) as directory:
         for name, file in _FILES.items():
             write_parquet(getattr(found, name), directory / file)
         text = json.dumps(found.content(), indent=2, ensure_ascii=False)

@@ -42,8 +42,11 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
         below += ["", layout.terminal_table(agreement, short=True)]
         below += [*filter(None, [agreement.caption]), *_undefined(findings)]
         below += blind_spots.advice(findings)
-    below += ["", *_of_study(findings), *_costs(findings), *printed.asked_for(findings)]
-    below += _notes(findings)
+    below.append("")
+    if findings.conditions:
+        conditions = counted(len(findings.conditions), "condition[|s]")
+        below.append(f"a study of {conditions}; above is the first, conditions.parquet has all")
+    below += [*_costs(findings), *printed.asked_for(findings), *_notes(findings)]
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
     above = [*head, *verdict.said(findings.summary)]
     if not findings.runs or (findings.wholes and len(findings.runs) == 1):
@@ -68,13 +71,6 @@ def _undefined(findings: Findings) -> list[str]:
     others = cells.height - of_it
     more = f", {counted(others, 'more')} for other reasons" if others else ""
     return [f"{counted(of_it, 'correlation[|s]')} {reason}{more}"]
-
-
-def _of_study(findings: Findings) -> list[str]:
-    if not findings.conditions:
-        return []
-    conditions = counted(len(findings.conditions), "condition[|s]")
-    return [f"a study of {conditions}; above is the first, conditions.parquet has all"]
 
 
 def _costs(findings: Findings) -> list[Table | str]:

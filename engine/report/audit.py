@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,46 +28,21 @@ _ROOT = Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 20
 
 
-@dataclass(frozen=True)
-class InputFile:
-    """A file that was given.
+def code_in(root: Path) -> dict[str, Any]:
+    """The code of a directory that holds the package: ``version``, ``commit``, ``modified``.
 
-    Attributes:
-        role: what it was given as: ``queries``, ``corpus``, ``runs`` …
-        path: its path or address, without credentials.
-        bytes: its size; None for a directory, a pipe or an address.
-        sha256: of its bytes as they are stored; None also for a file above ``MOST_BYTES``.
+    The commit is that of a checkout; None in none, or where git is not installed or refuses to look. ``modified``:
+    whether tracked files differ from it.
     """
-
-    role: str
-    path: str
-    bytes: int | None
-    sha256: str | None
-
-
-@dataclass(frozen=True)
-class Code:
-    """The code that ran.
-
-    Attributes:
-        commit: the git commit of the checkout that it runs from; None where it does not, or where git
-            is not installed or refuses to look.
-        modified: whether tracked files differ from that commit; None without one.
-    """
-
-    version: str
-    commit: str | None
-    modified: bool | None
-
-
-def code_in(root: Path) -> Code:
-    """The code of a directory that holds the package."""
     # A checkout further up is another project's, which has this package installed inside.
     commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
     changes = _git(root, "status", "-s", "-uno") if commit else None
-    if changes is None:
-        return Code(__version__, None, None)
-    return Code(__version__, commit, bool(changes))
+    known = changes is not None
+    return {
+        "version": __version__,
+        "commit": commit if known else None,
+        "modified": bool(changes) if known else None,
+    }
 
 
 def _git(root: Path, *arguments: str) -> str | None:
@@ -96,8 +71,8 @@ class Origin:
     """
 
     command: str | None = None
-    files: tuple[InputFile, ...] = ()
-    code: Code = field(default_factory=lambda: code_in(_ROOT))
+    files: Sequence[Mapping[str, Any]] = ()
+    code: Mapping[str, Any] = field(default_factory=lambda: code_in(_ROOT))
 
 
 def place(path: Location | None) -> str | None:
@@ -121,27 +96,27 @@ def name_files(files: InputFiles | None) -> dict[str, Any]:
     }
 
 
-def input_files(named: Mapping[str, str | list[str] | None]) -> tuple[InputFile, ...]:
-    """The files of a command, by role and without credentials, with digests of their bytes.
+def input_files(named: Mapping[str, str | list[str] | None]) -> list[dict[str, Any]]:
+    """The files of a command: ``role`` (``queries``, ``runs`` …), ``path`` without credentials, ``bytes``, ``sha256``.
+
+    None for the bytes of a directory, a pipe or an address; for the digest of these, and of a file above ``MOST_BYTES``.
 
     Raises:
         InputError: a file can no longer be read.
     """
-    return tuple(
-        _input_file(role, path)
-        for role, paths in named.items()
-        for path in dict.fromkeys([paths] if isinstance(paths, str) else paths or [])
-    )
-
-
-def _input_file(role: str, path: str) -> InputFile:
-    if not Path(path).is_file():  # a directory, a pipe that is empty by now, or an address
-        return InputFile(role, path, None, None)
-    try:
-        size = Path(path).stat().st_size
-        return InputFile(role, path, size, file_sha256(path) if size <= MOST_BYTES else None)
-    except OSError as error:
-        raise InputError(f"cannot be read ({error})", "leave it in place", path=path) from None
+    found = []
+    for role, paths in named.items():
+        for path in dict.fromkeys([paths] if isinstance(paths, str) else paths or []):
+            size = sha256 = None
+            try:
+                if Path(path).is_file():  # no directory, pipe that is empty by now, or address
+                    size = Path(path).stat().st_size
+                    sha256 = file_sha256(path) if size <= MOST_BYTES else None
+            except OSError as error:
+                problem = f"cannot be read ({error})"
+                raise InputError(problem, "leave it in place", path=path) from None
+            found.append({"role": role, "path": path, "bytes": size, "sha256": sha256})
+    return found
 
 
 def content(origin: Origin, tables: Mapping[str, str]) -> dict[str, Any]:
@@ -150,7 +125,7 @@ def content(origin: Origin, tables: Mapping[str, str]) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": origin.command,
         "machine": asdict(this_machine()),
-        "code": asdict(origin.code),
-        "files": [asdict(file) for file in origin.files],
+        "code": dict(origin.code),
+        "files": [dict(file) for file in origin.files],
         "tables_sha256": dict(tables),
     }

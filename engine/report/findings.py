@@ -27,7 +27,7 @@ from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
 from engine.report.means import Interval, mean_interval, mean_until
-from engine.report.summary import DIGESTS, SUMMARY, digests_of, notes_by_code
+from engine.report.summary import DIGESTS, STATISTICS, SUMMARY, digests_of, notes_by_code
 from engine.sources.io.kept import json_digest, require_whole
 from engine.sources.io.locations import Location, inside_of, open_binary
 from engine.sources.io.parquet import read_parquet
@@ -36,9 +36,8 @@ from engine.statistics.choice import primary_measures
 from engine.statistics.correlation import Bootstrap
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N, high_of, low_of
 
-# The tables of every evaluation, of every evaluation's statistics, and of every study.
+# The tables of every evaluation, and of every study.
 TABLES = ("labels", "query_scores", "downstream", "traces", "reads")
-STATISTICS = ("correlations", "comparisons", "systems", "run_pairs", "unseen", "by_place")
 STUDY = ("conditions", "readers", "reader_comparisons")
 Costs = TypeVar("Costs", KindCosts, ReadingCosts)
 _REMEDY = "name the folder that `erag evaluate` wrote"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.table import Table
 
@@ -113,27 +113,23 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
     return Grid("agreement", caption, head, rows, title=title)
 
 
-class Labelling(NamedTuple):
-    """The annotator whose labels are the reader's own outcomes, and the role in which single passages are read for it."""
+def labelling(findings: Findings) -> tuple[str, str] | None:
+    """The annotator whose labels are the reader's own outcomes, and the role in which single passages are read for it.
 
-    annotator: str
-    role: str
-
-
-def labelling(findings: Findings) -> Labelling | None:
-    """What whole lists are compared with; None where no labels can be the reader's own outcomes."""
+    None where no labels can be these outcomes.
+    """
     for known in ANNOTATORS.values():
         # Of a user's annotator, it is not known what its labels rest on.
         is_used = known.name in findings.annotators or not findings.configuration["own_annotators"]
         if known.is_the_readers and is_used:
             role = known.role if known.role in findings.roles else READER
-            return Labelling(known.name, (role or READER).name)
+            return known.name, (role or READER).name
     return None
 
 
 def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -> Grid:
     """What the reads of each role and kind cost, a row each, and how much that is of eRAG's reads of single passages."""
-    base = labelling(findings)
+    base, base_role = labelling(findings) or ("", None)
     if roles is None:
         roles = {role.name: costs for role, costs in findings.roles.items()}
     kinds = {
@@ -142,11 +138,11 @@ def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -
         for kind in (SINGLE, WHOLE)
         if kind in costs.kinds
     }
-    of_base = kinds.get((base.role, SINGLE)) if base else None
+    of_base = kinds.get((base_role, SINGLE)) if base_role else None
     padded = any(one.padded_tokens > one.computed_tokens for one in kinds.values())
     split = any(one.split_seconds for one in kinds.values())
     ratios = [_ratio(one, of_base) if of_base else "" for one in kinds.values()]
-    compared = any(ratios) and base is not None
+    compared = any(ratios)
     head = [
         "LLM calls",
         "new",
@@ -156,10 +152,10 @@ def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -
         *(["padding"] if padded else []),
     ]
     head += ["generated", "LLM s (~ split by tokens)" if split else "LLM s", "wall s"]
-    head += [f"relative to {base.annotator}"] if compared and base else []
+    head += [f"relative to {base}"] if compared else []
     rows = []
     for ((role, kind), one), ratio in zip(kinds.items(), ratios, strict=True):
-        named = base.annotator if base and role == base.role else role
+        named = base if role == base_role else role
         name = _WHOLE_NAME if (role, kind) == (READER.name, WHOLE) else f"{named}: {_NAMES[kind]}"
         rows.append([name, *_values(one, padded=padded), *([ratio] if compared else [])])
     return Grid("costs", "", head, rows, title="Cost of LLM calls")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -90,7 +90,9 @@ def lines(coverage: Coverage) -> list[str]:
         grain += f" ({coverage.clusters_wanted} requested; some texts share a vector)"
     starts = ""
     if len(f.shares) > 1:
-        starts = f" (mean of {len(f.shares)} starts of k-means, {_range(f.shares)})"
+        low, high = f"{min(f.shares):.1%}", f"{max(f.shares):.1%}"
+        of_each = f"{low} in each" if low == high else f"from {low} to {high}"
+        starts = f" (mean of {len(f.shares)} starts of k-means, {of_each})"
     return [
         f"{counted(f.evaluation_queries, 'evaluation [query|queries]')}, "
         f"{counted(f.user_queries, 'user [query|queries]')} "
@@ -103,11 +105,6 @@ def lines(coverage: Coverage) -> list[str]:
         f"{counted(f.uncovered_clusters, 'cluster[|s]')} ({f.expected_clusters:.1f} expected by chance)",
         *(f"note: {note}" for note in notes(coverage)),
     ]
-
-
-def _range(shares: Sequence[float]) -> str:
-    low, high = f"{min(shares):.1%}", f"{max(shares):.1%}"
-    return f"{low} in each" if low == high else f"from {low} to {high}"
 
 
 def notes(coverage: Coverage) -> Iterator[str]:
@@ -173,5 +170,4 @@ def summarize(
             },
         ),
     }
-    summary: dict[str, Any] = jsonable(content)
-    return summary
+    return dict(jsonable(content))

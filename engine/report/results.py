@@ -18,10 +18,10 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.extras import missing
 from engine.report import study_report, summary
 from engine.report.audit import Origin
-from engine.report.findings import STATISTICS, STUDY, Findings, Sources, read_findings
+from engine.report.findings import STUDY, Findings, Sources, read_findings
 from engine.report.page.render import BESIDE, PAGE, page_files, sparing
 from engine.report.page.write import write_page
-from engine.report.summary import SHARDS, SUMMARY
+from engine.report.summary import SHARDS, STATISTICS, SUMMARY
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
@@ -67,12 +67,9 @@ def write_results(
     *,
     reworded: Reworded = lambda content: content,
 ) -> Findings:
-    """Write every table and ``summary.json`` under ``out``, where they replace an earlier evaluation's
-    all together.
+    """Write every table and ``summary.json`` under ``out``, where they replace an earlier evaluation's all together.
 
-    Args:
-        study: of which ``result`` is the first evaluation; the others are written beside it.
-        reworded: the summary in the words of whoever asked.
+    Of a ``study``, ``result`` is the first evaluation; the others are written beside it.
 
     Raises:
         WriteError: the disk is full, or the place cannot be written; at a path, an earlier evaluation

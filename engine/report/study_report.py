@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -117,66 +118,55 @@ def _short(findings: Findings) -> dict[str, str]:
     return short_names(list(dict.fromkeys(readers)))
 
 
-def _columns(findings: Findings) -> tuple[str, list[Any]]:
-    """What the columns of the table are: the first of k, reader and augmentation that varies."""
-    for name in (K, READER, AUGMENTATION):
-        values = list(dict.fromkeys(one.configuration[name] for one in findings.conditions))
-        if len(values) > 1:
-            return name, sorted(values) if name == K else values
-    raise ValueError("a study of one condition")
+# Cells of a table by the names of their row, then by their column.
+_Cells = defaultdict[tuple[str, ...], dict[Any, str]]
 
 
-class _Pivot(dict[tuple[str, ...], dict[Any, str]]):
-    """Cells of a table by the names of their row, then by their column."""
-
-    def put(self, names: Iterable[str], column: object, text: str) -> None:
-        self.setdefault(tuple(names), {})[column] = text
-
-    def rows(self, columns: Sequence[object]) -> list[list[str]]:
-        """The rows, in the order of their first cells, without those that are empty."""
-        return [
-            [*names, *(cells.get(column, "") for column in columns)]
-            for names, cells in self.items()
-            if any(cells.values())
-        ]
+def _rows(cells: _Cells, columns: Sequence[object]) -> list[list[str]]:
+    """The rows, in the order of their first cells, without those that are empty."""
+    return [
+        [*names, *(of_row.get(column, "") for column in columns)]
+        for names, of_row in cells.items()
+        if any(of_row.values())
+    ]
 
 
 def _by_condition(findings: Findings) -> Grid:
-    across, values = _columns(findings)
     conditions, runs = findings.conditions, sorted(findings.runs)
+    varied = {
+        name: list(dict.fromkeys(one.configuration[name] for one in conditions))
+        for name in (K, READER, AUGMENTATION)
+    }
+    across = next(name for name, values in varied.items() if len(values) > 1)
+    values = sorted(varied[K]) if across == K else varied[across]
     short, k, read = _short(findings), findings.configuration[K], findings.is_read_whole
-    others = [
-        name for name in _OTHERS[across] if len({one.configuration[name] for one in conditions}) > 1
-    ]
+    others = [name for name in _OTHERS[across] if len(varied[name]) > 1]
     names = [*others, *([RUN] if len(runs) > 1 else []), "annotator", "measure"]
     heads = [
         f"k = {value}" if across == K else _sized(findings, value, short.get(value, str(value)))
         for value in values
     ]
     measures = parse_measures(" ".join(findings.configuration["measures"]))
-    cells = _Pivot()
+    cells = _Cells(dict)
     for one, run in product(conditions, runs):
         of_condition = [str(one.configuration[name]) for name in others]
         row = [short.get(name, name) for name in of_condition] + [run] * (len(runs) > 1)
         column = one.configuration[across]
         if read:
-            cells.put([*row, "(mean score)", findings.metric], column, _end_to_end(one, run))
+            mean = one.wholes.get(run)
+            text = f"{mean[VALUE]:.3f}{_over(mean[N], one)}" if mean else "no queries"
+            cells[*row, "(mean score)", findings.metric][column] = text
         for annotator, measure in product(findings.annotators, measures):
             follows = across == K and measure.cutoff == k
             name = f"{replace(measure, cutoff=None)}@k" if follows else str(measure)
             there = at_cutoff(measure, k, one.configuration[K])
-            cells.put([*row, annotator, name], column, _cell(one, run, annotator, there))
+            cells[*row, annotator, name][column] = _cell(one, run, annotator, there)
     title = f"Means of ranking measures, by {across}"
     if read:
         title = f"{KENDALL} with the end-to-end score, by {across}{level(findings.bootstrap)}"
     methods = (method for one in conditions for method in one.correlations[METHOD])
     head, caption = [*names, *heads], methods_line(methods)
-    return Grid("conditions", caption, head, cells.rows(values), len(names), title)
-
-
-def _end_to_end(findings: Findings, run: str) -> str:
-    row = findings.wholes.get(run)
-    return "no queries" if row is None else f"{row[VALUE]:.3f}{_over(row[N], findings)}"
+    return Grid("conditions", caption, head, _rows(cells, values), len(names), title)
 
 
 def _cell(findings: Findings, run: str, annotator: str, measure: Measure) -> str:
@@ -232,16 +222,16 @@ def _across_readers(findings: Findings) -> Grid:
     runs = [RUN] if correlations[RUN].n_unique() > 1 else []
     order = {reader: place for place, reader in enumerate(short)}
     by = [*map(pl.col, runs), pl.col(LABELS_BY).replace_strict(order, default=None)]
-    cells = _Pivot()
+    cells = _Cells(dict)
     for row in correlations.sort(by, maintain_order=True).iter_rows(named=True):
-        names = [*(row[name] for name in runs), short[row[LABELS_BY]], row[MEASURE]]
+        names = (*(row[name] for name in runs), short[row[LABELS_BY]], row[MEASURE])
         text = interval(row, TAU) + _over(row[N], by_reader[row[READER]])
-        cells.put(names, row[READER], text)
+        cells[names][row[READER]] = text
     head = [*runs, "labels by", "measure"]
     heads = [_sized(findings, reader, name) for reader, name in short.items()]
     title = f"eRAG's labels by one reader, {KENDALL} with the end-to-end score of another"
     title += level(findings.bootstrap)
-    rows, caption = cells.rows(list(short)), methods_line(correlations[METHOD])
+    rows, caption = _rows(cells, list(short)), methods_line(correlations[METHOD])
     return Grid("readers", caption, [*head, *heads], rows, len(head), title)
 
 

@@ -33,6 +33,8 @@ PROMPT_PARTS = "prompt_parts"
 SUMMARY, DIGESTS = "summary.json", "results_sha256"
 # The folder of what an evaluation in shards needs to go on, beside the summary.
 SHARDS = "shards"
+# The tables of every evaluation's statistics.
+STATISTICS = ("correlations", "comparisons", "systems", "run_pairs", "unseen", "by_place")
 
 _PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
 
@@ -84,12 +86,7 @@ def summarize(
             "means": evaluation.means.to_dicts(),
             "end_to_end": evaluation.end_to_end.to_dicts(),
             "undefined": evaluation.undefined.to_dicts(),
-            "correlations": evaluation.statistics.correlations.to_dicts(),
-            "comparisons": evaluation.statistics.comparisons.to_dicts(),
-            "systems": evaluation.statistics.systems.to_dicts(),
-            "run_pairs": evaluation.statistics.run_pairs.to_dicts(),
-            "unseen": evaluation.statistics.unseen.to_dicts(),
-            "by_place": evaluation.statistics.by_place.to_dicts(),
+            **{name: getattr(evaluation.statistics, name).to_dicts() for name in STATISTICS},
             "verdict": verdict.summarize_verdict(evaluation),
             **{
                 table.name: evaluation.further_table(table.name).to_dicts()

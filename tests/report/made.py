@@ -7,8 +7,8 @@ import polars as pl
 
 from engine import tables
 from engine.report import verdict
-from engine.report.findings import STATISTICS, Findings
-from engine.report.summary import configuration
+from engine.report.findings import Findings
+from engine.report.summary import STATISTICS, configuration
 
 # Queries of the folders that ``write_evaluation`` makes.
 ANSWERED = 200

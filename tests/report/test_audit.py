@@ -9,7 +9,7 @@ from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.report import audit
-from engine.report.audit import Code, code_in, input_files
+from engine.report.audit import code_in, input_files
 from engine.report.summary import summarize
 from tests.tables import inputs
 
@@ -60,7 +60,7 @@ def test_files_are_named_with_size_and_digest_where_they_are_files(tmp_path, mon
     }
     # FIPS 180-2, appendix B.1
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    found = [(f.role, f.bytes, f.sha256) for f in input_files(named)]
+    found = [(f["role"], f["bytes"], f["sha256"]) for f in input_files(named)]
     assert found == [
         ("queries", 3, digest),
         ("corpus", None, None),
@@ -68,27 +68,32 @@ def test_files_are_named_with_size_and_digest_where_they_are_files(tmp_path, mon
         ("runs", None, None),
     ]
     monkeypatch.setattr(audit, "MOST_BYTES", 2)
-    assert [(f.bytes, f.sha256) for f in input_files({"queries": named["queries"]})] == [(3, None)]
+    (file,) = input_files({"queries": named["queries"]})
+    assert (file["bytes"], file["sha256"]) == (3, None)
 
 
 def test_the_commit_of_a_checkout_and_whether_it_was_changed(tmp_path, monkeypatch):
-    version = engine.__version__
-    assert code_in(tmp_path) == Code(version, None, None)
+
+    def code(root):
+        assert code_in(root)["version"] == engine.__version__
+        return code_in(root)["commit"], code_in(root)["modified"]
+
+    assert code(tmp_path) == (None, None)
     git(tmp_path, "init", "-q")
-    assert code_in(tmp_path) == Code(version, None, None)  # nothing is committed
+    assert code(tmp_path) == (None, None)  # nothing is committed
     (tmp_path / "a.py").write_text("1")
     git(tmp_path, "add", "a.py")
     git(tmp_path, "commit", "-qm", "a")
     git(tmp_path, "tag", "v9")
     commit = git(tmp_path, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a hook of another repository
-    assert code_in(tmp_path) == Code(version, commit, False)
+    assert code(tmp_path) == (commit, False)
     (tmp_path / "new.txt").write_text("not tracked")
-    assert code_in(tmp_path) == Code(version, commit, False)
+    assert code(tmp_path) == (commit, False)
     (tmp_path / "a.py").write_text("2")
-    assert code_in(tmp_path) == Code(version, commit, True)
+    assert code(tmp_path) == (commit, True)
     # installed inside another project's checkout, it is not that project's code
     (tmp_path / "site-packages").mkdir()
-    assert code_in(tmp_path / "site-packages") == Code(version, None, None)
+    assert code(tmp_path / "site-packages") == (None, None)
     monkeypatch.setenv("PATH", "")
-    assert code_in(tmp_path) == Code(version, None, None)
+    assert code(tmp_path) == (None, None)

@@ -11,10 +11,9 @@ from engine.labels.user_function import from_function
 from engine.reading.costs import SINGLE, WHOLE, KindCosts, ReadingCosts
 from engine.report import grids
 from engine.report.findings import Findings
-from engine.report.grids import Labelling
 from engine.report.summary import configuration, jsonable
 
-ERAG = Labelling("erag", "reader")
+ERAG = ("erag", "reader")
 
 
 def asked(*, roles=(), **options):
@@ -109,6 +108,6 @@ def test_one_kind_alone_and_reads_that_were_all_stored_need_no_table():
 def test_whose_labels_are_the_readers_own_follows_from_the_settings():
     assert grids.labelling(asked(annotators=("containment", "erag"))) == ERAG
     other = asked(annotators=("erag",), erag_reader="another", roles=["erag_reader"])
-    assert grids.labelling(other) == Labelling("erag", "erag")
+    assert grids.labelling(other) == ("erag", "erag")
     mine = from_function("mine", lambda query, answers, passage: 1.0)
     assert grids.labelling(asked(annotators=("containment", mine))) is None

@@ -11,6 +11,7 @@ import polars as pl
 from engine import tables
 from engine.report import layout
 from engine.report.findings import Findings
+from engine.report.means import Interval
 from engine.report.page import shares
 from engine.report.page.plotting import (
     COLOURS,
@@ -99,15 +100,8 @@ def _scores(findings: Findings) -> Drawing:
         axes = figure.add_subplot()
         for place, (name, means) in enumerate(series):
             offset = (place - (len(series) - 1) / 2) * 0.7 / len(series)
-            points = [(row + offset, mean) for row, mean in enumerate(means) if mean is not None]
-            draw_intervals(
-                axes,
-                [mean.value for _, mean in points],
-                [row for row, _ in points],
-                [(mean.low, mean.high) for _, mean in points],
-                place,
-                name,
-            )
+            points = [(row + offset, *_point(mean)) for row, mean in enumerate(means) if mean]
+            draw_intervals(axes, points, place, name)
         name_rows(axes, runs)
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
         axes.set_xlabel("mean over queries")
@@ -138,8 +132,8 @@ def _correlations(findings: Findings) -> Drawing:
                 label = "what these scores allow" if row == 0 else None
                 axes.barh(row, high - low, left=low, height=0.5, color=FAINT, label=label, zorder=1)
             label = "Kendall's tau" if row == 0 else None
-            bounds = (cell[low_of(TAU)], cell[high_of(TAU)])
-            draw_intervals(axes, [cell[TAU]], [row], [bounds], 0, label)
+            point = (row, cell[TAU], cell[low_of(TAU)], cell[high_of(TAU)])
+            draw_intervals(axes, [point], 0, label)
         axes.axvline(0, color=INK, linewidth=0.8)
         name_rows(axes, [f"{cell[tables.ANNOTATOR]} {cell[tables.MEASURE]}" for cell in cells])
         axes.set_xlabel("Kendall's tau with the end-to-end score")
@@ -166,15 +160,10 @@ def _by_measure(findings: Findings) -> Drawing:
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for place, (name, bins) in enumerate(binned):
-            draw_intervals(
-                axes,
-                [one.score.value for one in bins],
-                [one.measure for one in bins],
-                [(one.score.low, one.score.high) for one in bins],
-                place,
-                f"{name} {findings.primary_measures[name]}",
-                joined=[one.score.n >= _FEW for one in bins],
-            )
+            points = [(measure, *_point(score)) for measure, score in bins]
+            label = f"{name} {findings.primary_measures[name]}"
+            joined = [score.n >= _FEW for _, score in bins]
+            draw_intervals(axes, points, place, label, joined=joined)
         axes.set_xlabel("value of the measure")
         axes.set_ylabel(f"end-to-end score ({findings.metric})")
         axes.set_ylim(bottom=0)
@@ -186,7 +175,7 @@ def _by_measure(findings: Findings) -> Drawing:
         f"Queries of run {run} in up to {shares.BINS} groups by the measure, with the mean end-to-end score of each group "
         f"and its {findings.confidence:.0%} interval. A rising line means that the measure "
         f"separates answered from unanswered queries; no line joins groups of fewer than {_FEW}. Groups have "
-        f"{_range([one.score.n for _, bins in binned for one in bins])} queries.",
+        f"{_range([score.n for _, bins in binned for _, score in bins])} queries.",
         3.4,
         draw,
     )
@@ -280,16 +269,8 @@ def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
         axes = figure.add_subplot()
         for place, name in enumerate(names):
             of_one = primary.filter(pl.col("annotator") == name).sort("k")
-            bounds = list(of_one.select(low_of(TAU), high_of(TAU)).iter_rows())
-            draw_intervals(
-                axes,
-                of_one[TAU].to_list(),
-                of_one["k"].to_list(),
-                bounds,
-                place,
-                name,
-                joined=[True] * of_one.height,
-            )
+            points = of_one.select("k", TAU, low_of(TAU), high_of(TAU)).rows()
+            draw_intervals(axes, points, place, name, joined=[True] * of_one.height)
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.set_xlabel("passages in the list (k)")
         axes.set_ylabel("Kendall's tau, primary measure")
@@ -303,6 +284,10 @@ def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
         3.4,
         draw,
     )
+
+
+def _point(mean: Interval) -> tuple[float, float, float]:
+    return mean.value, mean.low, mean.high
 
 
 def _range(numbers: Sequence[int]) -> str:

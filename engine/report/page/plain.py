@@ -28,19 +28,18 @@ class Page:
 
 def write_plain(page: Page, folder: Path) -> None:
     """Write a page as ``report.html``, with its pictures and tables as files in ``report/``."""
-    require_page()
-    drawn = figures.pictures(page.drawings, with_png=True)
+    text, drawn = _rendered(page, single_file=False)
     grids = [grid for part in page.parts for grid in part.grids]
-    write_files(_text(page, drawn, single_file=False), drawn, grids, folder, single_file=False)
+    write_files(text, drawn, grids, folder, single_file=False)
 
 
 def write_single(page: Page, path: Path) -> None:
     """Write a page as one file."""
+    write_text(_rendered(page, single_file=True)[0], path)
+
+
+def _rendered(page: Page, *, single_file: bool) -> tuple[str, list[Picture]]:
     require_page()
-    drawn = figures.pictures(page.drawings, with_png=False)
-    write_text(_text(page, drawn, single_file=True), path)
-
-
-def _text(page: Page, drawn: Sequence[Picture], *, single_file: bool) -> str:
+    drawn = figures.pictures(page.drawings, with_png=not single_file)
     content = {one.name: getattr(page, one.name) for one in fields(page)}
-    return rendered("plain.html.j2", drawn, single_file=single_file, **content)
+    return rendered("plain.html.j2", drawn, single_file=single_file, **content), drawn

@@ -39,17 +39,18 @@ class Drawing:
 
 def draw_intervals(
     axes: Axes,
-    values: Sequence[float],
-    places: Sequence[float],
-    bounds: Sequence[tuple[float, float]],
+    points: Sequence[tuple[float, ...]],
     series: int,
     label: str | None,
     *,
     joined: Sequence[bool] = (),
 ) -> None:
-    """Points with intervals, across or upright, where a line joins them that ``joined`` says; NaN bounds are left out."""
+    """Points (place, value, low, high), across or upright, where a line joins them that ``joined`` says.
+
+    NaN bounds are left out.
+    """
     colour, upright = COLOURS[series % len(COLOURS)], bool(joined)
-    lows, highs = np.array(bounds, float).reshape(-1, 2).T
+    places, values, lows, highs = np.array(points, float).reshape(-1, 4).T
     errors = np.nan_to_num(np.maximum(0.0, [values - lows, highs - values]))
     x, y = (places, values) if upright else (values, places)
     axes.errorbar(
@@ -66,8 +67,7 @@ def draw_intervals(
         zorder=3,
     )
     if upright:
-        line = [value if join else math.nan for value, join in zip(values, joined, strict=True)]
-        axes.plot(places, line, color=colour, linewidth=1.4)
+        axes.plot(places, np.where(joined, values, math.nan), color=colour, linewidth=1.4)
 
 
 def forest(
@@ -82,8 +82,7 @@ def forest(
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         axes.axvline(0, color=INK, linewidth=1.2, linestyle="--", zorder=2)
-        bounds = [(low, high) for _, _, low, high in rows]
-        draw_intervals(axes, [value for _, value, _, _ in rows], range(len(rows)), bounds, 0, None)
+        draw_intervals(axes, [(place, *row[1:]) for place, row in enumerate(rows)], 0, None)
         name_rows(axes, [label for label, *_ in rows])
         axes.set_xlabel(axis)
         axes.margins(x=0.08)

@@ -320,7 +320,7 @@ def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()
         "measure": f"{annotator} {measure}".strip(),
         "annotators": findings.annotators,
         "by_reader": _looked(findings)[0],
-        "own_labels": bool(own and own.role == READER.name),
+        "own_labels": bool(own and own[1] == READER.name),
         "given": findings.configuration["end_to_end_k"],
         "left_out": max(len(rows), len(ordered)) - len(kept),
         "filters": usable,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import polars as pl
@@ -24,14 +23,6 @@ class Pair(NamedTuple):
     other: str
     n: int
     shares: Sequence[float]
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Queries with about the same value of a measure: its mean, and the interval of their end-to-end score."""
-
-    measure: float
-    score: Interval
 
 
 def by_rank(findings: Findings) -> pl.DataFrame:
@@ -72,8 +63,11 @@ def of_annotators(findings: Findings) -> list[Pair]:
     return pairs
 
 
-def binned(findings: Findings, annotator: str) -> list[Bin]:
-    """The best run's queries in groups by the annotator's primary measure, equal values in one group."""
+def binned(findings: Findings, annotator: str) -> list[tuple[float, Interval]]:
+    """The best run's queries in groups by the annotator's primary measure, equal values in one group.
+
+    Of each group the mean of the measure, and the interval of the end-to-end score.
+    """
     scores = findings.scores(annotator, findings.primary_measures[annotator])
     scores = scores.filter(pl.col(RUN).eq_missing(findings.best_run)).rename({VALUE: "measure"})
     whole = findings.downstream.filter(pl.col(RUN).eq_missing(findings.best_run))
@@ -82,7 +76,7 @@ def binned(findings: Findings, annotator: str) -> list[Bin]:
     place = (pl.col("measure").rank("average") - 0.5) / pl.len()
     grouped = paired.with_columns((place * BINS).floor().clip(0, BINS - 1).alias("bin"))
     return [
-        Bin(float(group["measure"].mean()), interval)  # type: ignore[arg-type]
+        (float(group["measure"].mean()), interval)  # type: ignore[arg-type]
         for _, group in grouped.group_by("bin", maintain_order=True)
         if (interval := findings.interval(group)) is not None
     ]
