@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from engine.messages.errors import InputError
 from engine.messages.wording import name_of
 from engine.python.input_forms import Given, inputs_of
 from engine.python.options import EvaluateOptions
-from engine.python.progress import event, progress
+from engine.python.progress import progress
 from engine.python.result import Result
 from engine.ranking.ranking_settings import RankingSettings
 from engine.reading.function import ReaderChoice, ReaderFunction, reader_function
@@ -117,9 +118,14 @@ def evaluate(
     )
     settings = _settings(reader, metric, annotators, k, left)
     refuse_lacking_tables(settings, given.tables)
-    _refuse_unused(settings, given)
+    in_use = {one.needs_input.name for one in settings.resolved.annotators if one.needs_input}
+    if unused := [name for name in given.tables if name not in in_use]:
+        problem = f"`{unused[0]}` without an annotator that needs it"
+        raise InputError(problem, "add one to `annotators`, or leave it out")
     with progress(shown=shown) as on_progress:
-        context = Context(store=store, on_progress=on_progress, on_event=event)
+        # What happens to a cluster meanwhile goes to the log.
+        on_event = logging.getLogger("engine").info
+        context = Context(store=store, on_progress=on_progress, on_event=on_event)
         evaluation = _evaluated(given, settings, context)
     return Result.of(evaluation, name_files(given.files(settings)))
 
@@ -177,11 +183,3 @@ def _settings(
     settings = Settings.of(k=k, metric=metric, annotators=annotators, **named)
     called = replace(settings.reader, functions=tuple(dict.fromkeys(functions.values())))
     return replace(settings, reader=called)
-
-
-def _refuse_unused(settings: Settings, given: Given) -> None:
-    """Refuse a table that no annotator needs."""
-    in_use = {one.needs_input.name for one in settings.resolved.annotators if one.needs_input}
-    if unused := [name for name in given.tables if name not in in_use]:
-        problem = f"`{unused[0]}` without an annotator that needs it"
-        raise InputError(problem, "add one to `annotators`, or leave it out")

@@ -37,7 +37,6 @@ class Given(NamedTuple):
         answers: by query id or text; None where they come with the queries.
         tables: what annotators need, by the name of their input.
         limit: of the queries; None for all.
-        ignore_identical_ids: as in ``InputFiles``.
     """
 
     queries: Any
@@ -86,11 +85,10 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
         InputError: as ``read_inputs``; tables in memory are named by their argument, and their rows counted
             from 1.
     """
-    k = settings.ranking.k
-    cluster = settings.bootstrap.cluster
+    k, column = settings.ranking.k, column_of(settings.bootstrap.cluster)
     if (files := given.files(settings)) is not None:
         return Held.of_files(files, k=k).inputs
-    query_set = _queries(given, need_answers=settings.needs_answers(), column=column_of(cluster))
+    query_set = _queries(given, need_answers=settings.needs_answers(), column=column)
     asked = query_set.table.head(given.limit or query_set.table.height)
     runs = runs_of(given.runs, carried=given.passages is None, queries=asked, k=k)
     queries = given.queries if is_path(given.queries) else f"`{_QUERIES}`"
@@ -109,10 +107,10 @@ def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySe
         if is_path(given.queries)
         else (_QUERIES, _query_rows(given.queries))
     )
-    answers = None if given.answers is None else _ANSWERS
     rows = list(rows)
     if not rows:
         raise InputError("there is no query", "give one with its answers", path=path)
+    answers = None if given.answers is None else _ANSWERS
     found = {} if answers is None else _answers(rows, given.answers)
     remedy = "add at least one, or give `answers`"
     return query_set_of(
@@ -130,21 +128,17 @@ def _query_rows(given: Any) -> Iterator[QueryRow]:
 
 def _query_records(given: Any) -> Iterator[Record]:
     if isinstance(given, Mapping):
-        for key, value in given.items():
-            yield _query_record(str(key), plain(value))
+        for key, value in ((str(key), plain(value)) for key, value in given.items()):
+            # An id with a text or a record, or a text with its answers.
+            if isinstance(value, dict):
+                yield {QUERY_ID: key, **value}
+            else:
+                is_id = isinstance(value, str)
+                yield {QUERY_ID: key, QUERY: value} if is_id else {QUERY: key, ANSWERS: value}
     elif isinstance(given, list | tuple) and given and all(isinstance(one, str) for one in given):
         yield from ({QUERY: text} for text in given)
     else:
         yield from records(given, _QUERIES)
-
-
-def _query_record(key: str, value: Any) -> Record:
-    """An entry of a dictionary: an id with a text or a record, or a text with its answers."""
-    if isinstance(value, dict):
-        return {QUERY_ID: key, **value}
-    if isinstance(value, str):
-        return {QUERY_ID: key, QUERY: value}
-    return {QUERY: key, ANSWERS: value}
 
 
 def _answers(rows: Sequence[QueryRow], answers: Any) -> dict[str, QueryRow | None]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from engine.reading.executors import Progress
-
-# What happens to a cluster meanwhile is told here.
-_LOG = logging.getLogger("engine")
 
 
 @contextlib.contextmanager
@@ -25,16 +21,7 @@ def progress(*, shown: bool) -> Iterator[Progress]:
         with _bar() as on_progress:
             yield on_progress
     else:
-        yield _silent
-
-
-def event(line: str) -> None:
-    """Hear what happens to the cluster; it goes to the log ``engine``."""
-    _LOG.info(line)
-
-
-def _silent(done: int, total: int) -> None:
-    """Show nothing."""
+        yield lambda done, total: None
 
 
 @contextlib.contextmanager

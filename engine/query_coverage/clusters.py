@@ -54,8 +54,6 @@ def clusterings(vectors: Singles, count: int, *, seed: int, starts: int = STARTS
     Args:
         vectors: (n, dimensions).
         count: clusters, 1 to n; for n there is only one clustering.
-        seed: of the starts, 0 or more.
-        starts: their number, 1 or more.
     """
     starts = starts if count < len(vectors) else 1
     seeds = np.random.SeedSequence(seed).generate_state(starts) >> 1  # FAISS's seeds are signed

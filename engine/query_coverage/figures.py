@@ -79,8 +79,7 @@ def figures(clusters: Ints, evaluation: Flags, *, seed: int, draws: int = DRAWS)
     Args:
         clusters: (clusterings, queries) the cluster of each query, counted from 0; none is empty.
         evaluation: (queries,) whether it is an evaluation query; there are queries of both kinds.
-        seed: of the random samples from which ``p`` is computed.
-        draws: their number.
+        seed, draws: of the random samples from which ``p`` is computed.
     """
     sample, users = int(evaluation.sum()), int((~evaluation).sum())
     missed = uncovered(clusters, evaluation).sum(axis=1)
@@ -112,11 +111,7 @@ def figures(clusters: Ints, evaluation: Flags, *, seed: int, draws: int = DRAWS)
 
 
 def uncovered(clusters: Ints, evaluation: Flags) -> Flags:
-    """(clusterings, queries): whether a query's cluster has no evaluation query.
-
-    Args:
-        clusters, evaluation: as in ``figures``.
-    """
+    """(clusterings, queries): whether a query's cluster has no evaluation query; arguments as in ``figures``."""
     return np.stack([~np.isin(one, one[evaluation]) for one in clusters])
 
 
@@ -132,8 +127,6 @@ def chance_of_as_many(
         clusters: as in ``figures``.
         sample: sampled queries, 0 to all.
         queries: the sum over the clusterings.
-        draws: random samples.
-        seed: of the random samples.
     """
     rng = np.random.default_rng(seed)
     # One table for all clusterings, in which their clusters have different numbers.

@@ -20,23 +20,7 @@ from engine.query_coverage import clusters as clustering
 from engine.query_coverage.figures import Figures, figures, sampled, uncovered
 from engine.retrieval.flat import Singles
 from engine.statistics.intervals import holm
-from engine.tables import (
-    CLUSTER,
-    EVALUATION_QUERIES,
-    EXAMPLE_SIMILARITIES,
-    EXAMPLES,
-    NEAREST,
-    NEAREST_ID,
-    NEAREST_SIMILARITY,
-    P_HOLM,
-    QUERY,
-    QUERY_ID,
-    SIMILARITY,
-    SOURCE,
-    UNCOVERED,
-    USER_QUERIES,
-    P,
-)
+from engine.tables import CLUSTER, QUERY, QUERY_ID, SIMILARITY, SOURCE, UNCOVERED, USER_QUERIES
 
 EVALUATION, USER = "evaluation", "user"
 # User queries shown as examples of a cluster.
@@ -86,7 +70,6 @@ def measure(
         encode: returns the vectors (n, dimensions) of distinct texts.
         clusters: their number; None for the square root of the number of distinct user queries: a cluster
             then holds, on average, as many of these as there are clusters, so that both grow with a log.
-        seed: of the starts of k-means and of the random samples for the p-value.
 
     Raises:
         InputError: there are fewer distinct texts than ``clusters``, or FAISS is not installed.
@@ -142,22 +125,24 @@ def _table(assignments: pl.DataFrame, centroids: Singles, vectors: Singles) -> p
         assignments.group_by(CLUSTER, maintain_order=True)
         .agg(
             user.sum().alias(USER_QUERIES),
-            (~user).sum().alias(EVALUATION_QUERIES),
+            (~user).sum().alias(tables.EVALUATION_QUERIES),
             pl.col(SIMILARITY, UNCOVERED).filter(user).mean().fill_null(float("nan")),
-            examples.struct.field(QUERY).alias(EXAMPLES),
-            examples.struct.field(SIMILARITY).alias(EXAMPLE_SIMILARITIES),
+            examples.struct.field(QUERY).alias(tables.EXAMPLES),
+            examples.struct.field(SIMILARITY).alias(tables.EXAMPLE_SIMILARITIES),
         )
         .sort(CLUSTER)
     )
-    users, evaluations = (found[n].cast(pl.Int64) for n in (USER_QUERIES, EVALUATION_QUERIES))
+    users, evaluations = (
+        found[n].cast(pl.Int64) for n in (USER_QUERIES, tables.EVALUATION_QUERIES)
+    )
     chance = sampled((users + evaluations).to_numpy(), int(evaluations.sum()))
     p = np.minimum(chance.cdf(evaluations.to_numpy()), 1.0).tolist()
     evaluation = assignments.filter(~user).unique(_ROW, keep="first", maintain_order=True)
     nearest, similarity = clustering.nearest_of(vectors[evaluation[_ROW].to_numpy()], centroids)
     return found.with_columns(
-        pl.Series(P, p),
-        pl.Series(P_HOLM, holm(p)),
-        evaluation[QUERY_ID].gather(nearest).alias(NEAREST_ID),
-        evaluation[QUERY].gather(nearest).alias(NEAREST),
-        pl.Series(NEAREST_SIMILARITY, similarity),
+        pl.Series(tables.P, p),
+        pl.Series(tables.P_HOLM, holm(p)),
+        evaluation[QUERY_ID].gather(nearest).alias(tables.NEAREST_ID),
+        evaluation[QUERY].gather(nearest).alias(tables.NEAREST),
+        pl.Series(tables.NEAREST_SIMILARITY, similarity),
     ).select(pl.col(name).cast(kind) for name, kind in tables.COVERAGE.items())

@@ -10,13 +10,8 @@ from engine.messages.wording import number, with_interval
 from engine.report import layout
 from engine.report.findings import Findings
 from engine.report.layout import Grid
-from engine.statistics.single_labels import (
-    CEILING,
-    LEARNED,
-    RIGHT_CLOSED,
-    RIGHT_UNSEEN,
-    WRONG_DESPITE,
-)
+from engine.statistics import single_labels
+from engine.statistics.single_labels import LEARNED, RIGHT_CLOSED, RIGHT_UNSEEN, WRONG_DESPITE
 from engine.tables import FIGURE, HIGH, LABEL, LOW, METHOD, NOTE, PLACE, RHO, RUN, VALUE, N
 
 # A share of the queries that is certainly larger than this is worth a line of advice.
@@ -60,7 +55,7 @@ def unseen(findings: Findings) -> Grid:
     }
     rows, notes = [], [_BEST_TAU]
     for run, of_run in of_runs.items():
-        taus = [of_run[name] for name in (LEARNED, CEILING) if name in of_run]
+        taus = [of_run[name] for name in (LEARNED, single_labels.CEILING) if name in of_run]
         known = [number(row[VALUE], 2) for row in taus if not math.isnan(row[VALUE])]
         why = taus[-1][NOTE] if taus else "undefined without labels of erag"
         notes += [] if known else [f"{run}: {why}."]

@@ -18,27 +18,7 @@ from engine.report import blind_spots, grids, header, layout, study_report, verd
 from engine.report.findings import Findings
 from engine.report.layout import Grid, terminal_table
 from engine.report.page.render import where_to_look
-from engine.tables import (
-    ANNOTATOR,
-    ANNOTATOR_B,
-    AUC,
-    BEST,
-    DIFFERENCE,
-    END_TO_END,
-    MEASURE,
-    MEASURE_B,
-    METHOD,
-    RHO,
-    RUN,
-    RUN_B,
-    TAU,
-    TAU_MAX,
-    TAU_MIN,
-    TAU_REACHED,
-    VALUE,
-    N,
-    difference_of,
-)
+from engine.tables import ANNOTATOR, DIFFERENCE, END_TO_END, MEASURE, RUN, RUN_B, TAU, N
 
 _BEST = (
     "* the annotator's highest tau, chosen after the fact on these data and therefore optimistic;\n"
@@ -71,7 +51,7 @@ def full_tables(findings: Findings) -> list[Table]:
     annotators = comparisons.filter(
         pl.col(RUN) == pl.col(RUN_B), pl.col(ANNOTATOR) == findings.annotators[0]
     )
-    systems = comparisons.filter(pl.col(ANNOTATOR) == pl.col(ANNOTATOR_B))
+    systems = comparisons.filter(pl.col(ANNOTATOR) == pl.col(tables.ANNOTATOR_B))
     of_first = systems.filter(pl.col(RUN) == pl.col(RUN).first())
     shown = [
         _means_and_correlations(findings),
@@ -126,18 +106,18 @@ def _means_and_correlations(findings: Findings) -> Grid:
             continue
         # One measure alone is not the best of anything.
         rivals = sum(key[:2] == other[:2] for other in means)
-        best = " *" if rivals > 1 and cell and cell[BEST] else ""
+        best = " *" if rivals > 1 and cell and cell[tables.BEST] else ""
         starred = starred or bool(best)
         names = [*(key if several else key[1:])]
         names[-1] += best
         values = [""] * (len(head) - len(names))  # of cells that have no meaning; the notes say why
         if row is not None:
-            values = [f"{row[VALUE]:.3f}", *(str(row[N]) for _ in partial)]
+            values = [f"{row[tables.VALUE]:.3f}", *(str(row[N]) for _ in partial)]
             if read:
-                values += [layout.interval(cell, name) for name in (TAU, RHO)]
+                values += [layout.interval(cell, name) for name in (TAU, tables.RHO)]
                 values += [str(cell[N] if cell else 0) for _ in partial]
         rows.append([*names, *values])
-    methods = layout.methods_line(cell[METHOD] for cell in cells.values())
+    methods = layout.methods_line(cell[tables.METHOD] for cell in cells.values())
     caption = "\n".join(line for line in (methods, _BEST if starred else "") if line)
     return Grid("correlations", caption, head, rows, 3 if several else 2, title)
 
@@ -147,16 +127,16 @@ def _reach(findings: Findings) -> Grid:
     cells = findings.correlations
     primary = pl.col(ANNOTATOR).replace_strict(findings.primary_measures, default=None)
     shown = cells.filter(pl.col(MEASURE) == primary, pl.col(TAU).is_not_nan())
-    binary = ["AUC"] if shown[AUC].is_not_nan().any() else []
+    binary = ["AUC"] if shown[tables.AUC].is_not_nan().any() else []
     partial = ["n"] if cells.filter(pl.col(N) > 0)[N].ne(findings.queries).any() else []
     several = ["run"] if cells[RUN].n_unique() > 1 else []
     head = [*several, "annotator", "measure", *binary]
     head += [layout.KENDALL, "limit", layout.SHARE, *partial]
     rows = []
     for row in _in_order(shown, [RUN, ANNOTATOR], findings).iter_rows(named=True):
-        limit = row[TAU_MAX] if row[TAU] >= 0 else row[TAU_MIN]
-        figures = [row[AUC]] if binary else []
-        figures += [row[TAU], limit, abs(row[TAU_REACHED])]
+        limit = row[tables.TAU_MAX] if row[TAU] >= 0 else row[tables.TAU_MIN]
+        figures = [row[tables.AUC]] if binary else []
+        figures += [row[TAU], limit, abs(row[tables.TAU_REACHED])]
         names = [*(row[RUN] for _ in several), row[ANNOTATOR], row[MEASURE]]
         values = ["" if math.isnan(value) else number(value, 2) for value in figures]
         rows.append([*names, *values, *(str(row[N]) for _ in partial)])
@@ -169,7 +149,7 @@ def _in_order(frame: pl.DataFrame, by: Sequence[str], findings: Findings) -> pl.
     order = {name: place for place, name in enumerate(findings.annotators)}
     columns = [
         pl.col(name).replace_strict(order, return_dtype=pl.Int64)
-        if name in (ANNOTATOR, ANNOTATOR_B)
+        if name in (ANNOTATOR, tables.ANNOTATOR_B)
         else pl.col(name)
         for name in by
     ]
@@ -180,8 +160,10 @@ def _differences(
     comparisons: pl.DataFrame, findings: Findings, *, among_runs: bool = False
 ) -> Grid:
     """Differences of tau to the first annotator, or run, a row each if one is defined; p where there are intervals."""
-    first, second, other = (RUN, RUN_B, ANNOTATOR) if among_runs else (ANNOTATOR, ANNOTATOR_B, RUN)
-    difference = difference_of(TAU)
+    first, second, other = (
+        (RUN, RUN_B, ANNOTATOR) if among_runs else (ANNOTATOR, tables.ANNOTATOR_B, RUN)
+    )
+    difference = tables.difference_of(TAU)
     if not comparisons[difference].is_not_nan().any():
         return Grid("differences", "", [], [])
     family = comparisons
@@ -191,7 +173,7 @@ def _differences(
     tests = family.filter(pl.col("tau_p").is_not_nan()).height
     keys = [second, *([other] if comparisons[other].n_unique() > 1 else []), MEASURE]
     partial = ["n"] if (comparisons[N] != findings.queries).any() else []
-    names = {RUN_B: "run", ANNOTATOR_B: "annotator"}
+    names = {RUN_B: "run", tables.ANNOTATOR_B: "annotator"}
     head = [
         *(names.get(key, key) for key in keys),
         f"difference{layout.level(findings.bootstrap.of_fixed_n)}",
@@ -199,13 +181,13 @@ def _differences(
     head += [f"p (Holm, {counted(tests, 'test[|s]')})"] if tests else []
     rows = []
     for row in _in_order(comparisons, keys[:-1], findings).iter_rows(named=True):
-        if row[MEASURE_B] != row[MEASURE]:
-            row[MEASURE] += f" ({row[MEASURE_B]})"
+        if row[tables.MEASURE_B] != row[MEASURE]:
+            row[MEASURE] += f" ({row[tables.MEASURE_B]})"
         values = [layout.interval(row, TAU, difference, plus="+")]
         values += [layout.p_value(row["tau_p_holm"])] if tests else []
         rows.append([*(row[key] for key in keys), *values, *(str(row[N]) for _ in partial)])
     title = f"{layout.KENDALL} of {comparisons[first][0]}, less that of:"
-    caption = layout.methods_line(comparisons[METHOD])
+    caption = layout.methods_line(comparisons[tables.METHOD])
     return Grid("differences", caption, [*head, *partial], rows, len(keys), title)
 
 
@@ -235,7 +217,7 @@ def _means_of_runs(findings: Findings) -> Grid:
     head = [*names, f"difference{layout.level(bootstrap)}", *tested, *partial]
     rows = []
     for named, row, score in found:
-        value = difference_of(END_TO_END) if score == END_TO_END else DIFFERENCE
+        value = tables.difference_of(END_TO_END) if score == END_TO_END else DIFFERENCE
         values = [layout.interval(row, score, value, 3, plus="+")]
         values += [layout.p_value(row[f"{score}_p"]) for _ in tested]
         rows.append([*named, *values, *(str(row[N]) for _ in partial)])
@@ -252,7 +234,7 @@ def _order_of_runs(findings: Findings) -> Grid:
     rows = []
     for row in systems.iter_rows(named=True):
         pairs = run_pairs.filter(annotator=row[ANNOTATOR], measure=row[MEASURE])
-        winners = pairs[DIFFERENCE].sign() * pairs[difference_of(END_TO_END)].sign()
+        winners = pairs[DIFFERENCE].sign() * pairs[tables.difference_of(END_TO_END)].sign()
         tied = (winners == 0).sum()
         agreed = f"{(winners > 0).sum()} of {pairs.height}" + (f" ({tied} tied)" if tied else "")
         values = [layout.interval(row, TAU), agreed]
@@ -314,7 +296,7 @@ def end_to_end(findings: Findings) -> Iterator[str]:
         over = f" over {counted(row[N], '[query|queries]')}" if row[N] != findings.queries else ""
         yield (
             f"end-to-end score of {run} ({findings.metric}, {counted(row[tables.K], 'passage[|s]')}): "
-            f"{row[VALUE]:.3f}{over}"
+            f"{row[tables.VALUE]:.3f}{over}"
         )
 
 

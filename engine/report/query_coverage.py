@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 from rich.table import Table
 
+from engine import tables
 from engine.evaluation.digest import table_sha256
 from engine.messages.wording import counted, cut
 from engine.query_coverage.figures import Figures
@@ -18,25 +19,12 @@ from engine.report.audit import Origin
 from engine.report.layout import Grid, terminal_table
 from engine.report.summary import jsonable, versions
 from engine.retrieval.encoders import EncoderSpec
-from engine.tables import (
-    CLUSTER,
-    EVALUATION_QUERIES,
-    EXAMPLE_SIMILARITIES,
-    EXAMPLES,
-    NEAREST,
-    NEAREST_SIMILARITY,
-    P_HOLM,
-    QUERY,
-    QUERY_ID,
-    SOURCE,
-    UNCOVERED,
-    USER_QUERIES,
-)
+from engine.tables import EVALUATION_QUERIES, P_HOLM, QUERY_ID, SOURCE, UNCOVERED, USER_QUERIES
 
 _PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers", "polars", "scipy", "numpy")
 _ALPHA = 0.05
 # What queries are identified by in the summary.
-_ASKED = (QUERY_ID, QUERY)
+_ASKED = (QUERY_ID, tables.QUERY)
 # Limits of what is printed; the files hold everything.
 _CLUSTERS = 10
 _EXAMPLES = 3
@@ -68,11 +56,11 @@ def _table(title: str, rows: pl.DataFrame, f: Figures) -> Table:
         others, starts = "", len(f.shares) - 1
         if starts and not row[EVALUATION_QUERIES]:  # so it is uncovered in the first start
             others = f"{max(0.0, row[UNCOVERED] * (starts + 1) - 1) / starts:.0%}"
-        about = [str(row[CLUSTER]), f"{row[USER_QUERIES]} ({share:.1%})"]
+        about = [str(row[tables.CLUSTER]), f"{row[USER_QUERIES]} ({share:.1%})"]
         about += [str(row[EVALUATION_QUERIES]), others, layout.p_value(row[P_HOLM])]
-        texts = [cut(text, _CHARACTERS) for text in row[EXAMPLES][:_EXAMPLES]]
-        texts.append(f"evaluation: {cut(row[NEAREST], _CHARACTERS)}")
-        cosines = [*row[EXAMPLE_SIMILARITIES][:_EXAMPLES], row[NEAREST_SIMILARITY]]
+        texts = [cut(text, _CHARACTERS) for text in row[tables.EXAMPLES][:_EXAMPLES]]
+        texts.append(f"evaluation: {cut(row[tables.NEAREST], _CHARACTERS)}")
+        cosines = [*row[tables.EXAMPLE_SIMILARITIES][:_EXAMPLES], row[tables.NEAREST_SIMILARITY]]
         # One row each, so that a cosine stays beside its text in a narrow terminal.
         cells += [
             [*about, text, f"{cosine:.2f}"] for text, cosine in zip(texts, cosines, strict=True)

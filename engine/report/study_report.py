@@ -13,36 +13,14 @@ from typing import Any
 import polars as pl
 from rich.table import Table
 
+from engine import tables
 from engine.evaluation.study import Condition, Study, at_cutoff
 from engine.labels.annotator import READER as READER_ROLE
 from engine.messages.wording import with_interval
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measure, parse_measures
+from engine.report import layout
 from engine.report.findings import Findings, costs_of, texts_of
-from engine.report.layout import (
-    KENDALL,
-    Grid,
-    calls_line,
-    interval,
-    level,
-    methods_line,
-    p_text,
-    terminal_table,
-)
-from engine.tables import (
-    ANNOTATOR,
-    AUGMENTATION,
-    LABELS_BY,
-    LABELS_BY_B,
-    MEASURE,
-    METHOD,
-    READER,
-    RUN,
-    TAU,
-    VALUE,
-    K,
-    N,
-    difference_of,
-)
+from engine.tables import AUGMENTATION, LABELS_BY, MEASURE, METHOD, READER, RUN, TAU, VALUE, K, N
 
 # What the rows of a table of conditions are by, where its columns are by another.
 _OTHERS = {K: (READER, AUGMENTATION), READER: (AUGMENTATION, K), AUGMENTATION: (READER, K)}
@@ -53,14 +31,14 @@ _LONGEST = 60
 def study_tables(findings: Findings) -> list[Table]:
     """Correlations (means, where nothing was read whole) by condition; then eRAG's across readers."""
     grids = [_by_condition(findings), _across_readers(findings)]
-    return [terminal_table(grid) for grid in grids if grid.rows]
+    return [layout.terminal_table(grid) for grid in grids if grid.rows]
 
 
 def study_lines(findings: Findings) -> list[str]:
     """What the LLM calls of the whole study cost, what to mind, and whose labels could stand in for whose."""
     short, costs = _short(findings), findings.summary["study"]["costs"]
     reads = [
-        f"LLM calls of the study, {one['role']} {short[one[READER]]} ({one[AUGMENTATION]}): {calls_line(costs_of(one))}"
+        f"LLM calls of the study, {one['role']} {short[one[READER]]} ({one[AUGMENTATION]}): {layout.calls_line(costs_of(one))}"
         for one in costs
         if one["wanted"]
     ]
@@ -131,7 +109,7 @@ def _rows(cells: _Cells, columns: Sequence[object]) -> list[list[str]]:
     ]
 
 
-def _by_condition(findings: Findings) -> Grid:
+def _by_condition(findings: Findings) -> layout.Grid:
     conditions, runs = findings.conditions, sorted(findings.runs)
     varied = {
         name: list(dict.fromkeys(one.configuration[name] for one in conditions))
@@ -163,10 +141,10 @@ def _by_condition(findings: Findings) -> Grid:
             cells[*row, annotator, name][column] = _cell(one, run, annotator, there)
     title = f"Means of ranking measures, by {across}"
     if read:
-        title = f"{KENDALL} with the end-to-end score, by {across}{level(findings.bootstrap)}"
+        title = f"{layout.KENDALL} with the end-to-end score, by {across}{layout.level(findings.bootstrap)}"
     methods = (method for one in conditions for method in one.correlations[METHOD])
-    head, caption = [*names, *heads], methods_line(methods)
-    return Grid("conditions", caption, head, _rows(cells, values), len(names), title)
+    head, caption = [*names, *heads], layout.methods_line(methods)
+    return layout.Grid("conditions", caption, head, _rows(cells, values), len(names), title)
 
 
 def _cell(findings: Findings, run: str, annotator: str, measure: Measure) -> str:
@@ -177,9 +155,10 @@ def _cell(findings: Findings, run: str, annotator: str, measure: Measure) -> str
         return f"{mean[VALUE]:.3f}{_over(mean[N], findings)}" if mean else ""
     rows = findings.correlations.filter(run=run, annotator=annotator, measure=name).to_dicts()
     if rows and rows[0][N]:
-        return interval(rows[0], TAU) + _over(rows[0][N], findings)
+        return layout.interval(rows[0], TAU) + _over(rows[0][N], findings)
     if any(
-        (row[ANNOTATOR], row[MEASURE]) == (annotator, name) for row in findings.summary["undefined"]
+        (row[tables.ANNOTATOR], row[MEASURE]) == (annotator, name)
+        for row in findings.summary["undefined"]
     ):
         return ""
     primary = findings.primary_measures.get(annotator)
@@ -210,7 +189,7 @@ def _as_asked(findings: Findings, name: str) -> pl.DataFrame:
     return findings.table(name).filter(*here)
 
 
-def _across_readers(findings: Findings) -> Grid:
+def _across_readers(findings: Findings) -> layout.Grid:
     """Labels by one reader, in rows, against the end-to-end score of each, in columns."""
     correlations, short = _as_asked(findings, "readers"), _short(findings)
     asked = [findings.configuration[name] for name in (AUGMENTATION, K)]
@@ -225,14 +204,14 @@ def _across_readers(findings: Findings) -> Grid:
     cells = _Cells(dict)
     for row in correlations.sort(by, maintain_order=True).iter_rows(named=True):
         names = (*(row[name] for name in runs), short[row[LABELS_BY]], row[MEASURE])
-        text = interval(row, TAU) + _over(row[N], by_reader[row[READER]])
+        text = layout.interval(row, TAU) + _over(row[N], by_reader[row[READER]])
         cells[names][row[READER]] = text
     head = [*runs, "labels by", "measure"]
     heads = [_sized(findings, reader, name) for reader, name in short.items()]
-    title = f"eRAG's labels by one reader, {KENDALL} with the end-to-end score of another"
-    title += level(findings.bootstrap)
-    rows, caption = _rows(cells, list(short)), methods_line(correlations[METHOD])
-    return Grid("readers", caption, [*head, *heads], rows, len(head), title)
+    title = f"eRAG's labels by one reader, {layout.KENDALL} with the end-to-end score of another"
+    title += layout.level(findings.bootstrap)
+    rows, caption = _rows(cells, list(short)), layout.methods_line(correlations[METHOD])
+    return layout.Grid("readers", caption, [*head, *heads], rows, len(head), title)
 
 
 def _stand_in(findings: Findings) -> list[str]:
@@ -241,14 +220,14 @@ def _stand_in(findings: Findings) -> list[str]:
     sentences = []
     # The first measure that eRAG's labels have.
     for row in compared.filter(pl.col(MEASURE) == pl.col(MEASURE).first()).iter_rows(named=True):
-        difference = row[difference_of(TAU)]
+        difference = row[tables.difference_of(TAU)]
         if math.isnan(difference):
             continue
         text = with_interval(difference, row["tau_low"], row["tau_high"], 2, plus="+")
         if not math.isnan(row["tau_p_holm"]):
-            text += f", {p_text(row['tau_p_holm'])} (Holm)"
+            text += f", {layout.p_text(row['tau_p_holm'])} (Holm)"
         sentences.append(
             f"end-to-end score of {short[row[READER]]} on {row[RUN]}: its own labels less those of "
-            f"{short[row[LABELS_BY_B]]}, {row[MEASURE]}: tau {text}"
+            f"{short[row[tables.LABELS_BY_B]]}, {row[MEASURE]}: tau {text}"
         )
     return sentences

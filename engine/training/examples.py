@@ -84,26 +84,15 @@ class Readings:
     corpus: pl.DataFrame
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """Queries that cannot be trained on."""
-
-    without_answers: int = 0
-    without_results: int = 0
-
-
-def trainable(readings: Readings) -> tuple[Readings, LeftOut]:
-    """The queries that can be trained on, and how many cannot: those without answers, or without passages."""
+def trainable(readings: Readings) -> tuple[Readings, int, int]:
+    """The queries that can be trained on, and how many cannot: those without answers, and those without passages."""
     has_text = pl.col(ANSWERS).list.eval(pl.element().str.strip_chars() != "").list.any()
     answered = readings.queries.filter(has_text.fill_null(False))
     listed = readings.lists.filter(pl.col(DOC_IDS).list.len() > 0)
     queries = answered.join(listed, on=QUERY_ID, how="semi", maintain_order="left")
     lists = queries.select(QUERY_ID).join(listed, on=QUERY_ID, how="left", maintain_order="left")
-    without = LeftOut(
-        without_answers=readings.queries.height - answered.height,
-        without_results=answered.height - queries.height,
-    )
-    return replace(readings, queries=queries, lists=lists), without
+    kept = replace(readings, queries=queries, lists=lists)
+    return kept, readings.queries.height - answered.height, answered.height - queries.height
 
 
 def order(examples: int, seed: int, epoch: int) -> list[int]:

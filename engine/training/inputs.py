@@ -74,7 +74,7 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
             that the metric can score.
     """
     given = _read(files, files.queries, files.run, k=k, limit=files.limit)
-    train, left_out = trainable(_readings(given))
+    train, without_answers, without_results = trainable(_readings(given))
     if train.queries.is_empty():
         problem = "no query has both an answer and a listed passage"
         raise InputError(problem, "add answers, or list passages", path=files.queries)
@@ -82,12 +82,12 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
         *given.notes,
         count_note(
             "queries_without_answers",
-            left_out.without_answers,
+            without_answers,
             "[query has|queries have] no answer and [was|were] left out",
         ),
         count_note(
             "queries_without_results",
-            left_out.without_results,
+            without_results,
             "[query has|queries have] no listed passage and [was|were] left out",
         ),
     ]
@@ -103,18 +103,15 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
 def _read(
     files: TrainingFiles, queries: Location, run: Location, *, k: int, limit: int | None = None
 ) -> EvaluationInputs:
-    held = Held.of_files(
-        InputFiles(
-            queries=queries,
-            corpus=files.corpus,
-            run=(run,),
-            limit=limit,
-            skip_bad=files.skip_bad,
-            need_answers=False,
-        ),
-        k=k,
+    named = InputFiles(
+        queries=queries,
+        corpus=files.corpus,
+        run=(run,),
+        limit=limit,
+        skip_bad=files.skip_bad,
+        need_answers=False,
     )
-    return held.inputs
+    return Held.of_files(named, k=k).inputs
 
 
 def _readings(inputs: EvaluationInputs) -> Readings:

@@ -98,10 +98,8 @@ class Learner:
     def accumulate(self, examples: Sequence[Example], seed: int, *, may_checkpoint: bool) -> float:
         """Add the gradients of the summed loss of examples, and return it; there must be none before.
 
-        Where memory runs out, the gradients are forgotten and it begins anew, with half as much at once.
-
-        Args:
-            may_checkpoint: whether activations may be computed anew where a single query does not fit.
+        Where memory runs out, the gradients are forgotten and it begins anew, with half as much at once; with
+        ``may_checkpoint``, activations are computed anew where a single query does not fit.
 
         Raises:
             InputError: memory ran out with a single query.
@@ -281,13 +279,9 @@ def initial_model(start: Start, seed: int) -> Any:
         return AutoModelForSeq2SeqLM.from_config(
             config, dtype=torch.float32, trust_remote_code=False
         )
+    cpu = torch.device("cpu")
     model, loading = load_model(
-        "encoder-decoder",
-        path,
-        config=config,
-        dtype="float32",
-        code="",
-        device=torch.device("cpu"),
+        "encoder-decoder", path, config=config, dtype="float32", code="", device=cpu
     )
     refuse_missing(loading, start.spec.name)
     return model

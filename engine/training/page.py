@@ -26,10 +26,6 @@ def write_training_page(summary: Mapping[str, Any], folder: Path) -> None:
     Raises:
         WriteError: the disk is full, or the place cannot be written.
     """
-    write_single(_page(summary), folder / PAGE)
-
-
-def _page(summary: Mapping[str, Any]) -> Page:
     headline, *reasons = report.lines({**summary, "notes": []})
     versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
     facts = [
@@ -44,7 +40,7 @@ def _page(summary: Mapping[str, Any]) -> Page:
         grids = (_grid(summary),)
         title = "On the development queries"
         parts.append(Part("dev", "Evaluations", title, grids=grids, pictures=("evaluations",)))
-    return Page(
+    page = Page(
         title="Training of a reader: erag-engine",
         answer=Answer(sentence(headline), [sentence(reason) for reason in reasons], facts),
         parts=parts,
@@ -52,6 +48,7 @@ def _page(summary: Mapping[str, Any]) -> Page:
         notes=[sentence(note) for note in summary["notes"]],
         settings=summary["configuration"],
     )
+    write_single(page, folder / PAGE)
 
 
 def smoothed(losses: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -139,8 +139,8 @@ def test_queries_without_answers_or_passages_are_counted_and_left_out(readings):
             ),
         ]
     )  # fmt: skip
-    kept, left_out = trainable(Readings(queries, lists, readings.corpus))
-    assert (left_out.without_answers, left_out.without_results) == (2, 2)
+    kept, *left_out = trainable(Readings(queries, lists, readings.corpus))
+    assert left_out == [2, 2]
     assert kept.queries[QUERY_ID].to_list() == ["1", "2", "3", "4"]
     assert kept.lists[QUERY_ID].to_list() == ["1", "2", "3", "4"]
     assert kept.lists[DOC_IDS].to_list() == readings.lists[DOC_IDS].to_list()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from engine import tables
 from engine.evaluation.inputs import EvaluationInputs
 from engine.messages.errors import InputError
 from engine.messages.wording import listed
@@ -16,20 +17,7 @@ from engine.report.findings import Findings
 from engine.report.page.render import as_it_is, rendered, require_page, source
 from engine.sources.io.files import write_text
 from engine.statistics.arrays import Floats, Mask
-from engine.tables import (
-    ANNOTATOR,
-    DOC_ID,
-    DOC_IDS,
-    LABEL,
-    OUTPUT,
-    PROBABILITY,
-    QUERY,
-    QUERY_ID,
-    RANK,
-    RUN,
-    STRATUM,
-    VALUE,
-)
+from engine.tables import ANNOTATOR, DOC_ID, OUTPUT, PROBABILITY, QUERY_ID, RUN, STRATUM, VALUE
 
 _ALIKE, _DISPUTED = " and ", ", disputed"
 # Part of the tasks that has all queries alike; and how much likelier queries are drawn where labels disagree
@@ -55,7 +43,7 @@ def write_ask_page(
     of_answers = findings is not None and bool(findings.wholes)
     of_all = pl.len().over(QUERY_ID, DOC_ID) == len(names)
     runs = inputs.runs.with_columns(of_all.alias("common"))
-    ranked = runs.sort(RANK) if of_answers else runs.sort("common", RANK)
+    ranked = runs.sort(tables.RANK) if of_answers else runs.sort("common", tables.RANK)
     # ``output`` is what a run gives: an answer, or the id of a passage.
     ids = pl.col(DOC_ID) if of_answers else pl.col(DOC_ID).head(1)
     by_run = ranked.group_by(QUERY_ID, RUN, maintain_order=True)
@@ -67,7 +55,7 @@ def write_ask_page(
                 problem, "leave `results` out: passages are compared then", path=findings.folder
             )
         known = findings.table("evaluated_queries")
-        queries = queries.join(known, on=[QUERY_ID, QUERY], how="semi")
+        queries = queries.join(known, on=[QUERY_ID, tables.QUERY], how="semi")
         if of_answers:
             given = _answered(given.join(queries, on=QUERY_ID, how="semi"), findings, inputs.k)
     given = given.join(queries, on=QUERY_ID, how="semi").sort(QUERY_ID, RUN)
@@ -86,7 +74,9 @@ def write_ask_page(
     data = {
         "of_answers": of_answers,
         "design": {"strata": sizes, "queries": compared},
-        "tasks": drawn.select(QUERY_ID, QUERY, STRATUM, "random", PROBABILITY, "labels").to_dicts(),
+        "tasks": drawn.select(
+            QUERY_ID, tables.QUERY, STRATUM, "random", PROBABILITY, "labels"
+        ).to_dicts(),
         "sides": sides[rng.permutation(sides.height)].to_dicts(),
         "passages": inputs.corpus.filter(named).to_dicts(),
     }
@@ -106,7 +96,7 @@ def _answered(given: pl.DataFrame, findings: Findings, k: int | None) -> pl.Data
     depth = findings.configuration.get("end_to_end_k")
     if isinstance(depth, int):  # and no budget of tokens, of which a list may be longer
         head = pl.col(DOC_ID).list.head(min(depth, k or depth))
-        read = findings.table("reads").select(QUERY_ID, pl.col(DOC_IDS).alias(DOC_ID))
+        read = findings.table("reads").select(QUERY_ID, pl.col(tables.DOC_IDS).alias(DOC_ID))
         lists, keys = answered.drop_nulls(OUTPUT).with_columns(head), [QUERY_ID, DOC_ID]
         other = lists.join(read.with_columns(head), on=keys, how="anti")[RUN].unique().sort()
         if other.len():
@@ -131,7 +121,7 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
         scores = pl.concat(of.select(QUERY_ID, RUN, ANNOTATOR, VALUE) for of in each)
         scores = scores.join(given, on=[QUERY_ID, RUN], how="semi", maintain_order="left")
     else:
-        labels = findings.table("labels").rename({DOC_ID: OUTPUT, LABEL: VALUE})
+        labels = findings.table("labels").rename({DOC_ID: OUTPUT, tables.LABEL: VALUE})
         scores = labels.join(given, on=[QUERY_ID, OUTPUT], maintain_order="left")
     scores = scores.drop_nulls(VALUE)
     if scores.is_empty():

@@ -6,21 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from engine import tables
 from engine.reading.plan import read_key
 from engine.reading.prompting.prompts import Prompt
 from engine.report.findings import Findings
 from engine.report.summary import PROMPT_PARTS
-from engine.tables import (
-    DOC_IDS,
-    OUTPUT,
-    OUTPUT_TOKENS,
-    PROMPT_TOKENS,
-    QUERY_ID,
-    READ_KEY,
-    SECONDS,
-    THOUGHT,
-    TRUNCATED,
-)
+from engine.tables import PROMPT_TOKENS, QUERY_ID, READ_KEY, SECONDS, THOUGHT, TRUNCATED
 
 
 def prompts_of(findings: Findings) -> list[tuple[str, dict[str, Any]]]:
@@ -36,11 +27,11 @@ class Calls:
 
     def __init__(self, findings: Findings) -> None:
         self._prompts = [(key, Prompt.of(parts)) for key, parts in prompts_of(findings)]
-        columns = (PROMPT_TOKENS, OUTPUT_TOKENS, TRUNCATED, THOUGHT, SECONDS)
+        columns = (PROMPT_TOKENS, tables.OUTPUT_TOKENS, TRUNCATED, THOUGHT, SECONDS)
         self._calls: dict[str, list[Any]] = {}
         self._keys: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
         self._outputs: dict[str, str] = {}
-        identity = (READ_KEY, QUERY_ID, DOC_IDS, OUTPUT)
+        identity = (READ_KEY, QUERY_ID, tables.DOC_IDS, tables.OUTPUT)
         rows = findings.table("reads").select(*identity, *columns).iter_rows()
         for key, query_id, doc_ids, self._outputs[
             key

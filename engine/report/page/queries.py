@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from engine import tables
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import cut
@@ -19,23 +20,7 @@ from engine.report.grids import labelling
 from engine.report.page.calls import Calls, prompts_of
 from engine.report.page.slices import Slices
 from engine.statistics.single_labels import SUCCESS
-from engine.tables import (
-    ANNOTATOR,
-    ANSWER,
-    ANSWERS,
-    CONFIDENCE,
-    DOC_ID,
-    LABEL,
-    OUTPUT,
-    QUERY,
-    QUERY_ID,
-    RANK,
-    READ_KEY,
-    RUN,
-    TEXT,
-    TITLE,
-    VALUE,
-)
+from engine.tables import DOC_ID, LABEL, OUTPUT, QUERY_ID, RANK, READ_KEY, RUN, TEXT, TITLE, VALUE
 
 # More queries than these, those of least disagreement, are left out of the table: a page stays below 5 MB.
 MOST_QUERIES = 20_000
@@ -119,7 +104,9 @@ def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
     rows: list[Row] = []
     contents: list[str] = []
     number, letters = 1, 0
-    for query_id, text, answers in queries.select(QUERY_ID, QUERY, ANSWERS).iter_rows():
+    for query_id, text, answers in queries.select(
+        QUERY_ID, tables.QUERY, tables.ANSWERS
+    ).iter_rows():
         if query_id not in scores.known and query_id not in details.listed:
             continue
         row = scores.row(query_id)
@@ -230,8 +217,10 @@ class _Details:
                 listed = self.listed.get(query_id, {}).get(run, [])
                 self._own[run, query_id] = self._calls.longest(query_id, listed, output)
         self._traces: dict[Pair, dict[str, list[Any]]] = defaultdict(dict)
-        columns = (READ_KEY, LABEL, OUTPUT, ANSWER, CONFIDENCE)
-        traces = findings.traces.drop_nulls(LABEL).select(QUERY_ID, DOC_ID, ANNOTATOR, *columns)
+        columns = (READ_KEY, LABEL, OUTPUT, tables.ANSWER, tables.CONFIDENCE)
+        traces = findings.traces.drop_nulls(LABEL).select(
+            QUERY_ID, DOC_ID, tables.ANNOTATOR, *columns
+        )
         for query_id, doc_id, annotator, *trace in traces.iter_rows():
             self._traces[query_id, doc_id][annotator] = trace
 

@@ -7,17 +7,9 @@ from pathlib import Path
 
 from engine.labels.registry import ANNOTATORS
 from engine.report.findings import Findings
-from engine.report.page import drawings, figures, overview, queries, slices
+from engine.report.page import drawings, figures, overview, queries, render, slices
 from engine.report.page.content import typeset_grid
-from engine.report.page.render import (
-    BESIDE,
-    Written,
-    as_it_is,
-    rendered,
-    require_page,
-    source,
-    write_files,
-)
+from engine.report.page.render import Written, as_it_is, rendered, require_page, source, write_files
 from engine.sources.io.files import write_text
 
 
@@ -38,7 +30,7 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
             inlined.append(part.script)
         else:
             names.append(f"queries-{part.number:04d}.js")
-            write_text(part.script, folder / BESIDE / names[-1])
+            write_text(part.script, folder / render.BESIDE / names[-1])
     content = queries.as_json(rows, findings, made)
     data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     page = rendered(
