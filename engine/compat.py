@@ -103,7 +103,13 @@ def _labels(
         references = {query: list(expected[query]) for query in asked}
         values = _complete("downstream_metric", dict(score(outputs, references)), asked)
         for query in asked:
-            labels[query].append(_checked(query, values[query]))
+            number = float(values[query])
+            if not 0 <= number <= 1:
+                problem = (
+                    f"`downstream_metric` gives {values[query]!r} for the query {quoted(query)}"
+                )
+                raise InputError(problem, "return a number from 0 to 1")
+            labels[query].append(number)
     return labels
 
 
@@ -117,14 +123,6 @@ def _complete(function: str, given: dict[str, Any], asked: Mapping[str, object])
             "return one value for each query that it is given",
         )
     return given
-
-
-def _checked(query: str, value: Any) -> float:
-    number = float(value)
-    if not 0 <= number <= 1:
-        problem = f"`downstream_metric` gives {value!r} for the query {quoted(query)}"
-        raise InputError(problem, "return a number from 0 to 1")
-    return number
 
 
 def _binary(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -87,7 +87,10 @@ def evaluate_and_report(
         InputError: another evaluation is there; otherwise as ``evaluate``.
     """
     settings = list(conditions.values())
-    keeps(_kept(settings[0], store))
+    kept = _KEPT.format(folder_at(store).shown())
+    if lost := [own.name for own in settings[0].reader.functions if not own.is_kept]:
+        kept = f"outputs of {', '.join(lost)}, without a version, are lost; other {kept}"
+    keeps(kept)
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(name_files(files)))
     folder = None
@@ -132,12 +135,3 @@ def _cut(files: InputFiles, settings: Sequence[Settings], folder: Folder, pairs:
             on_progress=on_cut,
             check=partial(check_readers, settings, event),
         )
-
-
-def _kept(settings: Settings, store: Location) -> str:
-    """What is kept of an evaluation that is stopped."""
-    kept = _KEPT.format(folder_at(store).shown())
-    lost = [own.name for own in settings.reader.functions if not own.is_kept]
-    return (
-        f"outputs of {', '.join(lost)}, without a version, are lost; other {kept}" if lost else kept
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -32,7 +32,7 @@ from jobs._functions import (
     reader_functions,
     reader_name,
 )
-from jobs._options import Models, Paths, Size, Words, items_of, option, options_of, take
+from jobs._options import Models, Paths, Size, Words, items_of, keyword, option, options_of, take
 
 # LLM calls that --certify repeats where it is given no number.
 _CERTIFIED = 64
@@ -74,7 +74,19 @@ def parameters() -> list[inspect.Parameter]:
             leave_out=["options"],
         ),
         *(entry for kind in option_classes() for entry in options_of(kind, LABELS)),
-        *_measures(),
+        *options_of(
+            RankingSettings,
+            MEASURES,
+            types={"k": int | None, "measures": Words},
+            defaults={"k": None, "measures": ()},
+        ),
+        *options_of(
+            Sweep,
+            MEASURES,
+            types={"k_sweep": Words},
+            defaults={"k_sweep": ()},
+            leave_out=["readers", "augmentations"],
+        ),
         *options_of(Bootstrap, STATISTICS, leave_out=["threads"]),
         option("out", str, RUNNING, "Directory or address (s3://…) for the results."),
         option("overwrite", bool, RUNNING, "Replace another evaluation in `out`.", False),
@@ -96,12 +108,7 @@ def parameters() -> list[inspect.Parameter]:
             },
         ),
         *options_of(ApiSettings, API, types={"batch_in": Paths | None}),
-        inspect.Parameter(
-            "config",
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=Annotated[ConfigFile, Parameter(group=RUNNING)],
-            default=None,
-        ),
+        keyword("config", Annotated[ConfigFile, Parameter(group=RUNNING)], None),
     ]
 
 
@@ -129,30 +136,24 @@ def _of_reader() -> list[inspect.Parameter]:
     )
 
 
-def _measures() -> list[inspect.Parameter]:
-    return [
-        *options_of(
-            RankingSettings,
-            MEASURES,
-            types={"k": int | None, "measures": Words},
-            defaults={"k": None, "measures": ()},
-        ),
-        *options_of(
-            Sweep,
-            MEASURES,
-            types={"k_sweep": Words},
-            defaults={"k_sweep": ()},
-            leave_out=["readers", "augmentations"],
-        ),
-    ]
-
-
 def sweep_of(options: Mapping[str, Any]) -> Sweep:
     """What varies."""
+    known: dict[str, Augmentation] = {name: name for name in get_args(Augmentation)}
+    names, cutoffs = items_of(options["augmentation"]), items_of(options["k_sweep"])
+    if not names or any(name not in known for name in names):
+        raise InputError(
+            f"`augmentation` is {','.join(names)!r}", f"use {', '.join(known)}, or several"
+        )
+    try:
+        k_sweep = tuple(map(int, cutoffs))
+    except ValueError:
+        raise InputError(
+            f"`k_sweep` is {','.join(cutoffs)!r}", "give whole numbers, as in `k_sweep` 5,10,20,50"
+        ) from None
     return Sweep(
         readers=tuple(map(reader_name, options["reader"])),
-        augmentations=_augmentations(options["augmentation"]),
-        k_sweep=_cutoffs(options["k_sweep"]),
+        augmentations=tuple(known[name] for name in names),
+        k_sweep=k_sweep,
     )
 
 
@@ -247,23 +248,3 @@ def _list_length(kind: type, tokens: tuple[Token, ...]) -> int | str:
     """A number, or a budget of tokens as it is written; the settings refuse what is neither."""
     text = tokens[0].value.strip()
     return int(float(text)) if re.fullmatch(r"[0-9]{1,15}(\.0*)?", text) else text
-
-
-def _augmentations(given: str | Sequence[str]) -> tuple[Augmentation, ...]:
-    known: dict[str, Augmentation] = {name: name for name in get_args(Augmentation)}
-    names = items_of(given)
-    if not names or any(name not in known for name in names):
-        raise InputError(
-            f"`augmentation` is {','.join(names)!r}", f"use {', '.join(known)}, or several"
-        )
-    return tuple(known[name] for name in names)
-
-
-def _cutoffs(given: str | Sequence[str]) -> tuple[int, ...]:
-    parts = items_of(given)
-    try:
-        return tuple(int(part) for part in parts)
-    except ValueError:
-        raise InputError(
-            f"`k_sweep` is {','.join(parts)!r}", "give whole numbers, as in `k_sweep` 5,10,20,50"
-        ) from None

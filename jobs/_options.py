@@ -132,12 +132,14 @@ def option(
     if default in ("", ()):
         shown = False  # the help says what an empty text stands for
     described = Parameter(group=group, help=with_options(description), show_default=shown)
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        annotation=Annotated[kind, described],
-        default=inspect.Parameter.empty if default is MISSING else default,
-    )
+    default = inspect.Parameter.empty if default is MISSING else default
+    return keyword(name, Annotated[kind, described], default)
+
+
+def keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """A parameter as commands have them."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, annotation=annotation, default=default)
 
 
 def options_of(
@@ -152,11 +154,7 @@ def options_of(
 ) -> list[inspect.Parameter]:
     """An option for every field of a dataclass, with the help of its docstring's ``Attributes``.
 
-    Args:
-        types: types as the command line takes them, where they are not those of the fields.
-        defaults: defaults of the command line, where they are not those of the fields.
-        helps: help of the command line, where it is not the docstring's.
-        more_help: sentences that are added to the help.
+    Types, defaults and helps are those of the command line where it has others; ``more_help`` is added to the help.
     """
     hints = get_type_hints(owner, include_extras=True) | dict(types or {})
     documented = [docstring_parser.parse(_documentation(one)).params for one in owner.__mro__[::-1]]

@@ -86,11 +86,9 @@ def shown_progress(
 
 
 @contextlib.contextmanager
-def shown_training(
-    metric: str, doing: str = "training"
-) -> Iterator[Callable[[TrainingProgress, int], None]]:
+def shown_training(metric: str) -> Iterator[Callable[[TrainingProgress, int], None]]:
     """Give a function that shows the steps of a training, with its loss and its metric, on standard error."""
-    with shown_progress(doing, "steps") as shown:
+    with shown_progress("training", "steps") as shown:
         yield lambda progress, steps: shown(progress.step, steps, _so_far(progress, metric))
 
 

@@ -18,18 +18,13 @@ class _Steps:
     """What a command is at: named where it takes time, and again wherever a log had no line for a while."""
 
     def __init__(self) -> None:
-        now = time.monotonic()
-        self._what, self._since, self._last, self._is_named = "", now, now, True
+        self.begin("")
 
-    def begin(self, what: str) -> None:
+    def begin(self, what: str, *, is_named: bool = False) -> None:
         """Begin with a step; the one before has ended. Nothing, for what names itself."""
         now = time.monotonic()
-        self._what, self._since, self._last, self._is_named = what, now, now, not what
-
-    def told(self, line: str) -> None:
-        """A line was told of what is under way: this one is repeated."""
-        now = time.monotonic()
-        self._what, self._since, self._last, self._is_named = line, now, now, True
+        self._what, self._since, self._last = what, now, now
+        self._is_named = is_named or not what
 
     def beat(self, *, bar: bool) -> None:
         """Say what is due; where a bar is shown, or on a terminal, no step is named twice."""
@@ -54,7 +49,7 @@ def step(what: str) -> None:
 
 def told(line: str) -> None:
     """A line was told of what is under way: a log has it again where no other follows."""
-    _steps.told(line)
+    _steps.begin(line, is_named=True)
 
 
 @contextlib.contextmanager

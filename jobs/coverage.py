@@ -14,7 +14,7 @@ from rich.table import Table
 from engine.machine.remote.limits import limits_of
 from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.wording import counted
-from engine.query_coverage.measure import Coverage, measure
+from engine.query_coverage.measure import measure
 from engine.report import query_coverage as report
 from engine.report.audit import Origin, input_files, place
 from engine.report.page.render import page_files
@@ -91,7 +91,13 @@ def coverage(
     unanswerable = {"queries": evaluation.unanswerable, "user_queries": users.unanswerable}
     summary = report.summarize(result, spec, files, unanswerable, origin)
     if out is not None:
-        _write(result, summary, out)
+        # Earlier versions wrote a page, too.
+        earlier = partial(chain, _NAMES, page_files(folder_at(out)))
+        with replaced_together(out, earlier, last=SUMMARY) as directory:
+            write_parquet(result.clusters, directory / _CLUSTERS)
+            write_parquet(result.assignments, directory / _ASSIGNMENTS)
+            text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+            write_text(text, directory / SUMMARY)
     if verbosity().as_json:
         say_json(summary)
     shown: list[Table | str] = [*report.shown_tables(result), *report.lines(result)]
@@ -102,16 +108,6 @@ def coverage(
     standard_output().print_parts(shown)
     if spec.server:
         say(f"{limits_of(spec.server).used()} used of {spec.server.host}")
-
-
-def _write(result: Coverage, summary: dict[str, Any], out: str) -> None:
-    # Earlier versions wrote a page, too.
-    earlier = partial(chain, _NAMES, page_files(folder_at(out)))
-    with replaced_together(out, earlier, last=SUMMARY) as directory:
-        write_parquet(result.clusters, directory / _CLUSTERS)
-        write_parquet(result.assignments, directory / _ASSIGNMENTS)
-        text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
-        write_text(text, directory / SUMMARY)
 
 
 if __name__ == "__main__":

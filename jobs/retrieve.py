@@ -29,7 +29,7 @@ from engine.sources.io.replacing import delivered, replaced_together
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import write_run
-from engine.tables import DOC_ID, QUERY_ID, RUN
+from engine.tables import DOC_ID, QUERY_ID
 from jobs._command import ConfigFile, run_command, with_verbosity
 from jobs._options import SEVERAL_TEXTS, Paths
 from jobs._progress import event
@@ -126,21 +126,31 @@ def retrieve(
         raise InputError(f"`index` has {again[0]} twice", "fuse each index once")
     manifests = [manifest.read(directory) for directory in index]
     names = _names(index, manifests, output)
-    if not any(one.kind == "dense" for one in manifests):
-        _refuse_dense_options(options)
+    has_dense = any(one.kind == "dense" for one in manifests)
+    for option, value in (("--encoder", options.encoder), ("--approximate", options.approximate)):
+        if value is not None and not has_dense:
+            raise InputError(f"{option} without a dense index", "leave it out, or add a dense one")
     of_server = any(is_api(one.settings.get("encoder", {}).get("name", "")) for one in manifests)
     for setting in () if of_server else options.server().changed():
         raise InputError(f"`{setting}` without vectors of a server", "leave it out")
     if corpus is not None:
-        _require_corpus(corpus, skip_bad, index, manifests)
+        fingerprint = Fingerprint()
+        for batch in scan_corpus(corpus, skip_bad=skip_bad):
+            fingerprint.update(batch)
+        digest = fingerprint.hexdigest()
+        for directory, one in zip(index, manifests, strict=True):
+            manifest.require_corpus(one, digest, directory=directory, corpus=corpus)
     query_set = read_query_set(queries, need_answers=False)
     table = query_set.table if limit is None else query_set.table.head(limit)
     runs = {
         name: search_index(directory, table, name=name, options=options, on_event=event)
         for name, directory in zip(names, index, strict=True)
     }
-    if options.approximate is not None:
-        _print_recall(index, manifests, runs, table, options)
+    for directory, (name, run), one in zip(index, runs.items(), manifests, strict=True):
+        if options.approximate is not None and one.kind == "dense":
+            recall, sampled = approximate_recall(run, directory, table, options)
+            queries_of = counted(sampled, "[query|queries]")
+            say(f"{name}: recall@{options.k} of the exact lists {recall:.4f} (of {queries_of})")
     if of_server:
         say(f"{limits_of(server := options.server()).used()} used of {server.host}")
     if query_set.unanswerable:
@@ -176,39 +186,6 @@ def _names_a_file(name: str) -> bool:
     return not forbidden and is_text(name) and len(name.encode()) <= 200
 
 
-def _refuse_dense_options(options: SearchOptions) -> None:
-    for option, value in (("--encoder", options.encoder), ("--approximate", options.approximate)):
-        if value is not None:
-            raise InputError(f"{option} without a dense index", "leave it out, or add a dense one")
-
-
-def _require_corpus(
-    corpus: str, skip_bad: int, index: Sequence[Path], manifests: Sequence[Manifest]
-) -> None:
-    fingerprint = Fingerprint()
-    for batch in scan_corpus(corpus, skip_bad=skip_bad):
-        fingerprint.update(batch)
-    for directory, one in zip(index, manifests, strict=True):
-        manifest.require_corpus(one, fingerprint.hexdigest(), directory=directory, corpus=corpus)
-
-
-def _print_recall(
-    index: Sequence[Path],
-    manifests: Sequence[Manifest],
-    runs: dict[str, pl.DataFrame],
-    queries: pl.DataFrame,
-    options: SearchOptions,
-) -> None:
-    """Say how much of the exact lists the approximate runs contain."""
-    for directory, (name, run), of_index in zip(index, runs.items(), manifests, strict=True):
-        if of_index.kind == "dense":
-            recall, sampled = approximate_recall(run, directory, queries, options)
-            say(
-                f"{name}: recall@{options.k} of the exact lists {recall:.4f} "
-                f"(of {counted(sampled, '[query|queries]')})"
-            )
-
-
 def _write_all(
     runs: dict[str, pl.DataFrame], queries: pl.DataFrame, output: Output, *, k: int
 ) -> None:
@@ -226,23 +203,17 @@ def _write_all(
                 write_run(run, file)
     for name, run in written.items():
         path = _file(output.out, name, run) if to_directory else output.out
-        _print_run(run, queries, name, path)
+        results = counted(run.height, "result[|s]")
+        asked = counted(queries.height, "[query|queries]")
+        empty = queries.height - run[QUERY_ID].n_unique()
+        without = f", {counted(empty, '[query|queries]')} without any hit" if empty else ""
+        say(f"{name}: {results} for {asked}{without} -> {folder_at(path).shown()}")
 
 
 def _file(directory: Path, system: str, run: pl.DataFrame) -> Path:
     """TREC text, unless it cannot hold the ids."""
     has_spaces = run[DOC_ID].str.contains(r"\s").any()
     return directory / f"{system}{'.parquet' if has_spaces else '.trec'}"
-
-
-def _print_run(run: pl.DataFrame, queries: pl.DataFrame, name: str, path: Path) -> None:
-    assert run.is_empty() or run[RUN][0] == name
-    results = (
-        f"{counted(run.height, 'result[|s]')} for {counted(queries.height, '[query|queries]')}"
-    )
-    empty = queries.height - run[QUERY_ID].n_unique()
-    without = f", {counted(empty, '[query|queries]')} without any hit" if empty else ""
-    say(f"{name}: {results}{without} -> {folder_at(path).shown()}")
 
 
 if __name__ == "__main__":

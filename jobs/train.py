@@ -26,7 +26,7 @@ from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.outputs import Inputs, Outputs, lies_in, refuse_overlap, sole_writer
 from engine.sources.io.replacing import replaced_together
 from engine.training import checkpoints, report
-from engine.training.checkpoints import MODEL, Progress
+from engine.training.checkpoints import MODEL
 from engine.training.inputs import TrainingFiles, TrainingInputs, read_training
 from engine.training.page import PAGE, write_training_page
 from engine.training.report import Trained
@@ -35,7 +35,7 @@ from engine.training.start import Start, specify_start
 from engine.training.train import Plan, fetch_model
 from engine.training.train import train as train_here
 from jobs._command import ConfigFile, command_line, run_command, with_verbosity
-from jobs._options import Size, option, options_of, take, with_signature
+from jobs._options import Size, keyword, option, options_of, take, with_signature
 from jobs._progress import shown_training
 from jobs._signals import keeps
 from jobs._terminal import say, say_json, verbosity
@@ -58,43 +58,6 @@ def parameters() -> list[inspect.Parameter]:
             _INPUTS,
             types=dict(zip(_FILES, (Path, Path | None, Path, Path | None, Path | None), strict=True)),
         ),
-        *_of_reader(),
-        *options_of(Recipe, _RECIPE),
-        option(
-            "out",
-            str,
-            _RUNNING,
-            "Directory for the model, its curve and its page, or an address like s3://….",
-        ),
-        option(
-            "checkpoints",
-            str | None,
-            _RUNNING,
-            "Directory of the checkpoints, or an address that every worker reaches; by default checkpoints in `out`. "
-            "They are removed when training has ended.",
-            None,
-        ),
-        *options_of(Workers, _RUNNING),
-        option(
-            "memory",
-            Size,
-            _RUNNING,
-            "Memory limit of one worker, as in 12GiB; 0 for what the machine has. It changes how many queries go "
-            "through the model at once, but not what the model learns.",
-            0,
-        ),
-        option("dry_run", bool, _RUNNING, "Check everything and print the plan, without training.", False),
-        inspect.Parameter(
-            "config",
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=Annotated[ConfigFile, Parameter(group=_RUNNING)],
-            default=None,
-        ),
-    ]  # fmt: skip
-
-
-def _of_reader() -> list[inspect.Parameter]:
-    return [
         option(
             "reader",
             str,
@@ -125,6 +88,32 @@ def _of_reader() -> list[inspect.Parameter]:
             f"Metric on the development queries (docs/methods.md): {', '.join(METRICS)}.",
             "em",
         ),
+        *options_of(Recipe, _RECIPE),
+        option(
+            "out",
+            str,
+            _RUNNING,
+            "Directory for the model, its curve and its page, or an address like s3://….",
+        ),
+        option(
+            "checkpoints",
+            str | None,
+            _RUNNING,
+            "Directory of the checkpoints, or an address that every worker reaches; by default checkpoints in `out`. "
+            "They are removed when training has ended.",
+            None,
+        ),
+        *options_of(Workers, _RUNNING),
+        option(
+            "memory",
+            Size,
+            _RUNNING,
+            "Memory limit of one worker, as in 12GiB; 0 for what the machine has. It changes how many queries go "
+            "through the model at once, but not what the model learns.",
+            0,
+        ),
+        option("dry_run", bool, _RUNNING, "Check everything and print the plan, without training.", False),
+        keyword("config", Annotated[ConfigFile, Parameter(group=_RUNNING)], None),
     ]  # fmt: skip
 
 
@@ -166,7 +155,13 @@ def train(**options: Any) -> None:
     origin = Origin(command_line(), input_files({name: asked[name] for name in _FILES}))
     keeps(_KEPT.format(folder.shown()))
     with sole_writer(out.at), sole_writer(folder.at):
-        progress = _trained(plan, folder, workers)
+        with shown_training(metric) as on_progress:
+            if workers.workers:
+                from engine.training.on_ray import train_on_ray
+
+                progress = train_on_ray(plan, folder, workers, on_progress=on_progress)
+            else:
+                progress = train_here(plan, folder, on_progress=on_progress)
         trained = Trained(inputs, start, recipe, metric, progress, asked, origin)
         summary = _write(trained, folder, out)
         checkpoints.remove(folder)
@@ -176,15 +171,6 @@ def train(**options: Any) -> None:
         say(line)
     page = "" if missing("page") else f", {PAGE}"
     say(f"model -> {out.shown(MODEL)}; its curve: {SUMMARY}{page}")
-
-
-def _trained(plan: Plan, folder: Folder, workers: Workers) -> Progress:
-    with shown_training(plan.metric) as on_progress:
-        if not workers.workers:
-            return train_here(plan, folder, on_progress=on_progress)
-        from engine.training.on_ray import train_on_ray
-
-        return train_on_ray(plan, folder, workers, on_progress=on_progress)
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,10 @@ def plan_evaluation(
     paces = [pace.of(one.job) if pace and one.kind.left else None for one in counted]
     both = list(zip(counted, paces, strict=True))
     queries = sample.queries if sample else inputs.queries.height
-    ways = _ways(first, inputs, queries, _drawn(counted)) if len(settings) == 1 else ()
+    ways = _ways(first, inputs, queries, counted) if len(settings) == 1 else ()
+    most = first.running.pool().bounds()[1]
+    if most is None:  # the cluster decides: as many as there were
+        most = pace.actors if pace else 1
     made = Forecast(
         kinds=tuple(of_role.timed(one) if of_role else one.kind for one, of_role in both),
         queries=queries,
@@ -64,7 +67,7 @@ def plan_evaluation(
         pace=None if asked.pace is None else shown(locate(asked.pace)),
         start=sum(one.start for one in set(paces) if one),
         peak=max((_peak(one, of_role) for one, of_role in both), default=0),
-        actors=_actors(first, pace),
+        actors=max(1, most),
         settings=asked,
         certified=first.running.certify,
         ways=tuple(ways),
@@ -112,11 +115,16 @@ def _peak(counted: Counted, pace: RolePace | None) -> int:
     return spec.memory or default_actor_memory(spec.weight_bytes)
 
 
-def _ways(settings: Settings, inputs: EvaluationInputs, queries: int, lists: Way) -> Iterator[Way]:
+def _ways(
+    settings: Settings, inputs: EvaluationInputs, queries: int, counted: Sequence[Counted]
+) -> Iterator[Way]:
     """The ways to read less: the lists that are drawn; at least the first rank, and the first round of queries."""
     with contextlib.suppress(InputError):
         if not settings.bootstrap.lists and settings.but(lists=LISTS):
-            yield lists
+            # Which of the lists that are left they read.
+            left = [(one.kind.left, one.drawn) for one in counted if one.is_whole]
+            drawn = sum(n * share for n, share in left) / max(1, sum(n for n, _ in left))
+            yield Way(f"lists {LISTS:g}", lists=drawn, known=True)
     if width := settings.bootstrap.width:
         yield Way(f"width {width:g}", lists=min(1.0, FIRST_LISTS / max(1, queries)))
         return
@@ -127,19 +135,6 @@ def _ways(settings: Settings, inputs: EvaluationInputs, queries: int, lists: Way
             until = "verdict" if "until" in way.name else None
             settings.but(lazy="lazy" in way.name, until=until)
             yield way
-
-
-def _drawn(counted: Sequence[Counted]) -> Way:
-    """Sampled lists: which of those that are left they read."""
-    lists = [(one.kind.left, one.drawn) for one in counted if one.is_whole]
-    share = sum(left * drawn for left, drawn in lists) / max(1, sum(left for left, _ in lists))
-    return Way(f"lists {LISTS:g}", lists=share, known=True)
-
-
-def _actors(settings: Settings, pace: Pace | None) -> int:
-    """The most actors that are asked for; where the cluster decides, as many as there were."""
-    most = settings.running.pool().bounds()[1]
-    return max(1, most) if most is not None else pace.actors if pace else 1
 
 
 def _at_pace(made: Forecast, pace: Pace, unlike: list[str]) -> Forecast:

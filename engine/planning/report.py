@@ -120,7 +120,13 @@ def _lines(forecast: Forecast) -> Iterator[str]:
     else:
         yield f"time: as LLM calls took in {forecast.pace}"
     yield from (f"note: {note}" for note in forecast.notes)
-    yield from _times(forecast)
+    for actors in dict.fromkeys((1, forecast.actors)):
+        if (seconds := forecast.seconds(actors)) is not None:
+            start = f"{duration(forecast.start)} of start"
+            yield f"start and LLM calls, {counted(actors, _ACTORS)}: {duration(seconds)}, {start} included"
+    if (hours := forecast.settings.finish_in) is not None:
+        verb = agreeing(forecast.actors, "[finishes|finish]")
+        yield f"{counted(forecast.actors, _ACTORS)} {verb} in {hours:g} h"
     if forecast.peak:
         yield f"memory: about {forecast.peak / _GIB:.1f} GiB, of each actor"
     if (cost := _cost(forecast)) is not None:
@@ -147,16 +153,6 @@ def _within(forecast: Forecast, budget: str) -> str:
         if taken <= float(most):
             return f"budget {budget}: {way.name} {'keeps' if way.known else 'may keep'} to it"
     return f"budget {budget}: nothing keeps to it"
-
-
-def _times(forecast: Forecast) -> Iterator[str]:
-    for actors in dict.fromkeys((1, forecast.actors)):
-        if (seconds := forecast.seconds(actors)) is not None:
-            start = f"{duration(forecast.start)} of start"
-            yield f"start and LLM calls, {counted(actors, _ACTORS)}: {duration(seconds)}, {start} included"
-    if (hours := forecast.settings.finish_in) is not None:
-        verb = agreeing(forecast.actors, "[finishes|finish]")
-        yield f"{counted(forecast.actors, _ACTORS)} {verb} in {hours:g} h"
 
 
 def duration(seconds: float) -> str:

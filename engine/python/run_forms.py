@@ -35,7 +35,6 @@ def runs_of(
     """All runs, in the order in which they were given, with their texts.
 
     Args:
-        given: one run or several.
         carried: whether runs carry their passages; else these are given apart, so that what a run lists are ids.
         queries, k: what retrievers are called with.
 

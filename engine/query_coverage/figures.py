@@ -16,12 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from engine.statistics.arrays import Ints, Mask
 from engine.statistics.intervals import binomial_interval
-
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 DRAWS = 4_999
 CONFIDENCE = 0.95
@@ -68,7 +65,7 @@ class Figures:
     unasked_queries: int
 
 
-def figures(clusters: Ints, evaluation: Flags, *, seed: int, draws: int = DRAWS) -> Figures:
+def figures(clusters: Ints, evaluation: Mask, *, seed: int, draws: int = DRAWS) -> Figures:
     """The figures of clusterings.
 
     A cluster of n among N queries has none of a random sample of m with probability C(N-n, m) / C(N, m),
@@ -110,7 +107,7 @@ def figures(clusters: Ints, evaluation: Flags, *, seed: int, draws: int = DRAWS)
     )
 
 
-def uncovered(clusters: Ints, evaluation: Flags) -> Flags:
+def uncovered(clusters: Ints, evaluation: Mask) -> Mask:
     """(clusterings, queries): whether a query's cluster has no evaluation query; arguments as in ``figures``."""
     return np.stack([~np.isin(one, one[evaluation]) for one in clusters])
 

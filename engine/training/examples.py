@@ -75,8 +75,7 @@ class Cuts:
 class Readings:
     """Queries with the passages that a reader is given, as tables.
 
-    Attributes:
-        lists: ``query_id`` and ``doc_ids`` in rank order, best first: a row per query that is read.
+    ``lists`` has ``query_id`` and ``doc_ids`` in rank order, best first: a row per query that is read.
     """
 
     queries: pl.DataFrame

@@ -54,12 +54,7 @@ class TrainingFiles(Checked):
 
 @dataclass(frozen=True, eq=False)
 class TrainingInputs:
-    """What a training learns from.
-
-    Attributes:
-        train: queries that are ``examples.trainable``.
-        dev: queries with answers; None where there are none.
-    """
+    """What a training learns from: queries that are ``examples.trainable``, and queries with answers to measure on."""
 
     train: Readings
     dev: Readings | None

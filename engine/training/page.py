@@ -67,9 +67,7 @@ def _losses(summary: Mapping[str, Any]) -> Drawing:
         middles, means = smoothed(losses)
         axes.plot(range(1, len(losses) + 1), losses, color=FAINT, label="each step")
         axes.plot(middles, means, color=COLOURS[0], label="mean")
-        axes.set_xlabel("step")
-        axes.set_ylabel("cross entropy per token")
-        axes.set_ylim(bottom=0)
+        axes.set(xlabel="step", ylabel="cross entropy per token", ylim=(0, None))
         add_legend(figure, axes, 2)
 
     length = max(1, -(-len(losses) // _POINTS))
@@ -87,9 +85,7 @@ def _evaluations(summary: Mapping[str, Any]) -> Drawing:
         values = [one["value"] for one in summary["evaluations"]]
         axes.plot(steps, values, color=COLOURS[1], marker=MARKERS[1], markersize=4.5)
         axes.axvline(best["step"], color=INK, linewidth=0.8, linestyle=":")
-        axes.set_xlabel("step")
-        axes.set_ylabel(metric)
-        axes.set_ylim(bottom=0)
+        axes.set(xlabel="step", ylabel=metric, ylim=(0, None))
 
     caption = (
         f"{metric} of the engine's own reader, after each of these steps, on "

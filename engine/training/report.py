@@ -21,11 +21,7 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "ray", "polars", "numpy")
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A training that has ended, and what it was asked for.
-
-    Attributes:
-        asked: every setting by its name, the recipe's aside.
-    """
+    """A training that has ended, and what it was ``asked`` for: every setting by its name, the recipe's aside."""
 
     inputs: TrainingInputs
     start: Start

@@ -178,8 +178,7 @@ class FidTrainer(Trainer):
 class Watch(TrainerCallback):
     """Keeps a training's progress up to date, with each checkpoint of the Trainer in a folder.
 
-    Args:
-        on_progress: told by the first worker before each step, and at the end.
+    The first worker tells ``on_progress`` before each step, and at the end.
     """
 
     def __init__(self, trainer: FidTrainer, folder: Folder, on_progress: OnProgress) -> None:

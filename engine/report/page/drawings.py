@@ -51,8 +51,7 @@ def drawings(findings: Findings) -> Iterator[Drawing]:
     pairs = shares.of_annotators(findings)
     if pairs:
         yield _of_annotators(findings.annotators[0], pairs)
-    conditions = findings.table("conditions")
-    at_each_k = _at_each_k(findings, conditions)
+    at_each_k = _at_each_k(findings)
     if at_each_k["k"].n_unique() > 1:
         yield _by_k(findings, at_each_k)
 
@@ -199,9 +198,7 @@ def _by_rank(findings: Findings, by_rank: pl.DataFrame) -> Drawing:
                 linewidth=1.5,
                 label=name,
             )
-        axes.set_xlabel("rank in the list")
-        axes.set_ylabel("share labelled above 0")
-        axes.set_ylim(bottom=0)
+        axes.set(xlabel="rank in the list", ylabel="share labelled above 0", ylim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         add_legend(figure, axes, len(names))
 
@@ -234,8 +231,7 @@ def _of_annotators(first: str, pairs: Sequence[shares.Pair]) -> Drawing:
         name_rows(
             axes, [f"{first} and {pair.other}" if len(pairs) == 1 else pair.other for pair in pairs]
         )
-        axes.set_xlim(0, 1)
-        axes.set_xlabel("share of the listed passages")
+        axes.set(xlim=(0, 1), xlabel="share of the listed passages")
         add_legend(figure, axes, 4)
 
     return Drawing(
@@ -248,11 +244,12 @@ def _of_annotators(first: str, pairs: Sequence[shares.Pair]) -> Drawing:
     )
 
 
-def _at_each_k(findings: Findings, conditions: pl.DataFrame) -> pl.DataFrame:
+def _at_each_k(findings: Findings) -> pl.DataFrame:
     """The defined correlations of each annotator's primary measure on the best run, of the first reader, at each k."""
     # The cutoff of the measure follows k, so that it is the first of each k.
     return (
-        conditions.filter(pl.col("run").eq_missing(findings.best_run), pl.col("n") > 0)
+        findings.table("conditions")
+        .filter(pl.col("run").eq_missing(findings.best_run), pl.col("n") > 0)
         .filter(
             pl.col("reader") == pl.col("reader").first(),
             pl.col("augmentation") == pl.col("augmentation").first(),
@@ -272,8 +269,7 @@ def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
             points = of_one.select("k", TAU, low_of(TAU), high_of(TAU)).rows()
             draw_intervals(axes, points, place, name, joined=[True] * of_one.height)
         axes.axhline(0, color=INK, linewidth=0.8)
-        axes.set_xlabel("passages in the list (k)")
-        axes.set_ylabel("Kendall's tau, primary measure")
+        axes.set(xlabel="passages in the list (k)", ylabel="Kendall's tau, primary measure")
         add_legend(figure, axes, len(names))
 
     return Drawing(

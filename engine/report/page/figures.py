@@ -7,12 +7,11 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.machine.model_files import cache_directory
-from engine.report.layout import Grid
 from engine.report.page.plotting import FAINT, INK, Drawing
 
 if TYPE_CHECKING:
@@ -99,14 +98,3 @@ def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format=kind, **options)
     return content.getvalue()
-
-
-def as_grid(pictures: Sequence[Picture]) -> Grid:
-    """The pictures' names and captions as a table, for who uses their files."""
-    return Grid(
-        "figures",
-        "The pictures of this page.",
-        ["file", "shows", "caption"],
-        [[picture.name, picture.title, picture.caption] for picture in pictures],
-        names=3,
-    )

@@ -17,7 +17,7 @@ from engine.messages.errors import InputError, WriteError
 from engine.messages.extras import command, missing, require
 from engine.messages.wording import listed
 from engine.report.layout import Grid
-from engine.report.page import exports, figures, plotting
+from engine.report.page import exports, plotting
 from engine.report.page.figures import Picture
 from engine.sources.io.files import write_bytes, write_text
 from engine.sources.io.folders import Folder
@@ -141,7 +141,10 @@ def _pictures_and_tables(
         yield f"figures/{picture.name}.svg", picture.svg.encode()
         yield f"figures/{picture.name}.png", picture.png
     if drawn:
-        yield "figures/captions.md", exports.markdown(figures.as_grid(drawn)).encode()
+        rows = [[picture.name, picture.title, picture.caption] for picture in drawn]
+        head = ["file", "shows", "caption"]
+        captions = Grid("figures", "The pictures of this page.", head, rows, names=3)
+        yield "figures/captions.md", exports.markdown(captions).encode()
     for grid in grids:
         for suffix, written in _KINDS.items():
             yield f"tables/{grid.name}.{suffix}", written(grid).encode()
