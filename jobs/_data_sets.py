@@ -12,7 +12,6 @@ from engine.evaluation.inputs import InputFiles
 from engine.evaluation.resolved import needed_by
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, vary
-from engine.labels.annotator import Annotator
 from engine.labels.registry import ANNOTATORS
 from engine.machine.model_files import cache_directory
 from engine.messages.errors import InputError
@@ -117,11 +116,8 @@ def _options_in(path: Path) -> dict[str, Any]:
 
 def _fit(names: tuple[str, ...], task: str) -> tuple[str, ...]:
     """Annotators whose labels have a meaning for a task, as far as the engine knows them."""
-
-    def needed(name: str) -> tuple[Annotator, ...]:
-        return needed_by(ANNOTATORS[name], Settings()) if name in ANNOTATORS else ()
-
-    return tuple(n for n in names if not any(task in one.unfit_tasks for one in needed(n)))
+    needed = {n: needed_by(ANNOTATORS[n], Settings()) for n in names if n in ANNOTATORS}
+    return tuple(n for n in names if not any(task in a.unfit_tasks for a in needed.get(n, ())))
 
 
 def refuse_place(options: Mapping[str, Any]) -> None:

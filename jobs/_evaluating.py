@@ -24,7 +24,7 @@ from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
 from jobs._command import command_line
-from jobs._data_sets import Asked, data_sets, refuse_place, report
+from jobs._data_sets import data_sets, refuse_place, report
 from jobs._evaluation_options import MODEL_FIELDS, given_files
 from jobs._progress import event, shown_progress
 from jobs._results import outputs, print_results, write_results
@@ -40,7 +40,14 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
     refuse_place(options)
     asked = data_sets(options)
     for one in asked.values():  # each before the first is read, which may take hours
-        _check(one)
+        own, out = one.options, one.options["out"]
+        for place in (out, one.store):
+            require_folder(place)
+        models = {name: own[name] for name in MODEL_FIELDS}
+        given = given_files({**own, **one.files.tables, "run": list(one.files.run)})
+        refuse_overlap(Inputs(given, models), outputs(out, next(iter(one.conditions.values()))))
+        if not own["overwrite"]:  # before inputs are read, which may take minutes
+            refuse_another(out, one.conditions)
     found = {}
     for name, one in asked.items():
         with sole_writer(one.options["out"]):
@@ -55,18 +62,6 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
             )
     if options["data"]:
         report(found, options)
-
-
-def _check(asked: Asked) -> None:
-    """Refuse, before anything is read, what cannot be written or would be written over."""
-    options, out = asked.options, asked.options["out"]
-    for place in (out, asked.store):
-        require_folder(place)
-    models = {name: options[name] for name in MODEL_FIELDS}
-    given = given_files({**options, **asked.files.tables, "run": list(asked.files.run)})
-    refuse_overlap(Inputs(given, models), outputs(out, next(iter(asked.conditions.values()))))
-    if not options["overwrite"]:  # before inputs are read, which may take minutes
-        refuse_another(out, asked.conditions)
 
 
 def evaluate_and_report(

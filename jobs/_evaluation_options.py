@@ -22,16 +22,9 @@ from engine.reading.protocol import Augmentation
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
 from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
+from jobs import _functions
 from jobs._command import ConfigFile
-from jobs._functions import (
-    HELP,
-    OTHER_MODELS,
-    annotator,
-    metric,
-    other_models,
-    reader_functions,
-    reader_name,
-)
+from jobs._functions import HELP, annotator, metric, other_models, reader_functions, reader_name
 from jobs._options import Models, Paths, Size, Words, items_of, keyword, option, options_of, take
 
 # LLM calls that --certify repeats where it is given no number.
@@ -169,7 +162,7 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
             augmentation=sweep.augmentations[0],
             metric=metric(options["metric"]),
             functions=reader_functions(
-                [*options["reader"], *(options.get(name) for name in OTHER_MODELS)]
+                [*options["reader"], *(options.get(name) for name in _functions.OTHER_MODELS)]
             ),
         ),
         labels=LabelSettings(

@@ -14,7 +14,7 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -161,13 +161,17 @@ def options_of(
     described = itertools.chain.from_iterable(documented)
     texts = {param.arg_name: " ".join((param.description or "").split()) for param in described}
     texts |= helps or {}
+    given = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(owner)
+    } | dict(defaults or {})
     return [
         option(
             field.name,
             hints[field.name],
             group,
             " ".join(filter(None, [texts[field.name], (more_help or {}).get(field.name)])),
-            (defaults or {}).get(field.name, _default(field)),
+            given[field.name],
         )
         for field in fields(owner)
         if field.name not in leave_out
@@ -180,12 +184,6 @@ def _documentation(owner: type) -> str:
         return owner.__doc__ or ""
     (definition,) = ast.parse(inspect.getsource(owner)).body
     return ast.get_docstring(definition) or "" if isinstance(definition, ast.ClassDef) else ""
-
-
-def _default(field: Field[Any]) -> Any:
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return field.default
 
 
 def take(owner: type[Instance], options: Mapping[str, Any], **changed: Any) -> Instance:

@@ -74,10 +74,7 @@ def count_reads(
     *,
     sample: Sample | None = None,
 ) -> Iterator[Counted]:
-    """Count the reads of an evaluation, or of a study: of each job, by kind.
-
-    Args:
-        inputs: read at the largest cutoff of the conditions, or those of the sample.
+    """Count the reads of an evaluation, or of a study: of each job, by kind; inputs are at the largest cutoff.
 
     Raises:
         InputError: as ``prepare.prepare``, of a sample only what concerns its reads; or a reader cannot be

@@ -38,8 +38,7 @@ def plan_evaluation(
 ) -> Forecast:
     """Foresee what an evaluation, or a study, will take; none of its LLM calls is made, and nothing is written.
 
-    Args:
-        inputs: as in ``evaluate.evaluate``; those of the ``sample`` where the evaluation is done in shards.
+    Inputs are those of the ``sample`` where the evaluation is done in shards.
 
     Raises:
         InputError: as ``evaluate.evaluate`` and ``pace_for``; or the time to finish in is over before the actors

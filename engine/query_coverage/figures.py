@@ -76,7 +76,6 @@ def figures(clusters: Ints, evaluation: Mask, *, seed: int, draws: int = DRAWS) 
     Args:
         clusters: (clusterings, queries) the cluster of each query, counted from 0; none is empty.
         evaluation: (queries,) whether it is an evaluation query; there are queries of both kinds.
-        seed, draws: of the random samples from which ``p`` is computed.
     """
     sample, users = int(evaluation.sum()), int((~evaluation).sum())
     missed = uncovered(clusters, evaluation).sum(axis=1)
@@ -115,15 +114,10 @@ def uncovered(clusters: Ints, evaluation: Mask) -> Mask:
 def chance_of_as_many(
     clusters: Ints, sample: int, queries: int, *, draws: int = DRAWS, seed: int
 ) -> float:
-    """Probability that a random sample leaves ``queries`` queries uncovered or more, in total.
+    """Probability that a random sample leaves ``queries`` queries uncovered or more, summed over the clusterings.
 
     A Monte Carlo test: (1 + samples with as many) / (1 + draws), so never 0 (Davison & Hinkley
     1997, section 4.2). Its standard error is 0.003 at p = 0.05 and 4,999 draws.
-
-    Args:
-        clusters: as in ``figures``.
-        sample: sampled queries, 0 to all.
-        queries: the sum over the clusterings.
     """
     rng = np.random.default_rng(seed)
     # One table for all clusterings, in which their clusters have different numbers.

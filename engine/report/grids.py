@@ -90,8 +90,7 @@ def _more(rest: int, what: str, head: Sequence[str]) -> list[list[str]]:
 def agreement(findings: Findings, most: int | None = None) -> Grid:
     """How well each annotator's primary measure agrees with the end-to-end score of the best run.
 
-    Args:
-        most: how many annotators a screen has room for; None for all, with the number of queries in any case.
+    A screen has room for so many annotators; None for all, with the number of queries in any case.
     """
     level, cells = layout.level(findings.bootstrap.of_fixed_n), findings.primary_cells
     partial = most is None or any(cell[N] != findings.queries for cell in cells.values())

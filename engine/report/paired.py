@@ -59,10 +59,7 @@ class Comparison:
     left_out: list[str]
 
     def gate(self, margin: float, allow: Sequence[str] = ()) -> list[NonInferiority]:
-        """Of every pair, whether the second run is worse than the first by more than a margin.
-
-        Args:
-            margin: the loss of the mean that is allowed, in (0, 1).
+        """Of every pair, whether the mean of the second run is below that of the first by more than a margin in (0, 1).
 
         Raises:
             InputError: something else differs, or is not known to be the same; a baseline has no partner; a folder

@@ -70,10 +70,8 @@ class Learner:
     def fit_into(self, memory: float, query: Example, checkpointing: bool | None) -> None:
         """Decide how much goes through the model at once, by a forward and backward pass on made-up inputs.
 
-        Args:
-            memory: bytes for activations.
-            query: the largest that there may be.
-            checkpointing: whether to compute activations anew; None for where this query would not fit.
+        Activations may take so many bytes of ``memory``; ``query`` is the largest that there may be, and they are
+        computed anew where it would not fit, unless ``checkpointing`` decides.
         """
         longest, size = len(query.inputs[0]), sum(map(len, query.inputs))
 

@@ -47,7 +47,6 @@ def specify_start(
         name: as in ``weights.resolve``; or a directory with a T5's ``config.json`` and its tokenizer.
         augmentation, task, prompt: as in ``readers.specify``: the reader is trained for the prompt that an
             evaluation with the same settings gives it.
-        memory: bytes that a worker may take, 0 for the default.
 
     Raises:
         InputError: no such reader, one that cannot be trained, or memory that cannot hold the training.

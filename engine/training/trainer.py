@@ -78,7 +78,6 @@ class FidTrainer(Trainer):
     """Trains a learner, as one of the workers of the process group where there is one.
 
     Args:
-        args: as ``arguments`` gives them.
         progress: of the latest checkpoint, or of a training that begins; kept up to date.
         measure: the metric on the development queries; None where there are none.
     """

@@ -31,9 +31,8 @@ def write_ask_page(
 ) -> str:
     """Write a page that asks people which run is better, on queries that tell the runs apart; and say how many.
 
-    Args:
-        findings: an evaluation of these, whose labels decide what is asked, and whose answers are compared. Without
-            answers that is of each run the first passage that another lacks; without labels all queries are alike.
+    Labels of an evaluation of these decide what is asked, and its answers are compared. Without answers that is of
+    each run the first passage that another lacks; without labels all queries are alike.
 
     Raises:
         InputError: no query tells the runs apart, or findings are of other lists.

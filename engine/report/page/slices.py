@@ -56,9 +56,8 @@ def _grouped(values: Mapping[str, str]) -> dict[str, tuple[float, str]]:
     """Each query's group, with what it is ordered by before its name."""
     distinct = set(values.values())
     if not all(map(_NUMBER.fullmatch, distinct)):
-        if len(distinct) > _MOST and all(map(_DATE.fullmatch, distinct)):
-            return {query_id: (0.0, value[:4]) for query_id, value in values.items()}
-        return {query_id: (0.0, value) for query_id, value in values.items()}
+        is_date = len(distinct) > _MOST and all(map(_DATE.fullmatch, distinct))
+        return {one: (0.0, value[:4] if is_date else value) for one, value in values.items()}
     numbers = {query_id: float(value) for query_id, value in values.items()}
     if len(distinct) <= _MOST:
         return {query_id: (number, values[query_id]) for query_id, number in numbers.items()}
