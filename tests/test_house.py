@@ -152,8 +152,8 @@ def test_subfolders_import_one_way():
             | {
                 f"reading/models/{name}.py"
                 for name in (
-                    "attention", "conversion", "decoding", "encodings", "fid_t5", "in_place",
-                    "ordered", "packed", "padded", "t5", "t5_attention", "transfer", "vllm_reader",
+                    "attention", "conversion", "decoding", "encodings", "fid_t5", "generation",
+                    "in_place", "ordered", "packed", "padded", "t5", "t5_attention", "transfer", "vllm_reader",
                 )
             },
         ),
@@ -166,7 +166,7 @@ def test_subfolders_import_one_way():
             | {
                 f"reading/models/{name}.py"
                 for name in (
-                    "attention", "causal", "conversion", "encoder_decoder", "fid_t5",
+                    "attention", "causal", "conversion", "encoder_decoder", "fid_t5", "generation",
                     "in_place", "padded", "vllm_reader",
                 )
             },

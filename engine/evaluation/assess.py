@@ -265,6 +265,7 @@ def _read_notes(
     )
     yield damaged_files(reading.costs for reading in readings.values())
     yield _not_as_trained(readings, settings)
+    yield _not_applied(readings)
     yield _own_executor(readings)
     yield _behind_api(readings)
     yield from _own_readers(readings)
@@ -349,6 +350,15 @@ def _not_as_trained(readings: Mapping[str, Reading], settings: Settings) -> Note
         int("in-prompt" in kinds),
         f"{BUNDLED_FID} was trained to read as Fusion-in-Decoder, and read prompts: give `augmentation` fid",
     )
+
+
+def _not_applied(readings: Mapping[str, Reading]) -> Note:
+    """Which settings would change what models write where transformers generates, and do not here."""
+    specs = [reading.spec for reading in readings.values() if reading.spec.writes]
+    names = {spec.name: ", ".join(spec.not_applied) for spec in specs if spec.not_applied}
+    told = "; ".join(f"{settings} of {name}" for name, settings in names.items())
+    text = f"generation_config.json has settings that are not applied, and would change outputs: {told}"
+    return Note("settings_not_applied", len(names), text, tuple(names))
 
 
 def _own_executor(readings: Mapping[str, Reading]) -> Note:

@@ -220,6 +220,22 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     return config
 
 
+def read_object(file: Path) -> dict[str, Any] | None:
+    """The JSON object in a file of a model; empty where it holds something else, None where there is no such file."""
+    value = read_json(file)
+    return value if value is None or isinstance(value, dict) else {}
+
+
+def read_json(file: Path) -> Any:
+    """What a JSON file of a model holds; None where there is no such file."""
+    try:
+        return parse_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError) as error:
+        raise InputError(f"cannot be read ({error})", "fetch the model again", path=file) from None
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file, remembered by its path, size and time of change (weights can be many GiB)."""
     real = path.resolve()

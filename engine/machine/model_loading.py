@@ -168,7 +168,6 @@ def _read(
     model_class: Any, path: Path, files: list[Path], options: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     from safetensors import safe_open
-    from transformers import GenerationConfig
 
     with contextlib.ExitStack() as stack:
         opened = [
@@ -181,12 +180,24 @@ def _read(
             None, state_dict=slices, trust_remote_code=False, **options
         )
     if model.can_generate():  # without a directory, only the configuration's own settings are known
-        try:
-            settings = GenerationConfig.from_pretrained(path, local_files_only=True)
-        except OSError:  # models need not come with such a file
-            settings = GenerationConfig.from_model_config(options["config"])
-        model.generation_config = settings
+        model.generation_config = generation_config(path, options["config"])
     return model, loading
+
+
+def generation_config(path: Path, config: Any) -> Any:
+    """The settings of generation in a model's directory, or in its configuration: models need not come with such a file."""
+    from transformers import GenerationConfig
+
+    try:
+        return GenerationConfig.from_pretrained(path, local_files_only=True)
+    except OSError:
+        return GenerationConfig.from_model_config(config)
+
+
+def end_tokens(settings: Any) -> frozenset[int]:
+    """The tokens that end what a model writes, by its settings of generation."""
+    ends = settings.eos_token_id
+    return frozenset({ends} if isinstance(ends, int) else set(ends or ()))
 
 
 @contextlib.contextmanager

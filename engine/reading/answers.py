@@ -42,6 +42,12 @@ _OTHER_TAGS = (
 )
 # Control tokens that a server shows around the answer behind such a thought.
 _AROUND = re.compile(r"\A(\s*<\|[^|<>\s]+\|>)+|(<\|[^|<>\s]+\|>\s*)+\Z")
+# Below this share of a first token's probability, nothing is known of choices but how rarely they are meant.
+LEAST_MASS = 0.0
+NOT_MEANT = (
+    f"all choices together have less than {LEAST_MASS:.3%} of the probability of the first token, so the reader means "
+    "none: ask for them in the prompt, and spell them (a blank before them included) as the reader does"
+)
 
 
 class Parts(NamedTuple):
@@ -182,7 +188,7 @@ def rule_of(spec: ReaderSpec) -> Rule:
 def given(outputs: Iterable[ReadOutput], rule: Rule) -> list[ReadOutput]:
     """The outputs that a program of a user's gave, without thoughts."""
     return [
-        one
+        _meant(one)
         if one.failure is not None or one.confidence is not None or one.thought is not None
         else replace(
             rule.output(
@@ -196,6 +202,21 @@ def given(outputs: Iterable[ReadOutput], rule: Rule) -> list[ReadOutput]:
         )
         for one in outputs
     ]
+
+
+def chosen(
+    text: str, confidence: float, mass: float | None, prompt_tokens: int, *, truncated: bool
+) -> ReadOutput:
+    """The output of a read in which a choice was made; a failed one where the reader means none of them."""
+    output = ReadOutput(text.strip(), prompt_tokens, 0, truncated, confidence=confidence)
+    return _meant(replace(output, mass=mass))
+
+
+def _meant(output: ReadOutput) -> ReadOutput:
+    """An output; a failed one in the place of a choice that is not meant."""
+    if output.mass is None or output.mass >= LEAST_MASS:
+        return output
+    return replace(output, output="", confidence=None, failure=NOT_MEANT)
 
 
 def scored(

@@ -61,6 +61,8 @@ class ReaderSpec:
         thought: what a thought before an answer begins and ends with.
         room: tokens that are generated beside those of the answer, for the thought that the prompt begins; 0 where
             it begins none.
+        generation: settings of the model's ``generation_config.json`` that are applied to what it writes, as JSON;
+            empty for none.
         executor: the name of the program that reads in the model's place (``engine.reading.executors``);
             empty where the model reads.
         code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_code``);
@@ -68,6 +70,7 @@ class ReaderSpec:
         parameters: how many the model has; of quantised weights, the numbers that they are packed in.
         quantised_bytes: what quantised weights take as they are stored; 0 for weights in ``dtype``.
         name: what the user called it, for messages and reports.
+        not_applied: names of settings of ``generation_config.json`` that would change what it writes, and do not.
         source: where the same weights are found on a machine without ``path``; the name if empty.
         shared_prefix: text that many inputs begin with; its keys and values are computed once, and
             it is never cut. (In the first group.)
@@ -105,6 +108,7 @@ class ReaderSpec:
     scores: Scores = ""
     thought: tuple[str, str] = THINK
     room: int = 0
+    generation: str = ""
     executor: str = ""
     code: str = ""
     shared_prefix: str = ""
@@ -115,6 +119,7 @@ class ReaderSpec:
     gpus: int = 1
     batch_tokens: int = 0
     quantised_bytes: int = 0
+    not_applied: tuple[str, ...] = ()
     source: str = ""
     api: ApiSpec | None = None
     function: FunctionSpec | None = None
@@ -136,6 +141,11 @@ class ReaderSpec:
     def is_reproducible(self) -> bool:
         """Whether all that decides the outputs is known here."""
         return self.api is None and self.function is None
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model writes a text token by token: it neither chooses nor scores one, and nobody else reads."""
+        return not self.choices and self.scores != "target" and not self.executor
 
     @property
     def most_new_tokens(self) -> int:
@@ -184,6 +194,8 @@ class ReaderSpec:
             decisive.append({"fused_attention": True})
         if self.thought != THINK or self.room:
             decisive.append({"thought": [*self.thought, self.room]})
+        if self.generation and self.writes:  # earlier reads were done without
+            decisive.append({"generation": self.generation})
         if self.scores:
             decisive.append({"scores": self.scores})
         if self.executor:  # without one, reads are found under the hash that they always had
@@ -218,7 +230,8 @@ class ReadOutput:
         seconds: what this call took, where it was a request of its own; None where calls were read together.
         ended: what ended the output (``Ended``; a server does not tell the first two apart, and says stop); None where
             nobody says, or where it chooses or scores.
-        mass: where the reader chooses, the probability of all choices together, among all tokens; else None.
+        mass: where the reader chooses between several, the probability of all of them together, among all tokens;
+            else None.
     """
 
     output: str

@@ -13,6 +13,7 @@ from engine.machine.device import Dtype
 from engine.messages.errors import InputError, ReadError
 from engine.reading.answers import ROOM
 from engine.reading.models import vllm_support, weights
+from engine.reading.models.generation_settings import greedy_settings
 from engine.reading.prompting import chat, controls
 from engine.reading.prompting.prompts import DEFAULT_STYLE, Prompt, make_prompt
 from engine.reading.prompting.template import PASSAGES, Purpose, Template, read_template
@@ -71,6 +72,7 @@ def specify(
     prefix = made.prefix if model.architecture == "causal" else ""
     dtype = dtype or device.best_dtype()
     on_gpu = device.machine_has_gpu() if gpu is None else gpu
+    generation, not_applied = greedy_settings(model.path, engine)
     own_loops = engine == "transformers" and model.architecture == "causal" and not on_gpu
     spec = ReaderSpec(
         weights=model.digest,
@@ -89,6 +91,8 @@ def specify(
         choices=template.choices,
         thought=template.thought,
         room=_room(model.path, made),
+        generation=generation,
+        not_applied=not_applied,
         code=code,
         shared_prefix=prefix,
         begun=not prefix and _is_begun(model, template, trusted=bool(code)),

@@ -16,7 +16,6 @@ from engine.machine.remote.api_settings import ApiSettings, ServerSettings
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.sources import bundled
-from engine.sources.io.json_text import parse_json
 
 # As sentence-transformers' files name them.
 Pooling = Literal["mean", "cls", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "max"]
@@ -355,7 +354,7 @@ def _positions(config: dict[str, Any]) -> int:
 
 def _from_model_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset | None:
     """What the files of sentence-transformers specify; None if the model has none."""
-    modules = _read_json(path / "modules.json")
+    modules = model_files.read_json(path / "modules.json")
     if modules is None:
         return None
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
@@ -447,14 +446,4 @@ def _pooling(file: Path) -> Pooling:
 
 
 def _object(file: Path) -> dict[str, Any]:
-    value = _read_json(file)
-    return value if isinstance(value, dict) else {}
-
-
-def _read_json(file: Path) -> Any:
-    try:
-        return parse_json(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (ValueError, OSError) as error:
-        raise InputError(f"cannot be read ({error})", "fetch the model again", path=file) from None
+    return model_files.read_object(file) or {}

@@ -19,8 +19,8 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
-from engine.machine.model_loading import shared_model
-from engine.reading.answers import Rule, rule_of, scored, with_own
+from engine.machine.model_loading import end_tokens, shared_model
+from engine.reading.answers import Rule, chosen, rule_of, scored, with_own
 from engine.reading.models import attention, continuing, in_place, ordered
 from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.models.packed import PackedModel
@@ -70,12 +70,7 @@ class CausalReader(PromptReader):
         if orders:
             ordered.order_weights(model)
         self.stats = ReaderStats()
-        ends = model.generation_config.eos_token_id
-        writer = Writer(
-            spec,
-            tokenizer,
-            frozenset({ends} if isinstance(ends, int) else set(ends or ())),
-        )
+        writer = Writer(spec, tokenizer, end_tokens(model.generation_config), model)
         positions = int(getattr(config, "max_position_embeddings", 0) or 0)
         self._positions = positions or batching.UNBOUNDED
         longest = max(1, positions - max(1, writer.most)) if positions else 0
@@ -118,8 +113,7 @@ class CausalReader(PromptReader):
     @property
     def reads_ahead(self) -> bool:
         """See ``engine.reading.protocol.StartingReader``. Where nothing is written, no answer goes on."""
-        writes = not self._spec.choices and self._spec.scores != "target"
-        return writes and isinstance(self._model, PackedModel)
+        return self._spec.writes and isinstance(self._model, PackedModel)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's prompt. See ``engine.reading.protocol.Reader``."""
@@ -282,9 +276,8 @@ def _output(read: PromptRead, result: Written | str, rule: Rule) -> ReadOutput:
         ended = "length" if result.is_cut else "end"
         output = rule.output(result.text, prompt.length, tokens, truncated=truncated, ended=ended)
         return with_own(output, result.logs)
-    return ReadOutput(
-        result.text.strip(), prompt.length, tokens, truncated, confidence=result.confidence
-    )
+    choice = result.text, result.confidence, result.mass
+    return chosen(*choice, prompt.length, truncated=truncated)
 
 
 def _positions_vary(config: PretrainedConfig) -> bool:

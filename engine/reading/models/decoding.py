@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from engine.messages.errors import InputError
 from engine.reading.answers import rule_of
+from engine.reading.models.generation import Greedy, Row
 from engine.reading.models.stops import Stops, Tokenizer
 from engine.reading.models.transfer import to_device
 from engine.reading.protocol import ReaderSpec
@@ -45,9 +47,10 @@ class Written:
             goes on may not have been looked at yet.
         begun: how many of the tokens were a thought's, once that has ended.
         is_cut: whether it has as many tokens as it may have, and no end token followed.
-        confidence: see ``ReadOutput``.
+        confidence, mass: see ``ReadOutput``.
         logs: where asked for, the natural log-probability of each token that is written, the end token included, or of
             those of a target.
+        prompt: the tokens that it follows.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -55,7 +58,9 @@ class Written:
     begun: int = 0
     is_cut: bool = False
     confidence: float | None = None
+    mass: float | None = None
     logs: list[float] = field(default_factory=list)
+    prompt: Sequence[int] = ()
 
 
 def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> list[int]:
@@ -75,10 +80,16 @@ def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> lis
     return first
 
 
-def choose(
-    logits: torch.Tensor, choices: Sequence[str], first: Sequence[int]
-) -> list[tuple[str, float]]:
-    """The choice made in each row, and the probability of the first choice.
+class Choice(NamedTuple):
+    """The choice that was made, and what ``ReadOutput`` tells of it."""
+
+    text: str
+    confidence: float
+    mass: float | None
+
+
+def choose(logits: torch.Tensor, choices: Sequence[str], first: Sequence[int]) -> list[Choice]:
+    """The choice made in each row.
 
     Args:
         logits: (rows, vocabulary), of the next token.
@@ -87,18 +98,18 @@ def choose(
             chosen where that exceeds 1/2, else nothing is.
         first: their first tokens.
     """
-    if len(choices) == 1:
-        shares = logits.float().softmax(-1)[:, first[0] : first[0] + 1]
-    else:
+    shares = of_all = logits.float().softmax(-1)[:, list(first)]
+    if len(choices) > 1:
         shares = torch.stack([logits[:, token] for token in first], 1).float().softmax(-1)
     # Told with the rest, in one synchronisation.
     broken = logits.isnan().any(-1, keepdim=True)
-    rows: list[list[float]] = shares.masked_fill(broken, math.nan).tolist()
+    told = torch.cat([of_all.sum(-1, keepdim=True), shares], 1).masked_fill(broken, math.nan)
+    rows: list[list[float]] = told.tolist()
     if any(math.isnan(row[0]) for row in rows):
         raise _not_numbers()
     if len(choices) == 1:
-        return [(choices[0] if share > 0.5 else "", share) for (share,) in rows]
-    return [(choices[row.index(max(row))], row[0]) for row in rows]
+        return [Choice(choices[0] if share > 0.5 else "", share, None) for _, share in rows]
+    return [Choice(choices[row.index(max(row))], row[0], mass) for mass, *row in rows]
 
 
 def next_tokens(logits: torch.Tensor) -> list[int]:
@@ -152,7 +163,13 @@ class Writer:
         padding: a token that is never read.
     """
 
-    def __init__(self, spec: ReaderSpec, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
+    def __init__(
+        self,
+        spec: ReaderSpec,
+        tokenizer: Tokenizer,
+        ends: frozenset[int],
+        model: torch.nn.Module | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._ends = ends
         self._rule = rule_of(spec)
@@ -163,6 +180,7 @@ class Writer:
         self._scores = spec.scores
         self.most = 0 if spec.choices else spec.most_new_tokens
         self.padding = min(ends, default=0)
+        self._greedy = Greedy(spec, model, self.most)
 
     def write(self, answers: Sequence[Written], logits: torch.Tensor) -> list[int]:
         """Take the next token of each answer; the places of those that go on.
@@ -172,11 +190,12 @@ class Writer:
         """
         if self._choices:
             chosen = choose(logits, self._choices, self._first)
-            for answer, (text, confidence) in zip(answers, chosen, strict=True):
-                answer.text, answer.confidence = text, confidence
+            for answer, choice in zip(answers, chosen, strict=True):
+                answer.text, answer.confidence, answer.mass = choice
             return []
-        tokens = next_tokens(logits)
-        if self._scores:
+        rows = (Row(one.prompt, one.tokens, one.prompt) for one in answers)
+        tokens = next_tokens(self._greedy.scores(logits, rows))
+        if self._scores:  # how probable the model finds them, whatever had them taken
             for answer, log in zip(answers, log_probabilities(logits, tokens), strict=True):
                 answer.logs.append(log)
         return [

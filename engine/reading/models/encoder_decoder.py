@@ -20,11 +20,12 @@ from transformers import AutoConfig, AutoTokenizer
 
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
-from engine.machine.model_loading import shared_model
-from engine.reading.answers import rule_of, scored, with_own
+from engine.machine.model_loading import end_tokens, shared_model
+from engine.reading.answers import chosen, rule_of, scored, with_own
 from engine.reading.models import continuing
 from engine.reading.models.decoding import choose, first_tokens, log_probabilities, next_tokens
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
+from engine.reading.models.generation import Greedy, Row
 from engine.reading.models.stops import Stops
 from engine.reading.models.t5 import T5
 from engine.reading.models.targets import parted
@@ -73,8 +74,8 @@ class EncoderDecoderReader:
         continuing.check_encoder_decoder(model, self._model, spec)
         self.stats = ReaderStats()
         settings = model.generation_config
-        ends = settings.eos_token_id
-        self._end_tokens = {ends} if isinstance(ends, int) else set(ends or ())
+        self._end_tokens = end_tokens(settings)
+        self._greedy = Greedy(spec, model, spec.max_new_tokens)
         self._start = int(settings.decoder_start_token_id or 0)
         self._special = {*self._tokenizer.all_special_ids, int(model.config.pad_token_id or 0)}
         self._limit = longest_input(spec, model.config)
@@ -173,16 +174,16 @@ class EncoderDecoderReader:
             max_tokens=self._decoded_tokens,
         ):
             # Neighbours in memory stand next to each other.
-            chosen = sorted(
+            batched = sorted(
                 (ready[place] for place in batch), key=lambda i: _where(reads[i], slots)
             )
             results = batching.run_halving(
-                chosen,
+                batched,
                 lambda part: self._decode([reads[i] for i in part], encodings, slots),
                 lambda i, reason: _failed(reads[i], reason),
                 self._count_halving,
             )
-            for i, result in zip(chosen, results, strict=True):
+            for i, result in zip(batched, results, strict=True):
                 outputs[i] = result
         return [output for output in outputs if output is not None]
 
@@ -233,10 +234,12 @@ class EncoderDecoderReader:
         decoding = self._model.decoding(encodings, [_parts(read, slots) for read in reads])
         if self._choices:
             logits = decoding.step([self._start] * len(reads))
-            chosen = choose(logits, self._spec.choices, self._choices)
+            made = choose(logits, self._spec.choices, self._choices)
             return [
-                _chosen(read, text.strip(), confidence)
-                for read, (text, confidence) in zip(reads, chosen, strict=True)
+                chosen(
+                    *choice, _prompt_tokens(read), truncated=any(item.truncated for item in read)
+                )
+                for read, choice in zip(reads, made, strict=True)
             ]
         written: list[list[int]] = [[] for _ in reads]
         alive = list(range(len(reads)))
@@ -249,7 +252,8 @@ class EncoderDecoderReader:
             if given:
                 tokens = [reads[row].tokens[len(written[row])] for row in alive]
             else:
-                tokens = next_tokens(logits)
+                rows = (Row([self._start], written[row], _tokens(reads[row])) for row in alive)
+                tokens = next_tokens(self._greedy.scores(logits, rows))
             if self._spec.scores:
                 for row, log in zip(alive, log_probabilities(logits, tokens), strict=True):
                     logs[row].append(log)
@@ -327,14 +331,14 @@ def _parts(read: _Read, slots: dict[Input, Slot]) -> list[Part]:
     return [Part(slots[item], offset) for item, offset in placed]
 
 
-def _chosen(read: _Read, output: str, confidence: float) -> ReadOutput:
-    truncated = any(item.truncated for item in read)
-    return ReadOutput(output, _prompt_tokens(read), 0, truncated, confidence=confidence)
-
-
 def _failed(read: _Read, reason: str) -> ReadOutput:
     return ReadOutput.failed(reason, prompt_tokens=_prompt_tokens(read))
 
 
 def _prompt_tokens(read: _Read) -> int:
-    return sum(len(item.tokens) for item in read)
+    return len(_tokens(read))
+
+
+def _tokens(read: _Read) -> list[int]:
+    """Those of all inputs, end to end."""
+    return [token for item in read for token in item.tokens]

@@ -195,7 +195,7 @@ class PackedModel:
         if any(a.target for a in asked):
             yield
             return self._scored(asked)
-        written, before = [Written() for _ in asked], [*self._going]
+        written, before = [Written(prompt=a.tokens) for a in asked], [*self._going]
         try:
             texts = [a.tokens for a in asked]
             yield from self._prefill(texts, self._place(texts), written, chunk=self._chunk)

@@ -156,7 +156,7 @@ class PaddedModel:
             tokens = [token for a in asked for token in a.target]
             left = iter(log_probabilities(logits[places], tokens))
             return [Written(logs=list(itertools.islice(left, len(a.target)))) for a in asked]
-        written = [Written() for _ in asked]
+        written = [Written(prompt=a.tokens) for a in asked]
         alive = list(range(rows))
         while True:
             logits = self._logits(step, mask, positions, cache)[:, -1]

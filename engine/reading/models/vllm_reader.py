@@ -14,20 +14,23 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
+from transformers import AutoConfig, AutoTokenizer
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.usage.usage_lib import UsageContext
 
 from engine.machine import device
 from engine.machine.batching import MORE_MEMORY
+from engine.machine.model_loading import end_tokens, generation_config
 from engine.messages.errors import InputError
-from engine.reading.answers import ended_by, not_ended, rule_of, scored, with_own
+from engine.reading.answers import chosen, ended_by, not_ended, rule_of, scored, with_own
 from engine.reading.models.decoding import first_tokens
+from engine.reading.models.generation_settings import sampling
 from engine.reading.models.targets import PromptRead, PromptReader
 from engine.reading.models.vllm_requests import Asked, RequestsUnderWay
 from engine.reading.models.vllm_support import cache_memory
@@ -84,9 +87,10 @@ class VllmReader(PromptReader):
             stop=[] if self._rule.chat else list(spec.stop),
             # The model's own end tokens and no others: vLLM would add the tokenizer's.
             ignore_eos=True,
-            stop_token_ids=_end_tokens(spec.path, config),
+            stop_token_ids=sorted(end_tokens(generation_config(Path(spec.path), config))),
             logprob_token_ids=sorted(set(self._first)) or None,
             logprobs=0 if spec.scores == "own" else None,
+            **sampling(spec),
         )
         if spec.scores == "target":  # of the prompt's tokens, of which the last are the target's
             self._sampling = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
@@ -138,14 +142,13 @@ class VllmReader(PromptReader):
         if self._first:
             scores = [completion.logprobs[0][token].logprob for token in self._first]
             shares = [math.exp(score - max(scores)) for score in scores]
-            chosen = self._spec.choices[max(range(len(shares)), key=shares.__getitem__)]
+            choice = self._spec.choices[max(range(len(shares)), key=shares.__getitem__)]
             confidence = shares[0] / sum(shares)
-            if len(scores) == 1:  # among all tokens, see _start
+            mass = math.fsum(map(math.exp, scores)) if len(scores) > 1 else None
+            if mass is None:  # among all tokens, see _start
                 confidence = math.exp(scores[0])
-                chosen = chosen if confidence > 0.5 else ""
-            return ReadOutput(
-                chosen.strip(), prompt.length, 0, prompt.truncated, confidence=confidence
-            )
+                choice = choice if confidence > 0.5 else ""
+            return chosen(choice, confidence, mass, prompt.length, truncated=prompt.truncated)
         tokens, ended = list(completion.token_ids), ended_by(reason)
         if isinstance(completion.stop_reason, int):  # an end token, which is not part of the output
             tokens, ended = tokens[:-1], "end"
@@ -267,12 +270,3 @@ def _profiled_again(options: EngineArgs, tries: int = 4) -> LLMEngine:
         # Not within the block: its traceback holds the weights, and vLLM's groups are global.
         cleanup_dist_env_and_memory()
     return start()
-
-
-def _end_tokens(path: str, config: PretrainedConfig) -> list[int]:
-    try:
-        generation = GenerationConfig.from_pretrained(path, local_files_only=True)
-    except OSError:  # models need not come with one
-        generation = GenerationConfig.from_model_config(config)
-    ends = generation.eos_token_id
-    return [ends] if isinstance(ends, int) else list(ends or ())

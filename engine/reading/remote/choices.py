@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 
 class Chosen(NamedTuple):
-    """The place of the choice that was made (None for none of them), and the probability of the first."""
+    """The place of the choice that was made (None for none of them), the probability of the first, and of several
+    that of all of them among all tokens.
+    """
 
     place: int | None
     confidence: float
+    mass: float | None
 
 
 def choose(choices: Sequence[str], likeliest: Mapping[str, float]) -> Chosen | None:
@@ -31,12 +34,13 @@ def choose(choices: Sequence[str], likeliest: Mapping[str, float]) -> Chosen | N
     found = [_log_probability(place, choices, likeliest) for place in range(len(choices))]
     if len(choices) == 1:
         confidence = math.exp(min(0.0, found[0]))
-        return Chosen(0 if confidence > 0.5 else None, confidence)
+        return Chosen(0 if confidence > 0.5 else None, confidence, None)
     most = max(found)
     if most == -math.inf:
         return None
     shares = [math.exp(value - most) for value in found]
-    return Chosen(shares.index(max(shares)), shares[0] / sum(shares))
+    mass = math.fsum(map(math.exp, found))
+    return Chosen(shares.index(max(shares)), shares[0] / sum(shares), mass)
 
 
 def following(tokens: Sequence[tuple[str, float]], target: str) -> list[float] | None:

@@ -18,7 +18,7 @@ from engine.machine.remote.client import (
     answer_of,
 )
 from engine.machine.remote.limits import Limits, StoppedAskingError, Usage, limits_of
-from engine.reading.answers import ended_by, not_ended, rule_of, scored, with_own
+from engine.reading.answers import chosen, ended_by, not_ended, rule_of, scored, with_own
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.remote.choices import choose, following
 from engine.reading.remote.whole_prompts import TRIAL, Counted
@@ -160,16 +160,16 @@ class ApiReader:
 
     def _choice(self, answer: Answer, used: Usage) -> ReadOutput:
         choices = self._spec.choices
-        chosen = None if answer.likeliest is None else choose(choices, answer.likeliest)
-        if chosen is None:
+        made = None if answer.likeliest is None else choose(choices, answer.likeliest)
+        if made is None:
             listed = "gives no log-probabilities"
             if answer.likeliest is not None:
                 listed = (
                     f"lists {len(answer.likeliest)} first tokens, none of which begins a choice"
                 )
             return ReadOutput.failed(f"the server {listed}", prompt_tokens=used.prompt)
-        text = "" if chosen.place is None else choices[chosen.place].strip()
-        return ReadOutput(text, used.prompt, 0, False, confidence=chosen.confidence)
+        text = "" if made.place is None else choices[made.place]
+        return chosen(text, made.confidence, made.mass, used.prompt, truncated=False)
 
 
 def _broken(answer: Answer, used: Usage) -> ReadOutput | None:

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from engine.reading.answers import Rule
 from engine.reading.models.decoding import Writer, Written
 from engine.reading.models.encoder_decoder import EncoderDecoderReader, _Read
+from engine.reading.models.generation import Greedy
 from engine.reading.models.stops import Stops, grows
 from tests.reading.models.test_decoding import spec
 
@@ -182,6 +183,7 @@ def write_together(tokenizer, rows, stop):
     script = Script(tokenizer, rows)
     reader = object.__new__(EncoderDecoderReader)  # without a model
     reader._spec, reader._tokenizer = spec(stop=stop, max_new_tokens=8), tokenizer
+    reader._greedy = Greedy(reader._spec, None, 8)
     reader._model, reader._stops = script, Stops(tokenizer, Rule(stop))
     reader._rule = Rule(stop)
     reader._choices, reader._start = [], script.start
