@@ -134,6 +134,8 @@ def dense(
         )
     indexed = counted(index.passages, "passage[|s]")
     say(f"{indexed} indexed ({spec.dimensions} dimensions, {options.storage}) -> {build.out}")
+    if vectors.is_constant(build.out, index):
+        say("note: all vectors are one, so no search can tell passages apart; check the encoder")
     if spec.server:
         say(f"{limits_of(spec.server).used()} used of {spec.server.host}")
     if skipped.count:

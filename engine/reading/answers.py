@@ -43,9 +43,9 @@ _OTHER_TAGS = (
 # Control tokens that a server shows around the answer behind such a thought.
 _AROUND = re.compile(r"\A(\s*<\|[^|<>\s]+\|>)+|(<\|[^|<>\s]+\|>\s*)+\Z")
 # Below this share of a first token's probability, nothing is known of choices but how rarely they are meant.
-LEAST_MASS = 0.0
+LEAST_MASS = 0.001
 NOT_MEANT = (
-    f"all choices together have less than {LEAST_MASS:.3%} of the probability of the first token, so the reader means "
+    f"all choices together have less than {LEAST_MASS:.1%} of the probability of the first token, so the reader means "
     "none: ask for them in the prompt, and spell them (a blank before them included) as the reader does"
 )
 

@@ -20,7 +20,7 @@ from engine.messages.checked import Amount, Positive, Share
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.retrieval import approximate, encode, flat, index_shards, manifest
-from engine.retrieval.encoders import EncoderSpec, Preset, locate
+from engine.retrieval.encoders import EncoderSpec, Preset, lacks_scaling, locate
 from engine.retrieval.index_shards import Shard, Storage
 from engine.retrieval.manifest import Manifest
 from engine.sources.io.fingerprint import Fingerprint
@@ -160,6 +160,16 @@ def build_index(
     return index
 
 
+def is_constant(directory: Path, index: Manifest) -> bool:
+    """Whether an index has several vectors, and all are one."""
+    first = None
+    for block in read_blocks(directory, index):
+        first = block.vectors[0] if first is None else first
+        if (block.vectors != first).any():
+            return False
+    return index.passages > 1
+
+
 def _manifest(
     fingerprint: Fingerprint,
     spec: EncoderSpec,
@@ -175,6 +185,7 @@ def _manifest(
             "encoder": {
                 **{name: getattr(spec, name) for name in _RECORDED},
                 "text": asdict(spec.text) | {"layers": list(spec.text.layers)},
+                "scaled": spec.text.normalize,
                 # Absent where no code runs, as before there was a choice.
                 **({"code": spec.code} if spec.code else {}),
             },
@@ -218,6 +229,9 @@ def search(
     manifest.require_kind(index, "dense", directory)
     require("vector search", "retrieval", "faiss")
     spec = locate(encoder_of(index, options))
+    if not spec.server and "scaled" not in index.settings["encoder"] and lacks_scaling(spec):
+        problem = f"has inner products, and {spec.name} compares by the cosine, which earlier versions passed over"
+        raise InputError(problem, "build the index again", path=directory)
     texts = queries[QUERY].to_list()
     on_gpu = block or max(1, _GPU_BLOCK_NUMBERS // spec.dimensions)
     parts = _parts(directory, index, on_gpu)

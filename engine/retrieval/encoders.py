@@ -15,6 +15,7 @@ from engine.machine.device import Dtype
 from engine.machine.remote.api_settings import ApiSettings, ServerSettings
 from engine.messages.errors import InputError
 from engine.messages.extras import require
+from engine.messages.wording import quoted
 from engine.sources import bundled
 
 # As sentence-transformers' files name them.
@@ -286,9 +287,36 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
             "give another `preset`, or `pooling`",
             path=options.encoder,
         )
+    if not options.preset:
+        chosen = replace(chosen, normalize=_is_scaled(path, normalized=chosen.normalize))
     # What no preset says.
     added = ("include_prompt", "layers", "dimensions")
     return replace(chosen, **{name: getattr(in_files or chosen, name) for name in added})
+
+
+def _is_scaled(path: Path, *, normalized: bool) -> bool:
+    """Whether vectors have length 1: by a module, or since the model's files compare them by their cosine.
+
+    Files of sentence-transformers before version 3 do not say how they compare: vectors stay as they are.
+    """
+    file = path / "config_sentence_transformers.json"
+    said = _object(file).get("similarity_fn_name", "dot")
+    if said in (None, "cosine"):
+        return True
+    # Of vectors of length 1 the nearest have the highest inner product.
+    if said != "dot" and not (normalized and said == "euclidean"):
+        remedy = "give an encoder that compares by cosine or dot, or a `preset`"
+        raise InputError(f"compares by {quoted(said)}, which is not searched", remedy, path=file)
+    return normalized
+
+
+def lacks_scaling(spec: EncoderSpec) -> bool:
+    """Whether vectors were made as the encoder's files say, but for their length, which earlier versions left."""
+    path, text = Path(spec.path), spec.text
+    files = None if text.normalize else _from_model_files(path, spec.name, ignore_pooling=False)
+    if files is None or files.pooling != text.pooling or files.max_tokens < text.max_tokens:
+        return False
+    return _is_scaled(path, normalized=False)
 
 
 def locate(spec: EncoderSpec) -> EncoderSpec:

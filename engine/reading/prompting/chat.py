@@ -11,8 +11,8 @@ from typing import Any
 from engine.machine import model_code
 from engine.messages.errors import InputError
 
-# Stands for the user's message while the template is applied. Templates may trim what they are given.
-_MESSAGE = "\ue000message\ue001"
+# Stand for messages while the template is applied. Templates may trim what they are given.
+_MESSAGE, _SYSTEM = "\ue000message\ue001", "\ue000system\ue001"
 
 
 def _fixed_day(form: str) -> str:
@@ -45,15 +45,17 @@ def around_message(
             "has no chat template",
             "use a prompt without chat: true, or a model that was trained on conversations",
         )
-    messages = [{"role": "system", "content": system}] if system else []
+    apply = partial(
+        tokenizer.apply_chat_template,
+        tokenize=False,
+        add_generation_prompt=True,
+        enable_thinking=False,
+        strftime_now=_fixed_day,
+    )
+    asked = {"role": "user", "content": _MESSAGE}
     try:
-        text = tokenizer.apply_chat_template(
-            [*messages, {"role": "user", "content": _MESSAGE}],
-            tokenize=False,
-            add_generation_prompt=True,
-            enable_thinking=False,
-            strftime_now=_fixed_day,
-        )
+        text = apply([{"role": "system", "content": system}, asked] if system else [asked])
+        tried = apply([{"role": "system", "content": _SYSTEM}, asked]) if system else _SYSTEM
     except Exception as error:  # a template raises what it likes: often, that it takes no system
         raise fault(
             f"its chat template cannot be applied ({error})"[:300],
@@ -64,6 +66,11 @@ def around_message(
         raise fault(
             f"its chat template writes the user's message {len(rest)} times",
             "use a prompt without chat: true",
+        )
+    if _SYSTEM not in tried:
+        raise fault(
+            "its chat template leaves the system message out",
+            "put it into the prompt's text, before the passages",
         )
     return head, rest[0]
 
