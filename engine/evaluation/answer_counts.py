@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 import polars as pl
 
@@ -19,6 +20,7 @@ from engine.tables import (
     ANSWERS,
     ENDED,
     FAILURE,
+    MASS,
     OUTPUT,
     OUTPUT_TOKENS,
     QUERY_ID,
@@ -33,7 +35,7 @@ _KEPT, SHOWN = 100, 10
 # So many reads must have the same output before a note says that more than half have it.
 _ALIKES = 3
 # Codes of notes that say what to look at.
-ALIKE, WORDY, MARKED = "alike_outputs", "wordy_outputs", "marked_outputs"
+ALIKE, WORDY, MARKED, CHOSEN = "alike_outputs", "wordy_outputs", "marked_outputs", "mass_of_choices"
 OF_OUTPUTS = (ALIKE, WORDY, CUT := "cut_outputs", MARKED)
 # The share of a role's outputs that must be cut at the limit before a note says so.
 _CUT_SHARE = 0.05
@@ -55,6 +57,7 @@ class Outputs:
         marked: of them that would have a higher value but for quotation marks, dashes or width.
         commonest: outputs with the number of reads, the commonest first; not all of them.
         written, cut: by role, the reads in which it wrote, and of these how many were cut at the limit of tokens.
+        masses: by the role that chose, how many reads have a mass (``ReadOutput``), in two digits.
     """
 
     reads: int = 0
@@ -67,10 +70,14 @@ class Outputs:
     commonest: Mapping[str, int] = field(default_factory=dict)
     written: Mapping[str, int] = field(default_factory=dict)
     cut: Mapping[str, int] = field(default_factory=dict)
+    masses: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 def count_outputs(
-    readings: Iterable[Reading], downstream: pl.DataFrame, queries: pl.DataFrame, settings: Settings
+    readings: Collection[Reading],
+    downstream: pl.DataFrame,
+    queries: pl.DataFrame,
+    settings: Settings,
 ) -> Outputs:
     """The outputs of the reads of some queries.
 
@@ -78,8 +85,15 @@ def count_outputs(
         downstream: as ``tables.DOWNSTREAM``; without rows where no lists were read whole.
     """
     written = [one for one in readings if not (one.spec.choices or one.spec.scores == "target")]
+    masses = {
+        one.ask.role.name: dict(
+            Counter(f"{m:.2g}" for m in one.reads.unique(READ_KEY)[MASS].drop_nulls())
+        )
+        for one in readings
+        if len(one.spec.choices) > 1
+    }
     if not written:
-        return Outputs()
+        return Outputs(masses=masses)
     of_roles = {
         one.ask.role.name: one.reads.filter(pl.col(FAILURE).is_null())
         .unique(READ_KEY)
@@ -112,6 +126,7 @@ def count_outputs(
         commonest=dict(counted.head(_KEPT).iter_rows()),
         written={role: of_role.height for role, of_role in of_roles.items()},
         cut={role: int(of_role[CUT].sum()) for role, of_role in of_roles.items()},
+        masses=masses,
     )
 
 
@@ -136,12 +151,21 @@ def merge_outputs(parts: Iterable[Outputs]) -> Outputs:
     """The outputs of all queries, from those of parts; of the commonest those that are so in some part."""
     total, commonest, written, cut = (Counter[str]() for _ in range(4))
     mappings = {"commonest": commonest, "written": written, "cut": cut}
+    masses: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for part in parts:
-        total.update({name: value for name, value in vars(part).items() if name not in mappings})
+        total.update({name: value for name, value in vars(part).items() if isinstance(value, int)})
         for name, counter in mappings.items():
             counter.update(getattr(part, name))
+        for role, own in part.masses.items():
+            masses[role].update(own)
     ordered = sorted(commonest.items(), key=lambda one: (-one[1], one[0]))
-    return Outputs(**total, commonest=dict(ordered[:_KEPT]), written=dict(written), cut=dict(cut))
+    return Outputs(
+        **total,
+        commonest=dict(ordered[:_KEPT]),
+        written=dict(written),
+        cut=dict(cut),
+        masses={role: dict(own) for role, own in masses.items()},
+    )
 
 
 def output_notes(outputs: Outputs, settings: Settings) -> Iterator[Note]:
@@ -149,6 +173,15 @@ def output_notes(outputs: Outputs, settings: Settings) -> Iterator[Note]:
     yield count_note(
         "empty_outputs", outputs.empty, "output[|s] of reads [is|are] empty, and [scores|score] 0"
     )
+    for role, masses in outputs.masses.items():
+        reads = sum(masses.values())
+        half = (
+            median(float(mass) for mass, times in masses.items() for _ in range(times))
+            if reads
+            else 0
+        )
+        text = f"the choices of {role} have {half:.0%} of a first token's probability (median)"
+        yield Note(CHOSEN, reads, text, (role,))
     text, most = next(iter(outputs.commonest.items()), ("", 0))
     said = quoted(text) if text else "empty"
     alike = most >= _ALIKES and 2 * most > outputs.reads

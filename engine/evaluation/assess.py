@@ -10,6 +10,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.answer_counts import Outputs, cut_notes, output_notes
+from engine.evaluation.constant import is_told
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
 from engine.evaluation.parts import InFolder
 from engine.evaluation.prepare import refuse_unjudged
@@ -192,7 +193,8 @@ def _notes(
     yield count_note(
         "skipped_queries", scored.left_out, "[query was|queries were] left out", printed=False
     )
-    yield from scored.notes
+    of_all = scored.queries, scored.passages, scored.lengths
+    yield from (note for note in scored.notes if is_told(note, *of_all))
     yield from output_notes(scored.outputs, settings)
     yield from cut_notes(scored.outputs, readings)
     if settings.bootstrap.lists:

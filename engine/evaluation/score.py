@@ -14,6 +14,7 @@ import polars as pl
 from engine import tables
 from engine.evaluation.answer_counts import Outputs, count_outputs, merge_outputs
 from engine.evaluation.budgets import budget_notes
+from engine.evaluation.constant import constant_notes
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prepare import (
     AnnotatorScores,
@@ -354,6 +355,7 @@ def _notes(prepared: Prepared, labelled: Mapping[str, Labelled]) -> Iterator[Not
             yield replace(note, printed=note.printed and annotator.name in in_use)
     for annotator in settings.resolved.annotators:
         yield from labelled[annotator.name].notes
+    yield from constant_notes(inputs, [one.name for one in settings.resolved.listed], labelled)
     yield from _empty_lists(prepared)
     yield from budget_notes(inputs, settings)
 

@@ -78,7 +78,10 @@ def _merge(notes: list[Note], passages: int) -> Note:
     if first.passages is None:
         amount = sum(note.amount for note in notes)
     else:
-        amount = passages if all(note.amount == note.passages for note in notes) else 0
+        # Of one value in every part, but of another in each, a note does not hold of the whole.
+        texts = {note.what or note.text for note in notes if note.amount}
+        holds = len(texts) < 2 and all(note.amount == note.passages for note in notes)
+        amount = passages if holds else 0
     printed = any(note.printed for note in notes)
     if first.what:
         of = None if first.passages is None else passages

@@ -271,6 +271,34 @@ def test_another_encoder_is_refused(corpus, queries, tmp_path, spec, tiny):
         search(tmp_path / "i", queries, k=K)
 
 
+def test_an_index_of_before_cosines_is_refused_and_built_again(corpus, queries, tmp_path):
+    encoder = save_tiny_encoder(tmp_path / "encoder", normalize=False)
+    build(corpus, tmp_path / "i", specify(EncoderOptions(str(encoder), dtype="float32")))
+    files = {"similarity_fn_name": "cosine"}
+    (encoder / "config_sentence_transformers.json").write_text(json.dumps(files))
+    spec = specify(EncoderOptions(str(encoder), dtype="float32"))
+    file = tmp_path / "i" / manifest.FILE
+    index = json.loads(file.read_text())
+    assert index["settings"]["encoder"].pop("scaled") is False
+    index["settings"]["encoder"]["digest"] = spec.digest  # as if the files had said so then
+    file.write_text(json.dumps(index))
+    with pytest.raises(InputError, match="compares by the cosine.*; build the index again"):
+        search(tmp_path / "i", queries, k=K)
+    build(corpus, tmp_path / "i", spec)
+    assert search(tmp_path / "i", queries, k=K)["score"].is_between(-1.00001, 1.00001).all()
+    # Whoever asks for inner products has them.
+    asked = specify(EncoderOptions(str(encoder), preset="mean", dtype="float32"))
+    build(corpus, tmp_path / "i", asked)
+    assert not search(tmp_path / "i", queries, k=K)["score"].is_between(-1.00001, 1.00001).all()
+
+
+def test_an_index_of_one_vector_is_found(corpus, spec, tmp_path):
+    alike = corpus.with_columns(pl.lit("").alias("title"), pl.lit("w5").alias("text"))
+    for several, expected in ((alike, True), (corpus, False), (corpus.head(1), False)):
+        found = build(several, tmp_path / "i", spec, shard=64)
+        assert dense.is_constant(tmp_path / "i", found) is expected
+
+
 def test_manifests_describe_an_index(index, corpus, tmp_path):
     found = manifest.read(index)
     assert (found.kind, found.passages) == ("dense", corpus.height)

@@ -124,3 +124,30 @@ def test_little_memory_makes_smaller_batches_and_the_same_vectors(tiny):
     whole = Encoder(spec).encode(texts)
     single = Encoder(replace(spec, batch_tokens=1)).encode(texts)
     assert np.abs(whole - single).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("said", "scaled"),
+    [
+        ({"similarity_fn_name": "cosine"}, True),
+        ({"similarity_fn_name": None}, True),
+        ({"similarity_fn_name": "dot"}, False),
+        ({}, False),  # files of before there was a choice
+        ({"similarity_fn_name": "euclidean"}, None),
+        ({"similarity_fn_name": "manhattan"}, None),
+        ({"similarity_fn_name": ["cosine"]}, None),
+    ],
+)
+def test_vectors_are_compared_as_the_models_files_say(said, scaled, tiny):
+    modules = json.loads((tiny / "modules.json").read_text())
+    modules = [module for module in modules if not module["type"].endswith("Normalize")]
+    (tiny / "modules.json").write_text(json.dumps(modules))
+    (tiny / "config_sentence_transformers.json").write_text(json.dumps(said))
+    if scaled is None:
+        with pytest.raises(
+            InputError, match="compares by .*, which is not searched; give an encoder"
+        ):
+            specified(tiny)
+    else:
+        assert specified(tiny).text.normalize is scaled
+    assert not specified(tiny, preset="mean").text.normalize  # as it was asked for
