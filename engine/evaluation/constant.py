@@ -27,7 +27,7 @@ def constant_notes(
 
     for name in annotators:
         labels = labelled[name].labels[LABEL].drop_nulls()
-        said = f"all labels of {name} are {labels.first() or 0:g}: they order no passages"
+        said = f"all labels of {name} are {(labels.head(1).to_list() or [0])[0]:g}: they order no passages"
         yield note(ALIKE_LABELS, name, labels, labels.n_unique() == 1, said)
     score = pl.col(SCORE).cast(pl.Float32)
     lists = inputs.runs.group_by(RUN, QUERY_ID, maintain_order=True).agg(
@@ -38,7 +38,7 @@ def constant_notes(
         scores, texts = own.filter(pl.col(N) > 1)[SCORE], own[DOC_ID]
         said = f"all passages of a list of {run} have one score: it does not order them"
         yield note(ALIKE_SCORES, run, scores, scores.max() == 1, said)
-        first = ", ".join(texts.first()[:_SHOWN]) if own.height else ""
+        first = ", ".join((texts.head(1).to_list() or [[]])[0][:_SHOWN])
         said = f"{run} lists the same passages for every query ({first} first)"
         yield note(ALIKE_LISTS, run, texts, texts.list.join("\n").n_unique() == 1, said)
 
@@ -46,8 +46,8 @@ def constant_notes(
 def is_told(
     note: Note, queries: int, passages: int, lengths: Iterable[tuple[str, int, int]]
 ) -> bool:
-    """Whether a note is of several queries and passages; and of several lists, where it is of lists."""
+    """Whether a note holds, of several queries and passages; and of several lists, where it is of lists."""
     if note.code not in (ALIKE_LABELS, ALIKE_SCORES, ALIKE_LISTS):
         return True
     listed = sum(lists for run, length, lists in lengths if length and run in note.about)
-    return min(queries, passages) > 1 and (note.code != ALIKE_LISTS or listed > 1)
+    return note.is_shown and min(queries, passages) > 1 and (note.code != ALIKE_LISTS or listed > 1)
