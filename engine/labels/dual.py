@@ -64,17 +64,6 @@ class Options(Checked):
     dual_words: DualWords = "tokens"
 
 
-def _join(document: pl.DataFrame, word: pl.DataFrame) -> pl.DataFrame:
-    return document.with_columns(
-        (pl.col(LABEL) > 0).alias(DOCUMENT_LABEL), (word[LABEL] > 0).alias(WORD_LABEL)
-    ).select(list(tables.DUAL_LABELS))
-
-
-def label_dual(both: pl.DataFrame) -> pl.DataFrame:
-    """Labels table of the annotator ``dual``: 1.0 where both of a passage's labels hold, else 0.0."""
-    return labels_of(NAME, both, (pl.col(DOCUMENT_LABEL) & pl.col(WORD_LABEL)).cast(pl.Float64))
-
-
 def _rests_on(settings: EvaluationSettings) -> tuple[str, ...]:
     return provenance.NAME, CONTAINMENT[settings.options(Options).dual_words]
 
@@ -82,8 +71,11 @@ def _rests_on(settings: EvaluationSettings) -> tuple[str, ...]:
 def _label(material: Material) -> Labelled:
     settings = material.settings
     document, word = (material.rests_on[name] for name in _rests_on(settings))
-    both = _join(document.labels, word.labels)
-    labels = label_dual(both)
+    both = document.labels.with_columns(
+        (pl.col(LABEL) > 0).alias(DOCUMENT_LABEL), (word.labels[LABEL] > 0).alias(WORD_LABEL)
+    ).select(list(tables.DUAL_LABELS))
+    label = (pl.col(DOCUMENT_LABEL) & pl.col(WORD_LABEL)).cast(pl.Float64)
+    labels = labels_of(NAME, both, label)
     events = dual_events(
         material.runs,
         both,

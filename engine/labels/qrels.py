@@ -12,16 +12,12 @@ from engine import tables
 from engine.labels.annotator import Annotator, InputTable, Labelled, Material, labels_of
 from engine.labels.containment import holds_tokens
 from engine.labels.traces import complete
-from engine.messages.notes import Note, count_note
+from engine.messages.notes import count_note
 from engine.sources.runs.qrels import qrels_of, read_qrels
 from engine.tables import ANSWERS, BY_TEXT, CARRIED, DOC_ID, LABEL, QUERY_ID, TEXT
 
 NAME = "qrels"
 _LEAST_WORDS = 5
-_WHAT_IS_CARRIED = (
-    "judgment[|s] of a text [was|were] carried to a passage that covers all or a part of it"
-)
-
 
 INPUT = InputTable(
     name="qrels",
@@ -80,7 +76,21 @@ def _label(material: Material) -> Labelled:
     by_text = BY_TEXT in judgments.columns
     found = label_by_text(judgments, material) if by_text else judgments
     # Those by id are sparse, and reach beyond the lists; any may be grades above 1.
-    labels, carried = labels_of(NAME, found, pl.col(LABEL)), [found[CARRIED]] if by_text else []
+    labels = labels_of(NAME, found, pl.col(LABEL))
+    if by_text:
+        last = count_note(
+            "carried_judgments",
+            int(found[CARRIED].sum()),
+            "judgment[|s] of a text [was|were] carried to a passage that covers all or a part of it",
+        )
+    else:
+        last = count_note(
+            "judgments_beyond_lists",
+            judgments.join(material.runs, on=[QUERY_ID, DOC_ID], how="anti").height,
+            "[judgment is of a passage|judgments are of passages] that no run lists, and [does|do] not "
+            f"count where `relevant` is {material.relevant}; `annotators` {NAME} alone counts them",
+            printed=material.relevant != "qrels",
+        )
     # A label below 0 says that the passage was not judged.
     judged = set(judgments.filter(pl.col(LABEL) >= 0)[QUERY_ID])
     unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)
@@ -97,23 +107,10 @@ def _label(material: Material) -> Labelled:
             "of the queries without judgments [has|have] labels below 0 only: trec_eval and "
             "ir_measures count [it|them] as 0",
         ),
-        count_note("carried_judgments", int(carried[0].sum()), _WHAT_IS_CARRIED)
-        if carried
-        else _beyond_lists(material),
+        last,
     )
-    traces = complete(labels).with_columns(carried)
+    traces = complete(labels).with_columns([found[CARRIED]] if by_text else [])
     return Labelled(labels, traces, notes=notes, unjudged=unjudged)
-
-
-def _beyond_lists(material: Material) -> Note:
-    beyond = material.tables[INPUT.name].join(material.runs, on=[QUERY_ID, DOC_ID], how="anti")
-    return count_note(
-        "judgments_beyond_lists",
-        beyond.height,
-        "[judgment is of a passage|judgments are of passages] that no run lists, and [does|do] not "
-        f"count where `relevant` is {material.relevant}; `annotators` {NAME} alone counts them",
-        printed=material.relevant != "qrels",
-    )
 
 
 ANNOTATOR = Annotator(

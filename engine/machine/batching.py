@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from collections.abc import Callable, Generator, Sequence
@@ -77,7 +78,6 @@ def halving(
     An item that does not fit even alone gives ``on_single_failure(item, reason)``. Results keep the
     order of ``batch``. Errors other than a lack of memory are passed on.
     """
-    failure: str | None = None
     try:
         return list((yield from passes(batch)))
     except (RuntimeError, MemoryError) as error:
@@ -184,10 +184,7 @@ def machine_memory() -> int:
         "/sys/fs/cgroup/memory.max",
         "/sys/fs/cgroup/memory/memory.limit_in_bytes",
     ):
-        try:
+        with contextlib.suppress(OSError):
             text = Path(limit_file).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            total = min(total, int(text))
+            total = min(total, int(text)) if text.isdigit() else total
     return total

@@ -62,12 +62,11 @@ def start_ray(plan_bytes: int = 0) -> None:
     # Else every pool prints a warning about its actors' arguments (ray issue 53727); they are held here.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS") or "local"
-    settings: dict[str, Any] = {}
     _refuse_unreachable(address)
     if address == "local":
         folder = _make_private()
         # Ray keeps 30% of the memory for its object store by default; the plan is all that is in it.
-        settings = {
+        settings: dict[str, Any] = {
             "include_dashboard": False,
             # Ray opens the folder that it is given to everybody: it is one inside ours.
             "_temp_dir": str(folder / "r"),
@@ -275,11 +274,7 @@ def cpus_per_actor(actors: int) -> float:
     """
     sizes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
     share = sum(sizes) / actors
-    return (
-        max(1.0, float(min(share, min(size for size in sizes if size)) // 1))
-        if share >= 1
-        else share
-    )
+    return share if share < 1 else max(1.0, float(min(share, *filter(None, sizes)) // 1))
 
 
 def cause(error: BaseException) -> str:

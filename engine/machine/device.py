@@ -111,9 +111,8 @@ def has_fast_bf16() -> bool:
     """
     if not has_bf16_arithmetic():
         return False
-    words = _flags()
-    made_for_amx = "GenuineIntel" in _processor("vendor_id") and "avx512_fp16" in words
-    return not made_for_amx or (_AMX in words and _onednn_limit() not in _WITHOUT_AMX)
+    made_for_amx = "GenuineIntel" in _processor("vendor_id") and "avx512_fp16" in _flags()
+    return not made_for_amx or has_amx()
 
 
 def bf16_rows_are_steady() -> bool:
@@ -174,8 +173,7 @@ def least_memory(weights: int, *, gpu: bool, loading: int = 0) -> int:
     """Bytes below which a budget cannot work: the weights, and on a CPU the process around them.
 
     Args:
-        weights: bytes of them.
-        gpu: whether they will be on a GPU, which need not be one of this machine.
+        gpu: whether the weights will be on a GPU, which need not be one of this machine.
         loading: what loading them takes for a while beside them (``model_files.loading_bytes``).
     """
     if gpu:

@@ -17,6 +17,8 @@ _ACCELERATOR = "accelerator_type:"
 _HEAD = "node:__internal_head__"
 # Where ``ray up`` leaves the cluster's configuration, on the head.
 _BOOTSTRAP = "ray_bootstrap_config.yaml"
+# Of a type of nodes, memory that is not stated is not a limit, since nodes find it themselves.
+_ANY_MEMORY = {"memory": math.inf}
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,10 @@ def _from_control_store() -> list[Node] | None:
         config = ray._private.state.state.get_cluster_config()
     groups = config.node_group_configs if config else ()
     return [
-        _node(_with_memory(dict(group.resources)), most=_bound(group.max_count))
+        _node(
+            {**_ANY_MEMORY, **group.resources},
+            most=float(group.max_count) if group.max_count >= 0 else math.inf,
+        )
         for group in groups
         if group.max_count and group.resources
     ] or None
@@ -131,7 +136,7 @@ def _from_file() -> list[Node] | None:
         most = float(config.get("max_workers", math.inf))
         return [
             _node(
-                _with_memory(kind.get("resources") or {}),
+                {**_ANY_MEMORY, **(kind.get("resources") or {})},
                 most=min(most, float(kind.get("max_workers", math.inf))),
             )
             for kind in types
@@ -139,11 +144,6 @@ def _from_file() -> list[Node] | None:
         ] or None
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
         return None
-
-
-def _bound(count: int) -> float:
-    """A number of nodes; below 0, which stands for any number, it is infinite."""
-    return float(count) if count >= 0 else math.inf
 
 
 def room_ever(needs: Needs, alive: Iterable[Node], promised: Iterable[Node]) -> float:
@@ -156,11 +156,6 @@ def room_ever(needs: Needs, alive: Iterable[Node], promised: Iterable[Node]) -> 
     added = sum(room * most for room, most in rooms if room)
     now = sum(node.room(needs) for node in alive)
     return max(now, added + sum(node.room(needs) for node in alive if node.is_head))
-
-
-def _with_memory(resources: Mapping[str, float]) -> dict[str, float]:
-    """Resources of a type of nodes; memory that is not stated is not a limit, since nodes find it themselves."""
-    return {"memory": math.inf, **resources}
 
 
 def describe_largest(known: Iterable[Node]) -> str:

@@ -96,10 +96,6 @@ class PoolSettings(Checked):
             require("work on actors", "ray")
         return True
 
-    @property
-    def is_range(self) -> bool:
-        return ":" in str(self.actors)
-
     def pool(self) -> "PoolSettings":
         """What of the settings of a job concerns its actors."""
         return PoolSettings(**{one.name: getattr(self, one.name) for one in fields(PoolSettings)})
@@ -168,7 +164,7 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
     _refuse_more_than_ever(least, needs, settings, alive, promised)
     if settings.actors is None:
         pool = Pool(1, None, room, needs) if cluster.is_joined() else Pool(room, room, room, needs)
-    elif settings.is_range:
+    elif ":" in str(settings.actors):
         pool = Pool(least, most, max(least, min(room, most or room)), needs)
     else:
         _refuse_too_many(least, room, needs, settings, promised)
@@ -177,7 +173,7 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
         return pool
     # Where no node offers a CPU yet, the share is 0, and an actor that needs nothing would fit the head.
     share = cluster.cpus_per_actor(pool.start) or cpus
-    return Pool(pool.least, pool.most, pool.start, replace(needs, cpus=share))
+    return replace(pool, needs=replace(needs, cpus=share))
 
 
 @contextlib.contextmanager
@@ -189,10 +185,8 @@ def first_nodes_asked_for(settings: PoolSettings) -> Iterator[None]:
     """
     import ray
 
-    from engine.machine import cluster
-
     asked: list[ray.ObjectRef] = []
-    if cluster.is_joined():
+    if _is_joined():
         pool = decide(settings, 0)
         needs = {"num_cpus": pool.needs.cpus, "num_gpus": pool.needs.gpus}
         kind = (
@@ -205,6 +199,12 @@ def first_nodes_asked_for(settings: PoolSettings) -> Iterator[None]:
     finally:
         for task in asked:
             ray.cancel(task)
+
+
+def _is_joined() -> bool:
+    from engine.machine import cluster  # imports Ray
+
+    return cluster.is_joined()
 
 
 def _found() -> None:
@@ -230,9 +230,7 @@ def _memory(wanted: int, needs: Needs, known: list[Node]) -> int:
 
 def _room(needs: Needs, alive: list[Node], actor_bytes: int) -> int:
     """Actors that the nodes have room for now, 1 at least."""
-    from engine.machine import cluster
-
-    if needs.gpus or cluster.is_joined():
+    if needs.gpus or _is_joined():
         return max(1, sum(node.room(needs) for node in alive))
     by_memory = int((machine_memory() - 2 * 2**30) // actor_bytes)
     by_cpus = sum(node.cpus for node in alive) // (needs.cpus or 1)
@@ -246,13 +244,11 @@ def _refuse_impossible(needs: Needs, alive: list[Node], promised: list[Node] | N
     of the wanted sort, none of which is large enough or of the type. Nodes that a person adds by hand
     are of the sort that is there. Where there is none of the sort, the job waits.
     """
-    from engine.machine import cluster
-
     known = [*alive, *(promised or [])]
     if any(node.fits(needs) for node in known):
         return
     of_the_sort = [node for node in known if (node.gpus if needs.gpus else node.cpus)]
-    if cluster.is_joined() and promised is None and not of_the_sort:
+    if _is_joined() and promised is None and not of_the_sort:
         return
     raise InputError(
         f"no node can host an actor with {needs}: {nodes.describe_largest(known)}",
@@ -266,9 +262,7 @@ def _refuse_too_many(
     """Refuse a number of GPU actors that fits neither now nor, as far as is known, ever."""
     import ray
 
-    from engine.machine import cluster
-
-    grows = cluster.is_joined() and (promised is not None or settings.gpus_per_actor is not None)
+    grows = _is_joined() and (promised is not None or settings.gpus_per_actor is not None)
     if needs.gpus and actors > room and not grows:
         gpus = int(ray.cluster_resources().get("GPU", 0))
         raise InputError(
@@ -289,10 +283,8 @@ def _refuse_more_than_ever(
 
     Actors that share CPUs as they come need no room of their own.
     """
-    from engine.machine import cluster
-
     fixed = needs.gpus or settings.cpus_per_actor is not None
-    if promised is None or not fixed or not cluster.is_joined():
+    if promised is None or not fixed or not _is_joined():
         return
     ever = nodes.room_ever(needs, alive, promised)
     if least > ever:
@@ -304,17 +296,7 @@ def _refuse_more_than_ever(
 
 def patience() -> float:
     """Seconds without any progress after which a job on Ray is given up."""
-    from engine.machine import cluster
-
-    return _PATIENCE_ON_A_CLUSTER if cluster.is_joined() else _PATIENCE
-
-
-def stalled(needs: Needs) -> str:
-    """What is said when a job was given up."""
-    return (
-        f"nothing has moved for {patience() / 60:.0f} minutes on actors with {needs}; what is finished "
-        "is kept: run the same command again when the cluster has nodes"
-    )
+    return _PATIENCE_ON_A_CLUSTER if _is_joined() else _PATIENCE
 
 
 @contextlib.contextmanager
@@ -328,7 +310,10 @@ def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
     try:
         yield
     except ExecutionTimeoutError as error:
-        raise kind(f"{doing} on Ray was given up: {stalled(needs)}") from error
+        raise kind(
+            f"{doing} on Ray was given up: nothing has moved for {patience() / 60:.0f} minutes on actors with "
+            f"{needs}; what is finished is kept: run the same command again when the cluster has nodes"
+        ) from error
     except ray.exceptions.RayError as error:
         why = cluster.cause(error)
         # Ray tells of an exception in its words alone. These are whole: an InputError is one line.

@@ -59,7 +59,10 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
             "set TMPDIR (or RAY_TMPDIR) to a shorter one",
             path=parents[0],
         )
-    _remove_abandoned(Path(fitting[0]), prefix)
+    # Exactly as many characters as mkdtemp adds: other folders may have names that begin alike.
+    alike = Path(fitting[0]).glob(glob.escape(prefix) + "?" * _ADDED)
+    for path in left_behind(filter(_is_ours, alike)):
+        shutil.rmtree(path, ignore_errors=True)
     try:
         while True:
             path = Path(tempfile.mkdtemp(prefix=prefix, dir=fitting[0]))
@@ -70,12 +73,6 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
         raise InputError(
             f"cannot hold temporary files ({error})", "set TMPDIR to another", path=fitting[0]
         ) from None
-
-
-def _remove_abandoned(parent: Path, prefix: str) -> None:
-    # Exactly as many characters as mkdtemp adds: other folders may have names that begin alike.
-    for path in left_behind(filter(_is_ours, parent.glob(glob.escape(prefix) + "?" * _ADDED))):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_ours(path: Path) -> bool:

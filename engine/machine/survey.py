@@ -97,9 +97,8 @@ def either_engine_reads(settings: PoolSettings) -> bool:
 
 def reads_on_gpus(settings: PoolSettings) -> bool:
     """Whether actors will have GPUs: what the user asked for decides, or the nodes that are known."""
-    if settings.in_process:
-        return device.machine_has_gpu()
-    if settings.accelerator_type is not None or settings.gpus_per_actor is not None:
+    asked = settings.accelerator_type is not None or settings.gpus_per_actor is not None
+    if asked and not settings.in_process:
         return settings.gpus_per_actor != 0
     if _is_own(settings):
         return device.machine_has_gpu()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 import ray.exceptions
@@ -24,13 +24,6 @@ _DEATHS = (
 )
 
 
-class _Call(NamedTuple):
-    """A call: its arguments, and what the deaths of its processes count for so far."""
-
-    arguments: tuple[Any, ...]
-    deaths: float
-
-
 class Tasks:
     """Calls ``function(shared, …)`` on workers; it is called again where its process or node is lost.
 
@@ -45,7 +38,8 @@ class Tasks:
         self._function = ray.remote(num_cpus=_CPUS, max_retries=0)(function)
         self._shared = ray.put(shared)
         self._what = what
-        self._under_way: dict[ray.ObjectRef, _Call] = {}
+        # The arguments of each call, and what the deaths of its processes count for so far.
+        self._under_way: dict[ray.ObjectRef, tuple[tuple[Any, ...], float]] = {}
 
     def submit(self, *arguments: Any) -> None:
         """Call the function, when fewer calls than CPUs are under way.
@@ -57,36 +51,34 @@ class Tasks:
         # Of the cluster as it is now: nodes come and go.
         most = max(2, int(ray.cluster_resources().get("CPU", 1)))
         self._wait(most - 1)
-        self._call(_Call(arguments, 0.0))
+        self._call(arguments, 0.0)
 
     def finish(self) -> None:
         """Wait for all calls; raises as ``submit``."""
         self._wait(0)
 
-    def _call(self, call: _Call) -> None:
-        self._under_way[self._function.remote(self._shared, *call.arguments)] = call
+    def _call(self, arguments: tuple[Any, ...], deaths: float) -> None:
+        call = self._function.remote(self._shared, *arguments)
+        self._under_way[call] = arguments, deaths
 
     def _wait(self, left: int) -> None:
         """Wait until at most so many calls are under way."""
         while len(self._under_way) > left:
             (done,), _ = ray.wait(list(self._under_way), num_returns=1)
-            call = self._under_way.pop(done)
+            arguments, deaths = self._under_way.pop(done)
             try:
                 problem = ray.get(done)
             except _DEATHS as error:
-                self._again(call, error)
+                with_node = ray.exceptions.NodeDiedError, ray.exceptions.LocalRayletDiedError
+                deaths += LOST_WITH_NODE if isinstance(error, with_node) else 1.0
+                if deaths >= _STRIKES:
+                    raise ReadError(
+                        f"{self._what} on Ray failed: its process died again and again, perhaps for want of "
+                        f"memory; what is finished is kept ({cluster.cause(error)})"
+                    ) from error
+                self._call(arguments, deaths)
                 continue
             except ray.exceptions.RayError as error:
                 raise ReadError(f"{self._what} on Ray failed: {cluster.cause(error)}") from error
             if problem is not None:
                 raise problem
-
-    def _again(self, call: _Call, error: ray.exceptions.RayError) -> None:
-        with_node = ray.exceptions.NodeDiedError, ray.exceptions.LocalRayletDiedError
-        deaths = call.deaths + (LOST_WITH_NODE if isinstance(error, with_node) else 1.0)
-        if deaths >= _STRIKES:
-            raise ReadError(
-                f"{self._what} on Ray failed: its process died again and again, perhaps for want of "
-                f"memory; what is finished is kept ({cluster.cause(error)})"
-            ) from error
-        self._call(call._replace(deaths=deaths))

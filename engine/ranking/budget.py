@@ -90,9 +90,8 @@ def _against_best(cut: RankedLabels, tokens: Ints, budget: int) -> RankedLabels:
 
 def _best(labels: Floats, tokens: Ints, budget: int) -> Iterator[float]:
     """The gains of the best order of a judged set, rank by rank."""
-    longest: list[
-        int
-    ] = []  # of the passages so far as many as fit, negative: the longest one first
+    # Of the passages so far as many as fit, negative: the longest one first.
+    longest: list[int] = []
     total = 0
     for place in np.argsort(-labels, kind="stable"):
         heapq.heappush(longest, -int(tokens[place]))

@@ -14,7 +14,7 @@ from typing import Literal, cast, get_args
 
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.ranking.synonyms import known_names, usual_name
+from engine.ranking.synonyms import SYNONYMS, usual_name
 
 _NAME = re.compile(
     r"(?P<kind>[A-Za-z0-9]+)(?:\((?P<options>[^()]*)\))?(?:@(?P<cutoff>\d{1,18})(?P<unit>tok)?)?"
@@ -117,7 +117,10 @@ def parse_measure(text: str) -> Measure:
     for option in filter(None, (part.strip() for part in (match["options"] or "").split(","))):
         name, _, value = (part.strip() for part in option.partition("="))
         if kind in _GAINS and name == "dcg":
-            dcg = _discounted(value.strip("'\""), text)
+            if (value := value.strip("'\"")) not in get_args(Discounted):
+                remedy = "use log2 or exp-log2"
+                raise InputError(f"unknown dcg {quoted(value)} in {quoted(text)}", remedy)
+            dcg = cast(Discounted, value)
         elif name != "rel" or kind in _GAINS or kind in ("Judged", UTILITY_KIND):
             raise InputError(
                 f"{kind} has no option {quoted(name)} (in {quoted(text)})", _options(kind)
@@ -132,7 +135,7 @@ def parse_measure(text: str) -> Measure:
 def _meant(text: str) -> str:
     """Which measure a name is nearly, with the cutoff that follows it."""
     kind, mark, rest = re.match(r"([^@(]*)(@?)(.*)", text.strip(), re.S).groups()  # type: ignore[union-attr]
-    near = difflib.get_close_matches(kind.lower(), known_names(), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(kind.lower(), SYNONYMS, n=1, cutoff=0.6)
     if not near:
         return ""
     name = usual_name(near[0] + (f"@{rest}" if mark and rest.isdigit() else ""))
@@ -143,13 +146,6 @@ def _options(kind: str) -> str:
     if kind in _GAINS:
         return f"{kind} takes labels as gains; its option is dcg='exp-log2'"
     return f"{kind} has none" if kind in ("Judged", UTILITY_KIND) else "the option is rel=…"
-
-
-def _discounted(value: str, text: str) -> Discounted:
-    for known in get_args(Discounted):
-        if value == known:
-            return cast(Discounted, known)
-    raise InputError(f"unknown dcg {quoted(value)} in {quoted(text)}", "use log2 or exp-log2")
 
 
 def _threshold(value: str, text: str) -> float:

@@ -133,19 +133,18 @@ def score_runs(
         runs[QUERY_ID].cast(ids, strict=False).to_physical().alias(_QUERY),
         runs[RUN].cast(pl.Enum(of_runs)).to_physical(),
     )
-    filled = _lists_with_results(run_keys, len(of_runs), len(query_ids))
+    filled = np.zeros((len(of_runs), len(query_ids)), dtype=bool)
+    known = run_keys.drop_nulls().unique()
+    filled[known[RUN].to_numpy(), known[_QUERY].to_numpy()] = True
     if missing == "error":
         refuse_missing_results(runs, query_ids, names=names)
     counts = [TOKENS] if any(measure.tokens for measure in measures) else []
     listed = runs.select(DOC_ID, RANK, *counts).hstack(run_keys)
     parts = []
     for annotator in labels[ANNOTATOR].unique(maintain_order=True):
-        of_annotator = (
-            labels.lazy().filter(pl.col(ANNOTATOR) == annotator).select(QUERY_ID, DOC_ID, LABEL)
-        )
-        judged = of_annotator.with_columns(
-            pl.col(QUERY_ID).cast(ids, strict=False).to_physical().alias(_QUERY)
-        ).select(_QUERY, DOC_ID, LABEL)
+        of_annotator = labels.lazy().filter(pl.col(ANNOTATOR) == annotator)
+        query = pl.col(QUERY_ID).cast(ids, strict=False).to_physical().alias(_QUERY)
+        judged = of_annotator.select(query, DOC_ID, LABEL)
         values = _score_annotator(
             listed, judged.collect(), annotator, query_ids, of_runs, measures, relevant, split
         )
@@ -197,13 +196,6 @@ def lists_nothing(run: str, queries: int, first: str) -> InputError:
         f"{run!r} lists nothing for {counted(queries, '[query|queries]')} ({first!r}, …)",
         "count these as 0 with `missing` zero, or leave them out with `missing` skip",
     )
-
-
-def _lists_with_results(keys: pl.DataFrame, runs: int, queries: int) -> np.ndarray:
-    filled = np.zeros((runs, queries), dtype=bool)
-    known = keys.drop_nulls().unique()
-    filled[known[RUN].to_numpy(), known[_QUERY].to_numpy()] = True
-    return filled
 
 
 def _score_annotator(
@@ -322,12 +314,13 @@ def _rank_labels(
     judged = judged.sort(_QUERY)
     against = _offsets(judged[_QUERY].to_numpy(), queries)
     sets = np.arange(lists) % queries
-    lengths = Lengths(tokens, tokens)
+    of_judged = tokens
     if len(tokens):
         known = listed.select(_QUERY, DOC_ID, TOKENS).unique([_QUERY, DOC_ID])
         all_judged = judged.join(known, on=[_QUERY, DOC_ID], how="left", maintain_order="left")
-        lengths = Lengths(tokens, all_judged[TOKENS].fill_null(0).to_numpy())
-    return RankedLabels(in_order, offsets, judged[LABEL].to_numpy(), against, sets), lengths
+        of_judged = all_judged[TOKENS].fill_null(0).to_numpy()
+    ranked = RankedLabels(in_order, offsets, judged[LABEL].to_numpy(), against, sets)
+    return ranked, Lengths(tokens, of_judged)
 
 
 def _offsets(groups: Ints, count: int) -> Ints:

@@ -12,6 +12,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -148,18 +149,11 @@ def _rouge_kilt(output: str, reference: str) -> float:
         ) from None
 
 
-class _Words:
-    """The tokenizer that ``rouge-score`` is given."""
-
-    def tokenize(self, text: str) -> list[str]:
-        return words(text)
-
-
 @functools.cache
 def _rouge_scorer() -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer(["rougeL"], tokenizer=_Words())
+    return RougeScorer(["rougeL"], tokenizer=SimpleNamespace(tokenize=words))
 
 
 @dataclass(frozen=True)

@@ -68,10 +68,6 @@ class _WouldDownload(BaseException):
     """What ir_datasets is given in place of the network; an Exception it would report, and try elsewhere."""
 
 
-def _refuse_download(*_: object) -> Any:
-    raise _WouldDownload
-
-
 def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
     _require("ir_datasets", place)
     from unittest import mock  # loads asyncio
@@ -86,7 +82,8 @@ def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
         with contextlib.ExitStack() as patched:
             for one in kinds:
                 kind_of = getattr(download, one)
-                patched.enter_context(mock.patch.object(kind_of, "stream", _refuse_download))
+                refused = mock.patch.object(kind_of, "stream", side_effect=_WouldDownload)
+                patched.enter_context(refused)
             found = ir_datasets.load(name)
             if not getattr(found, f"has_{theirs}")():
                 raise InputError(f"has no {kind}", "give another data set", path=place)

@@ -219,7 +219,14 @@ def _compare(
         elif reason := untestable(scores):
             row[NOTE] = reason
         else:
-            found, row[METHOD], row[NOTE] = _by_permutation(scores, bootstrap)
+            permuted = permutation_test(
+                *(Pair(prepare(x), prepare(y)) for x, y in scores),
+                permutations=permutations_for(scores, bootstrap.resamples),
+                confidence=bootstrap.confidence,
+                seed=bootstrap.seed,
+                threads=bootstrap.threads,
+            )
+            found, row[METHOD], row[NOTE] = with_intervals(scores, permuted, bootstrap)
             tests = dict(zip(tests, found, strict=True))
     for name, test in tests.items():
         row[difference_of(name)] = _difference(name, first, second)
@@ -252,19 +259,6 @@ def _by_cluster(
     if not reason and any(math.isnan(test.p) for test in tests.values()):
         reason = "no interval: the difference does not vary, or is undefined, without some cluster"
     return (STUDENTIZED if not reason else ""), reason, tests
-
-
-def _by_permutation(
-    scores: list[tuple[Floats, Floats]], bootstrap: Bootstrap
-) -> tuple[Sequence[DifferenceTest], str, str]:
-    found = permutation_test(
-        *(Pair(prepare(x), prepare(y)) for x, y in scores),
-        permutations=permutations_for(scores, bootstrap.resamples),
-        confidence=bootstrap.confidence,
-        seed=bootstrap.seed,
-        threads=bootstrap.threads,
-    )
-    return with_intervals(scores, found, bootstrap)
 
 
 def with_intervals(

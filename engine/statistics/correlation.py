@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -132,6 +133,7 @@ def describe(
         return replace(plain, note=note)
     assert result.without is not None
     without = result.without[pair]
+    bounds: Sequence[tuple[float, float]]
     if method == "inverted":
         size = None
         if clusters is not None:
@@ -149,15 +151,13 @@ def describe(
             from_clusters(value, left, (x, y), clusters, confidence=bootstrap.confidence)
             for value, left in zip(values, without, strict=True)
         )
-        tau_bounds, rho_bounds = ((test.low, test.high) for test in tests)
-        bounds = tau_bounds, rho_bounds
+        bounds = [(test.low, test.high) for test in tests]
     elif method == "studentized":
         sparser = min(sides, key=lambda one: one.amount).rarer
-        tau_bounds, rho_bounds = (
+        bounds = [
             studentized(value, left, sparser, confidence=bootstrap.confidence)[:2]
             for value, left in zip(values, without, strict=True)
-        )
-        bounds = tau_bounds, rho_bounds
+        ]
     else:
         replicates = result.taus[pair], result.rhos[pair]
         made = [

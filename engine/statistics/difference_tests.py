@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy as sp
 
-from engine.statistics.arrays import Floats, Ints, Mask
+from engine.statistics.arrays import Floats, Ints
 from engine.statistics.methods import side
 from engine.statistics.resampling import for_each_block_of_orders
 from engine.statistics.studentized import standard_error
@@ -370,7 +370,7 @@ def tau_and_rho_tests(
         influences(pair, np.arange(len(pair.x.codes))[None, :]) for pair in (first, second)
     )
     differences, influence = (values - others)[:, 0], (influence - of_others)[:, 0]
-    rarer = min((_rarer(pair.y.codes) for pair in (first, second)), key=np.count_nonzero)
+    rarer = min((side(pair.y.ranks).rarer for pair in (first, second)), key=np.count_nonzero)
     few = np.count_nonzero(rarer) < _FEW_OF_AN_OUTCOME
     tau, rho = (
         difference_test(
@@ -383,8 +383,3 @@ def tau_and_rho_tests(
         for difference, own, drawn in zip(differences, influence, permuted, strict=True)
     )
     return tau, rho
-
-
-def _rarer(score: Ints) -> Mask:
-    """Which queries do not have the most frequent value."""
-    return score != np.bincount(score).argmax()

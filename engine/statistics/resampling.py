@@ -138,9 +138,7 @@ def _fill(
     taus[: len(tables), at], rhos[: len(tables), at] = tau_and_rho(tables, weights)
 
 
-def _without(
-    table: PairTable, counts: Counts, row_of: Ints, clusters: Ints | None = None
-) -> Floats:
+def _without(table: PairTable, counts: Counts, row_of: Ints, clusters: Ints | None) -> Floats:
     found = leave_one_out(table, pair_weights(table, counts[:, None])[:, 0])
     values = np.stack(found)[:, table.pair_of[row_of]]
     if clusters is None:
@@ -278,9 +276,8 @@ def _draw(
 ) -> Counts:
     n = len(row_of)
     most = n if clusters is None else (clusters.max() + 1) * np.bincount(clusters).max()
-    kind = (
-        np.int16 if most < 2**15 else np.int32
-    )  # holds the total of a resample, as correlations need
+    # Holds the total of a resample, as correlations need.
+    kind = np.int16 if most < 2**15 else np.int32
     if clusters is not None:
         drawn = _draw(rng, np.arange(clusters.max() + 1), int(clusters.max()) + 1)
         return np.stack(

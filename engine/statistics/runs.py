@@ -271,14 +271,14 @@ def compare_runs(
         assert scored is not None
         for (a, b), share in zip(combinations(group, 2), agreement.tolist(), strict=True):
             counts = {N: scored.shared(a.run, b.run), PAIRS: len(agreement)}
-            outcome = {} if whole is None else _figures(whole, a.run, b.run, END_TO_END)
+            outcome = _NO_FIGURES if whole is None else _figures(whole, a.run, b.run, END_TO_END)
             measures.append(
                 key
                 | {RUN: a.run, RUN_B: b.run, AGREEMENT: share}
                 | counts
                 | {END_TO_END_N: 0 if whole is None else whole.shared(a.run, b.run)}
                 | _figures(scored, a.run, b.run, DIFFERENCE)
-                | (outcome or _NO_FIGURES)
+                | outcome
             )
     return (
         pl.DataFrame(systems, schema=tables.SYSTEMS),

@@ -19,6 +19,8 @@ from engine.sources.io.skipping import SkipBad
 
 _WHAT = "a MediaWiki dump, pages-articles (.xml, .xml.bz2 or .xml.gz)"
 _OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
+# In concatenated dumps between two pages: the end of one and the head of the next.
+_HEADS = (_END, b"<mediawiki", b"<siteinfo")
 
 
 def raw_pages(
@@ -90,7 +92,7 @@ class _Pages:
         opened = before.find(_OPEN)
         if opened >= 0:
             self._bad(line + before[:opened].count(b"\n"), "a page without an end tag")
-        elif before.strip() and not first and not _is_head(before):
+        elif before.strip() and not first and not before.lstrip().startswith(_HEADS):
             self._bad(_first_line(line, before), f"text between pages: {before.strip()[:40]!r}")
         return line + before.count(b"\n"), text[start:]
 
@@ -117,11 +119,6 @@ def _first_line(line: int, text: bytes) -> int:
     return line + text[: len(text) - len(text.lstrip())].count(b"\n")
 
 
-def _is_head(text: bytes) -> bool:
-    # In concatenated dumps: the end of one and the head of the next.
-    return text.lstrip().startswith((_END, b"<mediawiki", b"<siteinfo"))
-
-
 def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) -> Article | None:
     """The article of one page; None for redirects and other namespaces.
 
@@ -138,15 +135,12 @@ def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) ->
         return None
     markup = element.findtext("revision/text") or ""
     try:
-        text = _prose(markup) if prose else ""
+        text = ""
+        if prose:  # mwparserfromhell takes a while to import, and other layouts do not need it
+            from engine.sources.articles.wikitext import plain_text
+
+            text = plain_text(markup)
     except RecursionError:
         problem = "a page whose markup is nested too deeply"
         raise InputError(problem, "leave the page out", path=path, line=line) from None
     return Article(element.findtext("id") or "", element.findtext("title") or "", text)
-
-
-def _prose(markup: str) -> str:
-    # mwparserfromhell takes a while to import, and other layouts do not need it.
-    from engine.sources.articles.wikitext import plain_text
-
-    return plain_text(markup)

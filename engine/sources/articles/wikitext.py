@@ -105,32 +105,22 @@ def _convert(arguments: list[str]) -> str:
     return " ".join(parts)
 
 
+# Templates that stand for one of their arguments, by its position.
+_BY_POSITION = (
+    (0, "angbr flag ill keypress nihongo nowrap nts plainlist quote sc small smaller val vanchor"),
+    (1, "inflation lang"),
+)
 # Templates whose words belong to the sentence around them.
 _INLINE_TEMPLATES: dict[str, Callable[[list[str]], str]] = {
+    **{name: _nth(position) for position, names in _BY_POSITION for name in names.split()},
     "convert": _convert,
-    "lang": _nth(1),
     "transl": lambda a: a[-1] if a else "",
-    "nowrap": _nth(0),
-    "small": _nth(0),
-    "smaller": _nth(0),
-    "nihongo": _nth(0),
-    "angbr": _nth(0),
-    "keypress": _nth(0),
-    "vanchor": _nth(0),
-    "sc": _nth(0),
-    "quote": _nth(0),
-    "val": _nth(0),
-    "nts": _nth(0),
-    "inflation": _nth(1),
     "chem": "".join,
     "frac": "/".join,
     "hlist": ", ".join,
-    "plainlist": _nth(0),
     "as of": lambda a: f"As of {' '.join(a)}",
     "circa": lambda a: f"c. {' '.join(a)}",
     "c.": lambda a: f"c. {' '.join(a)}",
-    "flag": _nth(0),
-    "ill": _nth(0),
     "nbsp": lambda a: " ",
     "spaces": lambda a: " ",
     "'s": lambda a: "'s",

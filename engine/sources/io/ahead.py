@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -23,17 +24,11 @@ def ahead(items: Iterable[Item]) -> Generator[Item]:
     """Yield items, the next of which is made in a thread while the caller works on one."""
     source = iter(items)
     with ThreadPoolExecutor(1) as thread:
-        upcoming = thread.submit(_next, source)
+        # The next item alone, or nothing at the end: in a thread, ``StopIteration`` would be an error.
+        upcoming = thread.submit(list, islice(source, 1))
         while found := upcoming.result():
-            upcoming = thread.submit(_next, source)
+            upcoming = thread.submit(list, islice(source, 1))
             yield found[0]
-
-
-def _next(source: Iterable[Item]) -> tuple[Item, ...]:
-    """The next item alone, or nothing at the end: in a thread, ``StopIteration`` would be an error."""
-    for item in source:
-        return (item,)
-    return ()
 
 
 def mapped(
@@ -57,9 +52,9 @@ def mapped(
         try:
             while True:
                 try:
-                    found = _next(source)
+                    found = list(islice(source, 1))
                 except Exception as error:  # after what was made before it
-                    fault, found = error, ()
+                    fault, found = error, []
                 if not found:
                     break
                 waiting.append(pool.submit(function, found[0]))

@@ -90,7 +90,11 @@ def _held(target: Path, suffix: str, make: Callable[[Path], None]) -> Iterator[P
     target = target.absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned_once(target.parent)
-    path, number = _make(target, suffix, make)
+    while True:
+        path = target.with_name(f"{_begin(target)}{uuid.uuid4().hex}.erag{suffix}")
+        make(path)
+        if (number := hold(path)) is not None:
+            break
     try:
         yield path
     finally:
@@ -100,15 +104,6 @@ def _held(target: Path, suffix: str, make: Callable[[Path], None]) -> Iterator[P
 
 def _begin(target: Path) -> str:
     return f".{target.stem[:_KEPT]}."
-
-
-def _make(target: Path, suffix: str, make: Callable[[Path], None]) -> tuple[Path, int]:
-    """Make a temporary file or folder; its path, and the number of the open file that locks it."""
-    while True:
-        path = target.with_name(f"{_begin(target)}{uuid.uuid4().hex}.erag{suffix}")
-        make(path)
-        if (number := hold(path)) is not None:
-            return path, number
 
 
 def hold(path: Path) -> int | None:

@@ -92,13 +92,14 @@ def write_passages(
     def pieces() -> Iterator[pa.Table]:
         nonlocal articles, empty
         cpus = workers or len(os.sched_getaffinity(0))
-        for piece in map_ordered(work, chunks, workers=cpus, patience=_PATIENCE):
-            for error in piece.errors:
+        cuts = map_ordered(work, chunks, workers=cpus, patience=_PATIENCE)
+        for table, page_ids, without_text, errors in cuts:
+            for error in errors:
                 skip.tolerate(error)
-            ids.add(piece.ids)
-            articles += len(piece.ids) - piece.empty
-            empty += piece.empty
-            yield piece.table
+            ids.add(page_ids)
+            articles += len(page_ids) - without_text
+            empty += without_text
+            yield table
 
     single = out.suffix == ".parquet"
     with (atomic_path if single else atomic_directory)(out) as temporary:
@@ -108,17 +109,10 @@ def write_passages(
     return Written(passages, articles, empty, files)
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """The result of one chunk; ``empty`` of the articles in ``ids`` have no text."""
-
-    table: pa.Table
-    ids: list[str]
-    empty: int
-    errors: list[InputError]
-
-
-def _cut_chunk(chunk: Chunk, *, cutting: Cutting, article_id: ArticleId | None) -> _Cut:
+def _cut_chunk(
+    chunk: Chunk, *, cutting: Cutting, article_id: ArticleId | None
+) -> tuple[pa.Table, list[str], int, list[InputError]]:
+    """The passages of a chunk, the ids of its articles, how many of these have no text, and the errors of others."""
     rows: list[Row] = []
     ids: list[str] = []
     errors: list[InputError] = []
@@ -133,13 +127,11 @@ def _cut_chunk(chunk: Chunk, *, cutting: Cutting, article_id: ArticleId | None) 
         empty += len(rows) == before
     columns = zip(*rows, strict=True) if rows else [()] * len(_SCHEMA)
     table = pa.table([pa.array(column, pa.string()) for column in columns], schema=_SCHEMA)
-    return _Cut(table, ids, empty, errors)
+    return table, ids, empty, errors
 
 
 def _write(tables: Iterator[pa.Table], path: Path, shard: int | None) -> tuple[int, int]:
-    """Write tables in groups of rows, to a file or to shards of so many passages in a folder; returns
-    the number of passages and of files.
-    """
+    """Write tables to a file, or to shards of so many passages in a folder; the number of passages and of files."""
     passages = count = 0
     with contextlib.ExitStack() as opened:
         for rows in _grouped(tables, _GROUP):

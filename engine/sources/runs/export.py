@@ -135,17 +135,14 @@ def _with(base: Path, suffix: str) -> Path:
     return base.with_name(base.name + suffix)  # a name may contain dots
 
 
-def _shortened(name: str) -> str:
-    """As much of a name as a file may be called: letters may have up to four bytes each."""
-    return name[:100].encode()[:_LONGEST].decode(errors="ignore")
-
-
 def _file_names(names: list[str]) -> dict[str, str]:
     """A file name for each name; users' names may contain slashes, or no valid character."""
     taken: set[str] = set()
     files: dict[str, str] = {}
     for name in names:
-        file = plain = _shortened(re.sub(r"[^\w.+-]", "_", name).lstrip(".")) or "_"
+        valid = re.sub(r"[^\w.+-]", "_", name).lstrip(".")
+        # Letters may have up to four bytes each.
+        file = plain = valid[:100].encode()[:_LONGEST].decode(errors="ignore") or "_"
         number = 2
         while file.casefold() in taken:
             file, number = f"{plain}-{number}", number + 1

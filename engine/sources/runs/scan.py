@@ -200,10 +200,8 @@ def _trec_row(path: Location, number: int, line: str) -> tuple[str, str, float, 
     """Query id, document id, score and system name of a line that is not blank."""
     columns = line.split()
     if len(columns) != 6:
-        problem, remedy = (
-            f"{len(columns)} columns, a TREC run has 6",
-            'write "query Q0 document rank score name"',
-        )
+        problem = f"{len(columns)} columns, a TREC run has 6"
+        remedy = 'write "query Q0 document rank score name"'
         raise InputError(problem, remedy, path=path, line=number)
     query_id, _, doc_id, _, score_text, name = columns
     try:

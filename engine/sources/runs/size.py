@@ -27,7 +27,7 @@ def bytes_of(path: Location) -> int:
     """About how many bytes a run has, or would have as TREC text; 0 where nobody knows."""
     if suffix_of(path) == ".parquet":
         return _rows_of(path) * _USUAL
-    return _stored(path) * (_PACKED if _is_packed(path) else 1)
+    return _stored(path) * (_PACKED if suffix_of(path) in PACKED else 1)
 
 
 def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
@@ -67,7 +67,7 @@ def _most_rows(path: Location) -> int:
         if suffix_of(path) == ".parquet":
             # A row may hold a list.
             return _rows_of(path) if is_table(path) else sys.maxsize
-        return _stored(path) * (_PACKED_AT_MOST if _is_packed(path) else 1) // _LEAST + 1
+        return _stored(path) * (_PACKED_AT_MOST if suffix_of(path) in PACKED else 1) // _LEAST + 1
     except InputError:
         return 0
 
@@ -75,10 +75,6 @@ def _most_rows(path: Location) -> int:
 def _rows_of(path: Location) -> int:
     with open_parquet(path) as table:
         return table.rows
-
-
-def _is_packed(path: Location) -> bool:
-    return suffix_of(path) in PACKED
 
 
 def _stored(path: Location) -> int:

@@ -87,15 +87,11 @@ def _refuse_conflict(given: pl.DataFrame, column: str, paths: Sequence[Location]
         return
     second = other.row(0, named=True)
     first = stated.filter(pl.col(DOC_ID) == second[DOC_ID]).row(0, named=True)
+    line = "" if first[LINE] is None else f":{first[LINE]}"
     raise InputError(
         f"passage {quoted(second[DOC_ID])} of query {quoted(second[QUERY_ID])} has another {column} "
-        f"than in {_place(paths[first[_FILE]], first)}",
+        f"than in {paths[first[_FILE]]}{line} (query {quoted(first[QUERY_ID])})",
         "give each passage an id of its own, or the passages as `corpus`",
         path=paths[second[_FILE]],
         line=second[LINE],
     )
-
-
-def _place(path: Location, row: dict[str, object]) -> str:
-    line = "" if row[LINE] is None else f":{row[LINE]}"
-    return f"{path}{line} (query {quoted(row[QUERY_ID])})"
