@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,7 +11,7 @@ from engine.reading.prompting.prompts import DEFAULT_STYLE, Architecture, Prompt
 from engine.reading.prompting.template import Task, read_template
 from engine.reading.protocol import Augmentation
 from engine.statistics.correlation import Bootstrap, Correlation, describe, method_of, undefined
-from engine.statistics.intervals import RESAMPLING
+from engine.statistics.intervals import IntervalMethod
 from engine.statistics.methods import side
 from engine.statistics.resampling import replicate
 
@@ -32,7 +34,7 @@ def correlate(
     result = replicate(
         np.stack([x, y]),
         [(0, 1)],
-        resamples=bootstrap.resamples if method in RESAMPLING else 0,
+        resamples=bootstrap.resamples if method in get_args(IntervalMethod) else 0,
         seed=bootstrap.seed,
         leave_out=defined and bootstrap.resamples > 0,
         threads=bootstrap.threads,

@@ -223,7 +223,6 @@ class Labelled:
     """What an annotator made.
 
     Attributes:
-        labels: the labels table.
         traces: what is behind every label: the traces table, and any further columns.
         tables: its further tables, by name, or the outcomes that they are concluded from.
         notes: what a user of the labels should know.

@@ -64,9 +64,7 @@ def find_answers(
     "U.S." as in "thus". An answer without tokens, or that normalizes to nothing, occurs nowhere (in DPR's own
     code it occurs everywhere). Rows come in the order of ``pairs``.
     """
-    find: Callable[[str, list[str]], str | None] = (
-        _holds_substring if name == SUBSTRING else holds_tokens
-    )
+    find = _holds_substring if name == SUBSTRING else holds_tokens
     answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
     texts = pairs.join(corpus.select(DOC_ID, TEXT), on=DOC_ID, how="left", maintain_order="left")
     matches = [

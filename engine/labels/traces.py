@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import polars as pl
 
 from engine import tables
@@ -33,17 +35,14 @@ def trace_erag(
     """
     function = get_metric(metric)
     answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
-    matches: dict[tuple[str, str], str | None] = {}
 
+    @functools.cache
     def matched(query_id: str, output: str, label: float) -> str | None:
         if label <= 0 or (function.own and len(answers[query_id]) > 1):
             return None
-        key = (query_id, output)
-        if key not in matches:
-            # The metric is a maximum over answers, so one of them alone gives the label.
-            giving = (answer for answer in answers[query_id] if function(output, [answer]) == label)
-            matches[key] = next(giving, None)
-        return matches[key]
+        # The metric is a maximum over answers, so one of them alone gives the label.
+        giving = (answer for answer in answers[query_id] if function(output, [answer]) == label)
+        return next(giving, None)
 
     values = zip(labels[QUERY_ID], reads[OUTPUT], labels[LABEL], strict=True)
     return complete(

@@ -73,7 +73,9 @@ def start_ray(plan_bytes: int = 0) -> None:
             "object_store_memory": max(256 * 2**20, machine_memory() // 20, 2 * plan_bytes),
         }
     else:
-        settings = _variables_of_workers()
+        # What is set, a submitted job has, and Ray refuses it twice.
+        own = {name: "1" for name in (_HIDES, _THREADS) if name not in os.environ}
+        settings = {"runtime_env": {"env_vars": own}} if own else {}
     with _replayed_on_failure(), _own_handler(), _for_workers():
         try:
             ray.init(
@@ -96,10 +98,7 @@ def start_ray(plan_bytes: int = 0) -> None:
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Refuse what ``RAY_ADDRESS`` may be for other commands of Ray's, and a head that does not answer.
-
-    Ray would wait for minutes, without a word.
-    """
+    """Refuse other commands' addresses, and a head that does not answer: Ray would wait for minutes."""
     if address in ("local", "auto"):
         return
     kinds = {
@@ -121,11 +120,7 @@ def _refuse_unreachable(address: str) -> None:
 
 
 def _job_config() -> JobConfig | None:
-    """Where workers look for modules, None for where they do by default.
-
-    They look in the driver's current directory first, and in PYTHONPATH's: a folder called ``engine``
-    there would take this package's place.
-    """
+    """Where workers look for modules, if a folder ``engine`` where they do by default would take this one's place."""
     own = Path(__file__).resolve().parents[1]
     here = str(Path.cwd())
     for folder in [here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]:
@@ -143,12 +138,6 @@ _HIDES = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 
 # Else each of many tasks on a node would take as many threads as it has CPUs, and starve actors with GPUs.
 _THREADS = "POLARS_MAX_THREADS"
-
-
-def _variables_of_workers() -> dict[str, Any]:
-    """What a cluster is asked to set for this job; what is set, a submitted job has, and Ray refuses it twice."""
-    own = {name: "1" for name in (_HIDES, _THREADS) if name not in os.environ}
-    return {"runtime_env": {"env_vars": own}} if own else {}
 
 
 @contextlib.contextmanager
@@ -185,10 +174,7 @@ def _make_private() -> Path:
 
 @contextlib.contextmanager
 def _replayed_on_failure() -> Iterator[None]:
-    """Hold back what is written to standard error, and show it only if the block fails.
-
-    Ray's native code announces the log level there, at a level that cannot be turned off.
-    """
+    """Hold back standard error, where Ray's native code tells its log level; show it if the block fails."""
     sys.stderr.flush()
     original = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -208,10 +194,7 @@ def _replayed_on_failure() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_handler() -> Iterator[None]:
-    """Keep the program's own handler of SIGTERM, where it has one.
-
-    Ray sets one in Python and one below it, which prints a native stack and aborts.
-    """
+    """Keep the program's own handler of SIGTERM: Ray's prints a native stack and aborts."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -97,9 +97,7 @@ def has_bf16_arithmetic() -> bool:
     Source: oneDNN's guide, "CPU Dispatcher Control", and the kernels that torch 2.13 names with
     ``ONEDNN_VERBOSE=1``.
     """
-    if _onednn_limit() in _WITHOUT_BF16:
-        return False
-    return not _flags().isdisjoint(_BF16_FLAGS)
+    return _onednn_limit() not in _WITHOUT_BF16 and not _flags().isdisjoint(_BF16_FLAGS)
 
 
 def has_fast_bf16() -> bool:
@@ -189,8 +187,7 @@ def as_budget(least: int) -> str:
 def describe(*, gpu: bool) -> str:
     """What reads are done on, for the record: ``cuda`` or ``cpu``, and its model where that is known.
 
-    Args:
-        gpu: whether it is a GPU, of this machine or of the cluster that it belongs to.
+    ``gpu`` says whether it is a GPU, of this machine or of the cluster that it belongs to.
     """
     if gpu:
         import torch
@@ -245,9 +242,7 @@ def gpu_share(spec: Share) -> float:
 
 
 def _gpu_memory(spec: Share) -> float:
-    """Bytes of the GPU that this process may take: what the user gave, by default nine tenths of the part
-    that Ray assigned to it; and never more than what others leave free.
-    """
+    """Bytes of the GPU to take: as given, by default nine tenths of the assigned part; only what others leave free."""
     import torch
 
     free, total = torch.cuda.mem_get_info()
@@ -256,9 +251,7 @@ def _gpu_memory(spec: Share) -> float:
 
 
 def _assigned_share() -> float:
-    """The part of a GPU that Ray assigned to this process, 0 for an actor or a task without any; 1 outside
-    of Ray's workers.
-    """
+    """The part of a GPU that Ray assigned to this process, perhaps 0; 1 outside of Ray's workers."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return 1.0

@@ -34,7 +34,9 @@ def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
     if not named:
         return ""
     if not trusted:
-        if _is_unknown_type(path):
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+        if _object(path / "config.json").get("model_type") not in CONFIG_MAPPING_NAMES:
             raise needs_code(name)
         return ""
     if foreign := sorted(reference for reference in named if "--" in reference):
@@ -74,13 +76,6 @@ def _named_code(path: Path) -> set[str]:
             values = value if isinstance(value, list) else [value]
             references |= {one for one in values if isinstance(one, str)}
     return references
-
-
-def _is_unknown_type(path: Path) -> bool:
-    """Whether transformers has no classes of its own for a model's type."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
-    return _object(path / "config.json").get("model_type") not in CONFIG_MAPPING_NAMES
 
 
 def _object(file: Path) -> dict[str, Any]:

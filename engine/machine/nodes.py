@@ -64,14 +64,11 @@ class Node:
         kind = needs.accelerator_type
         if kind is not None and kind not in self.accelerator_types:
             return 0
-        pairs = (
-            (self.cpus, needs.cpus),
-            (self.gpus, needs.gpus),
-            (self.memory, needs.memory),
-        )
-        rooms = [has / takes + 1e-9 for has, takes in pairs if takes]
+        has = (self.cpus, self.gpus, self.memory)
+        takes = (needs.cpus, needs.gpus, needs.memory)
+        room = min((h / t + 1e-9 for h, t in zip(has, takes, strict=True) if t), default=1.0)
         # Of what a type of nodes does not state there is no end, and yet only so many actors stand there.
-        return int(min(rooms, default=1.0)) if min(rooms, default=1.0) < math.inf else 1
+        return int(room) if room < math.inf else 1
 
 
 def _node(resources: Mapping[str, float], **more: Any) -> Node:

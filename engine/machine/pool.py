@@ -188,11 +188,10 @@ def first_nodes_asked_for(settings: PoolSettings) -> Iterator[None]:
     asked: list[ray.ObjectRef] = []
     if _is_joined():
         pool = decide(settings, 0)
-        needs = {"num_cpus": pool.needs.cpus, "num_gpus": pool.needs.gpus}
-        kind = (
-            {"accelerator_type": pool.needs.accelerator_type} if settings.accelerator_type else {}
-        )
-        find = ray.remote(**needs, **kind, max_retries=0)(_found)
+        needs: dict[str, Any] = {"num_cpus": pool.needs.cpus, "num_gpus": pool.needs.gpus}
+        if settings.accelerator_type:
+            needs["accelerator_type"] = settings.accelerator_type
+        find = ray.remote(**needs, max_retries=0)(_found)
         asked = [find.remote() for _ in range(pool.least)]
     try:
         yield
@@ -221,9 +220,7 @@ def _cpus_beside(gpus: float, kind: str | None, known: list[Node]) -> float:
 
 
 def _memory(wanted: int, needs: Needs, known: list[Node]) -> int:
-    """Main memory that an actor tells Ray it takes: at most that of a node that it fits on, otherwise
-    Ray would never schedule it; 0 where no such node is known, or not its memory.
-    """
+    """Main memory that an actor tells Ray it takes: what a node has at most, else it would wait for ever; 0 if unknown."""
     largest = max((node.memory for node in known if node.fits(needs)), default=0.0)
     return int(min(wanted, largest)) if largest < math.inf else 0
 
@@ -279,10 +276,8 @@ def _refuse_more_than_ever(
     alive: list[Node],
     promised: list[Node] | None,
 ) -> None:
-    """Refuse more actors than the nodes that an autoscaler may add have room for, where it says how many.
-
-    Actors that share CPUs as they come need no room of their own.
-    """
+    """Refuse more actors than the nodes that an autoscaler may add have room for, where it says how many."""
+    # Actors that share CPUs as they come need no room of their own.
     fixed = needs.gpus or settings.cpus_per_actor is not None
     if promised is None or not fixed or not _is_joined():
         return

@@ -327,10 +327,8 @@ def _value(
             return sums["max", None, k]
         found, total = _mass(sums, k), against["mass", None, None]
     else:
-        found, total = (
-            sums["hits", measure.threshold, k],
-            against["hits", measure.threshold, None],
-        )
+        found = sums["hits", measure.threshold, k]
+        total = against["hits", measure.threshold, None]
     if kind == "P":
         return _ratio(found, depth)
     if kind == "R":
@@ -338,10 +336,8 @@ def _value(
     if kind == "F1":
         # The harmonic mean of found / depth and found / total.
         return np.where(found > 0, _ratio(2 * found, depth + total), 0.0)
-    if kind == "AP":
-        return _ratio(sums["AP", measure.threshold, k], total)
-    if kind == "Rprec":
-        return _ratio(sums["Rprec", measure.threshold, k], total)
+    if kind in ("AP", "Rprec"):
+        return _ratio(sums[kind, measure.threshold, k], total)
     if kind == "RR":
         return sums["RR", measure.threshold, k]
     return np.minimum(found, 1.0)  # Success

@@ -162,7 +162,6 @@ class Metric:
 
     Attributes:
         name: as users write it.
-        score: the value in [0, 1] of an output against its references.
         can_score: true, or not empty, for a reference that an output can match at all.
         needs: what a reference must contain for that, to end the sentence "write answers with …".
         graded: whether values lie between 0 and 1, too. Of a function of the user's, its values say so.

@@ -108,19 +108,11 @@ def _once(known: dict[tuple[str, ...], tuple[str, ...]], frame: pl.DataFrame) ->
 
 def replicate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> Replicates:
     """Replicates of cells on the same queries. Equal columns are held once."""
-    columns: dict[bytes, int] = {}
-    values: list[Floats] = []
-    pairs: list[tuple[int, int]] = []
-    for cell in cells:
-        places = []
-        for column in (cell.x, cell.y):
-            place = columns.setdefault(column.tobytes(), len(columns))
-            if place == len(values):
-                values.append(column)
-            places.append(place)
-        pairs.append((places[0], places[1]))
+    columns = {column.tobytes(): column for cell in cells for column in (cell.x, cell.y)}
+    places = {content: place for place, content in enumerate(columns)}
+    pairs = [(places[cell.x.tobytes()], places[cell.y.tobytes()]) for cell in cells]
     return replicate(
-        np.stack(values),
+        np.stack(list(columns.values())),
         pairs,
         resamples=bootstrap.resamples,
         seed=bootstrap.seed,

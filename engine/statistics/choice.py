@@ -15,13 +15,7 @@ import polars as pl
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.power import queries_needed
 from engine.statistics.runs import Compare, RunScores
-from engine.tables import (
-    ANNOTATOR,
-    MEASURE,
-    QUERY_ID,
-    RUN,
-    VALUE,
-)
+from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +113,7 @@ def choose(
     annotator, measure, found = None, None, whole
     if downstream.is_empty():
         annotator, measure = run_pairs.select(ANNOTATOR, MEASURE).row(0)
-        scored = query_scores.filter(
-            (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
-        )
+        scored = query_scores.filter(pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == measure)
         found = compare(scored, annotator, measure)
     if found is None:
         return None
@@ -131,8 +123,8 @@ def choose(
     for name, primary in primary_measures(run_pairs.select(ANNOTATOR, MEASURE).iter_rows()).items():
         if name == annotator:
             continue
-        of_measure = (pl.col(ANNOTATOR) == name) & (pl.col(MEASURE) == primary)
-        scores = query_scores.filter(of_measure).select(RUN, QUERY_ID, VALUE)
+        of_measure = query_scores.filter(pl.col(ANNOTATOR) == name, pl.col(MEASURE) == primary)
+        scores = of_measure.select(RUN, QUERY_ID, VALUE)
         if not (downstream.is_empty() or bootstrap.lists):  # labels are of all queries then
             scores = scores.join(downstream, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
         opinion = _opinion(compare(scores, name, primary), list(means))

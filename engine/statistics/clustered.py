@@ -131,11 +131,8 @@ def from_clusters(
     """
     if not np.isfinite(without).all() or float(np.ptp(without)) < _NO_SPREAD:
         return DifferenceTest(math.nan)
-    sparser = min(
-        (clusters_with_rarer(side(one), clusters) for one in sides),
-        key=lambda mask: int(mask.sum()),
-    )
-
+    masks = (clusters_with_rarer(side(one), clusters) for one in sides)
+    sparser = min(masks, key=np.count_nonzero)
     low, high, p = studentized(estimate / scale, without / scale, sparser, confidence=confidence)
     return DifferenceTest(p, scale * low, scale * high)
 

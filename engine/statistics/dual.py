@@ -112,8 +112,7 @@ def dual_table(
     """
     rows = []
     for (run, cutoff), cell in events.group_by([RUN, K], maintain_order=True):
-        counted = cell.drop_nulls() if skip_missing else cell
-        counted = counted.sort(QUERY_ID)
+        counted = (cell.drop_nulls() if skip_missing else cell).sort(QUERY_ID)
         document, word = (
             counted[name].fill_null(False).to_numpy() for name in (DOCUMENT_LABEL, WORD_LABEL)
         )

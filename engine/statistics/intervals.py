@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import scipy as sp
@@ -11,7 +11,6 @@ import scipy as sp
 from engine.statistics.arrays import Floats
 
 IntervalMethod = Literal["percentile", "bca"]
-RESAMPLING: tuple[IntervalMethod, ...] = get_args(IntervalMethod)
 
 # With fewer defined resamples than this share, an interval would describe something else.
 _LEAST_DEFINED = 0.5

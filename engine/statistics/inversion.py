@@ -280,9 +280,8 @@ def _tau_and_rho(tables: Floats) -> Floats:
     ranks = [_ranks(margin, n) for margin in (by_x, by_y)]
     score = 2 * _score(tables)
     free = [n**2 - (margin**2).sum(axis=0) for margin in (by_x, by_y)]
-    spread = [
-        (margin * rank**2).sum(axis=0) for margin, rank in zip((by_x, by_y), ranks, strict=True)
-    ]
+    both = zip((by_x, by_y), ranks, strict=True)
+    spread = [(margin * rank**2).sum(axis=0) for margin, rank in both]
     shared = ((tables * ranks[1]).sum(axis=1) * ranks[0]).sum(axis=0)
     least = 1e-12 * n**2
     defined = (free[0] > least) & (free[1] > least)

@@ -76,12 +76,8 @@ def paired_intervals(
     value = paired.mean(axis=1)
     low, high = np.array([_bounds(sample, level) for sample in samples]).T * largest
     p = np.array([_p_value(sample, 0.0, comparisons) for sample in samples])
-    return Differences(
-        value,
-        np.clip(low, -largest, value),
-        np.clip(high, value, largest),
-        p,
-    )
+    low, high = np.clip(low, -largest, value), np.clip(high, value, largest)
+    return Differences(value, low, high, p)
 
 
 def p_values(paired: Floats, largest: float, means: Floats, *, comparisons: int) -> Floats:

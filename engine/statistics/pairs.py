@@ -308,9 +308,8 @@ def _dot(
     one, other = one.astype(kind, copy=False), other.astype(kind, copy=False)
     # Row by row, B products would be added up at a time, which is too few to be quick.
     whole = len(one) - len(one) % _FOLDED
-    long = np.einsum(
-        "ab,ab->b", one[:whole].reshape(_FOLDED, -1), other[:whole].reshape(_FOLDED, -1)
-    )
+    folded = (side[:whole].reshape(_FOLDED, -1) for side in (one, other))
+    long = np.einsum("ab,ab->b", *folded)
     left = np.einsum("ab,ab->b", one[whole:], other[whole:])
     return (long.reshape(-1, one.shape[1]).sum(axis=0, dtype=kind) + left).astype(np.float64)
 

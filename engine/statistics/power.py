@@ -68,13 +68,10 @@ def queries_needed(
     def is_enough(n: int) -> bool:
         z, t = float(sp.special.ndtri(level)), float(sp.special.stdtrit(n - 1, level))
         t /= math.sqrt(1 + t**2 / (n + 2))
-        return all(
-            _in_deviations(beyond, moments, n) >= float(sp.special.ndtri(POWER))
-            for beyond in (
-                partial(_beyond_gaffke, z=z, shift=shift),
-                partial(_beyond_bonett_price, t=t, shift=shift),
-            )
-        )
+        gaffke = partial(_beyond_gaffke, z=z, shift=shift)
+        bonett_price = partial(_beyond_bonett_price, t=t, shift=shift)
+        wanted = float(sp.special.ndtri(POWER))
+        return all(_in_deviations(b, moments, n) >= wanted for b in (gaffke, bonett_price))
 
     return math.ceil(least_enough(is_enough, 2, MOST_QUERIES / size) * size)
 

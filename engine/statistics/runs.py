@@ -215,9 +215,8 @@ def drawn_share(query_ids: pl.Series, seed: int, lists: float) -> float:
     share, count = lists, len(places)
     if 1 <= lists < count:
         # Half-way between the last one that is drawn and the next: no rounding reaches either.
-        share = (
-            sum(int(place[:16], 16) for place in places[int(lists) - 1 : int(lists) + 1]) / 2**65
-        )
+        around = places[int(lists) - 1 : int(lists) + 1]
+        share = sum(int(place[:16], 16) for place in around) / 2**65
     if lists >= max(1, count) or not is_drawn(query_ids, seed, share).any():
         what = "all" if lists >= 1 else "none"
         problem = f"`lists` {lists:.15g} draws {what} of {counted(count, '[query|queries]')}"
@@ -267,7 +266,10 @@ def compare_runs(
             soft = {SOFT_ACCURACY: soft_pairwise_accuracy(*sides)}
             counts = {RUNS_COMPARED: len(group), N: x.shape[1]}
             systems.append(key | counts | tau | soft | {NOTE: orders.note})
-        scored = compare(_table(each), group[0].annotator, group[0].measure)
+        table = pl.concat(
+            pl.DataFrame({RUN: cell.run, QUERY_ID: cell.query_ids, VALUE: cell.x}) for cell in each
+        )
+        scored = compare(table, group[0].annotator, group[0].measure)
         assert scored is not None
         for (a, b), share in zip(combinations(group, 2), agreement.tolist(), strict=True):
             counts = {N: scored.shared(a.run, b.run), PAIRS: len(agreement)}
@@ -284,14 +286,6 @@ def compare_runs(
         pl.DataFrame(systems, schema=tables.SYSTEMS),
         pl.DataFrame(measures, schema=tables.RUN_PAIRS),
     )
-
-
-def _table(group: Sequence[Cell]) -> pl.DataFrame:
-    """The scores of a measure, as ``Compare`` takes them."""
-    frames = (
-        pl.DataFrame({RUN: cell.run, QUERY_ID: cell.query_ids, VALUE: cell.x}) for cell in group
-    )
-    return pl.concat(frames)
 
 
 def _figures(scores: RunScores, run: str, run_b: str, name: str) -> Row:

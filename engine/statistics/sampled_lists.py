@@ -182,7 +182,7 @@ def means(downstream: pl.DataFrame, query_scores: pl.DataFrame, level: float) ->
     """
     rows: list[dict[str, Any]] = []
     for run, table in _tables(downstream, query_scores).items():
-        found = estimate(table[VALUE].to_numpy(), _features(table))
+        found = estimate(table[VALUE].to_numpy(), table.drop(QUERY_ID, VALUE).to_numpy())
         if not found.n:
             continue
         bounds = (*found.interval(level), *found.interval(level, here=True))
@@ -226,7 +226,8 @@ def compared(
         ]
     y = np.array([table[VALUE].to_numpy() for table in frames])
     y[:, np.isnan(y).any(axis=0)] = np.nan
-    found = [estimate(scores, _features(table)) for scores, table in zip(y, frames, strict=True)]
+    features = (table.drop(QUERY_ID, VALUE).to_numpy() for table in frames)
+    found = [estimate(scores, known) for scores, known in zip(y, features, strict=True)]
     pairs = [one.less(other) for one, other in combinations(found, 2)]
     return dict(zip(by_run, found, strict=True)), pairs
 
@@ -266,10 +267,6 @@ def _tables(downstream: pl.DataFrame, query_scores: pl.DataFrame) -> dict[str, p
     scores = downstream.select(RUN, QUERY_ID, VALUE)
     table = measures.join(scores, on=[RUN, QUERY_ID], how="left").sort(RUN, QUERY_ID)
     return {str(run): rows.drop(RUN) for (run,), rows in table.group_by(RUN, maintain_order=True)}
-
-
-def _features(table: pl.DataFrame) -> Floats:
-    return table.drop(QUERY_ID, VALUE).to_numpy()
 
 
 def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:

@@ -63,7 +63,7 @@ class _Pages:
             self.buffer += block
             while (end := self.buffer.find(_CLOSE, searched)) >= 0:
                 searched = end + len(_CLOSE)
-                page = self._page(self._take(searched), first=not any_page)
+                page = self._page(searched, first=not any_page)
                 if page is not None:
                     any_page = True
                     yield page
@@ -75,15 +75,11 @@ class _Pages:
                 raise InputError(problem, f"give {_WHAT}", path=self.path, line=line)
         self._finish(any_page)
 
-    def _take(self, end: int) -> tuple[int, bytes]:
-        line, taken = self.line, self.buffer[self.at : end]
+    def _page(self, end: int, *, first: bool) -> tuple[int, bytes] | None:
+        """The page that ends here, after a check of the text before it."""
+        line, text = self.line, self.buffer[self.at : end]
         self.at = end
-        self.line += taken.count(b"\n")
-        return line, taken
-
-    def _page(self, taken: tuple[int, bytes], *, first: bool) -> tuple[int, bytes] | None:
-        """The page at the end of a piece, after a check of the text before the page."""
-        line, text = taken
+        self.line += text.count(b"\n")
         start = text.rfind(_OPEN)
         if start < 0:
             self._bad(_first_line(line, text), "an end tag of a page without its start tag")

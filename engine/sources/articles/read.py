@@ -47,8 +47,6 @@ class Chunk:
     """Consecutive records of one file, not yet parsed.
 
     Attributes:
-        path: the file.
-        layout: the kind of records.
         records: each with the line in which it starts, counted from 1; None if lines have no
             meaning.
     """
@@ -123,7 +121,7 @@ def article_chunks(
     if layout == "mediawiki" and prose:
         require("a MediaWiki dump", "articles", "mwparserfromhell")
     if layout == "squad":
-        articles = [(None, paragraph.article) for paragraph in read_squad(path)]
+        articles = [(None, article) for article, _ in read_squad(path)]
         for start in range(0, len(articles), rows):
             yield Chunk(path, layout, articles[start : start + rows])
         return

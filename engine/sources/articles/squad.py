@@ -7,7 +7,6 @@ whole, since JSON of this form is not divided into lines (SQuAD 2.0 has 42 MB).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from engine.messages.errors import InputError
@@ -18,21 +17,6 @@ from engine.sources.io.locations import Location, name_of
 
 _REMEDY = 'write {"data": [{"title": …, "paragraphs": [{"context": …, "qas": […]}]}]}'
 _NAMES = (".json", ".json.gz", ".json.bz2")
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    """A context of a SQuAD document.
-
-    Attributes:
-        article: the context as a separate article, named by the title that its questions share. So
-            a passage never crosses contexts, and all passages of a title are gold for its
-            questions.
-        questions: the raw objects under ``qas``.
-    """
-
-    article: Article
-    questions: list[dict[str, Any]]
 
 
 def is_squad(path: Location) -> bool:
@@ -53,11 +37,11 @@ def is_squad(path: Location) -> bool:
     return isinstance(first, dict) and isinstance(first.get("data"), list)
 
 
-def read_squad(path: Location) -> Iterator[Paragraph]:
-    """Yield the contexts of a document with their questions.
+def read_squad(path: Location) -> Iterator[tuple[Article, list[dict[str, Any]]]]:
+    """Yield each context of a document as a separate article, with its questions: the raw objects under ``qas``.
 
-    The article of a context is named by the title of its entry in ``data``, or without one by the
-    entry's number, counted from 0. Its page id is ``file-entry.context``: the file's name without
+    So a passage never crosses contexts. An article is named by the title of its entry in ``data``, which all its
+    questions share and of which all passages are gold for them, or without one by the entry's number, counted from 0. Its page id is ``file-entry.context``: the file's name without
     suffixes, and both numbers counted from 0, so that the parts of a data set can form one corpus.
 
     Raises:
@@ -81,5 +65,5 @@ def read_squad(path: Location) -> Iterator[Paragraph]:
             questions = paragraph.get("qas") or []
             if not isinstance(questions, list) or not all(isinstance(q, dict) for q in questions):
                 raise InputError(f"{where}.qas is not a list of objects", _REMEDY, path=path)
-            article = Article(f"{stem}-{number}.{place}", title, context, title or str(number))
-            yield Paragraph(article, questions)
+            page_id = f"{stem}-{number}.{place}"
+            yield Article(page_id, title, context, title or str(number)), questions

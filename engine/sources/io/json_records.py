@@ -23,7 +23,11 @@ def read_json_records(
         InputError: as ``lines.read_json_lines``, also for items of an array that are no objects; broken JSON in
             an array is never tolerated, since nobody knows where the next item begins.
     """
-    if not _is_array(path, what):
+    try:
+        is_array = start_of(path, what)[:1] == b"["
+    except InputError:  # whoever reads its lines says in which the fault is
+        is_array = False
+    if not is_array:
         yield from read_json_lines(path, what, skip=skip)
         return
 
@@ -35,13 +39,6 @@ def read_json_records(
         return line, value
 
     yield from (skip or SkipBad()).kept(object_of, _items(path, read_text(path, what), what))
-
-
-def _is_array(path: Location, what: str) -> bool:
-    try:
-        return start_of(path, what)[:1] == b"["
-    except InputError:
-        return False  # whoever reads its lines says in which the fault is
 
 
 def _items(path: Location, text: str, what: str) -> Iterator[tuple[int, Any]]:

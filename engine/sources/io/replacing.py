@@ -99,7 +99,9 @@ def _moved(folder: Folder, old: Callable[[], Iterable[str]], last: str) -> Itera
                 _move(new / path, directory / path, undo)
             undo.pop_all()
         for path in _files(aside):
-            _remove_if_empty((directory / path).parent, directory)
+            with contextlib.suppress(OSError):  # a folder holds something, or is gone
+                for parent in path.parents[:-1]:
+                    (directory / parent).rmdir()
 
 
 def _files(directory: Path) -> list[Path]:
@@ -125,11 +127,3 @@ def _move_back(moved: Path, original: Path) -> None:
         original.rmdir()
     with contextlib.suppress(FileNotFoundError):  # it had not been moved yet
         os.replace(moved, original)
-
-
-def _remove_if_empty(folder: Path, root: Path) -> None:
-    """Remove folders in which nothing is left, up to the root, which stays."""
-    with contextlib.suppress(OSError):  # it holds something, or is gone
-        while folder != root:
-            folder.rmdir()
-            folder = folder.parent

@@ -18,7 +18,6 @@ class SkipBad:
     """Tolerates up to ``limit`` bad records, and counts them.
 
     Attributes:
-        limit: the number of bad records that are tolerated.
         count: bad records so far.
         first: the errors of the first of them.
     """

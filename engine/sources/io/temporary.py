@@ -116,17 +116,11 @@ def hold(path: Path) -> int | None:
         number = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
-    if _lock(number) is not False and _is_there(path, number):
-        return number
+    with contextlib.suppress(FileNotFoundError):
+        if _lock(number) is not False and path.stat().st_ino == os.fstat(number).st_ino:
+            return number
     os.close(number)
     return None
-
-
-def _is_there(path: Path, number: int) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(number).st_ino
-    except FileNotFoundError:
-        return False
 
 
 @contextlib.contextmanager

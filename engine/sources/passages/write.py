@@ -42,10 +42,8 @@ class Written:
     """Counts of what was written.
 
     Attributes:
-        passages: passages written.
         articles: articles with passages.
         empty: articles without text, and so without passages.
-        files: Parquet files written.
     """
 
     passages: int
@@ -70,7 +68,6 @@ def write_passages(
     for any number of workers.
 
     Args:
-        sources: files, directories or addresses.
         out: a ``.parquet`` file, or a new directory for shards of a million passages each.
         article_id: as in ``article_passages``.
         workers: processes, by default one per CPU; a few seconds of work are done in this process.

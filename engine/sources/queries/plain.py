@@ -62,12 +62,9 @@ def plain_rows(
             _texts(path, line, name, fields, record) for fields in (ANSWER_FIELDS, ARTICLE_FIELDS)
         )
         row = clean_row(path, line, name, query, answers, articles)
-        yield replace(row, unanswerable=_is_unanswerable(record, row), record=record)
-
-
-def _is_unanswerable(record: Mapping[str, Any], row: QueryRow) -> bool:
-    marked = record.get("is_impossible") in (True, "true", "True")
-    return marked or (not row.answers and isinstance(first_of(record, ANSWER_FIELDS), Mapping))
+        marked = record.get("is_impossible") in (True, "true", "True")
+        emptied = not row.answers and isinstance(first_of(record, ANSWER_FIELDS), Mapping)
+        yield replace(row, unanswerable=marked or emptied, record=record)
 
 
 def field_of(path: Location, line: int, name: str, text: str) -> Any:

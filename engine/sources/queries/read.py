@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import accumulate, chain
@@ -121,7 +121,12 @@ def query_set_of(
     groups: dict[str, str] = {}
     names: dict[str, None] = {}
     unanswerable = 0
-    for row in _checked(path, rows):
+    lines: dict[str, int | None] = {}
+    for row in rows:
+        _refuse_twice(path, row, lines)
+        if not row.query.strip() and not row.unanswerable:
+            problem = f"query {row.query_id!r} is empty"
+            raise InputError(problem, "write its text", path=path, line=row.line)
         group = first_of(row.record, [column or CONTEXT_FIELD])
         if group is not None:
             groups[row.query_id] = str(group) if column else _digest(str(group))
@@ -261,16 +266,6 @@ def _file(path: Location) -> Location:
         problem = "is a directory without queries.jsonl"
         raise InputError(problem, "give BEIR's directory, or a file", path=path)
     return require_file(path, WHAT)
-
-
-def _checked(path: Location, rows: Iterable[QueryRow]) -> Iterator[QueryRow]:
-    lines: dict[str, int | None] = {}
-    for row in rows:
-        _refuse_twice(path, row, lines)
-        if not row.query.strip() and not row.unanswerable:
-            problem = f"query {row.query_id!r} is empty"
-            raise InputError(problem, "write its text", path=path, line=row.line)
-        yield row
 
 
 def _refuse_twice(path: Location, row: QueryRow, lines: dict[str, int | None]) -> None:

@@ -20,10 +20,9 @@ def squad_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     Raises:
         InputError: not such a document.
     """
-    for paragraph in read_squad(path):
-        article = paragraph.article
+    for article, questions in read_squad(path):
         context = {"title": article.title, CONTEXT_FIELD: article.text}
-        for question in paragraph.questions:
+        for question in questions:
             # As SQuAD's rows have them: an object without texts marks an unanswerable question.
             answers = {"text": question.get("answers")}
             gold = {ANSWER_FIELDS[0]: answers, ARTICLE_FIELDS[0]: [article.name]}

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,6 @@ from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
 from engine.sources.runs.forms import WHAT, is_table, records_of
 from engine.sources.runs.records import IN_RANGE, LARGEST_SCORE, LINE, Batch, read_records
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
-
-if TYPE_CHECKING:  # else imported where it is used, so that help is quick
-    import pyarrow as pa
 
 SCHEMA: tables.Schema = {
     QUERY_ID: pl.String(),
@@ -242,9 +239,27 @@ def _parsed(block: bytes, first_line: int) -> Batch | None:
         block = block.replace(b" \n", b"\n").replace(b"\n ", b"\n")
     block = block.strip(b" ")
     import pyarrow as pa
+    import pyarrow.csv as pa_csv
 
+    texts = {
+        QUERY_ID: pa.string(),
+        DOC_ID: pa.string(),
+        RUN: pa.dictionary(pa.int32(), pa.string()),
+    }
     try:
-        table = _parse(block)
+        table = pa_csv.read_csv(
+            pa.BufferReader(block),
+            read_options=pa_csv.ReadOptions(
+                column_names=_COLUMNS, use_threads=False, block_size=len(block) + 1
+            ),
+            parse_options=pa_csv.ParseOptions(delimiter=" ", quote_char=False, escape_char=False),
+            convert_options=pa_csv.ConvertOptions(
+                include_columns=[QUERY_ID, DOC_ID, SCORE, RUN],
+                column_types={**texts, SCORE: pa.float64()},
+                null_values=[],
+                strings_can_be_null=False,
+            ),
+        )
     except pa.ArrowInvalid:  # another number of columns, or a score that Arrow cannot read
         return None
     rows = pl.from_arrow(table.drop_columns([RUN]))
@@ -255,30 +270,6 @@ def _parsed(block: bytes, first_line: int) -> Batch | None:
     rows = rows.with_columns(pl.lit(None, pl.Int64).alias(RANK), pl.Series(LINE, lines))
     names = tuple(table[RUN].unique().to_pylist())
     return Batch(rows.select(list(SCHEMA)), names, has_lines=True)
-
-
-def _parse(block: bytes) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.csv as pa_csv
-
-    texts = {
-        QUERY_ID: pa.string(),
-        DOC_ID: pa.string(),
-        RUN: pa.dictionary(pa.int32(), pa.string()),
-    }
-    return pa_csv.read_csv(
-        pa.BufferReader(block),
-        read_options=pa_csv.ReadOptions(
-            column_names=_COLUMNS, use_threads=False, block_size=len(block) + 1
-        ),
-        parse_options=pa_csv.ParseOptions(delimiter=" ", quote_char=False, escape_char=False),
-        convert_options=pa_csv.ConvertOptions(
-            include_columns=[QUERY_ID, DOC_ID, SCORE, RUN],
-            column_types={**texts, SCORE: pa.float64()},
-            null_values=[],
-            strings_can_be_null=False,
-        ),
-    )
 
 
 def _numbers(block: bytes, rows: int, first_line: int) -> npt.NDArray[np.int64]:

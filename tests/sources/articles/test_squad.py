@@ -18,7 +18,7 @@ def entry(title, *contexts):
 def test_contexts_are_articles_that_share_their_title(tmp_path):
     path = tmp_path / "s.json"
     path.write_text(json.dumps(document(entry("Cat", "a", "b"), entry("", "c"))))
-    assert [p.article for p in read_squad(path)] == [
+    assert [article for article, _ in read_squad(path)] == [
         Article("s-0.0", "Cat", "a", "Cat"),
         Article("s-0.1", "Cat", "b", "Cat"),
         Article("s-1.0", "", "c", "1"),
