@@ -91,9 +91,7 @@ def _tokens(answer: str) -> tuple[str, ...]:
     return tuple(tokenize(answer))
 
 
-@functools.lru_cache(maxsize=4096)
-def _normalized(answer: str) -> str:
-    return normalize_answer(answer)
+_normalized = functools.lru_cache(maxsize=4096)(normalize_answer)
 
 
 def _label_by(name: str) -> Callable[[Material], Labelled]:

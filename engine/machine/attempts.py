@@ -44,9 +44,7 @@ def weight(ended: Collection[Attempt]) -> float:
 
 @contextlib.contextmanager
 def ending_if_fatal() -> Iterator[None]:
-    """End this process where its GPU can do no more: Ray retries a task whose process died, on a fresh one;
-    an exception would end the job.
-    """
+    """End this process where its GPU can do no more: Ray retries its task on a fresh one; an error would end the job."""
     try:
         yield
     except Exception as error:

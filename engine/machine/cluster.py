@@ -181,11 +181,10 @@ def _replayed_on_failure() -> Iterator[None]:
         os.dup2(held.fileno(), 2)
         try:
             yield
-        except InputError:  # says it all
-            raise
-        except BaseException:
-            held.seek(0)
-            os.write(original, held.read())
+        except BaseException as error:
+            if not isinstance(error, InputError):  # which says it all
+                held.seek(0)
+                os.write(original, held.read())
             raise
         finally:
             os.dup2(original, 2)

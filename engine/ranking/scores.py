@@ -112,7 +112,6 @@ def score_runs(
         query_ids: the queries of the evaluation; rows of others are left out.
         missing: queries that a run lists nothing for score ``zero``, are left out of that run's
             scores (``skip``), or are an error.
-        split: into which steps; the result does not depend on it.
         names: of all runs, in order, where ``runs`` may lack one that lists nothing for these queries.
 
     Returns:

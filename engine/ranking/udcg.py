@@ -46,9 +46,7 @@ def score_utility(
     )
     parts = [tables.empty(tables.QUERY_SCORES)]
     for measure in measures:
-        cut = (
-            listed if measure.cutoff is None else listed.filter(pl.col("_place") <= measure.cutoff)
-        )
+        cut = listed.filter(pl.col("_place") <= (measure.cutoff or listed.height))
         means = cut.group_by(RUN, QUERY_ID).agg(pl.col(LABEL).mean())
         scored = grid.join(means, on=[RUN, QUERY_ID], how="left", maintain_order="left")
         if missing == "skip":

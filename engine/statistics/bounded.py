@@ -226,7 +226,7 @@ def _shared_out(found: Floats, counts: Floats, half: int) -> tuple[Floats, Float
     nodes = np.union1d(by_rank, np.linspace(found[0], found[-1], half))
     above = np.clip(np.searchsorted(nodes, found, side="right"), 1, len(nodes) - 1)
     share = (found - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
-    amounts = np.bincount(above, counts * share, len(nodes))
+    amounts = np.bincount(above, counts * share, len(nodes)).astype(np.float64)
     amounts += np.bincount(above - 1, counts * (1 - share), len(nodes))
     kept = amounts > 0
     return nodes[kept], amounts[kept]

@@ -87,9 +87,8 @@ def label_cells(query_scores: pl.DataFrame, clusters: Clusters = None) -> Iterat
 
 def clusters_of(queries: pl.DataFrame) -> Clusters:
     """The cluster of each query, by id; None where the queries have none."""
-    return (
-        dict(queries.select(QUERY_ID, CLUSTER).iter_rows()) if CLUSTER in queries.columns else None
-    )
+    clustered = CLUSTER in queries.columns
+    return dict(queries.select(QUERY_ID, CLUSTER).iter_rows()) if clustered else None
 
 
 def numbered(query_ids: Iterable[str], clusters: Clusters) -> Ints | None:

@@ -140,9 +140,8 @@ def compare_cells(
             again = correlate_cells(list(involved.values()), bootstrap)
             correlated = dict(zip(involved, again, strict=True))
         for a, b in pairs:
-            comparisons[a, b] = _compare(
-                involved[a], involved[b], correlated[a], correlated[b], bootstrap
-            )
+            both = involved[a], involved[b], correlated[a], correlated[b]
+            comparisons[a, b] = _compare(*both, bootstrap)
     rows: list[dict[str, Any]] = [
         {
             RUN: cells[a].run,
@@ -157,8 +156,9 @@ def compare_cells(
         for a, b in pairs_compared
     ]
     families: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        families[_family(row, cells[0].annotator)].append(row)
+    for row in rows:  # the others of a family answer the same question
+        rivals = "of the first" if row[ANNOTATOR] == cells[0].annotator else "among themselves"
+        families["runs" if row[RUN] != row[RUN_B] else rivals].append(row)
     for name, family in product((TAU, RHO), families.values()):
         for row, corrected in zip(family, holm([row[p_of(name)] for row in family]), strict=True):
             row[p_holm_of(name)] = corrected
@@ -173,13 +173,6 @@ def _are_compared(first: Cell, second: Cell, comparable: Comparable) -> bool:
     return first.measure == second.measure or (
         same_run and comparable(first.measure, second.measure)
     )
-
-
-def _family(row: dict[str, Any], first: str) -> str:
-    """What a comparison is corrected with: others that answer the same question."""
-    if row[RUN] != row[RUN_B]:
-        return "runs"
-    return "rivals of the first" if row[ANNOTATOR] == first else "rivals among themselves"
 
 
 def _by_shared_queries(
@@ -278,13 +271,8 @@ def with_intervals(
     if not (reason := without_interval(scores, found)):
         return found, PERMUTATION, ""
     first, second = scores
-    bounds = inverted_difference(
-        first,
-        second,
-        confidence=bootstrap.confidence,
-        draws=bootstrap.resamples,
-        seed=bootstrap.seed,
-    )
+    level, draws = bootstrap.confidence, bootstrap.resamples
+    bounds = inverted_difference(first, second, confidence=level, draws=draws, seed=bootstrap.seed)
     if bounds is None:
         return [DifferenceTest(test.p) for test in found], PERMUTATION, reason
     tests = []

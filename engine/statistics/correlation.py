@@ -170,15 +170,9 @@ def describe(
         bounds, note = (made[0][:2], made[1][:2]), made[0][2]
     if math.isnan(bounds[0][0]):
         method, note = None, note or f"no interval: the correlation is {values[0]:g}"
-    return replace(
-        plain,
-        tau_low=bounds[0][0],
-        tau_high=bounds[0][1],
-        rho_low=bounds[1][0],
-        rho_high=bounds[1][1],
-        method=method or "",
-        note=note,
-    )
+    (tau_low, tau_high), (rho_low, rho_high) = bounds
+    found = replace(plain, method=method or "", note=note)
+    return replace(found, tau_low=tau_low, tau_high=tau_high, rho_low=rho_low, rho_high=rho_high)
 
 
 def method_of(

@@ -315,12 +315,11 @@ def without_interval(
         and side(x).amount * side(y).amount < _LEAST_FOR_INTERVAL * len(x)
         for x, y in pairs
     )
-    if not nearly_constant:
-        return ""
-    return (
+    why = (
         "no interval: most queries have the same score by either measure, and fewer than "
         f"{_LEAST_FOR_INTERVAL} of the others are expected among the rarer end-to-end scores"
     )
+    return why if nearly_constant else ""
 
 
 def permutations_for(pairs: Sequence[tuple[Floats, Floats]], resamples: int) -> int:
@@ -346,9 +345,7 @@ def permutation_test(
 
     The outcomes of ``first`` and of ``second`` (the same, or those of two runs) are permuted together.
 
-    Args:
-        permutations: 1 or more.
-        threads: None for all cores. Changes no figure.
+    ``permutations`` are 1 or more.
     """
     n = len(first.x.codes)
     permuted = np.empty((2, permutations))

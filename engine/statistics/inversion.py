@@ -141,10 +141,8 @@ def _inverted(
     table = np.frombuffer(counts, dtype=np.int64).reshape(shape)
     n, seen = size or int(table.sum()), table / table.sum()
     draws = min(draws, max(_LEAST_DRAWS, _MOST_DRAWN_CELLS // table.size))
-    margins = [
-        seen.sum(axis=tuple(other for other in range(table.ndim) if other != axis))
-        for axis in range(table.ndim)
-    ]
+    axes = range(table.ndim)
+    margins = [seen.sum(axis=tuple(other for other in axes if other != axis)) for axis in axes]
     shares = (n * seen + _SPREAD * reduce(np.multiply.outer, margins)) / (n + _SPREAD)
     sample = _Sample(shares, parts, np.round(_values(table[None], parts)[:, 0], _DECIMALS), n)
     level = float(sp.special.ndtri((1 - confidence) / 2))

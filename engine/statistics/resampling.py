@@ -280,9 +280,8 @@ def _draw(
     kind = np.int16 if most < 2**15 else np.int32
     if clusters is not None:
         drawn = _draw(rng, np.arange(clusters.max() + 1), int(clusters.max()) + 1)
-        return np.stack(
-            [np.bincount(row_of, one[clusters], minlength=rows) for one in drawn]
-        ).astype(kind)
+        counts = [np.bincount(row_of, one[clusters], minlength=rows) for one in drawn]
+        return np.stack(counts).astype(kind)
     if rows * _BINOMIAL_COST < n:
         shares = np.bincount(row_of, minlength=rows) / n
         return rng.multinomial(n, shares, size=_BLOCK).astype(kind)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import scipy as sp
@@ -16,15 +15,9 @@ from engine.statistics.arrays import Floats, Mask
 _AS_THE_OTHERS = 0.1
 
 
-class Studentized(NamedTuple):
-    """An interval, and the p-value of the hypothesis of 0: 1 less the confidence at which it just reaches 0."""
-
-    low: float
-    high: float
-    p: float
-
-
-def studentized(estimate: float, without: Floats, rarer: Mask, *, confidence: float) -> Studentized:
+def studentized(
+    estimate: float, without: Floats, rarer: Mask, *, confidence: float
+) -> tuple[float, float, float]:
     """The interval and the test, from the leave-one-out values of a correlation.
 
     The standard error is the jackknife's, summed over three sources: the queries of the rarer kind
@@ -40,11 +33,12 @@ def studentized(estimate: float, without: Floats, rarer: Mask, *, confidence: fl
             the sparser side. Where they are half of the queries or more, all count as one kind.
 
     Returns:
+        the interval, and the p-value of the hypothesis of 0: 1 less the confidence at which it just reaches 0;
         NaN where the estimate is -1 or 1: no query tells how far it would vary.
     """
     n = len(without)
     if abs(estimate) > 1 - 1e-9:
-        return Studentized(math.nan, math.nan, math.nan)
+        return math.nan, math.nan, math.nan
     influence = (n - 1) / n * (without.mean() - without)
     added = _AS_THE_OTHERS / (np.count_nonzero(rarer) - 1)
     error, freedom = standard_error(influence, rarer, as_the_others=added)
@@ -52,7 +46,7 @@ def studentized(estimate: float, without: Floats, rarer: Mask, *, confidence: fl
     quantile = float(sp.special.stdtrit(freedom, (1 + confidence) / 2))
     middle, reach = math.atanh(estimate), quantile * error
     p = 2 * float(sp.special.stdtr(freedom, -abs(middle) / error)) if error else float(middle == 0)
-    return Studentized(math.tanh(middle - reach), math.tanh(middle + reach), p)
+    return math.tanh(middle - reach), math.tanh(middle + reach), p
 
 
 def standard_error(influence: Floats, rarer: Mask, *, as_the_others: float) -> tuple[float, float]:

@@ -102,14 +102,13 @@ def _decide(differences: Floats, largest: float, limit: float, pairs: int) -> De
     if n == 0:
         return Decision(0, math.nan, -largest, largest, 1.0, None, None)
     value = float(differences.mean())
-    sides = (differences, -differences)
-    ahead, behind = (_log_capital(side, 0.0) for side in sides)
+    ahead, behind = (_log_capital(side, 0.0) for side in (differences, -differences))
     highest = max(float(ahead.max()), float(behind.max()))
     decided_at = None
     if highest >= limit:
         # Of the two sides only one gains for long: where both did, neither mean above nor below 0 would be left.
         decided_at = int(np.argmax(np.maximum(ahead, behind) >= limit)) + 1
-    low, high = _bound(sides[0], limit), -_bound(sides[1], limit)
+    low, high = _bound(differences, limit), -_bound(-differences, limit)
     needed = None
     if decided_at is None and value != 0:
         needed = _needed(math.copysign(1, value) * differences, limit)

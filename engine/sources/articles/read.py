@@ -126,8 +126,10 @@ def article_chunks(
             yield Chunk(path, layout, articles[start : start + rows])
         return
     if layout == "parquet":
-        for batch in _parquet_rows(path, rows):
-            yield Chunk(path, layout, batch)
+        known = {*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, *NAME_FIELDS}
+        with open_parquet(path) as table:
+            for batch in table.batches(rows, known):
+                yield Chunk(path, layout, [(None, row) for row in batch.iter_rows(named=True)])
         return
     records: list[tuple[int | None, bytes]] = []
     held = 0
@@ -185,13 +187,6 @@ def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Artic
         return parse_page(chunk.path, line or 1, record, prose=prose)
     text = decode_line(chunk.path, line or 1, record)
     return parse_record(chunk.path, line, parse_json_object(chunk.path, line or 1, text))
-
-
-def _parquet_rows(path: Location, rows: int) -> Iterator[list[tuple[int | None, dict[str, Any]]]]:
-    known = {*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, *NAME_FIELDS}
-    with open_parquet(path) as table:
-        for batch in table.batches(rows, known):
-            yield [(None, row) for row in batch.iter_rows(named=True)]
 
 
 def _unpacked(path: Location) -> str:

@@ -46,7 +46,4 @@ class Places:
         places = self._order[np.minimum(found, count - 1)]
         # Other texts may have the same hash.
         same = self._texts.gather(places) == texts
-        return pl.Series(places, dtype=pl.Int64).zip_with(same, _NULL)
-
-
-_NULL = pl.Series([None], dtype=pl.Int64)
+        return pl.Series(places, dtype=pl.Int64).zip_with(same, pl.Series([None], dtype=pl.Int64))

@@ -54,8 +54,7 @@ def plain_rows(
             raise InputError(problem, remedy, path=path, line=line)
         name = str(count if query_id is None else query_id)
         query = first_of(record, QUERY_FIELDS)
-        if query is None and not need_text:
-            query = ""
+        query = "" if query is None and not need_text else query
         if not isinstance(query, str):
             raise no_text(path, line, name, query, QUERY_FIELDS[0])
         answers, articles = (

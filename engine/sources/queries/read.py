@@ -81,7 +81,6 @@ def read_query_set(
         need_answers: whether a query without answers is an error (retrieval does not need any).
         answers: a file with the answers of queries by their ids, in any layout of queries, with or without
             the texts of queries; they take the place of those of ``path``.
-        remedy: what to do about a query without answers.
         column: the field of the records that ``QuerySet.groups`` gives.
 
     Raises:

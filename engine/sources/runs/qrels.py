@@ -123,9 +123,8 @@ def qrels_of(
     rows: dict[tuple[str, str], tuple[float, int | None]] = {}
     for number, record in records:
         fault = partial(InputError, path=path, line=number)
-        query_id, doc_id, given = (
-            first_of(record, names) for names in (_QUERY_IDS, _DOC_IDS, _LABELS)
-        )
+        fields = (_QUERY_IDS, _DOC_IDS, _LABELS)
+        query_id, doc_id, given = (first_of(record, names) for names in fields)
         for value in (query_id, doc_id):
             known = isinstance(value, str | int) and not isinstance(value, bool)
             if not known or not is_text(str(value)):

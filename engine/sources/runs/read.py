@@ -193,9 +193,8 @@ def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
                 single = np.nextafter(previous[1], np.float32("-inf"))
             score = float(single)
             if not np.isfinite(single):
-                problem = (
-                    f"query {quoted(query_id)} has equal scores at the end of single precision"
-                )
+                where = "at the end of single precision"
+                problem = f"query {quoted(query_id)} has equal scores {where}"
                 raise InputError(problem, remedy, path=path)
         previous = (query_id, single)
         yield f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n"

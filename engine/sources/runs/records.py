@@ -146,11 +146,9 @@ def read_records(
         query_id = _query_of(fault, record, (*QUERY_ID_FIELDS, *QUERY_FIELDS))
         found = [_passage(fault, line, query_id, item, texts=texts) for item in items]
         carried += [text for _, given in found for text in given]
-        ranked = enumerate(_scores_of(fault, query_id, items))
-        listed += [
-            _Listed(line, query_id, found[place][0], place + 1, score, run)
-            for place, score in ranked
-        ]
+        scored = zip(found, _scores_of(fault, query_id, items), strict=True)
+        for place, ((doc_id, _), score) in enumerate(scored, 1):
+            listed.append(_Listed(line, query_id, doc_id, place, score, run))
     entries = (*listed, *_ordered(path, rows))
     values = [
         (e.query_id, e.doc_id, e.rank, e.score, e.run, place if e.line is None else e.line)
