@@ -90,15 +90,15 @@ def identified(
         if begun:
             base.write(f"{_REREAD}{latest}-{begun}", b"")
     now = _now(spec, function)
-    spec = replace(spec, generation=latest, about=_record(**now) if now else "")
+    spec = replace(spec, renewals=latest, about=_record(**now) if now else "")
     return spec if reread else _compared(spec, place, now)
 
 
 def end_reread(spec: ReaderSpec, place: Folder) -> None:
     """Say that an evaluation has made its reads anew: the next one that is to begins again."""
     if spec.is_kept:
-        base = place / replace(spec, generation=0).fingerprint
-        base.write(f"{_REREAD}{spec.generation}-{_ENDED}", b"")
+        base = place / replace(spec, renewals=0).fingerprint
+        base.write(f"{_REREAD}{spec.renewals}-{_ENDED}", b"")
 
 
 def _now(spec: ReaderSpec, function: Callable[..., Any] | None) -> dict[str, str]:
@@ -113,7 +113,7 @@ def _now(spec: ReaderSpec, function: Callable[..., Any] | None) -> dict[str, str
 def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> ReaderSpec:
     """The reader with the earlier keys that its reads may have, and with doubts about stored ones."""
     earlier, doubts, kept = list[str](), list[str](), list[dict[str, str]]()
-    waiting = [replace(spec, generation=one) for one in range(spec.generation, -1, -1)]
+    waiting = [replace(spec, renewals=one) for one in range(spec.renewals, -1, -1)]
     asks = spec.api is not None and not spec.executor
     for known in waiting:
         folder = place / known.fingerprint
@@ -123,7 +123,7 @@ def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> Reader
         if is_former and records:
             continue  # of the server without a path
         kept += records
-        if known.generation == 0 and spec.api and not is_former:
+        if known.renewals == 0 and spec.api and not is_former:
             servers = {"", spec.api.server, *(record.get("server", "") for record in kept)}
             formers = [replace(spec.api, former=(spec.api.settings.host, one)) for one in servers]
             there = {one.fingerprint for one in waiting}

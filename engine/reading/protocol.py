@@ -86,7 +86,7 @@ class ReaderSpec:
             first group, but for the bounds on what is asked.)
         function: of a reader that is a function, which has neither weights nor precision; None for all others.
             (Its name and version are in the first group.)
-        generation: how often its reads were made anew. (In the first group.)
+        renewals: how often its reads were made anew. (In the first group.)
         about: who makes them, as it is kept beside them (``engine.reading.identity``); empty where ``weights`` says it.
         earlier: fingerprints under which the store may have reads of it from before.
         doubts: about stored reads, what they were made by.
@@ -123,7 +123,7 @@ class ReaderSpec:
     source: str = ""
     api: ApiSpec | None = None
     function: FunctionSpec | None = None
-    generation: int = 0
+    renewals: int = 0
     about: str = ""
     earlier: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -206,8 +206,8 @@ class ReaderSpec:
             decisive.append({"api": self.api.decisive})
         if self.function:
             decisive.append({"function": self.function.decisive})
-        if self.generation:
-            decisive.append({"generation": self.generation})
+        if self.renewals:
+            decisive.append({"renewals": self.renewals})
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
 
