@@ -121,10 +121,7 @@ def _of_reader() -> list[inspect.Parameter]:
             "augmentation": (ReaderSettings.augmentation,),
         },
         helps={"metric": f"Downstream metric (docs/methods.md): {', '.join(METRICS)}. {HELP}"},
-        more_help={
-            "reader": f"Several are compared. {HELP}",
-            "augmentation": "Both are compared.",
-        },
+        more_help={"reader": f"Several are compared. {HELP}", "augmentation": "Both are compared."},
         leave_out=["functions"],
     )
 

@@ -9,6 +9,7 @@ from statistics import median
 
 import polars as pl
 
+from engine import tables
 from engine.evaluation.read_jobs import Reading
 from engine.evaluation.settings import Settings
 from engine.messages.notes import Note, count_note
@@ -16,19 +17,7 @@ from engine.messages.wording import quoted
 from engine.reading.models.stops import INCOMPLETE
 from engine.scoring.metrics import Metric, get_metric, match, score_outputs
 from engine.scoring.normalize import without_marks
-from engine.tables import (
-    ANSWERS,
-    ENDED,
-    FAILURE,
-    MASS,
-    OUTPUT,
-    OUTPUT_TOKENS,
-    QUERY_ID,
-    READ_KEY,
-    THOUGHT,
-    VALUE,
-    N,
-)
+from engine.tables import ANSWERS, FAILURE, OUTPUT, OUTPUT_TOKENS, QUERY_ID, READ_KEY, VALUE, N
 
 # Outputs that are kept of a shard by how often they occur, and of all of them in the summary.
 _KEPT, SHOWN = 100, 10
@@ -87,7 +76,7 @@ def count_outputs(
     written = [one for one in readings if not (one.spec.choices or one.spec.scores == "target")]
     masses = {
         one.ask.role.name: dict(
-            Counter(f"{m:.2g}" for m in one.reads.unique(READ_KEY)[MASS].drop_nulls())
+            Counter(f"{m:.2g}" for m in one.reads.unique(READ_KEY)[tables.MASS].drop_nulls())
         )
         for one in readings
         if len(one.spec.choices) > 1
@@ -134,9 +123,9 @@ def _is_cut(limit: int) -> pl.Expr:
     """Whether an output was cut at the limit. Of reads that do not say what ended them: where it has so many tokens, and
     a byte for each, since a text that a string ended was written to its end by some and kept up to the string.
     """
-    size = pl.col(OUTPUT).str.len_bytes() + pl.col(THOUGHT).str.len_bytes().fill_null(0)
+    size = pl.col(OUTPUT).str.len_bytes() + pl.col(tables.THOUGHT).str.len_bytes().fill_null(0)
     reached = (pl.col(OUTPUT_TOKENS) >= limit) & (size >= pl.col(OUTPUT_TOKENS))
-    return (pl.col(ENDED) == "length").fill_null(reached)
+    return (pl.col(tables.ENDED) == "length").fill_null(reached)
 
 
 def _would_match(output: str, answers: list[str], metric: Metric, value: float) -> bool:
@@ -204,9 +193,7 @@ def output_notes(outputs: Outputs, settings: Settings) -> Iterator[Note]:
         "`metric` match counts these",
     )
     yield count_note(
-        MARKED,
-        outputs.marked,
-        "output[|s] would match but for quotation marks, dashes or width",
+        MARKED, outputs.marked, "output[|s] would match but for quotation marks, dashes or width"
     )
 
 

@@ -33,16 +33,7 @@ from engine.statistics.comparison import STUDENTIZED, reachable_p
 from engine.statistics.sampled_lists import means as sampled_means
 from engine.statistics.single_labels import by_place, unseen
 from engine.statistics.table import Statistics, analyse
-from engine.tables import (
-    ANNOTATOR,
-    MEASURE,
-    QUERY_ID,
-    RUN,
-    RUN_B,
-    VALUE,
-    K,
-    N,
-)
+from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, RUN_B, VALUE, K, N
 
 # Codes of notes: that an annotator is compared by another measure than the rest, that most lists are
 # shorter than the cutoff, and that not all were read.
@@ -112,10 +103,7 @@ class Evaluation:
 
 
 def conclude(
-    scored: Scored,
-    readings: Mapping[str, Reading],
-    settings: Settings,
-    shards: InputShards,
+    scored: Scored, readings: Mapping[str, Reading], settings: Settings, shards: InputShards
 ) -> Evaluation:
     """The evaluation that labels and scores of all queries give, without the tables that it was given.
 
@@ -251,9 +239,7 @@ def _read_notes(
     )
     yield count_note("failed_reads", failures(readings), f"LLM call[|s] failed {consequence}")
     yield count_note(
-        "truncated_reads",
-        truncated,
-        "[prompt was|prompts were] cut to the reader's longest input",
+        "truncated_reads", truncated, "[prompt was|prompts were] cut to the reader's longest input"
     )
     yield count_note(
         "memory_halvings",

@@ -40,10 +40,7 @@ def refuse_early(shards: InputShards, settings: Settings) -> None:
     queries = shards.queries()
     refuse_lacking_tables(settings, shards.tables)
     whole = replace(
-        NO_INPUTS,
-        queries=queries,
-        queries_file=shards.queries_file,
-        unmatchable=shards.unmatchable,
+        NO_INPUTS, queries=queries, queries_file=shards.queries_file, unmatchable=shards.unmatchable
     )
     refuse_queries(whole, settings)
     asking = settings.resolved.asks

@@ -14,17 +14,7 @@ from engine.sources.passages.listed import Listed
 from engine.sources.queries.read import QuerySet
 from engine.sources.runs.texts import ID, with_ids
 from engine.sources.strangers import count_strangers, refuse_strangers
-from engine.tables import (
-    ARTICLE_ID,
-    BY_TEXT,
-    DOC_ID,
-    PROVENANCE,
-    QUERY,
-    QUERY_ID,
-    SHOWN,
-    TEXT,
-    TITLE,
-)
+from engine.tables import ARTICLE_ID, BY_TEXT, DOC_ID, QUERY, QUERY_ID, TEXT, TITLE
 
 IDENTICAL = "identical_ids"
 
@@ -53,7 +43,7 @@ class Judgments:
         """The ids that the corpus should have, by its column; titles of gold articles are matched elsewhere."""
         documents = [_documents(table) for table in self.tables.values()]
         titles = [title for names in self.query_set.titles.values() for title in names]
-        gold = self.queries[PROVENANCE].explode().drop_nulls()
+        gold = self.queries[tables.PROVENANCE].explode().drop_nulls()
         return {
             DOC_ID: pl.concat([pl.Series([], dtype=pl.String), *documents]),
             ARTICLE_ID: gold.filter(~gold.is_in(titles)),
@@ -110,7 +100,7 @@ def _documents(table: pl.DataFrame) -> pl.Series:
     """The documents that a table of judgments is about; of judged texts nobody knows."""
     if BY_TEXT in table.columns:
         return table[DOC_ID].clear()
-    return table[DOC_ID] if DOC_ID in table.columns else table[SHOWN].explode().drop_nulls()
+    return table[DOC_ID] if DOC_ID in table.columns else table[tables.SHOWN].explode().drop_nulls()
 
 
 def identical_note(lists: Iterable[pl.DataFrame], queries: pl.DataFrame, passages: Listed) -> Note:

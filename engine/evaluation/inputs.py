@@ -26,18 +26,7 @@ from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.texts import Together, read_runs_with_texts
-from engine.tables import (
-    ANSWERS,
-    ARTICLE_ID,
-    BY_TEXT,
-    DOC_ID,
-    QUERY,
-    QUERY_ID,
-    RANK,
-    RUN,
-    TEXT,
-    TITLE,
-)
+from engine.tables import ANSWERS, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 
 WRITTEN_PASSAGES = "written_passage_lists"
 _EMPTY_PASSAGES = "empty_passages"
@@ -209,7 +198,7 @@ def check_inputs(
     passages.expect(judgments.expected())
     lists = named_by_id(lists, passages, files.corpus)
     checked, fitting = judgments.check(passages)
-    listed = with_titles(query_set.titles, passages.scan([ARTICLE_ID, TITLE]))
+    listed = with_titles(query_set.titles, passages.scan([tables.ARTICLE_ID, TITLE]))
     matched = match_titles(queries, query_set.titles, listed)
     matched, clustered = with_clusters(matched, query_set.groups, files.cluster)
     return CheckedInputs(
@@ -267,7 +256,7 @@ def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
     for name, path in files.tables.items():
         corpus, of_texts = files.judged.get(name), known[name].of_texts
         judged[name] = of_texts(path, corpus) if corpus and of_texts else known[name].read(path)
-    by_id = [name for name, table in judged.items() if BY_TEXT not in table.columns]
+    by_id = [name for name, table in judged.items() if tables.BY_TEXT not in table.columns]
     if files.corpora and by_id:
         raise InputError(
             f"`{by_id[0]}` names documents of one corpus, beside several",

@@ -208,10 +208,7 @@ def partition(
     if key and (known := _taken_up(files, folder, key, k, damaged)) is not None:
         return known
     work = folder.at if isinstance(folder.at, Path) else Path(tempfile.gettempdir())
-    with (
-        reported_writing(work / "partition"),
-        temporary_directory(work / "partition") as temporary,
-    ):
+    with reported_writing(work / "partition"), temporary_directory(work / "partition") as temporary:
 
         def parts_of(queries: pl.DataFrame) -> ScatteredParts:
             return ScatteredParts(queries, temporary, count_parts(files.run))

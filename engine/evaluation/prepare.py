@@ -24,22 +24,9 @@ from engine.ranking.scores import largest_label, refuse_missing_results, score_r
 from engine.ranking.ties import score_reordered
 from engine.ranking.udcg import score_utility
 from engine.statistics.runs import drawn_share, is_drawn
-from engine.tables import (
-    ANNOTATOR,
-    CLUSTER,
-    DOC_ID,
-    DOC_IDS,
-    FAILURE,
-    LABEL,
-    MEASURE,
-    NOTE,
-    PROVENANCE,
-    QUERY_ID,
-    RUN,
-    TOKENS,
-)
+from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, LABEL, QUERY_ID, RUN
 
-_NO_READS = tables.empty({**tables.READS, FAILURE: pl.String()})
+_NO_READS = tables.empty({**tables.READS, tables.FAILURE: pl.String()})
 
 
 @dataclass(frozen=True)
@@ -163,10 +150,7 @@ def label(
 
 
 def score_annotator(
-    annotator: Annotator,
-    labelled: Labelled,
-    inputs: EvaluationInputs,
-    settings: Settings,
+    annotator: Annotator, labelled: Labelled, inputs: EvaluationInputs, settings: Settings
 ) -> AnnotatorScores:
     """Scores by the measures that the labels have, of the queries with labels; the other measures are noted.
 
@@ -221,7 +205,7 @@ def split_measures(
     reasons = settings.resolved.reasons(annotator, real_valued=real_valued, above_one=exceeding)
     refuse_without_measure(annotator, scale, reasons)
     undefined = [
-        {ANNOTATOR: annotator, MEASURE: str(measure), NOTE: why}
+        {ANNOTATOR: annotator, tables.MEASURE: str(measure), tables.NOTE: why}
         for measure, why in zip(measures, reasons, strict=True)
         # Utilities and other labels have no measure in common: that is not a cell, empty or not.
         if why and not scale.utilities and measure.kind != UTILITY_KIND
@@ -325,7 +309,7 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
 def refuse_meaningless(settings: Settings, runs: int) -> None:
     """Refuse what the ranking measures refuse whatever the labels are."""
     score_runs(
-        tables.empty({**tables.RUNS, TOKENS: pl.Int64()}),
+        tables.empty({**tables.RUNS, tables.TOKENS: pl.Int64()}),
         tables.empty(tables.LABELS),
         [],
         [measure for measure in settings.resolved.measures if measure.kind != UTILITY_KIND],
@@ -340,7 +324,7 @@ def refuse_queries(inputs: EvaluationInputs, settings: Settings) -> None:
         InputError: they were read without the clusters that are asked for, lack gold articles that an
             annotator needs, or have answers that the metric cannot score.
     """
-    if settings.bootstrap.cluster and CLUSTER not in inputs.queries.columns:
+    if settings.bootstrap.cluster and tables.CLUSTER not in inputs.queries.columns:
         raise InputError(
             "`cluster`, but the inputs were read without", "give it to `read_inputs` too"
         )
@@ -350,7 +334,7 @@ def refuse_queries(inputs: EvaluationInputs, settings: Settings) -> None:
 
 def _refuse_without_provenance(inputs: EvaluationInputs, settings: Settings) -> None:
     """Refuse annotators that need gold articles where no query has any, or some have titles that match nothing."""
-    lacking = not int(inputs.queries[PROVENANCE].list.len().sum())
+    lacking = not int(inputs.queries[tables.PROVENANCE].list.len().sum())
     for annotator, needed in settings.resolved.needed:
         if not needed.needs_provenance or not (lacking or inputs.unmatchable):
             continue

@@ -15,12 +15,7 @@ from engine.machine import device
 from engine.machine.device import Dtype
 from engine.machine.pool import require_gpus_used
 from engine.machine.remote.api_settings import is_api
-from engine.machine.survey import (
-    either_engine_reads,
-    reading_dtype,
-    reading_on_vllm,
-    reads_on_gpus,
-)
+from engine.machine.survey import either_engine_reads, reading_dtype, reading_on_vllm, reads_on_gpus
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError, ReadError
 from engine.messages.extras import command

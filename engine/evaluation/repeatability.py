@@ -33,11 +33,7 @@ def check_repeatability(
 
 
 def _check_role(
-    work: Workload,
-    condition: int,
-    job: Job,
-    passes: Sequence[Pass],
-    executor: Executor | None,
+    work: Workload, condition: int, job: Job, passes: Sequence[Pass], executor: Executor | None
 ) -> RepeatabilityCheck:
     settings = work.conditions[condition]
     wanted: list[pl.DataFrame] = []

@@ -31,21 +31,7 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.notes import Note, count_note, merge_notes
 from engine.reading.remote.whole_prompts import CUT_PROMPT
 from engine.scoring.metrics import score_outputs
-from engine.tables import (
-    ANNOTATOR,
-    DOC_ID,
-    DOC_IDS,
-    FAILURE,
-    LABEL,
-    MEASURE,
-    OUTPUT,
-    QUERY_ID,
-    RUN,
-    TRUNCATED,
-    VALUE,
-    K,
-    N,
-)
+from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, FAILURE, LABEL, MEASURE, QUERY_ID, RUN, N
 
 # Code of the note on labels that were not needed.
 UNREAD = "labels_not_needed"
@@ -133,7 +119,7 @@ def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored
         labelled_queries={name: scored[name].labelled_queries for name in names},
         real_valued=tuple(name for name in names if scored[name].real_valued),
         largest={name: scored[name].largest for name in names},
-        truncated=sum(int(reading.reads[TRUNCATED].sum()) for reading in readings.values()),
+        truncated=sum(int(reading.reads[tables.TRUNCATED].sum()) for reading in readings.values()),
         left_out=len({query for name in names for query in left_out[name]}),
         cut_runs=inputs.cut_runs,
         lengths=_lengths(inputs),
@@ -303,9 +289,9 @@ def _downstream(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataF
     whole, depth = readings[READER.name].of(lists), settings.reader.end_to_end_k
     scored = score_outputs(whole, prepared.inputs.queries, settings.reader.metric)
     scores = lists.select(RUN, QUERY_ID).with_columns(
-        pl.lit(depth if isinstance(depth, int) else settings.ranking.k, pl.Int64).alias(K),
-        scored[OUTPUT],
-        scored[VALUE],
+        pl.lit(depth if isinstance(depth, int) else settings.ranking.k, pl.Int64).alias(tables.K),
+        scored[tables.OUTPUT],
+        scored[tables.VALUE],
     )
     if settings.running.skips_failed:
         return scores.filter(scored[FAILURE].is_null())

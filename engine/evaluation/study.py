@@ -166,9 +166,7 @@ def study_shards(
     )
 
 
-def _costs(
-    readings: Sequence[Reading],
-) -> dict[tuple[str, Augmentation, str], ReadingCosts]:
+def _costs(readings: Sequence[Reading]) -> dict[tuple[str, Augmentation, str], ReadingCosts]:
     costs: dict[tuple[str, Augmentation, str], ReadingCosts] = {}
     for reading in readings:
         augmentation: Augmentation = "fid" if reading.prompt.fused else "in-prompt"
