@@ -36,12 +36,12 @@ from jobs._signals import StoppedError, stoppable
 from jobs._steps import with_steps
 from jobs._terminal import (
     Verbosity,
+    discard,
     json_alone,
     open_streams,
     set_verbosity,
     tell,
     verbosity,
-    without,
 )
 
 BAD_INPUT = 2
@@ -78,9 +78,10 @@ _OUTPUT = Group("Output", sort_key=10)
 # What every command has, how much it says: options and help.
 _SPEECH = {
     ("--quiet", "-q"): "Print only errors and warnings (and JSON with --json).",
-    ("--verbose", "-v"): (
-        "Print also which options come from a file or the environment, and tracebacks."
-    ),
+    (
+        "--verbose",
+        "-v",
+    ): "Print also which options come from a file or the environment, and tracebacks.",
     ("--json",): "Print the results as JSON, and nothing else, to standard output.",
 }
 
@@ -164,7 +165,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         _fail(stop, stop.status)
     except BrokenPipeError:
         # The reader of our output went away (head, less): nothing to say, and nobody to say it to.
-        without(sys.stdout)
+        discard(sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
         _fail_for_output()
@@ -207,9 +208,7 @@ def _end_of_options(tokens: Sequence[str]) -> int:
 
 
 def command_line() -> str | None:
-    """The command line that is run, as it was given but for credentials, which are masked; None where
-    Python called a command's function.
-    """
+    """The command line that is run, without credentials; None where Python called a command's function."""
     return _COMMAND.get()
 
 
@@ -238,7 +237,7 @@ def _fail_for_output() -> None:
     try:
         sys.stdout.flush()
     except OSError as error:
-        without(sys.stdout)
+        discard(sys.stdout.fileno())
         _fail(f"standard output cannot be written ({error.strerror}); send it elsewhere", 1)
 
 
@@ -251,8 +250,7 @@ def _fail(error: object, status: int) -> None:
 def unforeseen(error: Exception) -> str:
     """One line about an error that nothing caught, with the place of a log that has the traceback.
 
-    The log is a file of its own in the folder of temporary files, which only the user can read: a
-    traceback may quote data. Where it cannot be written, the traceback goes to standard error.
+    Only the user can read the log: a traceback may quote data.
     """
     trace = masked("".join(traceback.format_exception(error)))
     what = f"{type(error).__name__}: {error}"[:300]

@@ -80,7 +80,7 @@ def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
     (first, one), *others = ((name, next(iter(a.conditions.values()))) for name, a in asked.items())
     for name, other in others:
         for what, of, its in (
-            ("annotators", _first(one), _first(other)),
+            ("annotators", *(next(iter(s.labels.names()), "none") for s in (one, other))),
             ("confidence", one.bootstrap.confidence, other.bootstrap.confidence),
             ("resamples", one.bootstrap.resamples, other.bootstrap.resamples),
         ):
@@ -90,10 +90,6 @@ def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
                     f"`{what}` {which} {its} for the data set {name}, and {of} for {first}",
                     "give both the same: one table compares them",
                 )
-
-
-def _first(settings: Settings) -> str:
-    return next((known.name for known in settings.resolved.listed), "none")
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:
@@ -121,9 +117,7 @@ def _fit(names: tuple[str, ...], task: str) -> tuple[str, ...]:
 
 
 def refuse_place(options: Mapping[str, Any]) -> None:
-    """Refuse a folder where the table of several data sets would be written over what is read, and one of
-    one evaluation for several data sets, and the reverse: neither would clear the other away.
-    """
+    """Refuse a folder that is read, or that has one evaluation for several data sets, or the reverse."""
     if options["data"]:
         given = {"data": options["data"], "config": options["config"]}
         refuse_overlap(Inputs(given, {}), across.outputs(options["out"]))

@@ -19,10 +19,7 @@ from jobs._terminal import say, say_json, standard_output, verbosity
 
 
 def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
-    """Plan the evaluation, or the study, of each data set, and print what it will take.
-
-    Of one that is done in shards, a sample of its queries is looked at, no more than half a shard.
-    """
+    """Plan the evaluation, or the study, of each data set, from a sample of one in shards, and print the plan."""
     contents = {}
     for name, one in data_sets(options).items():
         if name:

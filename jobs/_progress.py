@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from rich.progress import (
@@ -107,22 +108,21 @@ def event(line: str) -> None:
         tell(f"erag: {with_options(line)}")
 
 
+@dataclass
 class _Lines:
     """Plain lines for logs: at the start, every 15 seconds, and at the end.
 
-    The time that is left follows from the speed since something was first done: before that, actors were
-    started and models loaded. The last line has the speed of the whole.
+    The time that is left follows from the speed since something was first done (``_under_way``): before that, actors
+    were started and models loaded. The last line has the speed of the whole.
     """
 
-    def __init__(self, doing: str, things: str, then: str = "") -> None:
-        self._doing = doing
-        self._things = things
-        self._then = then
-        self._start = time.monotonic()
-        self._first: int | None = None
-        self._last = 0.0
-        # When something was first done, and how much.
-        self._under_way: tuple[float, int] | None = None
+    _doing: str
+    _things: str
+    _then: str = ""
+    _start: float = field(default_factory=time.monotonic)
+    _first: int | None = None
+    _last: float = 0.0
+    _under_way: tuple[float, int] | None = None
 
     def __call__(self, done: int, total: int, more: str = "") -> None:
         now = time.monotonic()
@@ -141,8 +141,7 @@ class _Lines:
         left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
         speed = f", {rate:.1f} {self._things}/s" if rate > 0 else ""
         so_far = f", {more}" if more else ""
-        line = f"{self._doing}: {done}/{total} {self._things}{so_far}{speed}{left}"
-        tell(line)
+        tell(line := f"{self._doing}: {done}/{total} {self._things}{so_far}{speed}{left}")
         if done == total:
             step(self._then)
         else:

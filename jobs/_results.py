@@ -17,7 +17,7 @@ from jobs._terminal import say_json, standard_output, verbosity
 
 
 def print_results(findings: Findings, out: str, *, full: bool = False) -> None:
-    """Print the answer, with ``full`` all tables and what stands around them; or the summary as JSON."""
+    """Print the answer, or all tables; or the summary as JSON."""
     if verbosity().as_json:
         say_json(findings.summary)
         return

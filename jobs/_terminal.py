@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -78,9 +78,7 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def json_alone() -> Iterator[None]:
-    """Have JSON alone on standard output, once the block ends; what else is printed, by users' functions, libraries
-    and other processes too, goes to standard error.
-    """
+    """Have JSON alone on standard output, once the block ends; all else, of other processes too, goes to standard error."""
     global _said
     held, output, _said = None, sys.stdout, []
     with contextlib.suppress(OSError):  # one of them may be closed
@@ -112,7 +110,7 @@ def tell(line: str) -> None:
     try:
         print(shown(line), file=sys.stderr, flush=True)
     except OSError:
-        without(sys.stderr)
+        discard(sys.stderr.fileno())
 
 
 def open_streams() -> None:
@@ -129,13 +127,8 @@ def open_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def without(stream: TextIO) -> None:
-    """Send what a stream still holds nowhere, where it cannot be written any more."""
-    discard(stream.fileno())
-
-
 def discard(descriptor: int) -> None:
-    """Send what is written to a descriptor from now on nowhere."""
+    """Send what is written to a descriptor, or what its stream still holds, from now on nowhere."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 

@@ -68,11 +68,7 @@ def count_outputs(
     queries: pl.DataFrame,
     settings: Settings,
 ) -> Outputs:
-    """The outputs of the reads of some queries.
-
-    Args:
-        downstream: as ``tables.DOWNSTREAM``; without rows where no lists were read whole.
-    """
+    """The outputs of the reads of some queries; ``downstream`` has no rows where no lists were read whole."""
     written = [one for one in readings if not (one.spec.choices or one.spec.scores == "target")]
     masses = {
         one.ask.role.name: dict(
@@ -120,9 +116,8 @@ def count_outputs(
 
 
 def _is_cut(limit: int) -> pl.Expr:
-    """Whether an output was cut at the limit. Of reads that do not say what ended them: where it has so many tokens, and
-    a byte for each, since a text that a string ended was written to its end by some and kept up to the string.
-    """
+    """Whether an output was cut at the limit."""
+    # Where reads do not say what ended them, by its tokens: a text that a string ended is kept up to that alone.
     size = pl.col(OUTPUT).str.len_bytes() + pl.col(tables.THOUGHT).str.len_bytes().fill_null(0)
     reached = (pl.col(OUTPUT_TOKENS) >= limit) & (size >= pl.col(OUTPUT_TOKENS))
     return (pl.col(tables.ENDED) == "length").fill_null(reached)

@@ -48,10 +48,10 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
         model for model in models if any(condition.reader.own(model) for condition in settings)
     ]
     if servers and len(servers) == len(models):
-        for name, remedy in (*_of_models(settings[0]), *_of_machines(settings[0])):
+        for name, remedy in _given(settings[0], machines=True):
             raise InputError(f"`{name}` with {servers[0]}, which a server runs", remedy)
     if functions and len(servers) + len(functions) == len(models):
-        for name, remedy in _of_models(settings[0]):
+        for name, remedy in _given(settings[0], machines=False):
             raise InputError(f"`{name}` with {functions[0]}, a function", remedy)
 
 
@@ -63,8 +63,8 @@ def models_of(settings: Settings) -> Iterator[str]:
         yield ask.model
 
 
-def _of_models(settings: Settings) -> Iterator[tuple[str, str]]:
-    """The settings that were given and concern models with weights, with what to do."""
+def _given(settings: Settings, *, machines: bool) -> Iterator[tuple[str, str]]:
+    """The settings that were given and concern models with weights, or ``machines`` with actors too; what to do."""
     reader, running = settings.reader, settings.running
     chosen = {
         "dtype": reader.dtype is not None,
@@ -72,17 +72,9 @@ def _of_models(settings: Settings) -> Iterator[tuple[str, str]]:
         "trust_remote_code": reader.trust_remote_code,
         "memory": running.memory != 0,
     }
+    if machines:
+        names = ("gpus_per_actor", "cpus_per_actor", "accelerator_type")
+        chosen |= {name: getattr(running, name) is not None for name in names}
     yield from ((name, "leave it out") for name, is_given in chosen.items() if is_given)
-
-
-def _of_machines(settings: Settings) -> Iterator[tuple[str, str]]:
-    """The settings that were given and concern actors on this machine or cluster, with what to do."""
-    running = settings.running
-    chosen = {
-        "gpus_per_actor": running.gpus_per_actor is not None,
-        "cpus_per_actor": running.cpus_per_actor is not None,
-        "accelerator_type": running.accelerator_type is not None,
-    }
-    yield from ((name, "leave it out") for name, is_given in chosen.items() if is_given)
-    if running.actors is not None and running.pool().bounds() != (0, 0):
+    if machines and running.actors is not None and running.pool().bounds() != (0, 0):
         yield "actors", "use `concurrency`: this process makes all requests"

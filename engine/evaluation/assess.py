@@ -105,10 +105,7 @@ class Evaluation:
 def conclude(
     scored: Scored, readings: Mapping[str, Reading], settings: Settings, shards: InputShards
 ) -> Evaluation:
-    """The evaluation that labels and scores of all queries give, without the tables that it was given.
-
-    Args:
-        readings: by role, with what they cost; their tables are not looked at.
+    """The evaluation that labels and scores of all queries give; of ``readings`` no tables are looked at.
 
     Raises:
         InputError: an annotator labelled nothing.
@@ -232,6 +229,11 @@ def _real_valued(scored: Scored) -> Iterator[Note]:
 def _read_notes(
     readings: Mapping[str, Reading], settings: Settings, *, truncated: int
 ) -> Iterator[Note]:
+    costs = [reading.costs for reading in readings.values()]
+
+    def summed(code: str, what: str, field: str) -> Note:
+        return count_note(code, sum(getattr(of_one, field) for of_one in costs), what)
+
     consequence = (
         "and the figures that need [it|them] go without [its query|their queries]"
         if settings.running.skips_failed
@@ -241,38 +243,27 @@ def _read_notes(
     yield count_note(
         "truncated_reads", truncated, "[prompt was|prompts were] cut to the reader's longest input"
     )
-    yield count_note(
-        "memory_halvings",
-        sum(reading.costs.memory_halvings for reading in readings.values()),
-        "[batch was|batches were] halved because memory ran out",
-    )
-    yield count_note(
-        "lone_reads",
-        sum(reading.costs.alone for reading in readings.values()),
-        "read[ was| were] done one at a time: this reader gives other answers to shorter texts in a batch",
-    )
-    yield damaged_files(reading.costs for reading in readings.values())
+    what = "[batch was|batches were] halved because memory ran out"
+    yield summed("memory_halvings", what, "memory_halvings")
+    what = "read[ was| were] done one at a time: this reader gives other answers to shorter texts in a batch"
+    yield summed("lone_reads", what, "alone")
+    yield damaged_files(costs)
     yield _not_as_trained(readings, settings)
     yield _not_applied(readings)
     yield _own_executor(readings)
     yield _behind_api(readings)
     yield from _own_readers(readings)
-    yield count_note(
-        "unreported_answers",
-        sum(reading.costs.unreported_answers for reading in readings.values()),
-        "answer[|s] came without a count of tokens: [its|their] price is not known, and bounds count what was "
-        "reserved for [it|them]",
-    )
-    for spec, costs in ((reading.spec, reading.costs) for reading in readings.values()):
+    what = "answer[|s] came without a count of tokens: [its|their] price is not known, and bounds count what was reserved for [it|them]"
+    yield summed("unreported_answers", what, "unreported_answers")
+    for reading in readings.values():
+        spec = reading.spec
         made = f"of {{}} [was|were] made {listed(spec.doubts)}; `reread` makes [it|them] anew"
-        amount, name = costs.reused if spec.doubts else 0, spec.executor or spec.name
+        amount, name = reading.costs.reused if spec.doubts else 0, spec.executor or spec.name
         yield count_note(STORED, amount, f"stored LLM call[|s] {made}", about=(name,))
-    changed = sum(reading.costs.changed_servers for reading in readings.values())
-    yield count_note(
-        "changed_servers",
-        changed,
-        "answer[|s] named another model, or another fingerprint of the server, than the first one",
+    what = (
+        "answer[|s] named another model, or another fingerprint of the server, than the first one"
     )
+    yield summed("changed_servers", what, "changed_servers")
 
 
 def _other_measure(

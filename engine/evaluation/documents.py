@@ -24,10 +24,6 @@ _GIVE_TEXTS = "give `corpus`, or write the texts of passages into the run"
 def named_by_id(lists: Lists, passages: Listed, corpus: Location | None) -> Lists:
     """The lists with ids of documents, whose passages are looked up, in place of texts of passages.
 
-    Args:
-        passages: takes note of the listed passages.
-        corpus: where they are looked up, for errors; None for the texts that the runs carry.
-
     Raises:
         InputError: the corpus cannot be used, lacks a document, or a run lists a document by its id and by
             its text.

@@ -32,11 +32,7 @@ from engine.tables import LABEL, QUERY_ID
 
 
 def refuse_early(shards: InputShards, settings: Settings) -> None:
-    """Refuse what cannot work, as far as it can be known without reading.
-
-    The queries are looked at together; the lists of every shard where labels of a file, or lists that are
-    missing, count. Errors are those of ``prepare``; a label that is an example of what cannot be may be another one.
-    """
+    """Refuse what cannot work, with the errors of ``prepare``; a label that is an example may be another one."""
     queries = shards.queries()
     refuse_lacking_tables(settings, shards.tables)
     whole = replace(
@@ -52,8 +48,7 @@ def refuse_early(shards: InputShards, settings: Settings) -> None:
         and not annotator.rests_on(settings)
     ]
     counts_missing = settings.ranking.missing == "error"
-    lacking = dict.fromkeys(shards.runs, 0)
-    firsts: dict[str, list[str]] = {run: [] for run in shards.runs}
+    lacking: dict[str, list[str]] = {run: [] for run in shards.runs}
 
     def read(number: int) -> EvaluationInputs:
         return cut_inputs(shards.read(number, passages=False), settings.ranking.k)
@@ -63,16 +58,18 @@ def refuse_early(shards: InputShards, settings: Settings) -> None:
         if counts_missing:
             query_ids = inputs.queries[QUERY_ID].to_list()
             for run, missing in without_results(inputs.runs, query_ids, names=shards.runs):
-                lacking[run] += len(missing)
-                firsts[run] += missing[:1]
+                lacking[run] += missing
         for labels in from_files:
             labels.look_at(inputs, settings)
-    for run, count in lacking.items():
-        if count:
-            in_order = queries[QUERY_ID].filter(queries[QUERY_ID].is_in(firsts[run]))
-            raise lists_nothing(run, count, in_order[0])
+    for run, missing in lacking.items():
+        if missing:
+            in_order = queries[QUERY_ID].filter(queries[QUERY_ID].is_in(missing))
+            raise lists_nothing(run, len(missing), in_order[0])
     for labels in from_files:
-        labels.refuse(settings)
+        name, exceeding = labels.annotator.name, labels.exceeding
+        if labels.real_valued and exceeding:
+            refuse_without_threshold(name, labels.example, settings.resolved.measures)
+        split_measures(name, settings, real_valued=labels.real_valued, exceeding=exceeding)
     refuse_unjudged({labels.annotator.name: labels.labelled_queries for labels in from_files})
     refuse_meaningless(settings, len(shards.runs))
 
@@ -83,8 +80,8 @@ class _FileLabels:
     def __init__(self, annotator: Annotator) -> None:
         self.annotator = annotator
         self.labelled_queries = 0
-        self._real_valued = self._exceeding = False
-        self._example = tables.empty(tables.LABELS)
+        self.real_valued = self.exceeding = False
+        self.example = tables.empty(tables.LABELS)
 
     def look_at(self, inputs: EvaluationInputs, settings: Settings) -> None:
         """Take note of a shard; such labels need no passages."""
@@ -92,15 +89,7 @@ class _FileLabels:
         self.labelled_queries += inputs.queries.height - len(labelled.unjudged)
         self.labelled_queries += sum(of.height for of in labelled.tables.values())
         counted = labelled.labels.filter(pl.col(LABEL) >= 0)
-        self._exceeding |= largest_label(counted[LABEL]) > 1
-        if not self._real_valued and is_real_valued(counted[LABEL].to_numpy()):
-            self._real_valued = True
-            self._example = counted.filter(pl.col(LABEL) != pl.col(LABEL).round()).head(1)
-
-    def refuse(self, settings: Settings) -> None:
-        """Refuse measures that these labels do not have."""
-        if self._real_valued and self._exceeding:
-            refuse_without_threshold(self.annotator.name, self._example, settings.resolved.measures)
-        split_measures(
-            self.annotator.name, settings, real_valued=self._real_valued, exceeding=self._exceeding
-        )
+        self.exceeding |= largest_label(counted[LABEL]) > 1
+        if not self.real_valued and is_real_valued(counted[LABEL].to_numpy()):
+            self.real_valued = True
+            self.example = counted.filter(pl.col(LABEL) != pl.col(LABEL).round()).head(1)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from engine.evaluation.api_readers import begin
 from engine.evaluation.assess import Evaluation, conclude
@@ -21,7 +22,7 @@ from engine.evaluation.early import refuse_early
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory
 from engine.evaluation.passes import Pass, read_and_score, refuse_many, without_reads
-from engine.evaluation.prepare import Prepared, prepare, with_share
+from engine.evaluation.prepare import prepare, with_share
 from engine.evaluation.read_jobs import Job, Reading, asks_of, specify_jobs, tell_engines
 from engine.evaluation.repeatability import check_repeatability
 from engine.evaluation.rounds import read_to_width, read_until_decided
@@ -53,9 +54,8 @@ def evaluate(
     """Evaluate runs: label their passages, score them, and compare with the end-to-end score.
 
     Args:
-        inputs: queries, passages and runs (``evaluation.inputs.read_inputs``), read at the ``k`` of the
-            settings or at a larger one.
-        store: where LLM calls are cached; this and the arguments after it are those of ``Context``.
+        inputs: read at the ``k`` of the settings or at a larger one.
+        store, on_progress, on_event, executor: as in ``Context``.
 
     Raises:
         InputError: the inputs were read at a smaller ``k``, an annotator lacks what it needs, or a label
@@ -67,13 +67,8 @@ def evaluate(
     return evaluation
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """Evaluations of the same inputs under several settings.
-
-    Attributes:
-        readings: what was read for all of them together, without the reads, and what that cost.
-    """
+class Evaluated(NamedTuple):
+    """Evaluations of the same inputs under several settings; what was read for all together, and what that cost."""
 
     evaluations: tuple[Evaluation, ...]
     readings: tuple[Reading, ...]
@@ -112,7 +107,7 @@ def evaluate_shards(
     again: tuple[Note, ...] = ()
     noted: tuple[Note, ...] = ()
     whole_sha256 = inputs_sha256(work.prepared[0].inputs) if until and work.prepared else {}
-    with _alone(work), _forgotten(work):
+    with _at_work(work):
         found = [one for parts in work.parts for one in parts.unfinished(shards.shards).items()]
         if damaged := len({number for number, was_scored in found if was_scored}):
             what = "shard[|s] [was|were] no longer whole, and scored again: check the disk"
@@ -144,30 +139,22 @@ def evaluate_shards(
         )
         for condition, evaluation in enumerate(concluded)
     )
-    return Evaluated(tuple(evaluations), tuple(pass_.reading() for pass_ in passes))
+    return Evaluated(tuple(evaluations), tuple(without_reads(one.job, one.costs) for one in passes))
 
 
 def _work_for(
     shards: InputShards, conditions: Sequence[Settings], context: Context, folder: Folder | None
 ) -> Workload:
     """What is to be done."""
-    prepared: tuple[Prepared, ...] = ()
-    if folder is None:
-        prepared = tuple(prepare(shards.read(0), settings) for settings in conditions)
-    begun = digest_of(shards, conditions[0], ())
+    held = conditions if folder is None else ()
+    prepared = tuple(prepare(shards.read(0), settings) for settings in held)
+    how = context.executor, context.on_event, context.place, digest_of(shards, conditions[0], ())
     # Jobs of equal identity are one job: each read is asked once.
     known: dict[tuple[object, ...], Job] = {}
     roles = tuple(
         {
             job.ask.role.name: known.setdefault(job.identity, job)
-            for job in specify_jobs(
-                asks_of(settings),
-                settings,
-                context.executor,
-                context.on_event,
-                context.place,
-                begun,
-            )
+            for job in specify_jobs(asks_of(settings), settings, *how)
         }
         for settings in conditions
     )
@@ -192,26 +179,19 @@ def _work_for(
 
 
 @contextlib.contextmanager
-def _alone(work: Workload) -> Iterator[None]:
-    """Be the only one who works on these evaluations, which would share plans, where that can be known."""
-    folders = {parts.folder.at for parts in work.parts if isinstance(parts, InFolder)}
+def _at_work(work: Workload) -> Iterator[None]:
+    """Be the only one at these evaluations, which would share plans; these, and reads that are not kept, go at the end."""
     with contextlib.ExitStack() as held:
-        for folder in folders:
+        for folder in {parts.folder.at for parts in work.parts if isinstance(parts, InFolder)}:
             held.enter_context(sole_writer(folder))
-        yield
-
-
-@contextlib.contextmanager
-def _forgotten(work: Workload) -> Iterator[None]:
-    """Remove what is needed for as long as shards are read and scored: plans, and reads that are not kept."""
-    try:
-        yield
-        work.parts[0].clear_plans()
-    finally:
-        for job in work.jobs:
-            if work.unkept is not None and not job.spec.is_kept:
-                outputs = work.unkept / job.spec.fingerprint
-                outputs.delete(outputs.names())
+        try:
+            yield
+            work.parts[0].clear_plans()
+        finally:
+            for job in work.jobs:
+                if work.unkept is not None and not job.spec.is_kept:
+                    outputs = work.unkept / job.spec.fingerprint
+                    outputs.delete(outputs.names())
 
 
 def _concluded(work: Workload, condition: int, passes: Sequence[Pass]) -> Evaluation:
@@ -250,6 +230,5 @@ def _reading(
         return replace(reading, costs=passes[work.jobs.index(job)].costs)
     wanted = sum(sum(shard.reads[role].wanted.values()) for shard in done)
     failed = sum(shard.reads[role].failed for shard in done)
-    return replace(
-        reading, costs=ReadingCosts(wanted=wanted, reused=wanted - failed, failed=failed)
-    )
+    costs = ReadingCosts(wanted=wanted, reused=wanted - failed, failed=failed)
+    return replace(reading, costs=costs)

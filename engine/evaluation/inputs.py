@@ -177,9 +177,7 @@ def check_inputs(
 
     Args:
         parts_of: gives the place for lists, for ``Parts.queries`` of all queries of the file.
-        passages_of: gives the place for passages; called with the corpus table of what the runs carry where
-            there is no corpus.
-        on_rows: called with the rows of the runs read so far.
+        passages_of: gives the place for passages, for the corpus table of what the runs carry, or None.
     """
     query_set, queries, lists, carried = listed_queries(
         files, k=k, parts_of=parts_of, on_rows=on_rows, given=given
@@ -239,11 +237,7 @@ def check_inputs(
 
 
 class Given(NamedTuple):
-    """Inputs that were read before, in the place of files of which ``InputFiles`` then has names for errors.
-
-    Attributes:
-        runs: of all runs, as ``read_runs_with_texts`` gives them; the names of runs stand for their files.
-    """
+    """Inputs that were read before, in the place of files of which ``InputFiles`` then has names for errors."""
 
     query_set: QuerySet
     runs: Together
@@ -267,11 +261,7 @@ def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
 
 
 class ListedQueries(NamedTuple):
-    """Queries, and what the runs list for them.
-
-    Attributes:
-        carried: the corpus table of the texts that the runs carry; None where there is a corpus.
-    """
+    """Queries, what the runs list for them, and the corpus table of the texts that they carry without a corpus."""
 
     query_set: QuerySet
     queries: pl.DataFrame

@@ -98,11 +98,7 @@ class Lists:
         return mapped(lambda part: function(self.read(part, self.k)), range(self.parts.count))
 
     def read(self, part: int, deepest: int) -> pl.DataFrame:
-        """The run table of a part, run after run; a list that goes on below the cutoff has one rank beyond it.
-
-        Args:
-            deepest: ranks are given up to this one.
-        """
+        """The run table of a part to the rank ``deepest``; a list that goes on below the cutoff has one rank beyond it."""
         rows = self.parts.kept(part).filter(pl.col(RANK) <= deepest)
         if not self.texts.is_empty():
             rows = with_ids(rows, self.texts, DOC_ID)
@@ -133,15 +129,11 @@ def read_lists(
     given: pl.DataFrame | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Lists:
-    """Read the lists of all runs.
-
-    A run that has no known query id is keyed by the texts of queries.
+    """Read the lists of all runs; one that has no known query id is keyed by the texts of queries.
 
     Args:
         queries: as ``Parts.queries``, of all queries of the file.
-        ignore_identical_ids: whether documents with the id of their query are left out.
         given: the run table of all runs where these were read before, since they carry the texts of passages.
-        on_rows: called with the rows read so far, of all runs.
 
     Raises:
         InputError: a run cannot be used, or lists none of the queries.

@@ -91,8 +91,6 @@ class Partition:
     def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
         """As ``InputShards.read``.
 
-        What only all queries show (clusters, titles, runs that are cut, notes) is that of the evaluation.
-
         Raises:
             InputError: a file of the partition, or the index, is gone or damaged.
         """

@@ -49,15 +49,8 @@ _NO_PASSAGES = {
 _DIGESTS = "digests"
 _OF_QUERIES = ("query_scores", "reordered", "downstream", "undefined", "label_lists")
 # The fields of ``Scored`` that a manifest has as they are, and the key of each.
-_SMALL = {
-    "labelled_queries": "judged",
-    **{
-        name: name
-        for name in (
-            "queries", "passages", "real_valued", "largest", "truncated", "left_out", "cut_runs", "lengths",
-        )
-    },
-}  # fmt: skip
+_AS_NAMED = ("queries", "passages", "real_valued", "largest", "truncated", "left_out", "cut_runs")
+_SMALL = {"labelled_queries": "judged", **{name: name for name in (*_AS_NAMED, "lengths")}}
 
 
 class RoleReads(NamedTuple):
@@ -187,12 +180,11 @@ class InFolder:
         of_queries = {name: self._needed(name, number) for name in _OF_QUERIES}
         further = {name: self._needed(name, number) for name in self.merged}
         small = {name: _unlisted(content[key]) for name, key in _SMALL.items()}
-        notes = [Note(**{**note, "about": tuple(note["about"])}) for note in content["notes"]]
+        notes = tuple(Note(**{**one, "about": tuple(one["about"])}) for one in content["notes"])
         known: dict[str, Any] = {**_NO_PASSAGES, **of_queries, **small}
         outputs = Outputs(**content["outputs"])
-        scored = Scored(**known, further=further, outputs=outputs, notes=tuple(notes))
         return Done(
-            scored,
+            Scored(**known, further=further, outputs=outputs, notes=notes),
             {role: RoleReads(*reads) for role, reads in content["reads"].items()},
             {name: RoleReads(*reads) for name, reads in content["of_jobs"].items()},
         )
@@ -210,11 +202,7 @@ class InFolder:
         return (self._needed(name, shard.number) for shard in shards)
 
     def deliver(self, name: str, shards: Sequence[Shard], folder: Path) -> None:
-        """Put a table of passages into an empty folder, a file for each shard; files are shared where that can be.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Put a table of passages into an empty folder, a file for each shard; files are shared where that can be."""
         folder.mkdir(parents=True)
         source = self.folder / name
         for shard in shards:
@@ -255,13 +243,11 @@ Parts = InMemory | InFolder
 
 def _linked(file: Location, target: Path) -> bool:
     """Give a file a second name, if it and the file system have such names."""
-    if not isinstance(file, Path):
-        return False
-    try:
-        os.link(file, target)
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError):
+        if isinstance(file, Path):
+            os.link(file, target)
+            return True
+    return False
 
 
 def delivered(folder: Folder) -> Iterator[str]:
@@ -270,10 +256,7 @@ def delivered(folder: Folder) -> Iterator[str]:
 
 
 def shard_tables(folder: Folder, *, other_than: Sequence[str]) -> Iterator[str]:
-    """The names, in ``folder``, of all tables and manifests of evaluations, but for some of them.
-
-    Whatever else is there, they do not have the names of.
-    """
+    """The names, in ``folder``, of all tables and manifests of evaluations, but for some of them."""
     for evaluation in folder.folders():
         if evaluation in other_than or not re.fullmatch(r"[0-9a-f]{16}", evaluation):
             continue
@@ -291,11 +274,7 @@ def _own_files(folder: Folder) -> Iterator[str]:
 
 
 def _manifest(shard: Shard, *, failed: bool = False) -> str:
-    """The name of a shard's manifest.
-
-    It holds the digest of the inputs, so that a listing tells what is done, and whether reads failed,
-    which are tried again.
-    """
+    """The name of a shard's manifest: a listing tells what is done, and whether reads failed, which are tried again."""
     return f"{shard.number:06d}-{shard.digest[:32]}{'-failed' if failed else ''}.json"
 
 

@@ -109,10 +109,6 @@ class Pass:
         set_wanted(self.costs, wanted)
         add_counters(self.costs, self.stats)
 
-    def reading(self) -> Reading:
-        """What was read and what that cost, without the reads themselves."""
-        return without_reads(self.job, self.costs)
-
 
 def without_reads(job: Job, costs: ReadingCosts) -> Reading:
     """What a job cost, without the reads."""
@@ -202,10 +198,7 @@ def read_and_score(
 
 
 def check_readers(conditions: Sequence[Settings], on_event: OnEvent = silent) -> None:
-    """Refuse readers that cannot be used and pools that cannot be, for which no inputs are needed.
-
-    Where the reads are done on Ray, it must have been started.
-    """
+    """Refuse readers that cannot be used and pools that cannot be; where Ray reads, it must have been started."""
     for settings in conditions:
         jobs = specify_jobs(asks_of(settings), settings, on_event=on_event)
         for group in by_model(jobs, lambda job: job.spec):
@@ -224,11 +217,7 @@ def _all_needed(settings: Settings) -> bool:
 
 
 def _refuse_failures(pass_: Pass, wanted: int = 0) -> None:
-    """Refuse failed reads: after all others were done and stored.
-
-    Args:
-        wanted: distinct reads of the whole evaluation, of which so few may fail; 0 for none.
-    """
+    """Refuse failed reads, all others being stored; ``wanted``: distinct ones of all, of which few may fail."""
     failures = [failure for of_shard in pass_.failures.values() for failure in of_shard.values()]
     if len(failures) > FEW_FAILED * wanted:
         total = wanted or pass_.costs.done + pass_.costs.reused
@@ -236,20 +225,15 @@ def _refuse_failures(pass_: Pass, wanted: int = 0) -> None:
 
 
 def refuse_many(work: Workload, passes: Sequence[Pass]) -> None:
-    """Refuse, once all shards are scored, that more than a few reads failed where nothing is said about failed reads.
-
-    Raises:
-        ReadError: they did.
-    """
+    """Refuse, once all shards are scored, that more than a few reads failed where nothing is said about failed reads."""
     if work.conditions[0].running.failed_reads is not None:
         return
     for pass_ in passes:
         if any(pass_.failures.values()):
             place = next(i for i, roles in enumerate(work.roles) if pass_.job in roles.values())
             done = map(work.parts[place].done, work.shards.shards)
-            _refuse_failures(
-                pass_, sum(sum(d.of_jobs[pass_.job.key].wanted.values()) for d in done)
-            )
+            wanted = (sum(one.of_jobs[pass_.job.key].wanted.values()) for one in done)
+            _refuse_failures(pass_, sum(wanted))
 
 
 class _Progress:
@@ -413,11 +397,7 @@ def _scored(work: Workload, shard: int, failures: Mapping[str, Failure]) -> Exce
 
 
 def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure]) -> None:
-    """Label and score a shard whose reads are in the store, under all settings, and keep what that gives.
-
-    Raises:
-        ReadError: reads are lost, or a reader wrote where it had to choose.
-    """
+    """Label and score a shard whose reads are in the store, under all settings; errors as in ``planned_reading``."""
     inputs = work.shards.read(shard)
     readings = {job.identity: planned_reading(work, job, shard, failures) for job in work.jobs}
     alone = len(work.conditions) == 1

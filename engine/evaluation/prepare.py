@@ -34,7 +34,6 @@ class Prepared:
     """An evaluation before its reads.
 
     Attributes:
-        inputs: what is evaluated, cut at the cutoff of the settings.
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole.
         labelled: what annotators made that need no reads, by name.
@@ -72,8 +71,7 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
     """Label what needs no reads, and plan the reads.
 
     Args:
-        part: whether they are of some of the queries: ``early.refuse_early`` has looked at all of them, and
-            nothing is refused that only all of them together may lack.
+        part: whether ``early.refuse_early`` has looked at all queries, of which these are some.
 
     Raises:
         InputError: the inputs were read at a smaller cutoff, an annotator lacks what it needs, the metric
@@ -117,11 +115,7 @@ def label(
     *,
     reads: pl.DataFrame | None = None,
 ) -> Labelled:
-    """Have an annotator label the pairs, and check that its tables have the columns that they must have.
-
-    Args:
-        labelled: by name, what the annotators made that this one rests on; others are not looked at.
-        reads: as in ``Material``; None for an annotator that asks for none.
+    """Have an annotator label the pairs, and check its tables; ``labelled``: by name, what it rests on, or more.
 
     Raises:
         ValueError: labels or further tables with other columns, or labels in another name.
@@ -152,12 +146,7 @@ def label(
 def score_annotator(
     annotator: Annotator, labelled: Labelled, inputs: EvaluationInputs, settings: Settings
 ) -> AnnotatorScores:
-    """Scores by the measures that the labels have, of the queries with labels; the other measures are noted.
-
-    Raises:
-        InputError: none of the measures has a meaning on the labels, a measure needs a threshold
-            because some label exceeds 1, or a label is out of range.
-    """
+    """Scores by the measures that the labels have, of the queries with labels; the other measures are noted."""
     labels = labelled.labels
     utilities = settings.resolved.scales[annotator.name].utilities
     counted = labels.filter(pl.col(LABEL) >= 0)
@@ -231,9 +220,6 @@ def refuse_without_threshold(
 
     They pass where the same measure stands beside them with a threshold: then they are for other
     annotators, and undefined for this one.
-
-    Args:
-        labels: of this annotator; some lie between whole numbers, and these or others exceed 1.
     """
     # Measures that need a threshold on any real-valued labels are noted, as where none exceeds 1.
     affected = [m for m in undefined_on_graded(measures, above_one=True) if m.takes_labels(True)]
@@ -258,10 +244,7 @@ def pairs_to_label(inputs: EvaluationInputs) -> pl.DataFrame:
 
 
 def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
-    """``run``, ``query_id``, ``doc_ids``: the passages that the reader of whole lists is given.
-
-    Inputs are as ``budgets.cut_for`` gives them. No passages where a run lists none, unless ``missing`` leaves these queries out.
-    """
+    """``run``, ``query_id``, ``doc_ids``: the passages that the reader of whole lists is given, of ``budgets.cut_for``."""
     runs = inputs.runs
     listed = (
         given_together(runs, settings)
@@ -282,12 +265,7 @@ def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
 
 
 def with_share(settings: Settings, query_ids: pl.Series, each: float = 1) -> Settings:
-    """The settings as ``lists_to_read`` takes them: with the share of the queries that a number of lists is.
-
-    Args:
-        query_ids: of all queries, or of a sample.
-        each: how many queries each of these stands for.
-    """
+    """The settings with the share of the queries that a number of lists is; each of ``query_ids`` stands for ``each``."""
     lists, seed = settings.bootstrap.lists, settings.bootstrap.seed
     if lists is None:
         return settings
@@ -318,22 +296,11 @@ def refuse_meaningless(settings: Settings, runs: int) -> None:
 
 
 def refuse_queries(inputs: EvaluationInputs, settings: Settings) -> None:
-    """Refuse what cannot work with these queries, which are all that there are, whatever runs list for them.
-
-    Raises:
-        InputError: they were read without the clusters that are asked for, lack gold articles that an
-            annotator needs, or have answers that the metric cannot score.
-    """
+    """Refuse all queries without clusters or gold articles that are needed, or with answers that cannot be scored."""
     if settings.bootstrap.cluster and tables.CLUSTER not in inputs.queries.columns:
         raise InputError(
             "`cluster`, but the inputs were read without", "give it to `read_inputs` too"
         )
-    _refuse_without_provenance(inputs, settings)
-    refuse_unscorable(inputs, settings)
-
-
-def _refuse_without_provenance(inputs: EvaluationInputs, settings: Settings) -> None:
-    """Refuse annotators that need gold articles where no query has any, or some have titles that match nothing."""
     lacking = not int(inputs.queries[tables.PROVENANCE].list.len().sum())
     for annotator, needed in settings.resolved.needed:
         if not needed.needs_provenance or not (lacking or inputs.unmatchable):
@@ -349,3 +316,4 @@ def _refuse_without_provenance(inputs: EvaluationInputs, settings: Settings) -> 
             path=path,
             line=line,
         )
+    refuse_unscorable(inputs, settings)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 
@@ -42,13 +43,8 @@ _READ = (*IDENTITY, READ_KEY)
 NO_LISTS = pl.DataFrame(schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)})
 
 
-@dataclass(frozen=True)
-class Request:
-    """What one role is asked for.
-
-    Attributes:
-        lists: ``query_id`` and ``doc_ids`` of each read.
-    """
+class Request(NamedTuple):
+    """What one role is asked for; ``lists`` has ``query_id`` and ``doc_ids`` of each read."""
 
     ask: Ask
     lists: pl.DataFrame
@@ -105,12 +101,7 @@ class Reading:
     costs: ReadingCosts
 
     def of(self, lists: pl.DataFrame) -> pl.DataFrame:
-        """The reads of ``query_id`` and ``doc_ids``, a row for each row of ``lists``, in its order; or one for each
-        text that is scored.
-
-        Raises:
-            ValueError: one of them was not read.
-        """
+        """The reads of ``lists``, a row for each, in its order, or for each text that is scored; refused if one was not asked."""
         distinct = self.reads.unique(_READ, keep="first", maintain_order=True)
         reads = lists.select(IDENTITY).join(
             distinct, on=IDENTITY, how="left", maintain_order="left_right"
@@ -193,20 +184,17 @@ def specify_jobs(
         elif executor is None and spec.function and not reads_here(pool, [spec]):
             spec.function.reader.require_sendable()
         jobs.append(Job(ask, read_by(spec, executor), prompt))
-    open_to_both = settings.reader.engine == "auto" and executor is None
-    if store is not None and open_to_both and either_engine_reads(pool):
+    if store is None:
+        return jobs
+    if settings.reader.engine == "auto" and executor is None and either_engine_reads(pool):
         jobs = _as_stored(jobs, store)
-    return [_identified(job, store, settings, executor, begun) for job in jobs] if store else jobs
-
-
-def _identified(
-    job: Job, store: Folder, settings: Settings, executor: Executor | None, begun: str
-) -> Job:
-    own = job.spec.function.reader.function if job.spec.function else None
-    function = own if executor is None else getattr(executor, "function", None)
-    reread = settings.running.reread
-    spec = identified(job.spec, store, function, begun=begun, reread=reread)
-    return replace(job, spec=spec)
+    for number, job in enumerate(jobs):
+        own = job.spec.function.reader.function if job.spec.function else None
+        function = own if executor is None else getattr(executor, "function", None)
+        reread = settings.running.reread
+        spec = identified(job.spec, store, function, begun=begun, reread=reread)
+        jobs[number] = replace(job, spec=spec)
+    return jobs
 
 
 def _as_stored(jobs: Sequence[Job], store: Folder) -> list[Job]:

@@ -15,10 +15,7 @@ from engine.tables import ANSWERS, QUERY_ID
 
 
 def refuse_unscorable(inputs: EvaluationInputs, settings: Settings) -> None:
-    """Refuse a query none of whose answers the metric can score: every output would score 0.
-
-    Where nothing is scored by the metric, answers are as they may be.
-    """
+    """Refuse a query none of whose answers the metric can score: every output would score 0."""
     for query_id, answers in _queries_with(inputs, settings, any):
         metric = get_metric(settings.reader.metric)
         path, line = query_place(inputs, query_id)
@@ -50,16 +47,10 @@ def _queries_with(
     inputs: EvaluationInputs, settings: Settings, fine: Callable[[Iterator[object]], bool]
 ) -> Iterator[tuple[str, list[str]]]:
     """Id and answers of the queries whose answers are not ``fine``, given which can be scored."""
-    if not _is_used(settings):
-        return
+    annotators = settings.resolved.annotators
+    if not (settings.reader.end_to_end or any(one.is_the_readers for one in annotators)):
+        return  # no output is scored
     can_score = get_metric(settings.reader.metric).can_score
     for query_id, answers in inputs.queries.select(QUERY_ID, ANSWERS).iter_rows():
         if answers and not fine(map(can_score, answers)):
             yield query_id, answers
-
-
-def _is_used(settings: Settings) -> bool:
-    """Whether outputs are scored: those of whole lists, or of single passages as labels."""
-    return settings.reader.end_to_end or any(
-        annotator.is_the_readers for annotator in settings.resolved.annotators
-    )

@@ -19,11 +19,7 @@ from engine.tables import FAILURE, READ_KEY
 def check_repeatability(
     work: Workload, passes: Sequence[Pass], executor: Executor | None
 ) -> list[dict[str, RepeatabilityCheck]]:
-    """Repeat a sample of every role's reads under each condition, as many as ``certify`` says.
-
-    Queries are in shards by a hash of their texts, so that the first shards that have enough reads are a random
-    sample of all.
-    """
+    """Repeat a sample of every role's reads under each condition, as many as ``certify`` says."""
     return [
         {role: _check_role(work, condition, job, passes, executor) for role, job in jobs.items()}
         if work.conditions[condition].running.certify
@@ -40,6 +36,7 @@ def _check_role(
     reads: list[pl.DataFrame] = []
     queries: list[pl.DataFrame] = []
     enough = settings.running.certify
+    # Queries are in shards by a hash of their texts: the first ones with enough reads are a random sample.
     for shard in work.shards.shards:
         inputs = work.shards.read(shard.number)
         of_shard = job.wanted(work.lists(job, inputs, condition), inputs.queries, inputs.corpus)
@@ -55,23 +52,16 @@ def _check_role(
         if enough <= 0:
             break
     of_queries = pl.concat(queries)
-
-    def value(some: pl.DataFrame) -> pl.Series:
-        return job.ask.value(some, of_queries)
-
+    digests = {"shards": digest_of_shards(work.shards)}
+    if work.prepared:
+        digests = inputs_sha256(work.prepared[condition].inputs)
     return repeat_sample(
         pl.concat(wanted),
         pl.concat(reads),
         job.spec,
         sample=Sample(settings.running.certify, settings.bootstrap.seed),
-        score=value,
-        sha256={"prompt": job.prompt.digest, **_digests(work, condition)},
+        score=lambda some: job.ask.value(some, of_queries),
+        sha256={"prompt": job.prompt.digest, **digests},
         pool=settings.running.pool(),
         executor=executor,
     )
-
-
-def _digests(work: Workload, condition: int) -> dict[str, str]:
-    if work.prepared:
-        return inputs_sha256(work.prepared[condition].inputs)
-    return {"shards": digest_of_shards(work.shards)}

@@ -138,9 +138,7 @@ def _not_read(queries: int, stopped: Mapping[str, int], parts: Sequence[str]) ->
 
 
 def _compared(work: Workload) -> list[Estimate]:
-    """What is to be known so well: the lead of every two runs, or the mean of the only one; nothing where a run has
-    no score yet.
-    """
+    """The leads of every two runs, or the mean of the only one; nothing where a run has no score yet."""
     done = [work.parts[0].done(shard).scored for shard in work.shards.shards]
     downstream = pl.concat([scored.downstream for scored in done])
     means, leads = compared(downstream, pl.concat([scored.query_scores for scored in done]))

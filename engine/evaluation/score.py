@@ -83,10 +83,7 @@ class Scored:
 
 
 def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored:
-    """Label and score what was prepared.
-
-    Args:
-        readings: by role, of everything that ``prepared.requests`` ask; of more, if it was read too.
+    """Label and score what was prepared; ``readings``: by role, of all that ``prepared.requests`` ask, or of more.
 
     Raises:
         InputError: labels that reads gave have none of the measures.
@@ -137,8 +134,6 @@ def merge(
     those of another exceed 1, a measure may be undefined that both parts have.
 
     Args:
-        parts: at least one, of different queries.
-        settings: under which all of them were scored.
         passages: how many are listed; the parts may share some.
 
     Raises:
@@ -205,10 +200,8 @@ def merge(
 
 def names_of_concluded(settings: Settings) -> list[str]:
     """The names of further tables that are concluded from the outcomes of all queries."""
-    further = (
-        table for annotator in settings.resolved.listed for table in annotator.further_tables
-    )
-    return [table.name for table in further if table.conclusion is not None]
+    made = (table for known in settings.resolved.listed for table in known.further_tables)
+    return [table.name for table in made if table.conclusion is not None]
 
 
 def _places(names: Sequence[str]) -> dict[str, int]:
@@ -298,14 +291,6 @@ def _downstream(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataF
     return scores
 
 
-def _cut_prompts(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataFrame:
-    """The lists that a server did not read whole: what it made of the rest says nothing of their passages together."""
-    if READER.name not in readings:
-        return prepared.lists.select(IDENTITY).clear()
-    reads = readings[READER.name].reads
-    return reads.filter(pl.col(FAILURE).str.starts_with(CUT_PROMPT)).select(IDENTITY)
-
-
 def _label_lists(
     prepared: Prepared,
     labelled: Mapping[str, Labelled],
@@ -313,11 +298,13 @@ def _label_lists(
     readings: Mapping[str, Reading],
 ) -> pl.DataFrame:
     """``tables.LABEL_LISTS``: no rows where no labels are the reader's own."""
-    cut = _cut_prompts(prepared, readings)
-    # Of an empty list: a row of null.
-    lists = prepared.lists.join(cut, on=IDENTITY, how="anti", maintain_order="left").explode(
-        DOC_IDS
-    )
+    lists = prepared.lists
+    if (
+        READER.name in readings
+    ):  # what a server made of a cut prompt says nothing of all passages together
+        cut = readings[READER.name].reads.filter(pl.col(FAILURE).str.starts_with(CUT_PROMPT))
+        lists = lists.join(cut, on=IDENTITY, how="anti", maintain_order="left")
+    lists = lists.explode(DOC_IDS)  # of an empty list, a row of null
     for own in prepared.settings.resolved.annotators:
         if own.is_the_readers:
             labels = labelled[own.name].labels.rename({DOC_ID: DOC_IDS})

@@ -88,9 +88,7 @@ class Settings(Checked):
         return next((n for n, v in zip(("lazy", "until", "width"), given, strict=True) if v), "")
 
     def flat(self) -> dict[str, Any]:
-        """All fields of all parts by name, as ``but`` takes them; annotators and the metric by name, and no
-        functions of the user's.
-        """
+        """All fields of all parts by name, as ``but`` takes them; no functions of the user's."""
         values: dict[str, Any] = {
             **_values(self.reader, leave_out=("functions",)),
             "metric": self.reader.metric_name,
@@ -333,11 +331,7 @@ def _check_lists(settings: Settings) -> None:
 
 
 def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str]) -> None:
-    """Refuse an annotator that none of the measures fits.
-
-    Args:
-        reasons: why each measure has no meaning on its labels; empty for one that has.
-    """
+    """Refuse an annotator that none of the measures fits, for the reasons of ``Resolved.reasons``."""
     if all(reasons):
         fitting = UTILITY_KIND if scale.utilities else "P, nDCG or Success"
         raise InputError(

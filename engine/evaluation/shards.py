@@ -80,12 +80,7 @@ class FirstQueries:
 
 
 class Within(NamedTuple):
-    """What a cutoff leaves of the inputs as a whole.
-
-    Attributes:
-        passages: how many some run lists.
-        notes: what was left out or is empty; none where the inputs themselves carry them.
-    """
+    """How many listed passages a cutoff leaves of the inputs, and notes, where the inputs do not carry them."""
 
     passages: int
     notes: tuple[Note, ...] = ()
@@ -130,11 +125,12 @@ class InputShards(Protocol):
         """The inputs of some queries alone, in as many shards."""
 
 
-@dataclass(frozen=True, eq=False)
 class Held:
     """Inputs in memory, as one shard."""
 
-    inputs: EvaluationInputs
+    def __init__(self, inputs: EvaluationInputs) -> None:
+        self.inputs, self.runs, self.tables = inputs, inputs.run_names, tuple(inputs.tables)
+        self.queries_file, self.unmatchable = inputs.queries_file, inputs.unmatchable
 
     @classmethod
     def of_files(cls, files: InputFiles, *, k: int, **given: Any) -> Held:
@@ -146,24 +142,8 @@ class Held:
         pairs = self.inputs.runs.select(QUERY_ID, DOC_ID).n_unique()
         return (Shard(0, self.inputs.queries.height, pairs, None),)
 
-    @property
-    def runs(self) -> tuple[str, ...]:
-        return self.inputs.run_names
-
-    @property
-    def queries_file(self) -> Location | None:
-        return self.inputs.queries_file
-
     def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
         return self.inputs
-
-    @property
-    def unmatchable(self) -> tuple[str, ...]:
-        return self.inputs.unmatchable
-
-    @property
-    def tables(self) -> Collection[str]:
-        return self.inputs.tables.keys()
 
     def queries(self) -> pl.DataFrame:
         return self.inputs.queries

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
+from functools import partial
 
 from engine.evaluation.inputs import InputFiles
 from engine.evaluation.partition import PAIRS_PER_SHARD, Partition, Progress, partition
@@ -53,12 +54,10 @@ def partition_beside_ray(
         InputError, ReadError: as ``cluster.start_ray``, and as ``check``.
     """
 
-    def cut(on_cut: Progress) -> Partition:
-        return partition(files, folder, k=k, pairs_per_shard=pairs_per_shard, on_progress=on_cut)
-
+    cut = partial(partition, files, folder, k=k, pairs_per_shard=pairs_per_shard)
     if pool.in_process:
         check()
-        return cut(on_progress)
+        return cut(on_progress=on_progress)
 
     with ExitStack() as asked:
 
@@ -77,7 +76,7 @@ class _Stopped(BaseException):
 
 
 def _beside(
-    cut: Callable[[Progress], Partition], on_progress: Progress, start: Callable[[], None]
+    cut: Callable[..., Partition], on_progress: Progress, start: Callable[[], None]
 ) -> Partition:
     """Cut in a thread, and start in this one, which Ray's handling of signals needs."""
     cutting: Future[Partition] = Future()
@@ -90,7 +89,7 @@ def _beside(
 
     def run() -> None:
         try:
-            cutting.set_result(cut(on_cut))
+            cutting.set_result(cut(on_progress=on_cut))
         except BaseException as error:
             cutting.set_exception(error)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import polars as pl
 
@@ -22,15 +23,12 @@ from engine.evaluation.read_jobs import Reading
 from engine.evaluation.settings import Settings, Sweep
 from engine.evaluation.shards import Held, InputShards
 from engine.labels.annotator import READER as READER_ROLE
-from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.ranking.measures import Measure
 from engine.reading.costs import ReadingCosts
-from engine.reading.executors import Executor, Progress
 from engine.reading.protocol import Augmentation
 from engine.sources.io.folders import Folder
-from engine.sources.io.locations import Location
 from engine.statistics.intervals import holm
 from engine.statistics.table import analyse
 from engine.tables import ANNOTATOR, AUGMENTATION, READER, RUN, RUN_B, K
@@ -84,8 +82,8 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
     reader, k = settings.reader, settings.ranking.k
     cutoffs = sweep.k_sweep
     if cutoffs and k not in cutoffs:
-        listed = ",".join(map(str, cutoffs))
-        raise InputError(f"`k` {k} is not in `k_sweep` {listed}", "add it, or leave `k` out")
+        swept = ",".join(map(str, cutoffs))
+        raise InputError(f"`k` {k} is not in `k_sweep` {swept}", "add it, or leave `k` out")
     if cutoffs and reader.end_to_end_k is not None:
         raise InputError(
             "`end_to_end_k` beside `k_sweep`, which reads lists of every k", "leave one of them out"
@@ -121,24 +119,9 @@ def at_cutoff(measure: Measure, k: int, other: int) -> Measure:
     return replace(measure, cutoff=other) if measure.cutoff == k else measure
 
 
-def study(
-    inputs: EvaluationInputs,
-    conditions: Mapping[Condition, Settings],
-    *,
-    store: Location,
-    on_progress: Progress = lambda done, total: None,
-    on_event: OnEvent = silent,
-    executor: Executor | None = None,
-) -> Study:
-    """Evaluate under every condition.
-
-    Args:
-        inputs: read at the largest cutoff of the conditions, or at a larger one.
-        conditions: as ``vary`` gives them.
-        store, on_progress, on_event, executor: as in ``Context``; progress is that of all conditions.
-    """
-    context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
-    return study_shards(Held(inputs), conditions, context)
+def study(inputs: EvaluationInputs, conditions: Mapping[Condition, Settings], **how: Any) -> Study:
+    """As ``study_shards``, of inputs that are held; ``how``: the fields of ``Context``."""
+    return study_shards(Held(inputs), conditions, Context(**how))
 
 
 def study_shards(
@@ -229,13 +212,8 @@ def _across_readers(
             evaluation.settings.bootstrap,
             clusters=dict(evaluation.clusters.iter_rows()) or None,
         )
-        correlations.append(
-            _of(
-                condition,
-                statistics.correlations.rename({ANNOTATOR: tables.LABELS_BY}),
-                tables.READERS,
-            )
-        )
+        correlated = statistics.correlations.rename({ANNOTATOR: tables.LABELS_BY})
+        correlations.append(_of(condition, correlated, tables.READERS))
         own_labels = (pl.col(ANNOTATOR) == condition.reader) & (pl.col(RUN) == pl.col(RUN_B))
         compared = statistics.comparisons.filter(own_labels).rename(
             {ANNOTATOR: tables.LABELS_BY, tables.ANNOTATOR_B: tables.LABELS_BY_B}
@@ -251,10 +229,7 @@ def _across_readers(
 def _scores_by_reader(
     condition: Condition, evaluations: Mapping[Condition, Evaluation]
 ) -> pl.DataFrame | None:
-    """Query scores of the labels that each reader gave, its name as the annotator; None for one reader.
-
-    The condition's own reader comes first: the others are compared with it.
-    """
+    """Query scores of the labels that each reader gave, the condition's own first; None for one reader."""
     settings = evaluations[condition].settings
     asks = settings.resolved.asks
     # If a separate reader makes these labels, it is the same in all conditions.

@@ -16,9 +16,6 @@ def with_titles(
     """Those of the listed passages by which ``match_titles`` and ``without_titles`` decide.
 
     They have one of the titles, as their title or as the id of their article; and the first that has any title.
-
-    Args:
-        passages: batches of the columns ``article_id`` and ``title``.
     """
     wanted = pl.Series(list({t for names in titles.values() for t in names}), dtype=pl.String)
     title = pl.col(TITLE).str.strip_chars()
@@ -43,8 +40,7 @@ def match_titles(
     headed otherwise; a title of digits does not, since another article may have it as its page id.
 
     Args:
-        queries: the queries table; ``provenance`` holds titles beside ids.
-        titles: those that are titles, by query id.
+        titles: those of ``provenance`` that are titles, by query id.
         passages: the listed passages, or ``with_titles`` of them.
     """
     if not titles:
