@@ -119,7 +119,7 @@ class _Lines:
     _doing: str
     _things: str
     _then: str = ""
-    _start: float = field(default_factory=time.monotonic)
+    _start: float = field(default_factory=lambda: time.monotonic())
     _first: int | None = None
     _last: float = 0.0
     _under_way: tuple[float, int] | None = None

@@ -78,7 +78,7 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def json_alone() -> Iterator[None]:
-    """Have JSON alone on standard output, once the block ends; all else, of other processes too, goes to standard error."""
+    """Have JSON alone on standard output, at the end; all else, of other processes too, goes to standard error."""
     global _said
     held, output, _said = None, sys.stdout, []
     with contextlib.suppress(OSError):  # one of them may be closed

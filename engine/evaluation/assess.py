@@ -14,7 +14,7 @@ from engine.evaluation.constant import is_told
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
 from engine.evaluation.parts import InFolder
 from engine.evaluation.prepare import refuse_unjudged
-from engine.evaluation.read_jobs import Reading, failures
+from engine.evaluation.read_jobs import Reading
 from engine.evaluation.score import Scored
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import InputShards
@@ -231,15 +231,15 @@ def _read_notes(
 ) -> Iterator[Note]:
     costs = [reading.costs for reading in readings.values()]
 
-    def summed(code: str, what: str, field: str) -> Note:
-        return count_note(code, sum(getattr(of_one, field) for of_one in costs), what)
+    def summed(code: str, what: str, cost: str) -> Note:
+        return count_note(code, sum(getattr(of_one, cost) for of_one in costs), what)
 
     consequence = (
         "and the figures that need [it|them] go without [its query|their queries]"
         if settings.running.skips_failed
         else "and [counts|count] as 0"
     )
-    yield count_note("failed_reads", failures(readings), f"LLM call[|s] failed {consequence}")
+    yield summed("failed_reads", f"LLM call[|s] failed {consequence}", "failed")
     yield count_note(
         "truncated_reads", truncated, "[prompt was|prompts were] cut to the reader's longest input"
     )
@@ -253,7 +253,8 @@ def _read_notes(
     yield _own_executor(readings)
     yield _behind_api(readings)
     yield from _own_readers(readings)
-    what = "answer[|s] came without a count of tokens: [its|their] price is not known, and bounds count what was reserved for [it|them]"
+    what = "answer[|s] came without a count of tokens: [its|their] price is not known, "
+    what += "and bounds count what was reserved for [it|them]"
     yield summed("unreported_answers", what, "unreported_answers")
     for reading in readings.values():
         spec = reading.spec

@@ -180,7 +180,7 @@ def _work_for(
 
 @contextlib.contextmanager
 def _at_work(work: Workload) -> Iterator[None]:
-    """Be the only one at these evaluations, which would share plans; these, and reads that are not kept, go at the end."""
+    """Be the only one at these evaluations, which would share plans; remove these, and unkept reads, at the end."""
     with contextlib.ExitStack() as held:
         for folder in {parts.folder.at for parts in work.parts if isinstance(parts, InFolder)}:
             held.enter_context(sole_writer(folder))

@@ -98,7 +98,7 @@ class Lists:
         return mapped(lambda part: function(self.read(part, self.k)), range(self.parts.count))
 
     def read(self, part: int, deepest: int) -> pl.DataFrame:
-        """The run table of a part to the rank ``deepest``; a list that goes on below the cutoff has one rank beyond it."""
+        """The run table of a part, to the rank ``deepest``; longer lists have one rank beyond the cutoff."""
         rows = self.parts.kept(part).filter(pl.col(RANK) <= deepest)
         if not self.texts.is_empty():
             rows = with_ids(rows, self.texts, DOC_ID)

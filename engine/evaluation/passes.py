@@ -225,7 +225,7 @@ def _refuse_failures(pass_: Pass, wanted: int = 0) -> None:
 
 
 def refuse_many(work: Workload, passes: Sequence[Pass]) -> None:
-    """Refuse, once all shards are scored, that more than a few reads failed where nothing is said about failed reads."""
+    """Refuse more than a few failed reads, once all shards are scored, where nothing is said about failed reads."""
     if work.conditions[0].running.failed_reads is not None:
         return
     for pass_ in passes:

@@ -244,7 +244,7 @@ def pairs_to_label(inputs: EvaluationInputs) -> pl.DataFrame:
 
 
 def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
-    """``run``, ``query_id``, ``doc_ids``: the passages that the reader of whole lists is given, of ``budgets.cut_for``."""
+    """``run``, ``query_id``, ``doc_ids``: what the reader of whole lists is given, of ``budgets.cut_for``."""
     runs = inputs.runs
     listed = (
         given_together(runs, settings)
@@ -265,7 +265,7 @@ def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
 
 
 def with_share(settings: Settings, query_ids: pl.Series, each: float = 1) -> Settings:
-    """The settings with the share of the queries that a number of lists is; each of ``query_ids`` stands for ``each``."""
+    """The settings with lists as a share of the queries; each of ``query_ids`` stands for ``each`` queries."""
     lists, seed = settings.bootstrap.lists, settings.bootstrap.seed
     if lists is None:
         return settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -101,7 +101,7 @@ class Reading:
     costs: ReadingCosts
 
     def of(self, lists: pl.DataFrame) -> pl.DataFrame:
-        """The reads of ``lists``, a row for each, in its order, or for each text that is scored; refused if one was not asked."""
+        """The reads of ``lists``, a row for each, in its order, or for each text that is scored; all must have been asked."""
         distinct = self.reads.unique(_READ, keep="first", maintain_order=True)
         reads = lists.select(IDENTITY).join(
             distinct, on=IDENTITY, how="left", maintain_order="left_right"
@@ -305,11 +305,6 @@ def failed_queries(reads: pl.DataFrame) -> list[str]:
     """The queries of which a read failed."""
     failed = reads.filter(pl.col(FAILURE).is_not_null())
     return failed[QUERY_ID].unique(maintain_order=True).to_list()
-
-
-def failures(readings: Mapping[str, Reading]) -> int:
-    """Distinct reads that failed, over all roles."""
-    return sum(reading.costs.failed for reading in readings.values())
 
 
 def reads_failed(

@@ -57,13 +57,9 @@ class Resolved:
         """
         scale = self.scales[annotator]
         graded = scale.graded or ("real-valued labels" if real_valued else "")
+        above = real_valued and above_one
         return [
-            why_undefined(
-                measure,
-                utilities=scale.utilities,
-                graded=graded,
-                above_one=real_valued and above_one,
-            )
+            why_undefined(measure, utilities=scale.utilities, graded=graded, above_one=above)
             for measure in self.measures
         ]
 
