@@ -78,14 +78,14 @@ class ServerSettings(Checked):
                 "name the variable that has the key, as in OPENROUTER_API_KEY; the key itself is not given here",
             )
         lacking = [f"`{name}`" for name in self._prices if getattr(self, name) is None]
+        given = [f"`{name}`" for name in self._prices if f"`{name}`" not in lacking]
         if self.max_cost is not None and lacking:
             raise InputError(
                 f"`max_cost` without {' and '.join(lacking)}",
                 "give the prices of a million tokens, or bound tokens with `max_tokens`",
             )
-        if 0 < len(lacking) < len(self._prices):
-            given = next(f"`{name}`" for name in self._prices if f"`{name}`" not in lacking)
-            raise InputError(f"{given} without {lacking[0]}", "give both prices")
+        if lacking and given:
+            raise InputError(f"{given[0]} without {lacking[0]}", "give both prices")
         if self.base_url is not None:
             _refuse_address(self.base_url, "`base_url`")
 
@@ -164,11 +164,8 @@ class ApiSettings(ServerSettings):
 
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their defaults."""
-        return {
-            one.name: getattr(self, one.name)
-            for one in fields(self)
-            if getattr(self, one.name) != one.default
-        }
+        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
 
     def cost(self, prompt_tokens: float, output_tokens: float) -> float | None:
         """What tokens cost; None without prices."""
@@ -199,7 +196,6 @@ def _refuse_address(address: str, what: str) -> None:
         fits = parts.scheme in ("http", "https") and 0 < len(host) < 254 and (parts.port or 1) > 0
     except ValueError:  # a port that is not a number, a bracket that is not closed
         fits = False
-        parts = urlsplit("")
     if not fits:
         # Without its scheme an address is not known as one, whose user and password are masked.
         shown = address if "://" in address else address.rpartition("@")[2]

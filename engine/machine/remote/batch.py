@@ -27,9 +27,6 @@ WRITTEN = "its request was written into the file of `batch_out`"
 class Batch:
     """The files of an evaluation; safe for threads.
 
-    Args:
-        settings: with their paths.
-
     Raises:
         InputError: a file of answers that is none, or one of requests that is there.
     """
@@ -46,10 +43,8 @@ class Batch:
             _refuse_present([self._out, _numbered(self._out, 1)])
         for path in map(locate, self._in):
             for line, record in read_json_records(path, "answers to a batch"):
-                name, response = (
-                    record.get("custom_id"),
-                    record.get("response") or record.get("error"),
-                )
+                name = record.get("custom_id")
+                response = record.get("response") or record.get("error")
                 if not isinstance(name, str) or not isinstance(response, dict):
                     raise InputError(
                         "no answer of a batch: it lacks custom_id, or response and error",
@@ -102,11 +97,9 @@ class Batch:
         _refuse_present(paths)
         for path, part in zip(paths, parts, strict=True):
             write_text("".join(part), path)
+        requests, files = counted(len(self._requests), "request[|s]"), listed([*map(str, paths)])
         answering = "file that answers" if len(paths) == 1 else "files that answer"
-        raise LaterError(
-            f"{counted(len(self._requests), 'request[|s]')} in {listed([*map(str, paths)])}; give the {answering} "
-            "them as `batch_in`"
-        )
+        raise LaterError(f"{requests} in {files}; give the {answering} them as `batch_in`")
 
 
 def _numbered(path: Path, number: int) -> Path:

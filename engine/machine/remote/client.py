@@ -17,15 +17,11 @@ from urllib.parse import unquote, urlsplit
 
 import openai
 
+from engine.machine.remote import transport
 from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.limits import Limits, StoppedAskingError, Usage
 from engine.machine.remote.spec import ApiSpec
-from engine.machine.remote.transport import (
-    UntakenError,
-    bounded_client,
-    certificates_variable,
-    proxy_variable,
-)
+from engine.machine.remote.transport import UntakenError
 from engine.messages.errors import MASK, InputError, masked
 from engine.messages.wording import as_unicode, listed
 
@@ -55,11 +51,7 @@ _FIRST_ATTEMPTS = 3
 
 
 class RefusedError(Exception):
-    """The server does not take this request; another one it may.
-
-    Attributes:
-        parameter: what it says is wrong, where it does.
-    """
+    """The server does not take this request, another one it may; ``parameter`` is what it says is wrong, if it does."""
 
     def __init__(self, reason: str, parameter: str = "") -> None:
         super().__init__(reason)
@@ -69,8 +61,7 @@ class RefusedError(Exception):
 class UnansweredError(Exception):
     """A request was not answered, made again where that might help; the text says why the last time.
 
-    Attributes:
-        remedy: what to do where no request is answered.
+    ``remedy`` is what to do where no request is answered.
     """
 
     def __init__(self, reason: str = "", remedy: str = "check `base_url`") -> None:
@@ -79,12 +70,7 @@ class UnansweredError(Exception):
 
 
 class _PassingError(Exception):
-    """A request failed as another may not.
-
-    Attributes:
-        wait: for how long the server asks not to be asked; None where it does not.
-        reached: whether the server said anything.
-    """
+    """A request failed as another may not; ``wait`` is how long the server asks to wait, ``reached`` whether it spoke."""
 
     def __init__(self, reason: str, wait: float | None = None, *, reached: bool = True) -> None:
         super().__init__(reason)
@@ -125,11 +111,7 @@ class Answer:
 
 
 class Client:
-    """Asks one server; safe for threads.
-
-    Args:
-        settings: the server.
-        limits: what all requests go through.
+    """Asks one server, through limits; safe for threads.
 
     Raises:
         InputError: the environment has a key, a header, a proxy or certificates that cannot be used.
@@ -143,8 +125,8 @@ class Client:
         secrets = {key, parts.password or "", unquote(parts.password or "")}
         # One of three letters keeps nobody out, and would be found in any message.
         self._secrets = [secret for secret in secrets if len(secret) > 3]
-        client = bounded_client(settings.request_timeout)
-        proxy = proxy_variable(client, settings.address)
+        client = transport.bounded_client(settings.request_timeout)
+        proxy = transport.proxy_variable(client, settings.address)
         # What is said of a request, and what is to be done where none comes through.
         self._via, self._remedy = "", "start the server, or check `base_url`"
         if proxy:
@@ -174,14 +156,7 @@ class Client:
         calibrates: bool = True,
         on_retry: Callable[[], None] = lambda: None,
     ) -> Answer:
-        """The server's answer to a prompt.
-
-        Args:
-            spec: the model and what is sent to it.
-            text: the prompt.
-            output: most tokens of the answer.
-            calibrates: as in ``Limits.settle``.
-            on_retry: called whenever the request is made again.
+        """The server's answer to a prompt, of at most ``output`` tokens; ``calibrates`` as in ``Limits.settle``.
 
         Raises:
             RefusedError: the server does not take it.
@@ -192,20 +167,19 @@ class Client:
         size = spec.size(text)
         for attempt in itertools.count(1):
             ticket = self._limits.take(size, output)
-            answer: Answer | None = None
+            used: Usage | None = None
+            begun = time.perf_counter()
             try:
-                begun = time.perf_counter()
                 answer = self._once(spec, body)
-                answer = replace(answer, seconds=time.perf_counter() - begun)
+                # What nothing reports counts as what was reserved: bounds hold all the same.
+                used = answer.usage or ticket.expected
+                self._reached = True
+                return replace(answer, seconds=time.perf_counter() - begun)
             except _PassingError as error:
                 failed = error
             finally:
-                # What nothing reports counts as what was reserved: bounds hold all the same.
-                used = None if answer is None else answer.usage or ticket.expected
                 self._limits.settle(ticket, used, calibrates=calibrates)
-            self._reached = self._reached or answer is not None or failed.reached
-            if answer is not None:
-                return answer
+            self._reached = self._reached or failed.reached
             if failed.wait is not None:
                 self._limits.pause(failed.wait)
             if attempt >= (ATTEMPTS if self._reached else _FIRST_ATTEMPTS):
@@ -237,7 +211,7 @@ class Client:
                 raise UnansweredError(self._shown(f"{self._host}: {cause}"), remedy) from None
             reason = self._shown(f"the connection failed{self._via} ({cause})")
             if "CERTIFICATE_VERIFY_FAILED" in reason:
-                named = certificates_variable() or "SSL_CERT_FILE"
+                named = transport.certificates_variable() or "SSL_CERT_FILE"
                 remedy = f"name the certificate of who vouches for the server in {named}"
                 raise StoppedAskingError(reason, remedy) from None
             raise _PassingError(reason, reached=False) from None
@@ -256,19 +230,16 @@ class Client:
             # JSON behind JSON is chunks, each in a line.
             if isinstance(error, _StreamedError) or getattr(error, "msg", "") == "Extra data":
                 raise UnansweredError(f"{self._host}: its answer is a stream", _NO_STREAM) from None
+            is_page = shown.startswith("<")
             # What was cut on its way may come whole the next time.
-            if isinstance(
-                error, json.JSONDecodeError | UnicodeDecodeError
-            ) and not shown.startswith("<"):
+            if not is_page and isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
                 raise _PassingError(f"no answer as the protocol has it: {shown}") from None
-            kind = "a page, not" if shown.startswith("<") else "JSON, but not"
-            raise UnansweredError(
-                f"{self._host} answers with {kind} as the protocol has it: {shown}"
-            ) from None
+            kind = "a page, not" if is_page else "JSON, but not"
+            reason = f"{self._host} answers with {kind} as the protocol has it: {shown}"
+            raise UnansweredError(reason) from None
         except RecursionError:
-            raise UnansweredError(
-                f"{self._host} answers with JSON that is nested too deep"
-            ) from None
+            reason = f"{self._host} answers with JSON that is nested too deep"
+            raise UnansweredError(reason) from None
 
     def _of_status(self, error: openai.APIStatusError) -> Exception:
         """What an error that the server states means."""
@@ -385,12 +356,11 @@ def answer_of(content: Any, *, chat: bool) -> Answer:
     thought = message.get("reasoning_content") or message.get("reasoning")
     if not isinstance(text, str | None):
         raise TypeError("the answer is not a text")
+    finish = "error" if choice.get("error") else str(choice.get("finish_reason") or "")
     return Answer(
         text=text,
         usage=_usage(content.get("usage"), answered=bool((text or "").strip() or thought)),
-        finish="error"
-        if choice.get("error")
-        else str(choice.get("finish_reason") or "")[:_LONGEST_NAME],
+        finish=finish[:_LONGEST_NAME],
         likeliest=_likeliest(choice.get("logprobs")),
         server=as_unicode(str(content.get("system_fingerprint") or "")[:_LONGEST_NAME]),
         model=as_unicode(str(content.get("model") or "")[:_LONGEST_NAME]),
@@ -405,12 +375,9 @@ def _whole(digits: str) -> float:
 
 
 def _usage(content: Any, *, answered: bool = False) -> Usage | None:
-    """Tokens; None where they are not reported, or not in numbers that tokens can have.
+    """Tokens, under OpenAI's names or Anthropic's; None where they are not reported, or not in numbers of tokens.
 
-    Args:
-        content: what the server reports, under OpenAI's names or Anthropic's.
-        answered: whether there is an answer. Its tokens are not none, as those of a prompt are not: who says so
-            does not count them.
+    A prompt has tokens, and an answer has: who says that there are none does not count them.
     """
     if not isinstance(content, dict):
         return None

@@ -50,12 +50,7 @@ class Usage(NamedTuple):
 
 
 class StoppedAskingError(Exception):
-    """Nothing more may be asked, or the server will not answer any more.
-
-    Attributes:
-        problem: why, in one clause.
-        remedy: what to do, in one clause.
-    """
+    """Nothing more may be asked, or the server will not answer any more: ``problem`` and ``remedy``, a clause each."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}; {remedy}")
@@ -80,7 +75,6 @@ class Limits:
     """Lets requests go as the ceilings allow; safe for threads.
 
     Args:
-        settings: the ceilings.
         clock, sleep: time, in seconds.
         after: what earlier requests to the server went through; they count in the first minute.
     """
@@ -90,14 +84,14 @@ class Limits:
         settings: ApiSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] | None = None,
+        sleep: Callable[[float], object] | None = None,
         after: Limits | None = None,
     ) -> None:
         self.settings = settings
         self.spent = Usage()
         self._clock = clock
         self._ended = threading.Event()
-        self._sleep = sleep or self._nap
+        self._sleep = sleep or self._ended.wait
         self._lock = threading.Lock()
         # Those that ended in the last minute, in order; and those under way. A server counts a request when it
         # comes, which is between the two times that are known here: it is let go, and it has ended.
@@ -115,9 +109,6 @@ class Limits:
         # By the model that was asked, those that answers named, with the fingerprint of the server.
         self.seen: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
         self.batch = Batch(settings)
-
-    def _nap(self, seconds: float) -> None:
-        self._ended.wait(seconds)
 
     def end(self) -> None:
         """Wake everybody who waits: nothing more is asked, unless an evaluation begins anew."""
@@ -137,11 +128,7 @@ class Limits:
             return [*self._recent, *(replace(one, ended=now) for one in self._open)]
 
     def take(self, size: int, output: int) -> Ticket:
-        """Wait until a request may be made.
-
-        Args:
-            size: of its prompt, in bytes.
-            output: most tokens of the answer.
+        """Wait until a request may be made, with a prompt of ``size`` bytes and an answer of at most ``output`` tokens.
 
         Raises:
             StoppedAskingError: it could go beyond the bounds of the evaluation, or nothing more is asked.
@@ -171,8 +158,7 @@ class Limits:
     def settle(self, ticket: Ticket, used: Usage | None, *, calibrates: bool = True) -> None:
         """Say what a request has used; None for one that was not answered.
 
-        Args:
-            calibrates: whether its prompt is like others, so that its tokens tell of theirs.
+        It ``calibrates`` where its prompt is like others, so that its tokens tell of theirs.
         """
         with self._lock:
             self._open.remove(ticket)
@@ -239,15 +225,12 @@ class Limits:
         while self._recent and self._recent[0].ended + _MINUTE <= now:
             self._recent.popleft()
         waits = [self._paused_until - now]
-        most_requests = self.settings.requests_per_minute
-        most_tokens = self.settings.tokens_per_minute
-        if most_requests:
-            surplus = len(self._recent) + len(self._open) + 1 - most_requests
-            waits.append(self._until_without(surplus, lambda one: 1))
+        minute = [*self._recent, *self._open]
+        if most := self.settings.requests_per_minute:
+            waits.append(self._until_without(len(minute) + 1 - most, lambda one: 1))
         # One that has more tokens than a minute may have goes alone.
-        if most_tokens and (self._recent or self._open):
-            held = sum(one.held for one in (*self._recent, *self._open))
-            surplus = held + ticket.held - most_tokens
+        if minute and (most := self.settings.tokens_per_minute):
+            surplus = sum(one.held for one in minute) + ticket.held - most
             waits.append(self._until_without(surplus, lambda one: one.held))
         return max(waits)
 
@@ -267,10 +250,8 @@ class Limits:
         most_tokens, most_cost = self.settings.max_tokens, self.settings.max_cost
         if most_tokens is not None and usage.total > most_tokens:
             return f"`max_tokens` is {most_tokens:,}"
-        cost = self.settings.cost(usage.prompt, usage.output)
-        if most_cost is not None and cost is not None and cost > most_cost:
-            return f"`max_cost` is {most_cost:g}"
-        return ""
+        cost = self.settings.cost(usage.prompt, usage.output) or 0.0
+        return f"`max_cost` is {most_cost:g}" if most_cost is not None and cost > most_cost else ""
 
     def used(self) -> str:
         """Tokens, and their price, in words."""

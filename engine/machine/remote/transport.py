@@ -26,12 +26,7 @@ LARGEST = 16 << 20
 
 
 class UntakenError(httpx.RequestError):
-    """A response that is not taken; asking again would not help.
-
-    Attributes:
-        is_final: whether that holds of every request.
-        streams: whether it comes as events.
-    """
+    """A response that is not taken, nor asked for again: ``is_final`` of every request, ``streams`` as events."""
 
     def __init__(self, reason: str, *, is_final: bool = False, streams: bool = False) -> None:
         super().__init__(reason)
@@ -39,10 +34,7 @@ class UntakenError(httpx.RequestError):
 
 
 def bounded_client(seconds: float) -> httpx.Client:
-    """A client whose responses are bounded.
-
-    Args:
-        seconds: from when a request is made until its response has come in full, headers and all.
+    """A client whose responses are bounded, to so many seconds from the request until all has come, headers too.
 
     Raises:
         InputError: proxies or certificates that the environment names cannot be used.
@@ -66,9 +58,7 @@ def bounded_client(seconds: float) -> httpx.Client:
         packed = response.headers.pop("content-encoding", "identity").lower()
         if packed not in ("identity", "gzip", "deflate"):
             raise UntakenError(f"the answer is packed ({packed}), though it was asked for as it is")
-        stream: Any = response.stream
-        is_answer = response.status_code == 200
-        response.stream = _Bounded(stream, unpacks=packed != "identity", is_answer=is_answer)
+        response.stream = _Bounded(response, unpacks=packed != "identity")
 
     try:
         client = openai.DefaultHttpxClient(
@@ -88,11 +78,7 @@ def bounded_client(seconds: float) -> httpx.Client:
 
 
 def _refuse_environment() -> None:
-    """Say which variable no client can be made with. An address is not shown: it may hold a password.
-
-    Raises:
-        InputError: there is one.
-    """
+    """Refuse the variable that no client can be made with. An address is not shown: it may hold a password."""
     variable = certificates_variable()
     try:
         httpx.create_ssl_context()
@@ -143,11 +129,7 @@ class _Deadline(threading.local):
     at: float
 
     def left(self, timeout: float | None) -> float:
-        """The seconds until then, or a step's own timeout if that is shorter.
-
-        Raises:
-            ReadTimeout: it has passed.
-        """
+        """The seconds until then, or a step's own timeout if that is shorter; a ReadTimeout where it has passed."""
         left = self.at - time.monotonic()
         if left <= 0:
             raise httpcore.ReadTimeout("the answer has not come in full")
@@ -195,8 +177,9 @@ class _Stream(httpcore.NetworkStream):
 class _Bounded(httpx.SyncByteStream):
     """The body of a response as it comes, unpacked, up to a number of bytes; of an answer, no events."""
 
-    def __init__(self, stream: httpx.SyncByteStream, *, unpacks: bool, is_answer: bool) -> None:
-        self._stream, self._unpacks, self._is_answer = stream, unpacks, is_answer
+    def __init__(self, response: httpx.Response, *, unpacks: bool) -> None:
+        self._stream: Any = response.stream
+        self._unpacks, self._is_answer = unpacks, response.status_code == 200
 
     def __iter__(self) -> Iterator[bytes]:
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32) if self._unpacks else None
