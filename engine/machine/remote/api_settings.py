@@ -137,11 +137,6 @@ class ApiSettings(ServerSettings):
         return key
 
     @property
-    def is_default(self) -> bool:
-        """Whether that is the provider's own address."""
-        return self.address == _DEFAULT_ADDRESS
-
-    @property
     def host(self) -> str:
         """The host of the address with its port, where it has one; without credentials."""
         return urlsplit(self.address).netloc.rpartition("@")[2].lower()
@@ -181,8 +176,8 @@ class ApiSettings(ServerSettings):
         """
         _refuse_address(self.address, "`base_url`" if self.base_url else ADDRESS_VARIABLE)
         require(what, "api")
-        named = self.api_key_env != KEY_VARIABLE
-        if (self.is_default or named) and not self.key:
+        wanted = self.address == _DEFAULT_ADDRESS or self.api_key_env != KEY_VARIABLE
+        if wanted and not self.key:
             raise InputError(
                 f"{self.api_key_env} is not set, and {self.host} wants a key",
                 "set it in the environment, or give `base_url` for a server of your own",

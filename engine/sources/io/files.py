@@ -64,30 +64,17 @@ def reported_writing(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         name = error.filename if isinstance(error, OSError) else None
-        ours = isinstance(name, str | bytes | Path) and _is_beside(name, path)
+        folder = path.absolute().parent
+        ours = isinstance(name, str | bytes | Path) and (
+            Path(os.fsdecode(name)).absolute().is_relative_to(folder)
+        )
         if not no_room(error) and not ours:
             raise
         raise cannot_write(path, error) from error
 
 
-def _is_beside(name: str | bytes | Path, path: Path) -> bool:
-    return Path(os.fsdecode(name)).absolute().is_relative_to(path.absolute().parent)
-
-
-# Why there is no room for a file: numbers of errors, the system's words in libraries that have no errno, the problem,
-# and what is to be done.
-_NO_ROOM = (
-    (
-        (errno.ENOSPC, errno.EDQUOT),
-        r"No space left on device|Disk quota exceeded|database or disk is full",
-        ("no space is left on the disk", "free some"),
-    ),
-    (
-        (errno.EFBIG,),
-        "File too large",
-        ("the file is larger than files may be here", "raise that limit (ulimit -f)"),
-    ),
-)
+# The system's words for a full disk, in libraries that have no errno.
+_FULL = r"No space left on device|Disk quota exceeded|database or disk is full"
 
 
 def no_room(error: BaseException) -> tuple[str, str] | None:
@@ -98,9 +85,10 @@ def no_room(error: BaseException) -> tuple[str, str] | None:
         known.add(id(cause))
         number = cause.errno if isinstance(cause, OSError) else None
         text = "" if isinstance(cause, InputError) else str(cause)
-        for numbers, words, said in _NO_ROOM:
-            if number in numbers or re.search(words, text, re.IGNORECASE):
-                return said
+        if number in (errno.ENOSPC, errno.EDQUOT) or re.search(_FULL, text, re.IGNORECASE):
+            return "no space is left on the disk", "free some"
+        if number == errno.EFBIG or "file too large" in text.lower():
+            return "the file is larger than files may be here", "raise that limit (ulimit -f)"
         cause = cause.__cause__
     return None
 
@@ -137,9 +125,7 @@ def write_bytes(content: bytes, path: str | Path) -> None:
 def is_text(*values: str | None) -> bool:
     """Whether all strings can be written as UTF-8: JSON can contain half a surrogate pair."""
     try:
-        for value in values:
-            if value and not value.isascii():
-                value.encode()
+        "".join(value for value in values if value).encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -16,19 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.messages.errors import InputError, WriteError, masked
+from engine.sources.io import locations
 from engine.sources.io.files import cannot_write
-from engine.sources.io.locations import (
-    PACKED,
-    Location,
-    entries,
-    file_system,
-    inside_of,
-    locate,
-    reason,
-    reported,
-    shown,
-    suffix_of,
-)
+from engine.sources.io.locations import Location, entries, file_system, inside_of, locate, reported
 
 # Written, and deleted, to see whether an address can be written.
 _TRIAL = ".erag-trial"
@@ -39,13 +29,10 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder by its path or address, whether or not it exists yet.
+    """A folder by its path or address (as ``locations.locate`` gives it), whether or not it exists yet.
 
     What reads raises an InputError where the folder or the file cannot be read, what writes or deletes a
     WriteError where the disk is full or the place cannot be written.
-
-    Attributes:
-        at: a ``Path``, or an address as ``locations.locate`` gives it.
     """
 
     at: Location
@@ -63,7 +50,7 @@ class Folder:
 
     def shown(self, name: str = "") -> str:
         """The path or address of a file inside, or of the folder, without credentials."""
-        return shown(self.place(name) if name else self.at)
+        return locations.shown(self.place(name) if name else self.at)
 
     def names(self) -> list[str]:
         """The names of the files directly inside, in order; hidden ones are left out."""
@@ -164,10 +151,9 @@ class Folder:
         return self.shown(aside)
 
     def _read_if_there(self, name: str) -> bytes | None:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return self.read(name)
-        except FileNotFoundError:
-            return None
+        return None
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[tuple[Any, str]]:
@@ -187,12 +173,11 @@ class Folder:
                 if not isinstance(error, OSError):
                     raise
                 raise cannot_write(self.at / name, error) from error
-            raise WriteError(
-                masked(
-                    f"{self.at}: cannot be written ({reason(self.at, error)}); check the "
-                    "address, the network and the credentials, and run the same command again"
-                )
-            ) from None
+            problem = f"{self.at}: cannot be written ({locations.reason(self.at, error)})"
+            remedy = (
+                "check the address, the network and the credentials, and run the same command again"
+            )
+            raise WriteError(masked(f"{problem}; {remedy}")) from None
 
 
 def folder_at(place: Location) -> Folder:
@@ -252,7 +237,9 @@ def require_output(path: str | Path, *, directory: bool) -> None:
     if not directory:
         _refuse_packed(path)
     if any(len(os.fsencode(part)) > 255 for part in path.parts):
-        raise InputError("a name of more than 255 bytes", "give another", path=shown(path))
+        raise InputError(
+            "a name of more than 255 bytes", "give another", path=locations.shown(path)
+        )
     with reported(path):
         existing_part = next(p for p in (path, *path.absolute().parents) if p.exists())
     if existing_part == path and path.is_dir() != directory:
@@ -265,6 +252,6 @@ def require_output(path: str | Path, *, directory: bool) -> None:
 
 
 def _refuse_packed(place: Location) -> None:
-    if suffix_of(place) in PACKED:
+    if locations.suffix_of(place) in locations.PACKED:
         problem, remedy = "results are written uncompressed", "leave out the last suffix"
         raise InputError(problem, remedy, path=place)

@@ -16,12 +16,7 @@ from engine.sources.io.temporary import held_folder
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a command will write.
-
-    Attributes:
-        files: files that it writes or removes, by path or address.
-        folders: folders of which it may write, replace or remove any part.
-    """
+    """What a command will write: files that it writes or removes, and folders of which it may change any part."""
 
     files: Sequence[Location] = ()
     folders: Sequence[Location] = ()
@@ -29,12 +24,10 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a command is given to read.
+    """What a command is given to read, by the name of the setting; None for what was not given.
 
-    Attributes:
-        files: files, and folders of which some files are read, by the name of the setting; None for
-            what was not given.
-        folders: folders that are read as a whole (a model, an index): nothing may be written into them.
+    ``files`` are files, and folders of which some files are read; ``folders`` are read as a whole (a model, an
+    index): nothing may be written into them.
     """
 
     files: Mapping[str, Location | Iterable[Location] | None]
@@ -59,13 +52,15 @@ def refuse_overlap(inputs: Inputs, outputs: Outputs, *, option: str = "out") -> 
 
     def refuse(field: str, given: Location, *, whole: bool) -> None:
         names = _names(given)
-        for shown, written in [*files, *folders] if whole else files:
-            if _are_in(written, names) if whole else written & names:
-                why = f"{shown} will be written{' into it' if whole else ''}"
-                raise _refusal(field, given, why, option)
-        for shown, replaced in folders:
-            if _are_in(names, replaced):
-                raise _refusal(field, given, f"what is in {shown} may be replaced", option)
+        whys = [
+            f"{shown} will be written{' into it' if whole else ''}"
+            for shown, written in (files + folders if whole else files)
+            if (_are_in(written, names) if whole else written & names)
+        ]
+        replaced = [shown for shown, folder in folders if _are_in(names, folder)]
+        for why in whys + [f"what is in {shown} may be replaced" for shown in replaced]:
+            remedy = f"write to another place, `{option}`"
+            raise InputError(f"is given as `{field}`, and {why}", remedy, path=given)
 
     written = {name for _, names in files for name in names}
     for named, is_folder in ((inputs.files, False), (inputs.folders, True)):
@@ -97,9 +92,8 @@ def sole_writer(folder: Location) -> Iterator[None]:
         with reported_writing(place):
             is_ours = held.enter_context(held_folder(place))
         if not is_ours:
-            problem = "another command that is under way writes there"
             remedy = "wait until it has ended, or give another folder"
-            raise InputError(problem, remedy, path=place)
+            raise InputError("another command that is under way writes there", remedy, path=place)
         yield
 
 
@@ -122,11 +116,6 @@ def _files_of(given: Location, written: set[str]) -> Iterable[Location]:
     # It may be a folder; it is listed only if there is something to find.
     folders = {name.rpartition("/")[0] for name in written}
     return list_files(given) if folders & _names(given) and is_directory(given) else [given]
-
-
-def _refusal(field: str, given: Location, why: str, option: str) -> InputError:
-    problem, remedy = f"is given as `{field}`, and {why}", f"write to another place, `{option}`"
-    return InputError(problem, remedy, path=given)
 
 
 # Two names of the same.

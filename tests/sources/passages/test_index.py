@@ -148,11 +148,19 @@ def test_a_machine_fetches_an_index_from_an_address_once(tmp_path, monkeypatch):
         index.find(["b"])
 
 
-def test_passages_are_found_through_the_index_of_ids(tmp_path):
+def test_passages_are_found_through_the_index_of_ids(tmp_path, monkeypatch):
     """A lookup that reads the whole table would take minutes for millions of passages."""
     folder = folder_at(tmp_path / "work")
     index = index_corpus(write(tmp_path / "c.jsonl", PASSAGES), folder, "k")
-    with sqlite3.connect(folder.at / index.name) as connection:
-        select = index_module._select("*", ["b", "a"])
-        plan = connection.execute("EXPLAIN QUERY PLAN " + select, ["b", "a"]).fetchall()
+    asked, connect = [], sqlite3.connect
+
+    def traced(*place, **options):
+        connection = connect(*place, **options)
+        connection.set_trace_callback(asked.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    index.find(["b", "a"])
+    with connect(folder.at / index.name) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {asked[-1]}").fetchall()
     assert "SEARCH passages USING INDEX ids" in str(plan)
