@@ -48,20 +48,19 @@ def require_factory(factory: str, dimensions: int) -> None:
 
 
 def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]]) -> None:
-    """Build the approximate index of a dense index, unless it exists and is whole; its digest joins the settings.
+    """Build the approximate index of a dense index that has a factory, unless it exists and is whole.
 
-    Args:
-        index: its manifest, which need not be written yet.
-        blocks: starts reading the vectors, in the order of the index's shards.
+    Its digest joins the settings of the manifest, which need not be written yet. ``blocks`` starts reading the
+    vectors, in the order of the index's shards.
 
     Raises:
         InputError: too few passages to train cells or codes on.
     """
-    import faiss
-
     path = _file(directory, index)
     if path is None:
         return
+    import faiss
+
     with contextlib.suppress(InputError, OSError):  # there is no earlier index, or no such file
         known = manifest.read(directory).settings.get(_DIGEST)
         if known == file_sha256(path):
@@ -102,9 +101,8 @@ def search_approximate(
 
     path = _file(directory, index)
     if path is None or not path.exists():
-        raise InputError(
-            "has no approximate index", "build it with `factory`, or search exactly", path=directory
-        )
+        remedy = "build it with `factory`, or search exactly"
+        raise InputError("has no approximate index", remedy, path=directory)
     require_whole(path, index.settings.get(_DIGEST), _AGAIN)
     try:
         faiss_index = faiss.read_index(str(path))
@@ -112,9 +110,7 @@ def search_approximate(
         raise InputError(f"cannot be read ({error})", _AGAIN, path=path) from None
     if parameters:
         try:
-            space: Any = (
-                faiss.ParameterSpace()
-            )  # the stub has only one of two forms of the next call
+            space: Any = faiss.ParameterSpace()  # the stub lacks a form of the next call
             space.set_index_parameters(faiss_index, parameters)
         except RuntimeError as error:
             raise InputError(
@@ -180,14 +176,12 @@ def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
     wanted = pl.DataFrame({"place": places, "row": np.arange(len(places))}).with_columns(
         (pl.col("place") // size).alias("shard")
     )
-    parts: list[pl.DataFrame] = []
+    parts = [pl.DataFrame(schema={"row": pl.Int64, DOC_ID: pl.String})]
     for (number,), part in wanted.group_by("shard"):
         with index_shards.readable(path := index_shards.path(directory, keys[number])):
             column = pq.read_table(path, columns=[DOC_ID], **index_shards.CHECKED)
         ids = pl.Series(DOC_ID, column.column(DOC_ID).to_pylist(), dtype=pl.String)
         parts.append(part.select("row", ids.gather(part["place"] % size).alias(DOC_ID)))
-    if not parts:
-        return pl.Series(DOC_ID, [], dtype=pl.String)
     return pl.concat(parts).sort("row")[DOC_ID]
 
 

@@ -129,8 +129,7 @@ def search(
         InputError: ``directory`` is not a BM25 index, or another version of Kiwi split its texts.
     """
     directory = Path(directory)
-    index = manifest.read(directory)
-    manifest.require_kind(index, "bm25", directory)
+    index = manifest.read(directory, "bm25")
     require("BM25", "retrieval", "pyserini")
     settings = index.settings
     if settings["tokenizer"]:

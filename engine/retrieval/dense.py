@@ -147,12 +147,10 @@ def build_index(
             remaining.discard(encoded.key)
             on_progress(len(keys) - len(remaining), len(keys))
         if remaining:
-            raise InputError(
-                "the corpus changed while it was indexed", "run the command again", path=directory
-            )
+            problem = "the corpus changed while it was indexed"
+            raise InputError(problem, "run the command again", path=directory)
     index = _manifest(fingerprint, spec, options, shard, keys)
-    if options.factory:
-        approximate.build(directory, index, lambda: read_blocks(directory, index))
+    approximate.build(directory, index, lambda: read_blocks(directory, index))
     manifest.write(index, directory)
     (directory / manifest.UNFINISHED).unlink(missing_ok=True)
     index_shards.prune(directory, keys)
@@ -225,8 +223,7 @@ def search(
         EncodeError: vectors could not be computed, or not be searched.
     """
     directory = Path(directory)
-    index = manifest.read(directory)
-    manifest.require_kind(index, "dense", directory)
+    index = manifest.read(directory, "dense")
     require("vector search", "retrieval", "faiss")
     spec = locate(encoder_of(index, options))
     if not spec.server and "scaled" not in index.settings["encoder"] and lacks_scaling(spec):
@@ -255,9 +252,7 @@ def search(
 def _actors(
     spec: EncoderSpec, queries: int, parts: Sequence[ReadPart], on_event: OnEvent
 ) -> SearchOnRay | None:
-    """Actors that encode and search, one for each of several GPUs; None where there are fewer, or one part
-    of the work.
-    """
+    """Actors that encode and search, one for each of several GPUs; None where there are fewer, or one part of work."""
     several = os.environ.get("RAY_ADDRESS") or device.gpu_count() > 1
     most = max(-(-queries // index_shards.SHARD), len(parts))
     if most > 1 and several and not spec.server and not PoolSettings().in_process:

@@ -12,7 +12,6 @@ wherever they are searched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import EncodeError
 from engine.messages.wording import counted
 from engine.retrieval.index_shards import Block
+from engine.sources.io.ahead import mapped
 from engine.tables import DOC_ID, SCORE
 
 Singles = npt.NDArray[np.float32]
@@ -142,15 +142,11 @@ def on_cpu(blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles) ->
 def on_gpu(blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles) -> Iterator[Found]:
     """A ``Searcher`` of this process's GPU; the next block is read while it searches."""
     nearest = nearest_on_gpu()
-    with ThreadPoolExecutor(1) as gpu:
-        searched: Future[Found] | None = None
-        for block in blocks:
-            before = searched
-            searched = gpu.submit(candidates, block, queries, k, floor, nearest, GPU_ROUNDING)
-            if before is not None:
-                yield before.result()
-        if searched is not None:
-            yield searched.result()
+
+    def search(block: Block) -> Found:
+        return candidates(block, queries, k, floor, nearest, GPU_ROUNDING)
+
+    return mapped(search, blocks, to_the_end=True)
 
 
 def candidates(

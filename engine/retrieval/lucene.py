@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -29,12 +29,7 @@ import pyarrow as pa
 
 from engine import tables
 from engine.messages.errors import InputError
-from engine.retrieval.java import (
-    allow_long_queries,
-    find_java,
-    pyserini,
-    whitespace_analyzer,
-)
+from engine.retrieval.java import find_java, pyserini, whitespace_analyzer
 from engine.sources.io.ahead import mapped
 from engine.tables import DOC_ID, QUERY, QUERY_ID
 
@@ -56,13 +51,7 @@ _FULL = "No space left on device"
 
 @dataclass(frozen=True)
 class Analysis:
-    """How texts are split into words.
-
-    Attributes:
-        language: selects the analyzer (Anserini's ``-language``).
-        pretokenized: whether texts are already words separated by spaces; the language is then
-            ignored.
-    """
+    """How texts are split into words: by a language's analyzer, unless they are words separated by spaces already."""
 
     language: str
     pretokenized: bool
@@ -172,9 +161,8 @@ def _run(task: str, feed: Callable[[IO[bytes]], None], **settings: Any) -> None:
         errors = [line for line in lines if re.match(r"[\w.$]*(Error|Exception)\b", line.strip())]
         if full := [line for line in lines if _FULL in line]:
             raise OSError(errno.ENOSPC, full[-1].strip())
-        raise RuntimeError(
-            f"Lucene failed ({task}, status {status}): {(errors or lines)[-1].strip()}"
-        )
+        last = (errors or lines)[-1].strip()
+        raise RuntimeError(f"Lucene failed ({task}, status {status}): {last}")
 
 
 def _index(*, directory: str, analysis: Analysis, threads: int) -> None:
@@ -183,18 +171,11 @@ def _index(*, directory: str, analysis: Analysis, threads: int) -> None:
     how = ["-pretokenized"] if analysis.pretokenized else ["-language", analysis.language]
     arguments = ["-index", directory, *how]
     indexer = lucene.LuceneIndexer(args=arguments, threads=threads)
-    for batch in _batches():
-        indexer.add_batch_dict(batch)
-    indexer.close()
-
-
-def _batches() -> Iterator[list[dict[str, str]]]:
     with pa.ipc.open_stream(sys.stdin.buffer) as reader:
         for batch in reader:
-            ids, contents = batch.column(0).to_pylist(), batch.column(1).to_pylist()
-            yield [
-                {"id": doc_id, "contents": text} for doc_id, text in zip(ids, contents, strict=True)
-            ]
+            rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            indexer.add_batch_dict([{"id": doc_id, "contents": text} for doc_id, text in rows])
+    indexer.close()
 
 
 def _search(
@@ -205,7 +186,6 @@ def _search(
     queries = pl.read_parquet(Path(work) / "in.parquet")
     searcher = lucene.LuceneSearcher(directory)
     searcher.set_bm25(ranking.k1, ranking.b)
-    allow_long_queries()
     if analysis.pretokenized:
         searcher.set_analyzer(whitespace_analyzer())
     elif analysis.language != _ENGLISH:

@@ -25,8 +25,7 @@ _SETTINGS: dict[Kind, frozenset[str]] = {
     "bm25": frozenset({"language", "tokenizer"}),
     "dense": frozenset({"encoder", "storage", "factory", "shard", "shards"}),
 }
-# File names in an index directory, by kind; Lucene's are segments_1, _0.cfs, write.lock and the
-# like.
+# File names in an index directory, by kind; Lucene's are segments_1, _0.cfs, write.lock and the like.
 _OURS: dict[Kind, re.Pattern[str]] = {
     "bm25": re.compile(r"erag-index\.json|segments_\w+|_\w+\.\w+|write\.lock"),
     "dense": re.compile(
@@ -65,11 +64,11 @@ def write(manifest: Manifest, directory: Path) -> None:
     write_bytes(sealed_json(asdict(manifest)) + b"\n", directory / FILE)
 
 
-def read(directory: str | Path) -> Manifest:
-    """The manifest of a finished index.
+def read(directory: str | Path, kind: Kind | None = None) -> Manifest:
+    """The manifest of a finished index, of any kind or of this one.
 
     Raises:
-        InputError: the directory holds no manifest, or one that cannot be read.
+        InputError: the directory holds no manifest, one that cannot be read, or one of another kind.
     """
     directory = Path(directory)
     if locate(directory) != directory:
@@ -77,44 +76,31 @@ def read(directory: str | Path) -> Manifest:
     path = directory / FILE
     if not path.is_file():
         if is_unfinished(directory):
-            raise InputError(
-                "is an index whose build was interrupted",
-                "run the same 'erag index' again; it resumes where it stopped",
-                path=directory,
-            )
-        raise InputError(
-            "is not an index",
-            "build one with 'erag index bm25' or 'erag index dense'",
-            path=directory,
-        )
+            remedy = "run the same 'erag index' again; it resumes where it stopped"
+            raise InputError("is an index whose build was interrupted", remedy, path=directory)
+        remedy = "build one with 'erag index bm25' or 'erag index dense'"
+        raise InputError("is not an index", remedy, path=directory)
     try:
         value = unsealed_json(path.read_bytes())
     except (ValueError, OSError) as error:
         raise InputError(f"cannot be read ({error})", "build the index again", path=path) from None
     names = {field.name for field in fields(Manifest)}
-    if (
-        value.get("format") != _FORMAT
-        or not names <= value.keys()
-        or value["kind"] not in get_args(Kind)
-        or not _is_sound(value)
-    ):
-        raise InputError(
-            "is not a manifest of this version of the engine", "build the index again", path=path
-        )
-    return Manifest(**{name: value[name] for name in names})
-
-
-def _is_sound(value: dict[str, Any]) -> bool:
-    """Whether the values of a manifest are of their types, and its settings those of its kind."""
-    passages, settings = value["passages"], value["settings"]
-    return (
-        type(passages) is int
-        and passages >= 1
+    if not (
+        value.get("format") == _FORMAT
+        and names <= value.keys()
+        and value["kind"] in get_args(Kind)
+        and type(value["passages"]) is int
+        and value["passages"] >= 1
         and isinstance(value["corpus"], str)
         and isinstance(value["versions"], dict)
-        and isinstance(settings, dict)
-        and _SETTINGS[value["kind"]] <= settings.keys()
-    )
+        and isinstance(value["settings"], dict)
+        and _SETTINGS[value["kind"]] <= value["settings"].keys()
+    ):
+        problem = "is not a manifest of this version of the engine"
+        raise InputError(problem, "build the index again", path=path)
+    if kind not in (None, value["kind"]):
+        raise InputError(f"is a {value['kind']} index", f"give a {kind} index", path=directory)
+    return Manifest(**{name: value[name] for name in names})
 
 
 def is_unfinished(directory: Path) -> bool:
@@ -168,9 +154,3 @@ def require_corpus(
             "build the index again from this corpus, or give the corpus that it was built from",
             path=directory,
         )
-
-
-def require_kind(manifest: Manifest, kind: Kind, directory: str | Path) -> None:
-    """Refuse an index that is not of a kind."""
-    if manifest.kind != kind:
-        raise InputError(f"is a {manifest.kind} index", f"give a {kind} index", path=directory)

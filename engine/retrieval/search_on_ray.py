@@ -36,11 +36,8 @@ _SECONDS_TO_COUNT = 30.0
 def pool_for(spec: EncoderSpec, parts: int) -> Pool | None:
     """An actor for each GPU, where Ray has several; None where it has fewer.
 
-    Starts Ray, or joins the cluster of ``RAY_ADDRESS``.
-
-    Args:
-        spec: the encoder of the queries, which is on this machine.
-        parts: of the work, of which an actor needs one.
+    Starts Ray, or joins the cluster of ``RAY_ADDRESS``. The encoder of the queries is on this machine, and an
+    actor needs one of the parts of the work.
     """
     cluster.start_ray()
     weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
@@ -51,11 +48,7 @@ def pool_for(spec: EncoderSpec, parts: int) -> Pool | None:
 class SearchActor:
     """Encodes queries, or searches vectors, on the GPU that Ray gave it. Loads what it needs when it needs it.
 
-    Args:
-        counts: of the attempts at parts, see ``Counts``.
-        spec: the encoder of the queries.
-        queries: their vectors, where it searches: a reference.
-        k: passages per query.
+    Where it searches, ``queries`` refers to their vectors; ``counts`` are of the attempts at parts.
     """
 
     def __init__(self, counts: Any, spec: EncoderSpec, queries: Any = None, k: int = 0) -> None:

@@ -27,12 +27,7 @@ _ATTEMPTS = 3  # at a piece, before it counts as the cause of its actors' deaths
 
 
 class WorkItem(NamedTuple):
-    """A piece of work.
-
-    Attributes:
-        name: says which it is, for an error.
-        content: what an actor is given.
-    """
+    """A piece of work: its name, for an error, and what an actor is given."""
 
     name: str
     content: Any
@@ -41,10 +36,8 @@ class WorkItem(NamedTuple):
 class TicketQueue(Counts):
     """Where the driver leaves pieces and actors take them; a Ray actor with a single event loop.
 
-    Their contents are references to the object store, within a list so that Ray hands the reference on.
-
-    Args:
-        room: maximum of waiting pieces; the driver waits while there are that many.
+    Their contents are references to the object store, within a list so that Ray hands the reference on. The driver
+    waits while there is no ``room``: so many pieces wait.
     """
 
     def __init__(self, room: int) -> None:
@@ -58,11 +51,7 @@ class TicketQueue(Counts):
         self._changed = asyncio.Condition()
 
     async def needs(self, given: int, ended: bool) -> list[int]:
-        """Wait until the driver has something to do.
-
-        Args:
-            given: how many pieces the driver has handed over so far.
-            ended: whether there are no more.
+        """Wait until the driver, which has ``given`` so many pieces, and all if it has ``ended``, has something to do.
 
         Returns:
             the pieces below ``given`` that an actor asks for and a lost desk had; else nothing, and
