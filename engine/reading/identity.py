@@ -8,7 +8,6 @@ those of earlier ones are taken where it has none, and stored under its keys.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from engine.reading.plan import INPUTS, read_key
 from engine.reading.protocol import ReaderSpec
 from engine.reading.store_files import SUFFIX
 from engine.sources.io.folders import Folder
+from engine.sources.io.kept import digest
 from engine.tables import READ_KEY
 
 _ABOUT, _REREAD = "about-", "reread-"
@@ -41,7 +41,7 @@ def keep(folder: Folder, record: str) -> None:
 
 
 def _name(content: bytes) -> str:
-    return f"{_ABOUT}{hashlib.sha256(content).hexdigest()[:16]}.json"
+    return f"{_ABOUT}{digest(content)[:16]}.json"
 
 
 def _kept(folder: Folder, names: Sequence[str]) -> list[dict[str, str]]:
@@ -89,7 +89,11 @@ def identified(
         latest += [str(latest), begun] not in marks or [str(latest), _ENDED] in marks
         if begun:
             base.write(f"{_REREAD}{latest}-{begun}", b"")
-    now = _now(spec, function)
+    now: dict[str, str] = {}  # who reads; weights say it themselves
+    if function is not None:
+        now = code_of(function)._asdict()
+    elif spec.api is not None:
+        now = {"who": spec.api.named, "server": spec.api.server, "said": spec.api.said}
     spec = replace(spec, renewals=latest, about=_record(**now) if now else "")
     return spec if reread else _compared(spec, place, now)
 
@@ -101,20 +105,11 @@ def end_reread(spec: ReaderSpec, place: Folder) -> None:
         base.write(f"{_REREAD}{spec.renewals}-{_ENDED}", b"")
 
 
-def _now(spec: ReaderSpec, function: Callable[..., Any] | None) -> dict[str, str]:
-    """Who reads now: the model that a server names, or code; nothing where weights say it."""
-    if function is not None:
-        return code_of(function)._asdict()
-    if spec.api is None:
-        return {}
-    return {"who": spec.api.named, "server": spec.api.server, "said": spec.api.said}
-
-
 def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> ReaderSpec:
     """The reader with the earlier keys that its reads may have, and with doubts about stored ones."""
     earlier, doubts, kept = list[str](), list[str](), list[dict[str, str]]()
     waiting = [replace(spec, renewals=one) for one in range(spec.renewals, -1, -1)]
-    asks = spec.api is not None and not spec.executor
+    what = "model" if spec.api is not None and not spec.executor else "code"
     for known in waiting:
         folder = place / known.fingerprint
         names = folder.names()
@@ -138,10 +133,8 @@ def _compared(spec: ReaderSpec, place: Folder, now: Mapping[str, str]) -> Reader
         if known is not waiting[0]:
             earlier.append(known.fingerprint)
         if now and not records:
-            what = "model" if asks else "code"
-            doubts.append(f"before it was kept which {what} makes them")
-    doubts = [*dict.fromkeys(doubts), *_doubts(spec, now, kept)]
-    return replace(spec, earlier=tuple(earlier), doubts=tuple(doubts))
+            doubts = [f"before it was kept which {what} makes them"]
+    return replace(spec, earlier=tuple(earlier), doubts=(*doubts, *_doubts(spec, now, kept)))
 
 
 def _doubts(

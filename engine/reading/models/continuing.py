@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from engine.reading.models.encodings import Part
 from engine.reading.models.t5 import T5
 from engine.reading.protocol import READING_VERSION, ReaderSpec
 from engine.sources.io.files import write_text
+from engine.sources.io.kept import digest
 
 # Tokens of the two texts, of the head that they share, and of what follows each: few, so that no window ends among
 # them. One answer ends first, so that the other one's row is picked out.
@@ -85,17 +85,17 @@ def way_of(
     text = (tokens[: _LENGTHS[0] - _LENGTHS[1]] * sum(_LENGTHS) * 2)[: _LENGTHS[0] + max(_GIVEN)]
 
     def find() -> tuple[int, str]:
-        reasons = []
+        reason = ""
         for way in ways:
             try:
                 if _is_continued(functools.partial(make, way), model, text, alone=way == ALONE):
                     return way, ""
-                reasons.append(_DIFFERS)
+                reason = _DIFFERS
             except Exception as error:  # whatever a model's code raises on what it is given
                 if batching.is_out_of_memory(error) or device.is_fatal(error):
                     raise
-                reasons.append(" ".join(f"{type(error).__name__}: {error}".split())[:150])
-        return -1, reasons[-1]
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:150]
+        return -1, reason
 
     return _kept(spec, model, find, "use `engine` vllm")
 
@@ -107,13 +107,8 @@ def _is_continued(
     # The text repeats itself at the distance of the lengths, so that the same tokens follow both.
     asked = [TokenizedPrompt(list(text[:length]), _HEAD) for length in _LENGTHS]
     ids = torch.tensor([text[:-1]], device=model.device)
-    positions = torch.arange(ids.shape[1], device=model.device)[None]
-    whole = model(
-        input_ids=ids,
-        attention_mask=torch.ones_like(ids),
-        position_ids=positions,
-        use_cache=False,
-    ).logits[0]
+    mask, positions = torch.ones_like(ids), torch.arange(ids.shape[1], device=model.device)[None]
+    whole = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
     for batch in [[one] for one in asked] if alone else [asked]:
         writer = Forced(text[_LENGTHS[0] :])
         loop = make(writer)
@@ -123,7 +118,7 @@ def _is_continued(
         for prompt, answer in zip(batch, written, strict=True):
             ours = torch.stack(writer.logits[id(answer)])
             first = len(prompt.tokens) - 1
-            if not _are_alike(ours, whole[first : first + len(ours)], model.dtype):
+            if not _are_alike(ours, whole.logits[0, first : first + len(ours)], model.dtype):
                 return False
     return True
 
@@ -164,16 +159,12 @@ def _are_alike(ours: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> b
 
 
 def _kept(spec: ReaderSpec, model: Any, find: Callable[[], tuple[int, str]], remedy: str) -> int:
-    """The way that is found, once for weights, code, versions, precision and device.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The way that is found, once for weights, code, versions, precision and device; an InputError where there is none."""
     of = (
         f"{spec.weights} {spec.code} {spec.fused_attention} {model.dtype} {READING_VERSION} "
         f"{torch.__version__} {transformers.__version__} {device.describe(gpu=model.device.type == 'cuda')}"
     )
-    file = cache_directory() / "loops" / hashlib.sha256(of.encode()).hexdigest()
+    file = cache_directory() / "loops" / digest(of.encode())
     way, reason = ALONE + 1, ""
     with contextlib.suppress(OSError, ValueError, TypeError):
         way, reason = json.loads(file.read_text(encoding="utf-8"))

@@ -22,13 +22,14 @@ from unittest.mock import patch
 from engine.machine.model_files import refuse_missing, tensors
 from engine.messages.errors import InputError
 from engine.reading.models import gguf_settings
+from engine.reading.prompting.controls import load_tokenizer
 from engine.reading.protocol import BIASED
 from engine.sources.io.json_text import parse_json
 
 if TYPE_CHECKING:
     import torch
     from gguf import GGUFReader
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 # Parts of a converted model's address: to be raised with any change of what is written.
 CHECKPOINT_VERSION = 1
@@ -74,27 +75,22 @@ def convert_gguf(source: Path, target: Path) -> None:
 
     logging.disable_progress_bar()
     verbosity = logging.get_verbosity()
+    file = {"gguf_file": source.name, "local_files_only": True}
     logging.set_verbosity_error()
     try:
         with _parsed_once(source) as header:
-            config = AutoConfig.from_pretrained(
-                source.parent,
-                gguf_file=source.name,
-                local_files_only=True,
-                trust_remote_code=False,
-            )
+            config = AutoConfig.from_pretrained(source.parent, trust_remote_code=False, **file)
             gguf_settings.settle(header, config)
             # The loader's progress bar cannot be turned off.
             with contextlib.redirect_stderr(io.StringIO()):
                 model, loading = AutoModelForCausalLM.from_pretrained(
                     source.parent,
                     config=config,
-                    gguf_file=source.name,
                     output_loading_info=True,
                     dtype=torch.bfloat16,
                     quantization_config=GgufConfig(dequantize=True),
-                    local_files_only=True,
                     trust_remote_code=False,
+                    **file,
                 )
             # Zeros are what a bias or a norm of Gemma's is without a tensor; all else would be random.
             weights = model.state_dict()
@@ -110,11 +106,7 @@ def convert_gguf(source: Path, target: Path) -> None:
             added = _added(header)
             # The tokenizer's file says whether it was told so: part of the digest that names stored reads.
             tokenizer = AutoTokenizer.from_pretrained(
-                source.parent,
-                gguf_file=source.name,
-                local_files_only=True,
-                trust_remote_code=False,
-                **added,
+                source.parent, trust_remote_code=False, **file, **added
             )
         if lost := [flag for flag, adds in added.items() if getattr(tokenizer, flag) != adds]:
             raise ValueError(f"{lost[0]} holds, but the header names no such token")
@@ -133,10 +125,7 @@ def convert_gguf(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _parsed_once(source: Path) -> Iterator[GGUFReader]:
-    """Have transformers share one parsed header of a file, and one map of its tensors' names: it parses the header for
-    the configuration, the weights and the tokenizer alike, which takes a vocabulary of 49,000 tokens 2 s each,
-    and makes the map for each of a model's modules, which takes 30 layers 4 s.
-    """
+    """Have transformers parse a header once and not thrice, 2 s each, and map the tensors' names once and not by module."""
     import gguf
 
     parse = gguf.GGUFReader
@@ -166,17 +155,16 @@ def _added(header: GGUFReader) -> dict[str, bool]:
         TypeError: a flag is neither true nor false.
     """
 
-    def said(key: str) -> Any:
-        field = header.get_field(f"tokenizer.ggml.{key}")
-        return None if field is None else field.contents()
-
-    kind, pre = said("model"), said("pre")
+    keys = ("model", "pre", "add_bos_token", "add_eos_token")
+    fields = ((key, header.get_field(f"tokenizer.ggml.{key}")) for key in keys)
+    said = {key: field.contents() for key, field in fields if field is not None}
+    kind, pre = said.get("model"), said.get("pre")
     added = {
         "add_bos_token": kind == "llama" or (kind == "gpt2" and pre in _BEGUN),
         "add_eos_token": kind == "t5",
     }
     for flag in added:
-        if (value := said(flag)) is not None:
+        if (value := said.get(flag)) is not None:
             if not isinstance(value, bool):
                 raise TypeError(f"{flag} is {value!r}")
             added[flag] = value
@@ -229,15 +217,22 @@ def convert_checkpoint(source: Path, target: Path) -> None:
     """
     import torch
     from safetensors.torch import save_file
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
 
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    _refuse_missing_tokenizer(source)
+    if not any((source / name).is_file() for name in ("tokenizer.json", "spiece.model")):
+        raise InputError(
+            "holds no tokenizer (Fusion-in-Decoder's own code saves none)",
+            "put the files of t5-base's tokenizer, tokenizer.json or spiece.model, in the directory",
+            path=source,
+        )
     state, wrapped = _unwrapped(_load(source))
     biased = wrapped and CROSS_BIAS in state and config["model_type"] == "t5"
     if not biased:
         state.pop(CROSS_BIAS, None)
     config["model_type"] = BIASED if biased else config["model_type"]
-    model, tokenizer = _empty_model(source, config), _tokenizer(source)
+    model, tokenizer = _empty_model(source, config), load_tokenizer(source)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     tied = config.get("tie_word_embeddings", config["model_type"] != "mt5")
     _refuse_other_weights(source, state, expected, ["lm_head.weight"] if tied else [])
@@ -259,16 +254,14 @@ def convert_checkpoint(source: Path, target: Path) -> None:
     if biased:
         for name in _TOKENIZER:
             (target / name).unlink(missing_ok=True)
-        _without_end_token(tokenizer).save_pretrained(target)
-
-
-def _refuse_missing_tokenizer(source: Path) -> None:
-    if not any((source / name).is_file() for name in ("tokenizer.json", "spiece.model")):
-        raise InputError(
-            "holds no tokenizer (Fusion-in-Decoder's own code saves none)",
-            "put the files of t5-base's tokenizer, tokenizer.json or spiece.model, in the directory",
-            path=source,
-        )
+        content = json.loads(tokenizer.backend_tokenizer.to_str())
+        content["post_processor"] = None
+        PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer.from_str(json.dumps(content)),
+            eos_token=tokenizer.eos_token,
+            pad_token=tokenizer.pad_token,
+            unk_token=tokenizer.unk_token,
+        ).save_pretrained(target)
 
 
 def _load(source: Path) -> dict[str, torch.Tensor]:
@@ -348,18 +341,6 @@ def _empty_model(source: Path, config: dict[str, Any]) -> PreTrainedModel:
         ) from None
 
 
-def _tokenizer(source: Path) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # whatever a damaged file makes the libraries raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputError(
-            f"its tokenizer cannot be loaded ({reason})", "fetch its files again", path=source
-        ) from None
-
-
 def _refuse_other_weights(
     source: Path,
     state: Mapping[str, torch.Tensor],
@@ -400,17 +381,3 @@ def _drop_tied(source: Path, state: dict[str, torch.Tensor], head: bool) -> None
                 "give the checkpoint that its config.json belongs to",
                 path=source,
             )
-
-
-def _without_end_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
-
-    content = json.loads(tokenizer.backend_tokenizer.to_str())
-    content["post_processor"] = None
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(content)),
-        eos_token=tokenizer.eos_token,
-        pad_token=tokenizer.pad_token,
-        unk_token=tokenizer.unk_token,
-    )

@@ -82,26 +82,19 @@ def settle(header: GGUFReader, config: Any) -> None:
     tensors = {t.name: t.data for t in header.tensors if t.name in (FACTORS, LONG, SHORT)}
     done = _set_plain(said, config) | _set_positions(said, config, tensors)
     for suffix, value in said.items():
-        known = suffix in done or _SHAPES.fullmatch(suffix)
-        idle = (
-            value in (0, 1) if _IDLE.fullmatch(suffix) else value == _DEFAULTS.get(suffix, math.nan)
-        )
-        if not (known or idle):
+        idle = (0, 1) if _IDLE.fullmatch(suffix) else (_DEFAULTS.get(suffix, math.nan),)
+        if not (suffix in done or _SHAPES.fullmatch(suffix) or value in idle):
             raise ValueError(f"{suffix} of its header is {value!r}, which the model would not have")
 
 
 def _set_plain(said: Mapping[str, Any], config: Any) -> set[str]:
     """Set all but rotary positions; the keys that are done with."""
     defaults, done, kinds = type(config)(), set[str](), getattr(config, "layer_types", None)
+    slides = not kinds or "sliding_attention" in kinds
     for suffix, value in said.items():
         names = _NAMES.get(suffix, (suffix.split(".")[-1],))
         name = next((name for name in names if hasattr(defaults, name)), None)
-        if (
-            suffix == "attention.sliding_window"
-            and value
-            and kinds
-            and "sliding_attention" not in kinds
-        ):
+        if suffix == "attention.sliding_window" and value and not slides:
             continue  # no layer would look at it
         if name is not None and not suffix.startswith("rope."):
             # LFM2 has one number for all of its layers with attention.
@@ -199,11 +192,8 @@ def _as_llama3(factors: np.ndarray, base: float) -> dict[str, Any]:
         return {"rope_type": "default"}
     share = (1 / factors - 1 / most) / (1 - 1 / most)
     inner = (share > 1e-6) & (share < 1 - 1e-6)
-    tried = [(2.0**power, 1.0, 4.0) for power in range(4, 22)]
-    tried += [
-        (length * (1 + 3 * part), 1.0, 4.0)
-        for length, part in zip(lengths[inner], share[inner], strict=True)
-    ]
+    likely = [*(2.0 ** np.arange(4, 22)), *(lengths * (1 + 3 * share))[inner]]
+    tried = [(length, 1.0, 4.0) for length in likely]
     if inner.sum() > 1:  # the share is linear in the inverse of a wavelength
         slope, start = np.polyfit(1 / lengths[inner], share[inner], 1)
         tried.append((float(-slope / start), 1.0, float(1 - 1 / start)))
@@ -213,14 +203,13 @@ def _as_llama3(factors: np.ndarray, base: float) -> dict[str, Any]:
     for original, low, high in tried:
         smooth = np.clip((original / lengths - low) / (high - low), 0, 1)
         if np.allclose(1 / ((1 - smooth) / most + smooth), factors, rtol=1e-4):
+            length = float(original) if original % 1 else int(original)
             return {
                 "rope_type": "llama3",
                 "factor": most,
                 "low_freq_factor": low,
                 "high_freq_factor": float(high),
-                "original_max_position_embeddings": float(original)
-                if original % 1
-                else int(original),
+                "original_max_position_embeddings": length,
             }
     raise ValueError(f"{FACTORS} holds a scaling of positions that is not Llama 3's")
 
@@ -240,10 +229,8 @@ def refuse_unused(names: Iterable[str], used: Iterable[str]) -> None:
 def _width(config: Any) -> int:
     """Numbers of a head of the layers that see all tokens."""
     names = ("global_head_dim", "head_dim", "d_kv")
-    known = [value for name in names if (value := getattr(config, name, None))]
-    return int(
-        known[0] if known else config.hidden_size // getattr(config, "num_attention_heads", 1)
-    )
+    known = next(filter(None, (getattr(config, name, None) for name in names)), None)
+    return int(known or config.hidden_size // getattr(config, "num_attention_heads", 1))
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -198,7 +198,7 @@ class PackedModel:
         written, before = [Written(prompt=a.tokens) for a in asked], [*self._going]
         try:
             texts = [a.tokens for a in asked]
-            yield from self._prefill(texts, self._place(texts), written, chunk=self._chunk)
+            yield from self._prefill(texts, self._place(texts), written)
         except Exception:  # these texts may be asked again
             self._going = [going for going in before if going in self._going]
             raise
@@ -232,7 +232,7 @@ class PackedModel:
         rooms = [round_up(len(text)) for text in texts]
         stems = [*map(list, places)]
         placed = self._place(stems, more=sum(rooms))
-        for _ in self._prefill(stems, placed, chunk=self._chunk):
+        for _ in self._prefill(stems, placed):
             pass
         offsets = {
             p.sample: at for p, at in zip(placed.parts, placed.offsets, strict=True) if p.whole
@@ -267,17 +267,17 @@ class PackedModel:
         self,
         sequences: Sequence[list[int]],
         placed: _Placed,
-        written: Sequence[Written] | None = None,
-        *,
-        chunk: int,
+        written: Sequence[Written] = (),
     ) -> Iterator[None]:
         """Run the texts, and take each answer's first token, chunk by chunk."""
         parts, offsets, _ = placed
-        head, cache = self._head_states(), self._held()
+        head = self._head_states()
+        assert self._cache is not None
         for part, offset in zip(parts, offsets, strict=True):
             if part.start and part.parent < 0:
-                cache.copy_from(head, 0, offset, part.start)
-        for pieces in _chunks([(i, part.start, part.end) for i, part in enumerate(parts)], chunk):
+                self._cache.copy_from(head, 0, offset, part.start)
+        every = [(i, part.start, part.end) for i, part in enumerate(parts)]
+        for pieces in _chunks(every, self._chunk):
             spans: list[Span] = []
             ids: list[int] = []
             begun: list[tuple[Span, _Going]] = []
@@ -288,7 +288,7 @@ class PackedModel:
                 ids += sequence[start:last]
                 if part.parent >= 0 and start == part.start:
                     copies.append((offsets[part.parent], offsets[i], start))
-                if written is not None and part.whole and last == part.end:
+                if written and part.whole and last == part.end:
                     going = _Going(written[part.sample], len(sequence), offsets[i])
                     begun.append((spans[-1], going))
             self._stats.prompt_tokens += len(ids)
@@ -320,14 +320,7 @@ class PackedModel:
         self._going = [going[place] for place in on]
 
     def _make_room(self, room: int, *, fresh: bool = False) -> int:
-        """Bring the answers under way to the beginning of the cache, and have so much room behind them; where that begins.
-
-        Args:
-            fresh: whether it is made anew, no larger than that.
-
-        Raises:
-            RuntimeError: an earlier attempt failed, and what stood in it is lost.
-        """
+        """Bring the answers under way to the cache's beginning, and have so much room behind them; where that begins."""
         cache, self._cache = self._cache, None
         if cache is None and self._going:
             raise RuntimeError("the keys and values of answers under way are lost")
@@ -346,10 +339,6 @@ class PackedModel:
             going.offset = begin
         self._cache = cache
         return end
-
-    def _held(self) -> Cache:
-        assert self._cache is not None
-        return self._cache
 
     def _rooms(self) -> list[int]:
         return [round_up(going.prompt + self._writer.most) for going in self._going]
@@ -372,7 +361,8 @@ class PackedModel:
         asked: Sequence[Span] | None = None,
         copies: Sequence[tuple[int, int, int]] = (),
     ) -> Pass:
-        return pack(ids, spans, self._held(), asked=asked, copies=copies, fused=self._fused)
+        assert self._cache is not None
+        return pack(ids, spans, self._cache, asked=asked, copies=copies, fused=self._fused)
 
     def _forward(self, of: Pass) -> torch.Tensor:
         """The logits that are asked for: (asked, vocabulary).

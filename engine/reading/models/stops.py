@@ -51,8 +51,9 @@ class Stops:
         self._stop = stop
         self._last = {string[-1] for string in stop}
         # Where spaces are cleaned up, a token's own text may lose one that it has behind others.
+        cleans = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
         strange = any(INCOMPLETE in string for string in stop)
-        self._always = bool(stop) and (cleans(tokenizer) or strange or not grows(tokenizer))
+        self._always = bool(stop) and (cleans or strange or not grows(tokenizer))
         self._ends: dict[int, bool] = {}
 
     def may_end(self, token: int) -> bool:
@@ -85,8 +86,3 @@ def grows(tokenizer: Any) -> bool:
     # Behind what joins the tokens, a step is done to the whole text: all may be lost but at its beginning.
     joined = next((at for at, kind in enumerate(kinds) if kind in _JOINING), len(kinds))
     return set(kinds) <= _TOKEN_BY_TOKEN and set(kinds[joined + 1 :]) <= {"Strip", "Fuse"}
-
-
-def cleans(tokenizer: Any) -> bool:
-    """Whether a tokenizer is to clean up the spaces of its text; it depends on its kind if it does."""
-    return bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))

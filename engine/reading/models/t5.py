@@ -58,7 +58,9 @@ class T5:
         self.heads, self.head_width = int(config.num_heads), int(config.d_kv)
         self.inner = self.heads * self.head_width
         self.layers = len(self._decoder.block)
-        self._scale = config.d_model**-0.5 if _scales_output(config) else None
+        # As the models of transformers do it.
+        scales = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
+        self._scale = config.d_model**-0.5 if scales and config.model_type != "mt5" else None
         self._encoder_biases: list[torch.Tensor] = []
         self._decoder_biases: list[torch.Tensor] = []
         self._cross_bias: torch.Tensor | None = None
@@ -242,10 +244,7 @@ class Decoding:
 
 
 def _of_layers(stack: Any, make: Callable[[Any], torch.Tensor]) -> list[torch.Tensor]:
-    """Position biases of a stack's layers, as they are made of the attention of one that has a table.
-
-    A layer without a table shares that of the last layer before it that has one.
-    """
+    """Position biases of a stack's layers; one without a table shares that of the last layer before it that has one."""
     biases: list[torch.Tensor] = []
     for block in stack.block:
         own = block.layer[0].SelfAttention
@@ -265,13 +264,6 @@ def _causal(attention: Any, length: int) -> torch.Tensor:
     bias: torch.Tensor = attention.compute_bias(length, length)[0]
     later = torch.ones((length, length), dtype=torch.bool, device=bias.device).triu(1)
     return bias.masked_fill(later, float("-inf"))
-
-
-def _scales_output(config: Any) -> bool:
-    """Whether the states before the output layer are scaled, as the models of transformers do it."""
-    if config.model_type == "mt5":
-        return False
-    return bool(getattr(config, "scale_decoder_outputs", config.tie_word_embeddings))
 
 
 def _bounded(hidden: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ length for few large kernels, as a GPU needs it; it has not been run on a GPU ye
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,18 @@ def softmax(scores: torch.Tensor) -> torch.Tensor:
     return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
 
 
-class TextByText:
+class _OnHost:
+    """Attention of which the device needs no numbers: lengths are read on the host."""
+
+    def numbers(self) -> Sequence[Numbers]:
+        """What ``begin`` needs on the device, where it travels with the tokens."""
+        return ()
+
+    def begin(self, numbers: Sequence[torch.Tensor]) -> None:
+        """Everything is where it is needed."""
+
+
+class TextByText(_OnHost):
     """Encoder attention, one text after the other: inside each of several texts that stand end to end.
 
     Its call has the shapes: query, key, value and result (tokens, heads * width), bias (heads, 2 L - 1) with L the
@@ -40,13 +51,6 @@ class TextByText:
     def __init__(self, lengths: Sequence[int], heads: int) -> None:
         self._lengths = lengths
         self._heads = heads
-
-    def numbers(self) -> Sequence[Numbers]:
-        """What ``begin`` needs on the device, where it travels with the tokens."""
-        return ()
-
-    def begin(self, numbers: Sequence[torch.Tensor]) -> None:
-        """Lengths are read on the host."""
 
     def __call__(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor
@@ -124,8 +128,7 @@ class PaddedTexts:
 EncoderAttention = TextByText | PaddedTexts
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(NamedTuple):
     """Neighbours in a table of encodings: places ``first`` to ``last`` at one padded length."""
 
     padded: int
@@ -133,7 +136,7 @@ class _Run:
     last: int
 
 
-class ReadByRead:
+class ReadByRead(_OnHost):
     """Cross-attention to encodings where they stand, without a copy.
 
     Reads of one input that are neighbours, both here and in the table, are one product. A fused read
@@ -149,12 +152,6 @@ class ReadByRead:
         self._heads = heads
         self._reads = list(reads)
         self._plan()
-
-    def numbers(self) -> Sequence[Numbers]:
-        return ()
-
-    def begin(self, numbers: Sequence[torch.Tensor]) -> None:
-        """Everything is where it is needed."""
 
     def keep(self, rows: Sequence[int], chosen: torch.Tensor) -> None:
         """Go on with these reads only, in this order; ``chosen`` has the same numbers on the device."""

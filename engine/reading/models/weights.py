@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,22 +92,28 @@ def resolve(name: str, *, required: bool = True) -> Weights:
     if config.get("model_type") in _ENCODER_DECODERS and (
         files := conversion.checkpoint_files(path)
     ):
-        path = _from_checkpoint(path, files)
+        content = f"T5 checkpoint {conversion.CHECKPOINT_VERSION}\n" + _listing(files)
+        path = _converted(content, partial(conversion.convert_checkpoint, path))
     if required and not has_weights(path):
         raise InputError(
             "holds no *.safetensors",
             "convert the weights (of pickles only a T5's pytorch_model.bin is read)",
             path=name,
         )
-    if config.get("is_encoder_decoder"):
-        if config.get("model_type") not in {*_ENCODER_DECODERS, BIASED}:
-            raise InputError(
-                f"a {config.get('model_type')!r} model",
-                f"encoder-decoder readers are {', '.join(sorted(_ENCODER_DECODERS))}",
-                path=name,
-            )
-        return Weights(name, source, path, "encoder-decoder", _digest(path))
-    return Weights(name, source, path, "causal", _digest(path))
+    encodes, kind = config.get("is_encoder_decoder"), config.get("model_type")
+    if encodes and kind not in {*_ENCODER_DECODERS, BIASED}:
+        raise InputError(
+            f"a {kind!r} model",
+            f"encoder-decoder readers are {', '.join(sorted(_ENCODER_DECODERS))}",
+            path=name,
+        )
+    decisive = [
+        file
+        for file in sorted(path.iterdir())
+        if file.suffix in _DECISIVE_SUFFIXES and file.is_file()
+    ]
+    digest = hashlib.sha256(_listing(decisive).encode()).hexdigest()
+    return Weights(name, source, path, "encoder-decoder" if encodes else "causal", digest)
 
 
 def has_weights(path: Path) -> bool:
@@ -117,18 +124,14 @@ def has_weights(path: Path) -> bool:
 def _refuse_adapters(path: Path, name: str) -> None:
     """Refuse weights that others were trained on top of (LoRA): they would be left out without a word."""
     if any(path.glob("adapter_config.json")) or any(path.glob("adapter_model.*")):
-        beside = ", beside weights that it would change" if _has_whole_weights(path) else ""
+        own = [file for file in path.glob("*.safetensors") if not file.name.startswith("adapter_")]
+        beside = ", beside weights that it would change" if own else ""
         raise InputError(
             f"holds an adapter (LoRA){beside}, which is not read",
             "merge it into its model (merge_and_unload of peft), and give the directory that this is saved in; "
             "or remove the adapter's files from this one to use the model without it",
             path=name,
         )
-
-
-def _has_whole_weights(path: Path) -> bool:
-    """Whether a directory has other weights than those of an adapter."""
-    return any(not file.name.startswith("adapter_") for file in path.glob("*.safetensors"))
 
 
 def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
@@ -162,22 +165,7 @@ def _converted(content: str, convert: Callable[[Path], None]) -> Path:
 
 def _from_gguf(source: Path) -> Path:
     content = f"GGUF {conversion.GGUF_VERSION}\n{file_digest(source)}"
-    return _converted(content, lambda target: conversion.convert_gguf(source, target))
-
-
-def _from_checkpoint(source: Path, files: Sequence[Path]) -> Path:
-    content = f"T5 checkpoint {conversion.CHECKPOINT_VERSION}\n" + _listing(files)
-    return _converted(content, lambda target: conversion.convert_checkpoint(source, target))
-
-
-def _digest(path: Path) -> str:
-    """SHA-256 over names and contents of the files that decide what the model answers."""
-    decisive = [
-        file
-        for file in sorted(path.iterdir())
-        if file.suffix in _DECISIVE_SUFFIXES and file.is_file()
-    ]
-    return hashlib.sha256(_listing(decisive).encode()).hexdigest()
+    return _converted(content, partial(conversion.convert_gguf, source))
 
 
 def _listing(files: Sequence[Path]) -> str:

@@ -70,7 +70,7 @@ class Controls:
 
     def count(self, text: str) -> int:
         """How many of the strings a text holds."""
-        return sum(1 for _ in self._pattern.finditer(text)) if self._pattern else 0
+        return len([*self._pattern.finditer(text)]) if self._pattern else 0
 
 
 NONE = Controls()
@@ -120,17 +120,21 @@ def controls_of(path: Path, digest: str, *, sentinels: bool, trusted: bool = Fal
     if (path / "tokenizer.json").is_file():
         found = set(_in_files(path))
     elif any((path / name).is_file() for name in _OTHER_FORMS):  # whose class knows what it adds
-        found = set(_by_loading(path, trusted))
+        tokenizer = load_tokenizer(path, trusted=trusted)
+        found = {
+            (token.content, token.special) for token in tokenizer.added_tokens_decoder.values()
+        }
+        found |= {(name, True) for name in tokenizer.all_special_tokens}
     else:  # no tokenizer: the reader cannot be loaded, and says so
         found = set()
-    strings = {string for string, special in found if _is_control(string, special)}
+    strings = {
+        string
+        for string, special in found
+        if len(string) > 1
+        and string.strip()
+        and (special or (string[0] in "<[" and string[-1] in ">]"))
+    }
     return Controls(tuple(sorted(strings.union(_SENTINELS if sentinels else ()))))
-
-
-def _is_control(string: str, special: bool) -> bool:
-    if len(string) < 2 or not string.strip():
-        return False
-    return special or (string[0] in "<[" and string[-1] in ">]")
 
 
 def _in_files(path: Path) -> Iterator[tuple[str, bool]]:
@@ -175,18 +179,18 @@ def _read(file: Path) -> dict[str, Any]:
     return content
 
 
-def _by_loading(path: Path, trusted: bool) -> Iterator[tuple[str, bool]]:
+def load_tokenizer(path: Path, *, trusted: bool = False) -> Any:
+    """The tokenizer in a model's directory.
+
+    Raises:
+        InputError: it cannot be loaded.
+    """
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, local_files_only=True, trust_remote_code=trusted
-        )
+        return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trusted)
     except Exception as error:  # whatever a damaged file makes the libraries raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
             f"its tokenizer cannot be loaded ({reason})", "fetch its files again", path=path
         ) from None
-    for token in tokenizer.added_tokens_decoder.values():
-        yield token.content, token.special
-    yield from ((name, True) for name in tokenizer.all_special_tokens)

@@ -69,9 +69,9 @@ class ApiReader:
         Raises:
             StoppedAskingError: nothing more can be asked.
         """
-        text, most = "".join(inputs), self._spec.most_new_tokens
         if self._api.settings.is_batch:
             return self._of_batch(inputs)
+        text, most = "".join(inputs), self._spec.most_new_tokens
         try:
             answer = self._client.ask(self._api, text, most, on_retry=self._retried)
         except (RefusedError, UnansweredError) as error:
@@ -87,9 +87,8 @@ class ApiReader:
         try:
             return self._done(answer_of(found, chat=self._api.endpoint == "chat"), inputs)
         except NO_ANSWER:
-            return Done(
-                ReadOutput.failed("its answer in the batch is none, as the protocol has it")
-            )
+            reason = "its answer in the batch is none, as the protocol has it"
+            return Done(ReadOutput.failed(reason))
 
     def _done(self, answer: Answer, inputs: Sequence[str]) -> Done:
         used = answer.usage or Usage()
@@ -101,7 +100,9 @@ class ApiReader:
             named, first = (answer.model, answer.server), (self._api.named, self._api.server)
             self.stats.changed_servers += named != first
             self._limits.seen[self._api.model].add(named)
-        if self._spec.scores == "target":
+        if (broken := _broken(answer, used)) is not None:
+            output = broken
+        elif self._spec.scores == "target":
             output = self._target(answer, used, inputs[-1])
         else:
             output = self._output(answer, used)
@@ -110,8 +111,6 @@ class ApiReader:
         return Done(replace(output, seconds=answer.seconds), computed)
 
     def _target(self, answer: Answer, used: Usage, target: str) -> ReadOutput:
-        if (broken := _broken(answer, used)) is not None:
-            return broken
         logs = following(answer.tokens or (), target)
         if logs is None:
             reason = "the server gives no log-probabilities of tokens that are the text to score"
@@ -135,8 +134,6 @@ class ApiReader:
             self.stats.retried += 1
 
     def _output(self, answer: Answer, used: Usage) -> ReadOutput:
-        if (broken := _broken(answer, used)) is not None:
-            return broken
         if self._spec.choices:
             return self._choice(answer, used)
         if answer.text is None and not answer.thought:
@@ -159,14 +156,12 @@ class ApiReader:
         return output
 
     def _choice(self, answer: Answer, used: Usage) -> ReadOutput:
-        choices = self._spec.choices
-        made = None if answer.likeliest is None else choose(choices, answer.likeliest)
+        choices, likeliest = self._spec.choices, answer.likeliest
+        made = None if likeliest is None else choose(choices, likeliest)
         if made is None:
             listed = "gives no log-probabilities"
-            if answer.likeliest is not None:
-                listed = (
-                    f"lists {len(answer.likeliest)} first tokens, none of which begins a choice"
-                )
+            if likeliest is not None:
+                listed = f"lists {len(likeliest)} first tokens, none of which begins a choice"
             return ReadOutput.failed(f"the server {listed}", prompt_tokens=used.prompt)
         text = "" if made.place is None else choices[made.place]
         return chosen(text, made.confidence, made.mass, used.prompt, truncated=False)
@@ -176,8 +171,7 @@ def _broken(answer: Answer, used: Usage) -> ReadOutput | None:
     """The failed read of an answer that nothing ended as answers end; None for others."""
     if not answer.finish or ended_by(answer.finish) is not None:
         return None
-    held = answer.finish == "content_filter"
-    reason = (
-        "the server held its answer back (content_filter)" if held else not_ended(answer.finish)
-    )
+    reason = not_ended(answer.finish)
+    if answer.finish == "content_filter":
+        reason = "the server held its answer back (content_filter)"
     return ReadOutput.failed(reason, prompt_tokens=used.prompt)

@@ -12,7 +12,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
 
 import polars as pl
 
@@ -41,19 +40,14 @@ _COUNTED = 8
 _NOT_ASKED = "it was not asked for"
 
 
-@dataclass
 class _Handover:
     """Reads that are handed on together, and what has come of them."""
 
-    unit: Unit
-    outputs: list[ReadOutput | None]
-    seconds: float = 0.0
-    computed: int = 0
-    left: int = field(init=False)
-    sizes: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.left, self.sizes = len(self.outputs), [0] * len(self.outputs)
+    def __init__(self, unit: Unit) -> None:
+        self.unit, self.left = unit, unit.length
+        self.outputs: list[ReadOutput | None] = [None] * unit.length
+        self.sizes = [0] * unit.length
+        self.seconds, self.computed = 0.0, 0
 
 
 @dataclass
@@ -140,16 +134,7 @@ def _pieces(units: Sequence[Unit]) -> Iterator[_Handover]:
     for unit in units:
         for start in range(0, unit.length, _PIECE):
             length = min(_PIECE, unit.length - start)
-            part = Unit(unit.number, unit.offset + start, length, unit.reader)
-            yield _Handover(part, [None] * length)
-
-
-class _PendingRead(NamedTuple):
-    """A read that is asked for, by its place in its piece, with the bytes of its prompt."""
-
-    piece: _Handover
-    place: int
-    size: int
+            yield _Handover(Unit(unit.number, unit.offset + start, length, unit.reader))
 
 
 class _JobRequests:
@@ -168,7 +153,8 @@ class _JobRequests:
         self._threads = ThreadPoolExecutor(settings.concurrency)
         self._waiting: deque[_Handover] = deque()
         self._open: list[_Handover] = []
-        self._asked: dict[Future[tuple[Done, float]], _PendingRead] = {}
+        # The pieces of reads that are asked for, their places there, and the bytes of their prompts.
+        self._asked: dict[Future[tuple[Done, float]], tuple[_Handover, int, int]] = {}
         self._job = job
         # Of each reader, what was counted of its first reads, which are held until it is checked, with their prompts.
         self._seen: defaultdict[int, list[tuple[Counted, str]]] = defaultdict(list)
@@ -226,7 +212,7 @@ class _JobRequests:
             reader = self._readers[piece.unit.reader]
             for place, inputs in enumerate(self._inputs(piece)):
                 future = self._threads.submit(_timed, reader, inputs)
-                self._asked[future] = _PendingRead(piece, place, reader.size(inputs))
+                self._asked[future] = piece, place, reader.size(inputs)
         return bool(self._asked)
 
     def _take(self, future: Future[tuple[Done, float]]) -> None:
@@ -295,10 +281,9 @@ class _JobRequests:
 
     def _prove(self, result: UnitResult) -> None:
         """Refuse to go on where a reader's first reads all failed alike."""
-        if self._limits.settings.is_batch:  # it may have answers to the others
-            return
-        cut = [(output.failure or "").startswith(CUT_PROMPT) for output in result.outputs]
-        if all(cut):  # which says nothing of shorter prompts
+        # A batch may have answers to the others, and prompts that were cut say nothing of shorter ones.
+        cut = all((output.failure or "").startswith(CUT_PROMPT) for output in result.outputs)
+        if cut or self._limits.settings.is_batch:
             return
         if result.unit.reader not in self._job.proven:
             refuse_alike(result.outputs)
@@ -309,11 +294,7 @@ class _JobRequests:
         for future in [future for future in self._asked if future.cancel()]:
             del self._asked[future]
         self._limits.end()  # nobody makes a request again
-        while answered and self._asked:
-            for future in wait(self._asked, return_when=FIRST_COMPLETED).done:
-                with contextlib.suppress(StoppedAskingError):
-                    self._take(future)
-        for future in [future for future in self._asked if future.done()]:
+        for future in wait(self._asked, None if answered else 0).done:
             with contextlib.suppress(StoppedAskingError):
                 self._take(future)
         for piece in self._open:

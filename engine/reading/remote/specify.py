@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from engine.machine.remote.api_settings import ApiSettings, model_of
 from engine.machine.remote.limits import StoppedAskingError, Usage, limits_of
@@ -20,7 +20,7 @@ from engine.reading.protocol import THINK, Augmentation, ReaderSpec, Scores
 from engine.reading.remote.whole_prompts import TRIAL
 
 if TYPE_CHECKING:  # the client of openai may be missing
-    from engine.machine.remote.client import Answer, Client
+    from engine.machine.remote.client import Answer, Client, RefusedError
 
 # Likeliest tokens of which log-probabilities are asked: as many as servers give, and as the strictest do.
 _LIKELIEST = (20, 5)
@@ -45,7 +45,6 @@ def specify_api(
 
     Args:
         name: ``openai:MODEL``.
-        settings: of the server.
         augmentation, task, prompt: as in ``readers.specify``.
         tried: whether the server is asked for an answer now, which shows what it takes and who it is. A
             program that stands in for the reader needs none.
@@ -66,7 +65,6 @@ def specify_api(
     _refuse_template(template, name, settings)
     made = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
     output = 1 if template.choices else made.max_new_tokens
-    room = 0
     api = ApiSpec(
         model=model,
         settings=settings,
@@ -77,7 +75,6 @@ def specify_api(
         raise _no_log_probabilities(name, api)
     if tried:
         api = _tried(name, api, template, output, scores)
-        room = max(0, api.sent[_most(api)] - output)
     spec = ReaderSpec(
         weights="",
         architecture="causal",
@@ -90,7 +87,7 @@ def specify_api(
         name=name,
         choices=template.choices,
         thought=api.thought or template.thought,
-        room=room,
+        room=max(0, api.sent[_most(api)] - output),
         shared_prefix=made.prefix,
         engine="openai",
         api=api,
@@ -189,9 +186,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
 def _first_answer(
     name: str, client: Client, api: ApiSpec, template: Template, output: int
 ) -> tuple[ApiSpec, Answer, int]:
-    """What the server takes, with room for a thought where the model thinks; what it answered to it; and the tokens that a
-    cut answer took with more room, 0 where they are not known.
-    """
+    """What the server takes, with room for a thought; its answer; and the tokens of a cut one with more room, 0 for unknown."""
     from engine.machine.remote.client import RefusedError, UnansweredError, names_parameter
 
     most = output + ROOM
@@ -254,15 +249,14 @@ def _most(api: ApiSpec) -> str:
     return "max_tokens" if "max_tokens" in api.sent else "max_completion_tokens"
 
 
-def _without_refused(name: str, api: ApiSpec, error: Exception) -> ApiSpec:
+def _without_refused(name: str, api: ApiSpec, error: RefusedError) -> ApiSpec:
     """The same without the parameter that a refusal is about.
 
     Raises:
         InputError: the reader cannot do without it, or the refusal is about something else.
     """
-    from engine.machine.remote.client import RefusedError, names_parameter
+    from engine.machine.remote.client import names_parameter
 
-    assert isinstance(error, RefusedError)
     sent = json.loads(api.parameters)
     if "max_tokens" in sent and names_parameter(error, "max_completion_tokens", anywhere=True):
         sent["max_completion_tokens"] = sent.pop("max_tokens")
@@ -288,7 +282,7 @@ def _without_refused(name: str, api: ApiSpec, error: Exception) -> ApiSpec:
 
 
 def _no_log_probabilities(name: str, api: ApiSpec) -> InputError:
-    kind: Literal["completions", "chat"] = "completions" if api.endpoint == "chat" else "chat"
+    kind = "completions" if api.endpoint == "chat" else "chat"
     return InputError(
         f"{api.settings.host} gives no log-probabilities of {name!r}, which choosing between answers and "
         "scoring texts need",
