@@ -187,21 +187,15 @@ def rule_of(spec: ReaderSpec) -> Rule:
 
 def given(outputs: Iterable[ReadOutput], rule: Rule) -> list[ReadOutput]:
     """The outputs that a program of a user's gave, without thoughts."""
-    return [
-        _meant(one)
-        if one.failure is not None or one.confidence is not None or one.thought is not None
-        else replace(
-            rule.output(
-                one.output,
-                one.prompt_tokens,
-                one.output_tokens,
-                truncated=one.truncated,
-                ended=one.ended,
-            ),
-            seconds=one.seconds,
-        )
-        for one in outputs
-    ]
+
+    def own(one: ReadOutput) -> ReadOutput:
+        if not (one.failure is one.confidence is one.thought is None):
+            return _meant(one)
+        tokens = one.prompt_tokens, one.output_tokens
+        found = rule.output(one.output, *tokens, truncated=one.truncated, ended=one.ended)
+        return replace(found, seconds=one.seconds)
+
+    return [own(one) for one in outputs]
 
 
 def chosen(

@@ -86,7 +86,9 @@ def run_unit(
         if is_fatal(error):
             raise
         if isinstance(reader, FunctionReader):
-            reason = reason_of(error) + _IN_PLACE * (len(inputs) > 1)
+            reason = reason_of(error)
+            if len(inputs) > 1:  # a function can tell which of its prompts failed
+                reason += ", and its call failed as a whole: an error in the place of a text fails that read alone"
             outputs = [ReadOutput.failed(reason)] * len(inputs)
         else:
             outputs = [_read_alone(reader, one) for one in inputs]
@@ -108,10 +110,6 @@ def run_unit(
     )
 
 
-# How a function tells which of its prompts failed.
-_IN_PLACE = (
-    ", and its call failed as a whole: an error in the place of a text fails that read alone"
-)
 # Readers that have done a read.
 _PROVEN: WeakSet[Reader] = WeakSet()
 # What reasons for one shortage differ in: sizes of what was asked for, of what was free, of prompts.
@@ -126,10 +124,8 @@ def refuse_alike(outputs: Sequence[ReadOutput]) -> None:
 
 
 def _refuse_short_of_memory(outputs: Sequence[ReadOutput]) -> None:
-    """Refuse to go on where all reads of a reader's first unit failed for one shortage of memory.
-
-    Nothing else that a reader returns rather than raises says so much: plans are longest first, and what
-    fails for its length says nothing of shorter reads. Memory is in the user's hand.
+    """Refuse to go on where all reads of a reader's first unit failed for one shortage of memory. No other failure that is
+    returned says so much: plans are longest first, and what fails for its length says nothing of shorter reads.
     """
     reasons = [output.failure for output in outputs if output.failure is not None]
     if len(outputs) < 2 or len(reasons) < len(outputs) or not all(map(lacked_memory, reasons)):

@@ -127,8 +127,7 @@ class FunctionReader:
         is_list = isinstance(outputs, Iterable) and not isinstance(outputs, str | Mapping | Set)
         texts = _taken(outputs, len(inputs)) if is_list else []
         if not is_list or len(texts) != len(inputs):
-            found = counted(len(texts), "output[|s]")
-            returned = found if is_list else type(outputs).__name__
+            returned = counted(len(texts), "output[|s]") if is_list else type(outputs).__name__
             raise InputError(
                 f"the reader {reader.name} returns {returned} for {counted(len(inputs), 'prompt[|s]')}",
                 "return a list with one text for each prompt",
@@ -139,7 +138,11 @@ class FunctionReader:
                 "return a text for each prompt",
             )
         return [
-            self._rule.output(one, 0, 0) if isinstance(one, str) else ReadOutput.failed(_why(one))
+            self._rule.output(one, 0, 0)
+            if isinstance(one, str)
+            else ReadOutput.failed(
+                "the function gives None for it" if one is None else reason_of(one)
+            )
             for one in texts
         ]
 
@@ -154,7 +157,3 @@ def _taken(outputs: Iterable[Any], wanted: int) -> list[Any]:
             raise
         taken += [error] * (wanted - len(taken))
     return taken
-
-
-def _why(given: BaseException | None) -> str:
-    return "the function gives None for it" if given is None else reason_of(given)

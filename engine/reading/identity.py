@@ -72,9 +72,7 @@ def identified(
     """The reader with what is known of whose its stored reads are, after a look at the store.
 
     Args:
-        function: of the user's that reads, if one does.
         begun: tells the evaluation from others, so that it goes on where it was stopped; empty for none that begins.
-        reread: whether its reads are made anew.
 
     Raises:
         InputError: the stored reads are of another model, or of other code.

@@ -29,11 +29,7 @@ def has_tokenizer(reader: ReaderSettings) -> bool:
 
 
 def passage_tokens(reader: ReaderSettings, passages: Iterable[tuple[str, str]]) -> list[int]:
-    """The tokens of titles and texts, without those that a prompt adds: by the reader's tokenizer, else about how many.
-
-    Args:
-        passages: (title, text), which prompts show in one line.
-    """
+    """The tokens of (title, text) in one line, without those that a prompt adds; about how many, without a tokenizer."""
     texts = [" ".join(f"{title} {text}".split()) for title, text in passages]
     if not has_tokenizer(reader):
         return [-(-len(text) // _CHARACTERS) for text in texts]

@@ -146,7 +146,6 @@ def cut_units(
     together: what a slow one still holds when the others have nothing left to do is little.
 
     Args:
-        size: of the largest unit.
         actors: among which units are divided as they become free.
         behind: what they have to read when the plan is done.
         least: units are not made smaller than this, where ``size`` is not.

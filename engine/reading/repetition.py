@@ -36,11 +36,7 @@ _CONFIDENCE_AGAIN = "confidence_repeated"
 
 @dataclass(frozen=True)
 class Sample:
-    """Which of a job's reads are repeated.
-
-    Attributes:
-        size: how many; all where there are fewer.
-    """
+    """How many of a job's reads are repeated, all where there are fewer, and the seed that they are drawn by."""
 
     size: int
     seed: int
@@ -118,7 +114,6 @@ def repeat_sample(
 
     Args:
         reads: their outputs, as ``evaluate`` gives them, failures included.
-        sample: which reads to repeat; failed ones are left out.
         score: the value of each row of a table of ``query_id``, ``doc_ids``, ``output`` and
             ``confidence``.
         pool: as in ``evaluate``; one of its actors does the repetition.
@@ -144,13 +139,14 @@ def repeat_sample(
     again = [tables.empty(tables.READS), *(u.outputs for u in done if u.outputs is not None)]
     compared = compare(plan, reads, pl.concat(again))
     changed = compared.filter(pl.col(OUTPUT) != pl.col(_AGAIN))
+    difference = (compared[CONFIDENCE] - compared[_CONFIDENCE_AGAIN]).abs().max()
     return RepeatabilityCheck(
         repeated=plan.height,
         alone=alone,
         failed=sum(len(unit.failures) for unit in done),
         changed_outputs=changed[READ_KEY].n_unique(),
         changed_labels=_changed_labels(compared, score),
-        largest_confidence_difference=_confidence_difference(compared),
+        largest_confidence_difference=None if difference is None else float(difference),  # type: ignore[arg-type]
         changes=[
             Change(*row)
             for row in changed.unique(READ_KEY, keep="first", maintain_order=True)
@@ -229,17 +225,5 @@ def compare(plan: pl.DataFrame, reads: pl.DataFrame, again: pl.DataFrame) -> pl.
 
 def _changed_labels(compared: pl.DataFrame, score: Callable[[pl.DataFrame], pl.Series]) -> int:
     before = score(compared.select(QUERY_ID, DOC_IDS, OUTPUT, CONFIDENCE))
-    after = score(
-        compared.select(
-            QUERY_ID,
-            DOC_IDS,
-            pl.col(_AGAIN).alias(OUTPUT),
-            pl.col(_CONFIDENCE_AGAIN).alias(CONFIDENCE),
-        )
-    )
-    return int((before != after).sum())
-
-
-def _confidence_difference(compared: pl.DataFrame) -> float | None:
-    difference = (compared[CONFIDENCE] - compared[_CONFIDENCE_AGAIN]).abs().max()
-    return None if difference is None else float(difference)  # type: ignore[arg-type]
+    again = pl.col(_AGAIN).alias(OUTPUT), pl.col(_CONFIDENCE_AGAIN).alias(CONFIDENCE)
+    return int((before != score(compared.select(QUERY_ID, DOC_IDS, *again))).sum())

@@ -148,7 +148,6 @@ def find(listing: Listing, keys: pl.Series, span: Span | None = None) -> Stored:
     Args:
         listing: from any process. Files that came since are looked at only if one of those listed is
             gone, since it was merged into others.
-        keys: read keys, each once or several times.
         span: buckets that have the queries of all of these reads; None where they may be any.
 
     Raises:
@@ -292,12 +291,10 @@ def _among(folder: Folder, name: str, sought: pl.DataFrame, *, again: bool) -> p
     """The reads of a file that are sought; None if it is damaged. Raises FileNotFoundError where it is gone."""
     wanted = sought[READ_KEY]
     may_have = _MEMORY.may_have(folder, name, wanted)
-    if may_have is None:
-        keys = keys_of(folder, name)
-        if keys is not None:
-            if again:
-                _MEMORY.remember(folder, name, keys)
-            may_have = bool(wanted.is_in(keys.implode()).any())
+    if may_have is None and (keys := keys_of(folder, name)) is not None:
+        if again:
+            _MEMORY.remember(folder, name, keys)
+        may_have = bool(wanted.is_in(keys.implode()).any())
     if may_have is False:
         return tables.empty(tables.READS)
     reads = table_of(folder, name, folder.read(name))

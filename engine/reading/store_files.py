@@ -68,9 +68,6 @@ def write_file(
 ) -> None:
     """Write reads as one file.
 
-    Args:
-        span: buckets that have the queries of all reads, or None.
-
     Raises:
         WriteError: it cannot be written; the folder is as it was.
         ValueError: no span.
@@ -94,25 +91,23 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
     """
     named = _NAME.fullmatch(name)
     place = folder.place(name)
-    remedy = "delete it; its LLM calls are made again"
-    if named is None or named["content"] is None:
-        try:
-            frame = read_parquet(place, content=content)
-        except InputError as error:
-            problem = f"broken file in the read store ({error.problem})"
-            raise InputError(problem, remedy, path=place) from None
-        return tables.conform(_in_full(frame), tables.READS, place)
-    if digest(content)[:32] != named["content"]:
+    written = named and named["content"]
+    if written and digest(content)[:32] != written:
         if isinstance(folder.at, Path):
             return None
         # It may have been damaged on its way here.
         content = folder.read(name)
-        if digest(content)[:32] != named["content"]:
+        if digest(content)[:32] != written:
             return None
     try:
-        frame = pl.read_parquet(io.BytesIO(content))
-    except (pl.exceptions.PolarsError, OSError) as error:
-        problem = f"broken file in the read store ({error})"
+        if written:
+            frame = pl.read_parquet(io.BytesIO(content))
+        else:  # a file of an earlier version may be damaged
+            frame = read_parquet(place, content=content)
+    except (InputError, pl.exceptions.PolarsError, OSError) as error:
+        reason = error.problem if isinstance(error, InputError) else error
+        problem = f"broken file in the read store ({reason})"
+        remedy = "delete it; its LLM calls are made again"
         raise InputError(problem, remedy, path=place) from None
     return tables.conform(_in_full(frame), tables.READS, place)
 

@@ -62,10 +62,7 @@ def shared_pace(paces: Sequence[float]) -> float | None:
     So no actor holds a unit for much longer than ``UNIT_SECONDS``. Faster actors then have more and smaller
     units, and each costs the driver: it is an eighth of the mean at least, and so much that all actors
     together end no more than 40 units a second. A thousand actors have units of 25 s so, and as much work is
-    lost with each that ends.
-
-    Args:
-        paces: of the actors, in sizes a second; none where it is not known of any.
+    lost with each that ends. Paces are in sizes a second.
     """
     if not paces:
         return None
@@ -152,7 +149,6 @@ class UnitDone:
     """A unit, as it goes through the stages: what is known of its shard, and what came of its reads.
 
     Attributes:
-        role: the place of the reader.
         wanted: distinct reads of the role in the whole shard.
         reused: those of them that were in the store; the others are in its units.
         damaged, span: of the whole shard, as in ``ShardPlan``.
@@ -160,7 +156,6 @@ class UnitDone:
         reads: reads of this unit; 0 if the shard has nothing to read, which a single row says.
         failures: reads that failed, by their keys; the others are in the store, if they are kept.
         outputs: the others, where this process holds the inputs or read.
-        worker, seconds, stats: as in ``execute.UnitResult``.
         kinds: what it cost, by kind of reads.
     """
 
@@ -213,13 +208,6 @@ class ShardRole(NamedTuple):
         return self.shard * self.roles + self.role
 
 
-def shard_roles(shards: Iterable[int], roles: int) -> Iterator[ShardRole]:
-    """All of them: a shard for all roles, one behind the other, and then the next shard."""
-    for shard in shards:
-        for role in range(roles):
-            yield ShardRole(shard, role, roles)
-
-
 def unit_rows(shard_role: ShardRole, plan: ShardPlan) -> Iterator[UnitRow]:
     """The units of a shard for a role, one at least."""
     unread, units = plan.unread(shard_role.role, shard_role.shard), plan.units()
@@ -230,19 +218,16 @@ def unit_rows(shard_role: ShardRole, plan: ShardPlan) -> Iterator[UnitRow]:
     # Numbers of their own in the whole job: one has fewer units, and fewer reads, than this.
     before = shard_role.number * _MOST
     for unit in units:
+        content = io.BytesIO()
+        reads = needed.slice(unit.offset, unit.length)
+        # Newer layouts of texts would be written with all texts of the table that this is a slice of.
+        reads.write_ipc_stream(content, compat_level=pl.CompatLevel.oldest())
         yield UnitRow(
             replace(unread, number=unit.number),
             Unit(before + unit.number, before + unit.offset, unit.length, shard_role.role),
             int(plan.reads[SIZE].slice(unit.offset, unit.length).sum()),
-            _packed(needed.slice(unit.offset, unit.length)),
+            content.getvalue(),
         )
-
-
-def _packed(reads: pl.DataFrame) -> bytes:
-    content = io.BytesIO()
-    # Newer layouts of texts would be written with all texts of the table that this is a slice of.
-    reads.write_ipc_stream(content, compat_level=pl.CompatLevel.oldest())
-    return content.getvalue()
 
 
 ReadUnit = Callable[[Reader, Unit, Sequence[Sequence[str]]], UnitResult]
@@ -322,11 +307,8 @@ def done_of(unread: UnitDone, planned: pl.DataFrame, result: UnitResult) -> Unit
     # A unit costs time beside its reads, and hardly one has a read that failed.
     if reads[FAILURE].null_count() < reads.height:
         whole = reads.filter(pl.col(FAILURE).is_null())
-        failed = reads.filter(pl.col(FAILURE).is_not_null())
-        failures = {
-            key: Failure(query_id, reason)
-            for key, query_id, reason in failed.select(READ_KEY, QUERY_ID, FAILURE).iter_rows()
-        }
+        failed = reads.filter(pl.col(FAILURE).is_not_null())[[READ_KEY, QUERY_ID, FAILURE]]
+        failures = {key: Failure(*of_query) for key, *of_query in failed.iter_rows()}
     return replace(
         unread,
         reads=reads.height,

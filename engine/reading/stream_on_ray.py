@@ -41,7 +41,6 @@ from engine.reading.stream import (
     Ready,
     ShardRole,
     UnitDone,
-    shard_roles,
     shared_pace,
     unit_rows,
 )
@@ -76,8 +75,6 @@ def read_on_ray(
 
     Args:
         planners: of each of the host's readers; sent to every worker once.
-        host: what each actor hosts, not loaded yet.
-        pool: the actors, as ``pool.decide`` gives them.
         on_event: told one line when nodes come or go, actors restart, or the pool waits.
 
     Raises:
@@ -111,7 +108,8 @@ def _results(
 ) -> Iterator[pa.Table]:
     # That a small evaluation has fewer shards than actors is not news.
     warnings.filterwarnings("ignore", module=r"ray\.data\._internal\.execution")
-    rows = [one._asdict() for one in shard_roles(shards, len(planners))]
+    roles = range(len(planners))
+    rows = [ShardRole(one, role, len(roles))._asdict() for one in shards for role in roles]
     dataset = one_row_blocks(rows)
     # Blocks are cut at a byte: each unit is a block, and so a task, of its own. `repartition` would do it with
     # tasks that take a whole CPU, which the actors may have left none of.
@@ -120,49 +118,32 @@ def _results(
     scaling = dataset.context.autoscaling_config
     scaling.actor_pool_util_upscaling_threshold /= _AT_ONCE
     scaling.actor_pool_util_downscaling_threshold /= _AT_ONCE
+    options = pool_options(pool, at_once=_AT_ONCE)
+    if not options[
+        "num_gpus"
+    ]:  # some is left to tasks that plan, since a pool waits for their units
+        options["num_cpus"] -= min(0.25, options["num_cpus"] / 4)
+    # Ray Data keeps the number of rows that are planned at a time, and a cluster may begin without any CPU. Beside actors
+    # with GPUs a task has a CPU of its own, so there are as many as CPUs; beside others it has a tenth.
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    planned_at_once = min(max(2, cpus, pool.most or 0), len(rows))
     results = dataset.map_batches(
         _plan_batch,
         fn_kwargs={"planners": ray.put(planners), "ledger": attempts},
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
-        compute=ray.data.TaskPoolStrategy(size=_planned_at_once(pool, len(rows))),
+        compute=ray.data.TaskPoolStrategy(size=len(rows) if pool.needs.gpus else planned_at_once),
     ).map_batches(
         _Actor,
         fn_constructor_kwargs={"host": host, "attempts": attempts},
-        **_beside_tasks(pool_options(pool, at_once=_AT_ONCE)),
+        **options,
     )
     yield from results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
 
 
-def _planned_at_once(pool: Pool, rows: int) -> int:
-    """How many rows may be planned at a time, by nodes that are there and by those that are to come.
-
-    Ray Data keeps this number, and a cluster may begin without any CPU. Beside actors with GPUs a task has
-    a CPU of its own, so there are as many as CPUs; beside those that read on CPUs it has a tenth.
-    """
-    if pool.needs.gpus:
-        return rows
-    cpus = int(ray.cluster_resources().get("CPU", 1))
-    return min(max(2, cpus, pool.most or 0), rows)
-
-
-def _beside_tasks(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a pool that leaves some of the CPUs to the tasks that plan, and to those that judge.
-
-    A pool that takes every CPU would wait for units without a CPU left to plan them.
-    """
-    cpus = options["num_cpus"]
-    if options["num_gpus"]:
-        return options
-    return {**options, "num_cpus": cpus - min(0.25, cpus / 4)}
-
-
 def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Table]:
-    """The stage that plans: from the number of a shard, and the place of a reader, to units.
-
-    Ray plans a shard whose process died again, without end: the ledger has an end to it.
-    """
+    """Plan shards for readers; the ledger ends the planning of one whose process dies, which Ray would repeat for ever."""
     plans: Sequence[Planner] = ray.get(planners)
     attempts = Attempts(ledger)
     for asked in batch.to_pylist():
@@ -182,10 +163,8 @@ def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Tabl
 
 
 class _Actor:
-    """The stage that reads: hosts readers, and is called by Ray Data with a unit, in two threads.
-
-    A thread of its own loads and reads. Beside it, Ray's threads start a unit while the one before it is read, and
-    commit it while the next one is.
+    """Hosts readers, and is called by Ray Data with a unit, in two threads: these start a unit while the one before it is
+    read, and commit it while the next one is. A thread of its own loads and reads.
     """
 
     def __init__(self, host: Host, attempts: Any) -> None:

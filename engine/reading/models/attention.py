@@ -186,7 +186,8 @@ class Packing:
         # A sink is a key without a value, which the kernel does not know.
         written = self._written if sinks is None else []
         for span in self.spans[: len(self.spans) - len(written)]:
-            if sinks is None and self._is_fused(span, query):
+            far = query.dtype == torch.float32 and span.have >= _FAR
+            if sinks is None and not span.kept and (self.fused or far):
                 own = slice(span.at, span.at + span.tokens)
                 known = slice(span.offset, span.offset + span.have)
                 new = query[:, own], key[:, own], value[:, own]
@@ -237,10 +238,6 @@ class Packing:
         """What the answers under way look back at in the cache. They stand last."""
         spans = [s for s in self.spans if s.writing]
         return [slice(s.offset, s.offset + s.have + 1) for s in spans]
-
-    def _is_fused(self, span: Span, query: torch.Tensor) -> bool:
-        far = query.dtype == torch.float32 and span.have >= _FAR
-        return (self.fused or far) and not span.kept
 
     @cached_property
     def _places(self) -> torch.Tensor:
@@ -322,13 +319,7 @@ def pack(
     copies: Sequence[tuple[int, int, int]] = (),
     fused: bool = False,
 ) -> Pass:
-    """A pass of these tokens, after which the logits of some spans' last are wanted.
-
-    Args:
-        asked: these spans, in their order; all by default.
-        copies: see ``Packing``.
-        fused: whether prompts go through the flash kernel, however long they are.
-    """
+    """A pass of these tokens, after which the logits of the last of each span that is ``asked`` are wanted; of all by default."""
     # Products with a single row take another way through the library, and round otherwise. Attention takes it once.
     double = 2 if len(ids) == 1 else 1
     asked = spans if asked is None else asked

@@ -124,11 +124,7 @@ def _is_continued(
 
 
 def check_encoder_decoder(model: Any, loop: T5, spec: ReaderSpec) -> None:
-    """Refuse an encoder-decoder model that the loop does not continue as one forward pass does.
-
-    Raises:
-        InputError: it does not.
-    """
+    """Refuse, by an InputError, an encoder-decoder model that the loop does not continue as one forward pass does."""
     texts = [[3 + i % 5 for i in range(length)] for length in _LENGTHS]
     given = [int(model.generation_config.decoder_start_token_id or 0), *range(4, 7)]
 

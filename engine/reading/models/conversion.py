@@ -98,9 +98,8 @@ def convert_gguf(source: Path, target: Path) -> None:
                 name for name in loading["missing_keys"] if weights[name].count_nonzero()
             ]
             refuse_missing(loading, str(source))
-            processor = TENSOR_PROCESSORS.get(
-                header.fields["general.architecture"].contents(), TensorProcessor
-            )
+            family = header.fields["general.architecture"].contents()
+            processor = TENSOR_PROCESSORS.get(family, TensorProcessor)
             used = get_gguf_hf_weights_map(model, processor(config=config.to_dict()))
             gguf_settings.refuse_unused((tensor.name for tensor in header.tensors), used)
             added = _added(header)
@@ -150,9 +149,6 @@ def _added(header: GGUFReader) -> dict[str, bool]:
 
     Source: ``llama_vocab::impl::load`` in llama.cpp's src/llama-vocab.cpp (commit 00ad355), for the kinds of
     tokenizer that transformers reads from GGUF files.
-
-    Raises:
-        TypeError: a flag is neither true nor false.
     """
 
     keys = ("model", "pre", "add_bos_token", "add_eos_token")
@@ -234,10 +230,20 @@ def convert_checkpoint(source: Path, target: Path) -> None:
     config["model_type"] = BIASED if biased else config["model_type"]
     model, tokenizer = _empty_model(source, config), load_tokenizer(source)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    tied = config.get("tie_word_embeddings", config["model_type"] != "mt5")
-    _refuse_other_weights(source, state, expected, ["lm_head.weight"] if tied else [])
-    _drop_tied(source, state, tied)
-    if len(tokenizer) > (rows := len(state["shared.weight"])):
+    tied = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+    if config.get("tie_word_embeddings", config["model_type"] != "mt5"):
+        tied.append("lm_head.weight")
+    _refuse_other_weights(source, state, expected, tied)
+    shared = state["shared.weight"]
+    for name in tied:
+        copy = state.pop(name, shared)
+        if copy.data_ptr() != shared.data_ptr() and not torch.equal(copy, shared):
+            raise InputError(
+                f"{name} is not the shared embeddings, which its config.json ties it to",
+                "give the checkpoint that its config.json belongs to",
+                path=source,
+            )
+    if len(tokenizer) > (rows := len(shared)):
         raise InputError(
             f"the tokenizer has {len(tokenizer)} tokens and the model {rows}",
             "put the tokenizer that the model was trained with in the directory",
@@ -283,9 +289,8 @@ def _load(source: Path) -> dict[str, torch.Tensor]:
             raise InputError(
                 f"holds no plain tensors ({reason})", "fetch the checkpoint again", path=file
             ) from None
-        if not isinstance(part, dict) or not all(
-            isinstance(t, torch.Tensor) for t in part.values()
-        ):
+        is_table = isinstance(part, dict)
+        if not is_table or not all(isinstance(t, torch.Tensor) for t in part.values()):
             raise InputError(
                 "is not a table of weights", "give what save_pretrained wrote", path=file
             )
@@ -348,10 +353,9 @@ def _refuse_other_weights(
     tied: Sequence[str],
 ) -> None:
     """Refuse weights that lack, exceed or do not fit those of the model; tied ones may be left out."""
-    spare = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *tied}
     found = {name: tuple(tensor.shape) for name, tensor in state.items()}
     for names, what in (
-        (expected.keys() - found.keys() - spare, "lacks"),
+        (expected.keys() - found.keys() - set(tied), "lacks"),
         (found.keys() - expected.keys(), "has, and its config.json does not describe,"),
         (
             {name for name in found.keys() & expected.keys() if found[name] != expected[name]},
@@ -363,21 +367,5 @@ def _refuse_other_weights(
             raise InputError(
                 f"{what} {len(names)} weights, {first} first",
                 "give a complete checkpoint with its own config.json",
-                path=source,
-            )
-
-
-def _drop_tied(source: Path, state: dict[str, torch.Tensor], head: bool) -> None:
-    """Drop copies of the shared embeddings: those of encoder and decoder, the head's where T5 ties it."""
-    import torch
-
-    shared = state["shared.weight"]
-    names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
-    for name in [*names, "lm_head.weight"] if head else names:
-        copy = state.pop(name, shared)
-        if copy.data_ptr() != shared.data_ptr() and not torch.equal(copy, shared):
-            raise InputError(
-                f"{name} is not the shared embeddings, which its config.json ties it to",
-                "give the checkpoint that its config.json belongs to",
                 path=source,
             )

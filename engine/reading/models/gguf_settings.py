@@ -177,13 +177,9 @@ def _set_positions(
 
 
 def _as_llama3(factors: np.ndarray, base: float) -> dict[str, Any]:
-    """The parameters of Llama 3's scaling by which frequencies are divided by these factors.
+    """The parameters of Llama 3's scaling by which frequencies are divided by these factors; a ValueError where there are none.
 
-    The scaling depends on the quotients of the original length by two others alone. It is looked for with those of
-    Llama 3, then solved for.
-
-    Raises:
-        ValueError: it does not give these factors.
+    It depends on the quotients of the original length by two others alone: those of Llama 3 are tried, then solved for.
     """
     factors = np.asarray(factors, dtype=np.float64)
     lengths = 2 * math.pi * base ** (np.arange(len(factors)) / len(factors))
@@ -215,11 +211,7 @@ def _as_llama3(factors: np.ndarray, base: float) -> dict[str, Any]:
 
 
 def refuse_unused(names: Iterable[str], used: Iterable[str]) -> None:
-    """Refuse tensors that no weight of the model was made from.
-
-    Raises:
-        ValueError: there are some.
-    """
+    """Refuse, by a ValueError, tensors that no weight of the model was made from."""
     known = {name.removesuffix(".weight") for name in (*used, FACTORS, LONG, SHORT)}
     unused = sorted(name for name in names if name.removesuffix(".weight") not in known)
     if unused:

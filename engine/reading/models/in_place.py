@@ -18,11 +18,8 @@ class _FeedForward(torch.nn.Module):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = (
-            layer.gate_proj,
-            layer.up_proj,
-            layer.down_proj,
-        )
+        self.gate_proj, self.up_proj = layer.gate_proj, layer.up_proj
+        self.down_proj = layer.down_proj
         is_silu = type(layer.act_fn) is SiLUActivation
         self.act_fn = torch.nn.SiLU(inplace=True) if is_silu else layer.act_fn
 

@@ -68,8 +68,6 @@ class PackedModel:
 
     Args:
         model: of a family in ``engine.reading.models.attention.FAMILIES``.
-        writer: continues the answers.
-        stats: counts the tokens.
         head: tokens that most prompts begin with; their keys and values are kept.
         fused: whether prompts go through the flash kernel, however long they are.
     """
@@ -108,8 +106,9 @@ class PackedModel:
         # one copy of the states in fp32 (norms).
         inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
         self._chunk_bytes = 0.0
-        self._token_bytes = float(item * (6 * config.hidden_size + 3 * inner))
-        self._token_bytes += 4 * config.hidden_size
+        self._token_bytes = float(
+            item * (6 * config.hidden_size + 3 * inner) + 4 * config.hidden_size
+        )
         self._logits_bytes = 2 * item * config.vocab_size
 
     @torch.inference_mode()
@@ -365,10 +364,7 @@ class PackedModel:
         return pack(ids, spans, self._cache, asked=asked, copies=copies, fused=self._fused)
 
     def _forward(self, of: Pass) -> torch.Tensor:
-        """The logits that are asked for: (asked, vocabulary).
-
-        Of the last layer only keys and values are made of all tokens, and the rest where logits are asked for.
-        """
+        """The logits that are asked for, (asked, vocabulary). Of the last layer all else is made only where these are."""
 
         def narrow(layer: Any, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
             try:

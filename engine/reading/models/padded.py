@@ -169,9 +169,8 @@ class PaddedModel:
             latest = np.array([[written[row].tokens[-1]] for row in alive])
             step, *kept = to_device(self._device, latest, *([np.array(going)] if leaving else []))
             for keep in kept:
-                cache.reorder_cache(
-                    keep
-                )  # states of hybrid models have no ``batch_select_indices``
+                # States of hybrid models have no ``batch_select_indices``.
+                cache.reorder_cache(keep)
                 mask, last = mask[keep], last[keep]
             mask = torch.cat([mask, mask.new_ones((len(alive), 1))], dim=1)
             positions = last + 1

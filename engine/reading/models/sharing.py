@@ -52,7 +52,6 @@ def segments(
     Args:
         sequences: token lists, none empty.
         done: for each, how many of its first tokens need not be computed; less than its length.
-        least: the shortest shared segment.
     """
     segments: list[Segment] = []
     order = sorted(range(len(sequences)), key=lambda i: (done[i], list(sequences[i])))

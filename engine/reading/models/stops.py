@@ -41,7 +41,6 @@ class Stops:
     text is looked at.
 
     Args:
-        tokenizer: of the reader.
         rule: has the strings. Where the prompt begins a thought, the tag that ends it is one of those looked for.
     """
 

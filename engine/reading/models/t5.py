@@ -267,10 +267,8 @@ def _causal(attention: Any, length: int) -> torch.Tensor:
 
 
 def _bounded(hidden: torch.Tensor) -> torch.Tensor:
-    """Without the infinities that sums beyond the range of fp16 give.
-
-    transformers bounds a tensor of which any value is infinite; here each value is bounded alone, so
-    that what is in a batch does not show in its neighbours.
+    """Without the infinities that sums beyond the range of fp16 give; each value is bounded alone, and no whole tensor as by
+    transformers, so that what is in a batch does not show in its neighbours.
     """
     if hidden.dtype != torch.float16:
         return hidden

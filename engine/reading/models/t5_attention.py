@@ -187,36 +187,28 @@ class ReadByRead(_OnHost):
                 scores[..., : first.shape[2]] += first
             out[rows] = torch.matmul(softmax(scores), values)
         for row, runs in self._fused:
-            keys_values = [self._at(layer, run) for run in runs]
-            scores = self._scores(query[row], runs, [keys for keys, _ in keys_values])
+            keys, values = zip(*(self._at(layer, run) for run in runs), strict=True)
+            each = [  # (inputs, heads, 1, tokens)
+                torch.matmul(query[row], own.transpose(2, 3)) + self._mask(run)
+                for run, own in zip(runs, keys, strict=True)
+            ]
+            scores = torch.cat([one.transpose(0, 1).reshape(self._heads, -1) for one in each], 1)
             if bias is not None:
-                _add_to_first(scores, self._reads[row], bias)
-            out[row] = self._mixed(softmax(scores), runs, [values for _, values in keys_values])
+                column = 0
+                for part in self._reads[row]:
+                    some = bias[:, part.offset : part.offset + part.slot.length]
+                    scores[:, column : column + some.shape[1]] += some
+                    column += part.slot.padded
+            sizes = [run.padded * (run.last - run.first) for run in runs]
+            mixed = [
+                torch.matmul(part.view(self._heads, -1, 1, run.padded).transpose(0, 1), own)
+                for run, part, own in zip(
+                    runs, softmax(scores).split(sizes, 1), values, strict=True
+                )
+            ]
+            # One sum over inputs, however they are cut into runs.
+            out[row] = torch.cat(mixed).sum(0, dtype=torch.float32)
         return out.view(out.shape[0], -1)
-
-    def _scores(
-        self, query: torch.Tensor, runs: Sequence[_Run], keys: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
-        """Scores of one query, (heads, 1, width), on all inputs of its read: (heads, tokens)."""
-        scores = [
-            (torch.matmul(query, own.transpose(2, 3)) + self._mask(run))  # (inputs, heads, 1, L)
-            .transpose(0, 1)
-            .reshape(self._heads, -1)
-            for run, own in zip(runs, keys, strict=True)
-        ]
-        return torch.cat(scores, 1)
-
-    def _mixed(
-        self, weights: torch.Tensor, runs: Sequence[_Run], values: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
-        """The values of all inputs of a read, by weights (heads, tokens): (heads, 1, width)."""
-        sizes = [run.padded * (run.last - run.first) for run in runs]
-        mixed = [
-            torch.matmul(part.view(self._heads, -1, 1, run.padded).transpose(0, 1), own)
-            for run, part, own in zip(runs, weights.split(sizes, 1), values, strict=True)
-        ]
-        # One sum over inputs, however they are cut into runs.
-        return torch.cat(mixed).sum(0, dtype=torch.float32)
 
     def _at(self, layer: int, run: _Run) -> torch.Tensor:
         return self._encodings.keys_values(layer, run.padded, run.first, run.last)
@@ -234,15 +226,6 @@ def _runs(parts: Sequence[Part]) -> list[_Run]:
         else:
             runs.append(_Run(slot.padded, slot.place, slot.place + 1))
     return runs
-
-
-def _add_to_first(scores: torch.Tensor, parts: Sequence[Part], bias: torch.Tensor) -> None:
-    """Add a bias to the scores, (heads, padded tokens of the parts), of a read's first tokens."""
-    column = 0
-    for part in parts:
-        some = bias[:, part.offset : part.offset + part.slot.length]
-        scores[:, column : column + some.shape[1]] += some
-        column += part.slot.padded
 
 
 class PaddedReads:

@@ -19,7 +19,6 @@ class PromptRead:
     """A read of a decoder-only model.
 
     Attributes:
-        prompt: its tokens.
         head: tokens that the prompt begins with as others do.
         target: the text that is scored; None where an answer is written.
         tokens: those of the target.
@@ -60,7 +59,15 @@ class PromptReader:
         texts, heads = ["".join(pieces) for pieces in inputs], self._heads(inputs)
         encoded = self._encoded(texts)  # several targets may follow one prompt
         prompts = [
-            self._fit(encoded[text], head, text) for head, text in zip(heads, texts, strict=True)
+            fit(
+                encoded[text],
+                text,
+                head=head or self._begin,
+                limit=self._limit or len(encoded[text]),
+                tail_marker=self._spec.tail_marker,
+                encode=lambda tail: self._tokenizer.encode(tail, add_special_tokens=False),
+            )
+            for head, text in zip(heads, texts, strict=True)
         ]
         return [
             PromptRead(
@@ -86,16 +93,6 @@ class PromptReader:
         texts = ["".join(pieces[:-1]) for pieces in inputs]
         tokens = self._encoded(texts)
         return [tokens[text] if text else self._head for text in texts]
-
-    def _fit(self, tokens: list[int], head: list[int], text: str) -> Fitted:
-        return fit(
-            tokens,
-            text,
-            head=head or self._begin,
-            limit=self._limit or len(tokens),
-            tail_marker=self._spec.tail_marker,
-            encode=lambda tail: self._tokenizer.encode(tail, add_special_tokens=False),
-        )
 
 
 def parted(

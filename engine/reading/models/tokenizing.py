@@ -31,14 +31,7 @@ def longest_input(spec: ReaderSpec, config: Any) -> int:
 def tokenize(
     tokenizer: Any, texts: Sequence[str], *, limit: int, special_tokens: bool
 ) -> list[Input]:
-    """Encoder inputs of texts, cut to ``limit`` tokens.
-
-    The question stands first, so the end is what can be spared; a token that ends inputs stays there.
-
-    Args:
-        tokenizer: of transformers.
-        special_tokens: as in ``ReaderSpec``.
-    """
+    """Encoder inputs of texts, cut to ``limit`` tokens: the question is first, and a token that ends inputs stays."""
     if not texts:
         return []
     encoded = tokenizer(
@@ -47,9 +40,7 @@ def tokenize(
     end = tokenizer.eos_token_id
     items: list[Input] = []
     for tokens in encoded:
-        if len(tokens) <= limit:
-            items.append(Input(tuple(tokens), False))
-        else:
-            kept = [*tokens[: limit - 1], end] if tokens[-1] == end else tokens
-            items.append(Input(tuple(kept[:limit]), True))
+        is_cut = len(tokens) > limit
+        kept = [*tokens[: limit - 1], end] if is_cut and tokens[-1] == end else tokens
+        items.append(Input(tuple(kept[:limit]), is_cut))
     return items

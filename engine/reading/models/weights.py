@@ -89,9 +89,8 @@ def resolve(name: str, *, required: bool = True) -> Weights:
     _refuse_adapters(path, name)
     config = read_config(path, name)
     _refuse_other_heads(config, name)
-    if config.get("model_type") in _ENCODER_DECODERS and (
-        files := conversion.checkpoint_files(path)
-    ):
+    encodes, kind = config.get("is_encoder_decoder"), config.get("model_type")
+    if kind in _ENCODER_DECODERS and (files := conversion.checkpoint_files(path)):
         content = f"T5 checkpoint {conversion.CHECKPOINT_VERSION}\n" + _listing(files)
         path = _converted(content, partial(conversion.convert_checkpoint, path))
     if required and not has_weights(path):
@@ -100,7 +99,6 @@ def resolve(name: str, *, required: bool = True) -> Weights:
             "convert the weights (of pickles only a T5's pytorch_model.bin is read)",
             path=name,
         )
-    encodes, kind = config.get("is_encoder_decoder"), config.get("model_type")
     if encodes and kind not in {*_ENCODER_DECODERS, BIASED}:
         raise InputError(
             f"a {kind!r} model",

@@ -108,7 +108,6 @@ def controls_of(path: Path, digest: str, *, sentinels: bool, trusted: bool = Fal
     stand for text (a run of blanks, a word).
 
     Args:
-        path: the model's directory.
         digest: of the model's files, which with the path tells one model from another.
         sentinels: whether it is a T5, whose tokenizer adds sentinels of its own.
         trusted: whether Python code that comes with the model may run.
@@ -180,11 +179,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def load_tokenizer(path: Path, *, trusted: bool = False) -> Any:
-    """The tokenizer in a model's directory.
-
-    Raises:
-        InputError: it cannot be loaded.
-    """
+    """The tokenizer in a model's directory; an InputError where it cannot be loaded."""
     from transformers import AutoTokenizer
 
     try:

@@ -44,12 +44,10 @@ class Prompt:
     """A template as one kind of reader is given it.
 
     Attributes:
-        template: the texts.
         best_last: whether passages stand in reverse order, the best one next to the question.
         fused: whether each passage makes an input of its own (Fusion-in-Decoder).
         shares_query: whether what stands before the passages is a piece of its own, for all reads
             of a query to share (decoder-only readers).
-        max_new_tokens: tokens generated at most.
         head, tail: what stands around the user's message in the model's chat template.
         controls: strings that the reader's tokenizer takes for control tokens, which data must not hold.
     """
@@ -186,11 +184,7 @@ def make_prompt(
     """A template as a kind of reader is given it; what it leaves open is filled in.
 
     Without ``order``, the passages that a prompt too long for the reader loses first are the worst:
-    decoder-only readers get the best one last, encoder-decoder readers first.
-
-    Args:
-        head, tail: what stands around the user's message in the model's chat template.
-        controls: strings that the reader's tokenizer takes for control tokens.
+    decoder-only readers get the best one last, encoder-decoder readers first. Arguments are as in ``Prompt``.
 
     Raises:
         InputError: the end of a long prompt could not be told from its passages.

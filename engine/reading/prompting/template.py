@@ -73,7 +73,6 @@ class Template:
 
     Attributes:
         name: as the user gave it: a path, or the style of one that comes with the engine.
-        path: the file.
         digest: SHA-256 of the file.
         body: the prompt, with the fields ``passages`` (once) and ``query``.
         passage: one passage: ``title``, ``text``, ``number`` (its place in the prompt, from 1).

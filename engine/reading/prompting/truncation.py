@@ -15,7 +15,6 @@ class Fitted:
     Attributes:
         tokens: those that the reader is given; None where not even the question fits.
         length: their number; that of the whole prompt where it does not fit.
-        truncated: whether some were cut.
     """
 
     tokens: list[int] | None
@@ -39,12 +38,8 @@ def fit(
     best ones stand last.
 
     Args:
-        tokens: the whole prompt.
-        text: what they are the tokens of.
         head: tokens of what prompts begin with; those that this one shares with it are kept.
-        limit: tokens at most.
         tail_marker: as in ``ReaderSpec``; where the text lacks it, one token is kept at least.
-        encode: the tokenizer.
     """
     excess = len(tokens) - limit
     if excess <= 0:

@@ -38,13 +38,7 @@ class Done(NamedTuple):
 
 
 class ApiReader:
-    """A model that a server runs; safe for threads.
-
-    Args:
-        spec: of the reader; ``ReaderSpec.api`` says what is asked of whom.
-        client: asks; its own by default.
-        stats: counters to go on with; new ones by default.
-    """
+    """A model that a server runs; safe for threads. Its client is its own by default, and its counters are new."""
 
     def __init__(
         self, spec: ReaderSpec, client: Client | None = None, stats: ReaderStats | None = None
@@ -64,11 +58,7 @@ class ApiReader:
             return [done.output for done in threads.map(self.one, inputs)]
 
     def one(self, inputs: Sequence[str]) -> Done:
-        """Ask for one read.
-
-        Raises:
-            StoppedAskingError: nothing more can be asked.
-        """
+        """Ask for one read; a StoppedAskingError where nothing more can be asked."""
         if self._api.settings.is_batch:
             return self._of_batch(inputs)
         text, most = "".join(inputs), self._spec.most_new_tokens
@@ -100,9 +90,7 @@ class ApiReader:
             named, first = (answer.model, answer.server), (self._api.named, self._api.server)
             self.stats.changed_servers += named != first
             self._limits.seen[self._api.model].add(named)
-        if (broken := _broken(answer, used)) is not None:
-            output = broken
-        elif self._spec.scores == "target":
+        if self._spec.scores == "target":
             output = self._target(answer, used, inputs[-1])
         else:
             output = self._output(answer, used)
@@ -111,6 +99,8 @@ class ApiReader:
         return Done(replace(output, seconds=answer.seconds), computed)
 
     def _target(self, answer: Answer, used: Usage, target: str) -> ReadOutput:
+        if (broken := _broken(answer, used)) is not None:
+            return broken
         logs = following(answer.tokens or (), target)
         if logs is None:
             reason = "the server gives no log-probabilities of tokens that are the text to score"
@@ -134,6 +124,8 @@ class ApiReader:
             self.stats.retried += 1
 
     def _output(self, answer: Answer, used: Usage) -> ReadOutput:
+        if (broken := _broken(answer, used)) is not None:
+            return broken
         if self._spec.choices:
             return self._choice(answer, used)
         if answer.text is None and not answer.thought:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 
@@ -105,9 +105,9 @@ class Requests:
         readers = [
             ApiReader(spec, client, stats) for spec, stats in zip(specs, self._stats, strict=True)
         ]
-        work = _JobRequests(plan, readers, limits, settings, self._job)
+        work = _JobRequests(plan, readers, limits, self._job)
         try:
-            limits.refuse_beyond(work.prepare(_pieces(units)), rate=FEWEST_TOKENS)
+            limits.refuse_beyond(work.prepare(units), rate=FEWEST_TOKENS)
         except StoppedAskingError as stop:
             if self._job.proven:
                 raise ReadError(f"{stop}; every finished LLM call is cached") from None
@@ -130,13 +130,6 @@ def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
     return settings
 
 
-def _pieces(units: Sequence[Unit]) -> Iterator[_Handover]:
-    for unit in units:
-        for start in range(0, unit.length, _PIECE):
-            length = min(_PIECE, unit.length - start)
-            yield _Handover(Unit(unit.number, unit.offset + start, length, unit.reader))
-
-
 class _JobRequests:
     """The requests of a job while they are made."""
 
@@ -145,9 +138,9 @@ class _JobRequests:
         plan: pl.DataFrame,
         readers: Sequence[ApiReader],
         limits: Limits,
-        settings: ApiSettings,
         job: _Job,
     ) -> None:
+        settings = limits.settings
         self._plan, self._readers, self._limits = plan, readers, limits
         self._concurrency, self._host = settings.concurrency, settings.host
         self._threads = ThreadPoolExecutor(settings.concurrency)
@@ -162,9 +155,13 @@ class _JobRequests:
         # Of all prompts, in bytes: those that ended before, and of these calls.
         self._size = limits.ended
 
-    def prepare(self, pieces: Iterable[_Handover]) -> int:
-        """Take on pieces; the bytes of their prompts, and of those that are still to come."""
-        self._waiting.extend(pieces)
+    def prepare(self, units: Sequence[Unit]) -> int:
+        """Take on units, in pieces; the bytes of their prompts, and of those that are still to come."""
+        for unit in units:
+            for start in range(0, unit.length, _PIECE):
+                length = min(_PIECE, unit.length - start)
+                part = Unit(unit.number, unit.offset + start, length, unit.reader)
+                self._waiting.append(_Handover(part))
         size = sum(
             self._readers[piece.unit.reader].size(inputs)
             for piece in self._waiting

@@ -135,10 +135,7 @@ def _written(parameters: dict[str, Any]) -> str:
 
 
 def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Scores) -> ApiSpec:
-    """What a first request shows: what the server refuses is not sent, and its fingerprint is known.
-
-    Asked once in an evaluation, whoever needs to know.
-    """
+    """What a first request shows, made once in an evaluation: what the server refuses is not sent, and who it is."""
     from engine.machine.remote.client import Client, UnansweredError
 
     settings = api.settings
@@ -250,11 +247,7 @@ def _most(api: ApiSpec) -> str:
 
 
 def _without_refused(name: str, api: ApiSpec, error: RefusedError) -> ApiSpec:
-    """The same without the parameter that a refusal is about.
-
-    Raises:
-        InputError: the reader cannot do without it, or the refusal is about something else.
-    """
+    """The same without the parameter that a refusal is about; an InputError where it is needed, or there is none."""
     from engine.machine.remote.client import names_parameter
 
     sent = json.loads(api.parameters)

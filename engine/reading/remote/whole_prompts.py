@@ -69,7 +69,6 @@ def find_window(count: Callable[[str], int], text: str, size: int) -> Window | N
 
     Args:
         count: asks for an answer to a prompt, and gives its tokens; 0 where that is not known.
-        size: the bytes of the prompt.
     """
     half = len(text) // 2
     parts = (text, text[:half], text[half:], "")
