@@ -119,9 +119,8 @@ def _results(
     scaling.actor_pool_util_upscaling_threshold /= _AT_ONCE
     scaling.actor_pool_util_downscaling_threshold /= _AT_ONCE
     options = pool_options(pool, at_once=_AT_ONCE)
-    if not options[
-        "num_gpus"
-    ]:  # some is left to tasks that plan, since a pool waits for their units
+    # Some CPUs are left to the tasks that plan, whose units the pool waits for.
+    if not pool.needs.gpus:
         options["num_cpus"] -= min(0.25, options["num_cpus"] / 4)
     # Ray Data keeps the number of rows that are planned at a time, and a cluster may begin without any CPU. Beside actors
     # with GPUs a task has a CPU of its own, so there are as many as CPUs; beside others it has a tenth.

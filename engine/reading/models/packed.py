@@ -106,9 +106,8 @@ class PackedModel:
         # one copy of the states in fp32 (norms).
         inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
         self._chunk_bytes = 0.0
-        self._token_bytes = float(
-            item * (6 * config.hidden_size + 3 * inner) + 4 * config.hidden_size
-        )
+        self._token_bytes = float(item * (6 * config.hidden_size + 3 * inner))
+        self._token_bytes += 4 * config.hidden_size
         self._logits_bytes = 2 * item * config.vocab_size
 
     @torch.inference_mode()

@@ -70,7 +70,7 @@ class Controls:
 
     def count(self, text: str) -> int:
         """How many of the strings a text holds."""
-        return len([*self._pattern.finditer(text)]) if self._pattern else 0
+        return sum(1 for _ in self._pattern.finditer(text)) if self._pattern else 0
 
 
 NONE = Controls()
