@@ -189,7 +189,7 @@ def given(outputs: Iterable[ReadOutput], rule: Rule) -> list[ReadOutput]:
     """The outputs that a program of a user's gave, without thoughts."""
 
     def own(one: ReadOutput) -> ReadOutput:
-        if not (one.failure is one.confidence is one.thought is None):
+        if one.failure is not None or one.confidence is not None or one.thought is not None:
             return _meant(one)
         tokens = one.prompt_tokens, one.output_tokens
         found = rule.output(one.output, *tokens, truncated=one.truncated, ended=one.ended)
