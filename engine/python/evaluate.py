@@ -39,6 +39,8 @@ from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.temporary import temporary_directory
 
+# What happens to a cluster meanwhile is told here.
+_LOG = logging.getLogger("engine")
 MetricChoice = str | Metric | Callable[[str, list[str]], float]
 AnnotatorChoice = str | Annotator | Callable[[str, list[str], str, str], float]
 
@@ -118,14 +120,9 @@ def evaluate(
     )
     settings = _settings(reader, metric, annotators, k, left)
     refuse_lacking_tables(settings, given.tables)
-    in_use = {one.needs_input.name for one in settings.resolved.annotators if one.needs_input}
-    if unused := [name for name in given.tables if name not in in_use]:
-        problem = f"`{unused[0]}` without an annotator that needs it"
-        raise InputError(problem, "add one to `annotators`, or leave it out")
+    _refuse_unused(settings, given)
     with progress(shown=shown) as on_progress:
-        # What happens to a cluster meanwhile goes to the log.
-        on_event = logging.getLogger("engine").info
-        context = Context(store=store, on_progress=on_progress, on_event=on_event)
+        context = Context(store=store, on_progress=on_progress, on_event=_LOG.info)
         evaluation = _evaluated(given, settings, context)
     return Result.of(evaluation, name_files(given.files(settings)))
 
@@ -183,3 +180,11 @@ def _settings(
     settings = Settings.of(k=k, metric=metric, annotators=annotators, **named)
     called = replace(settings.reader, functions=tuple(dict.fromkeys(functions.values())))
     return replace(settings, reader=called)
+
+
+def _refuse_unused(settings: Settings, given: Given) -> None:
+    """Refuse a table that no annotator needs."""
+    in_use = {one.needs_input.name for one in settings.resolved.annotators if one.needs_input}
+    if unused := [name for name in given.tables if name not in in_use]:
+        problem = f"`{unused[0]}` without an annotator that needs it"
+        raise InputError(problem, "add one to `annotators`, or leave it out")
