@@ -152,8 +152,8 @@ def test_subfolders_import_one_way():
             | {
                 f"reading/models/{name}.py"
                 for name in (
-                    "attention", "conversion", "decoding", "encodings", "fid_t5", "generation",
-                    "in_place", "ordered", "packed", "padded", "t5", "t5_attention", "transfer", "vllm_reader",
+                    "attention", "continuing", "conversion", "decoding", "encodings", "fid_t5",
+                    "generation", "in_place", "ordered", "packed", "padded", "t5", "t5_attention", "transfer", "vllm_reader",
                 )
             },
         ),
@@ -166,8 +166,8 @@ def test_subfolders_import_one_way():
             | {
                 f"reading/models/{name}.py"
                 for name in (
-                    "attention", "causal", "conversion", "encoder_decoder", "fid_t5", "generation",
-                    "in_place", "padded", "vllm_reader",
+                    "attention", "causal", "continuing", "conversion", "encoder_decoder", "fid_t5",
+                    "generation", "in_place", "padded", "vllm_reader",
                 )
             },
         ),
