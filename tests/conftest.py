@@ -196,6 +196,12 @@ needs_steady_bf16 = pytest.mark.skipif(
 )
 
 
+@pytest.fixture
+def any_mass(monkeypatch):
+    """Have choices count that the reader hardly means, as random models do not mean theirs."""
+    monkeypatch.setattr("engine.reading.answers.LEAST_MASS", 0.0)
+
+
 @pytest.fixture(autouse=True)
 def _without_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page takes a second to draw, and hundreds of tests evaluate something: those marked ``pages`` draw it."""

@@ -384,7 +384,7 @@ def test_pieces_are_one_prompt_and_what_precedes_the_last_is_shared(spec, prompt
 
 
 @needs_steady_bf16
-def test_bfloat16_outputs_are_the_same_to_the_bit_however_the_work_is_cut(bundled_spec):
+def test_bfloat16_outputs_are_the_same_to_the_bit_however_the_work_is_cut(bundled_spec, any_mass):
     spec = replace(bundled_spec, dtype="bfloat16", choices=(" Yes", " No"))
     prompt = default_prompt("short-answer", "causal", "in-prompt")
     many = [
@@ -401,7 +401,7 @@ def test_bfloat16_outputs_are_the_same_to_the_bit_however_the_work_is_cut(bundle
     assert len({o.confidence for o in together}) == len(many)
 
 
-def test_a_choice_is_made_by_the_probabilities_of_first_tokens(spec, prompts):
+def test_a_choice_is_made_by_the_probabilities_of_first_tokens(spec, prompts, any_mass):
     choosing = replace(spec, choices=(" Yes", " No", " Oranjestad"))
     outputs = CausalReader(choosing).read(prompts)
     model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
@@ -442,7 +442,7 @@ def test_long_prompts_lose_passages_and_never_the_question(spec, prompts):
     (text,) = prompts[2]
     whole = reader._encode([text])[0]
     shared = len(reader._head) - 1
-    kept = reader._fit(whole, reader._head, text).tokens
+    kept = reader._reads([[text]])[0].prompt.tokens
     assert len(kept) == limit
     assert kept[:shared] == whole[:shared]
     assert reader._tokenizer.decode(kept).endswith("\nQuestion: who eats ants\nAnswer:")
@@ -452,9 +452,7 @@ def test_a_query_before_the_passages_is_not_cut(spec):
     reader = CausalReader(replace(spec, max_input_tokens=150, tail_marker=""))
     head = spec.shared_prefix + "Question: who eats ants and termites at night\n"
     text = "Passage: " + "digs for ants " * 60
-    kept = reader._fit(
-        reader._encode([head + text])[0], reader._heads([[head, text]])[0], head + text
-    )
+    kept = reader._reads([[head, text]])[0].prompt
     assert kept.truncated
     assert reader._tokenizer.decode(kept.tokens).startswith(head.rstrip())
     (output,) = reader.read([[head, text]])

@@ -96,18 +96,20 @@ def model_of(reader):
     return say
 
 
-def test_a_server_and_this_process_read_alike(random_reader, files, tmp_path):
+def test_a_server_and_this_process_read_alike(random_reader, files, tmp_path, any_mass):
     compare(random_reader, files, tmp_path, "chat", "chat")
 
 
 @pytest.mark.slow
-def test_a_server_and_this_process_continue_texts_alike(random_reader, files, tmp_path):
+def test_a_server_and_this_process_continue_texts_alike(random_reader, files, tmp_path, any_mass):
     compare(random_reader, files, tmp_path, "completions", "completion")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("endpoint", "prompt"), [("completions", "completion"), ("chat", "chat")])
-def test_the_bundled_reader_reads_alike_behind_a_server(files, tmp_path, endpoint, prompt):
+def test_the_bundled_reader_reads_alike_behind_a_server(
+    files, tmp_path, endpoint, prompt, any_mass
+):
     compare("bundled", files, tmp_path, endpoint, prompt)
 
 
