@@ -97,15 +97,6 @@ def test_a_shard_without_one_of_its_tables_is_scored_again(tmp_path):
     assert_frame_equal(again.query_scores, first.query_scores)
 
 
-def test_a_damaged_table_of_scores_is_one_line(tmp_path):
-    files, asked = made(tmp_path), settings(**FEW)
-    first = in_shards(tmp_path, asked, files=files)
-    table = tmp_path / "shards" / first.parts.name / "query_scores" / "000001.parquet"
-    table.write_bytes(table.read_bytes()[:-9])
-    with pytest.raises(InputError, match="query_scores: files of shard 1 are damaged; delete"):
-        in_shards(tmp_path, asked, files=files)
-
-
 def test_files_that_another_evaluation_takes_away_are_one_line(tmp_path, monkeypatch):
     files, asked = made(tmp_path), settings(**FEW)
     one = Scripted.one

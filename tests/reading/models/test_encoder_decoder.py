@@ -146,7 +146,7 @@ def test_fp16_reads_with_the_layers_that_transformers_keeps_in_fp32(spec):
 
 
 @needs_steady_bf16
-def test_in_bf16_the_probability_of_a_choice_has_the_same_bits_in_any_batch(any_spec):
+def test_in_bf16_the_probability_of_a_choice_has_the_same_bits_in_any_batch(any_spec, any_mass):
     reader = EncoderDecoderReader(
         replace(any_spec, dtype="bfloat16", choices=("w5", "w17 w4", "w80"))
     )
@@ -176,7 +176,7 @@ def test_padded_batches_give_the_same(any_spec):
     assert reader.read(READS[::-1]) == expected[::-1]
 
 
-def test_a_choice_is_made_by_the_probabilities_of_first_tokens(any_spec):
+def test_a_choice_is_made_by_the_probabilities_of_first_tokens(any_spec, any_mass):
     choices = (" w5", "w17 w4", "w80")
     tokenizer = AutoTokenizer.from_pretrained(any_spec.path)
     model = AutoModelForSeq2SeqLM.from_pretrained(any_spec.path).eval()
