@@ -1,6 +1,7 @@
 """Commands whose standard output or error is closed, full or not of UTF-8, without docstrings, and with small files."""
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -50,16 +51,20 @@ def told(done):
 @pytest.mark.parametrize(
     ("redirected", "said"),
     [
-        (">&-", "standard output cannot be written (Bad file descriptor); send it elsewhere"),
-        ("<&- >&-", "standard output cannot be written (Bad file descriptor); send it elsewhere"),
-        (">/dev/full", "no space is left on the disk"),
+        (">&-", r"standard output cannot be written \(Bad file descriptor\); send it elsewhere"),
+        (
+            "<&- >&-",
+            r"standard output cannot be written \(Bad file descriptor\); send it elsewhere",
+        ),
+        # A full buffer is written at once, and one that is not at the end: each has its line.
+        (">/dev/full", "(?i)no space (is )?left on"),
     ],
 )
 def test_output_that_cannot_be_printed_is_one_line_and_status_1(run, tmp_path, redirected, said):
     for door in ("prints", "helps", "writes"):
         done = run(DOORS[door], redirected)
         assert (done.returncode, len(told(done))) == (1, 1)
-        assert said in told(done)[0]
+        assert re.search(said, told(done)[0])
     # What was to be written is.
     assert (tmp_path / "fused ☕.trec").read_text(encoding="utf-8").startswith("q1 Q0 d1 1 ")
     done = run(DOORS["refuses"], redirected)
