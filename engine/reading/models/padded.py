@@ -62,17 +62,27 @@ class PaddedModel:
         """
         config = self._model.config
         item = torch.empty((), dtype=self._model.dtype).element_size()
-        heads = config.num_attention_heads
-        groups = getattr(config, "num_key_value_heads", None) or heads
-        head = getattr(config, "head_dim", None) or config.hidden_size // heads
-        inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-        keys_values = 2 * config.num_hidden_layers * groups * head * item
+        # Of some models (Gemma 4), layers differ.
+        differ = getattr(config, "is_heterogeneous", False)
+        layers = [*config.per_layer_config] if differ else [config] * config.num_hidden_layers
+        shapes = [
+            (
+                one.num_attention_heads,
+                getattr(one, "num_key_value_heads", None) or one.num_attention_heads,
+                getattr(one, "head_dim", None) or one.hidden_size // one.num_attention_heads,
+            )
+            for one in layers
+        ]
+        inner = max(
+            getattr(one, "intermediate_size", None) or 4 * one.hidden_size for one in layers
+        )
+        keys_values = 2 * sum(groups * head for _, groups, head in shapes) * item
         # Held at the widest point of a layer: the states in and out, the gate and up projections
         # and their product, in the model's precision, and one copy of the states in fp32 (norms).
         activations = float(item * (6 * config.hidden_size + 3 * inner) + 4 * config.hidden_size)
         if self._token_bytes is not None:
             activations = max(1.0, self._token_bytes - keys_values)
-        mask = item * (1 + heads // groups)
+        mask = item * (1 + max(heads // groups for heads, groups, _ in shapes))
         return batching.MemoryCost(
             # A growing cache is copied once as it grows, hence twice the keys and values.
             # Logits are in the model's precision, and may be there twice where they are scaled.
