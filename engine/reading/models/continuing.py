@@ -19,7 +19,7 @@ import transformers
 
 from engine.machine import batching, device
 from engine.machine.model_files import cache_directory
-from engine.messages.errors import InputError
+from engine.messages.errors import InputError, WriteError
 from engine.reading.models.decoding import TokenizedPrompt, Written
 from engine.reading.models.encodings import Part
 from engine.reading.models.t5 import T5
@@ -166,7 +166,8 @@ def _kept(spec: ReaderSpec, model: Any, find: Callable[[], tuple[int, str]], rem
         way, reason = json.loads(file.read_text(encoding="utf-8"))
     if way not in range(-1, ALONE + 1):
         way, reason = find()
-        write_text(json.dumps([way, reason]), file)
+        with contextlib.suppress(OSError, WriteError):  # it is found anew then
+            write_text(json.dumps([way, reason]), file)
     if way < 0:
         raise InputError(
             f"a {model.config.model_type!r} model, which the loops of `engine` transformers do not continue ({reason})",
