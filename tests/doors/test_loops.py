@@ -153,7 +153,8 @@ def test_families_are_read_as_generate_does_or_refused_in_fp32_and_bf16(tmp_path
             refused.append((kind, str(error)))
             continue
         except Exception as error:  # neither read nor refused
-            wrong.append((kind, str(error)[:200]))
+            print(kind, error)
+            wrong.append(kind)
             continue
         (right if reads == expected else wrong).append(kind)
         if reads == expected:
@@ -165,3 +166,6 @@ def test_families_are_read_as_generate_does_or_refused_in_fp32_and_bf16(tmp_path
                     half(input_ids=torch.tensor([[3, 4, 5]]))
     print(f"{len(right)} right, {wrong} wrong, refused: {refused}")
     assert len(right) >= 78
+    # A sparse index takes padding for tokens, beyond the texts of the check; three whose last token is forced by
+    # settings that are given to no reader here; a decoder of speech, whose positions end unannounced.
+    assert set(wrong) <= {"axk2", "hy_v4", "blenderbot", "marian", "pegasus", "whisper"}
