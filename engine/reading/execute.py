@@ -71,8 +71,8 @@ def run_unit(
     that one bad read fails alone. Functions may pay for each prompt: where one raises, all of its call fail.
 
     Raises:
-        ReadError: all reads of a reader's first unit fail alike, where the reader raises (so would those that
-            follow, each twice) or lacks memory.
+        ReadError: all reads of a reader's first unit (of a function, of its first two) fail alike, where the reader
+            raises (so would those that follow) or lacks memory.
         InputError: raised by the reader.
     """
     start = time.perf_counter()
@@ -92,7 +92,10 @@ def run_unit(
             outputs = [ReadOutput.failed(reason)] * len(inputs)
         else:
             outputs = [_read_alone(reader, one) for one in inputs]
-        if reader not in _PROVEN:
+        # One bad prompt may be why a function's first call failed, and not why two did.
+        is_first = isinstance(reader, FunctionReader) and reader not in _FAILED
+        _FAILED.add(reader)
+        if reader not in _PROVEN and not is_first:
             refuse_alike(outputs)
     if reader not in _PROVEN:
         _refuse_short_of_memory(outputs)
@@ -110,8 +113,9 @@ def run_unit(
     )
 
 
-# Readers that have done a read.
+# Readers that have done a read, and those of which a call raised.
 _PROVEN: WeakSet[Reader] = WeakSet()
+_FAILED: WeakSet[Reader] = WeakSet()
 # What reasons for one shortage differ in: sizes of what was asked for, of what was free, of prompts.
 _SIZE = re.compile(r"\d[\d.,]*( [KMGT]?i?B\b)?")
 

@@ -153,7 +153,19 @@ def test_a_function_that_always_raises_is_not_asked_for_all_reads():
     said = "the first 2 LLM calls failed, all for one reason: RuntimeError: no key"
     with pytest.raises(ReadError, match=said):
         list(read(plan_of([["a"]] * 6), units, spec))
-    assert calls == [2]
+    assert calls == [2, 2]
+
+
+def test_one_bad_prompt_in_the_first_call_ends_nothing():
+    def once(prompts):
+        if any("bad" in prompt for prompt in prompts):
+            raise RuntimeError("content policy")
+        return ["fine"] * len(prompts)
+
+    spec, _ = specify(once)
+    units = [Unit(number, 2 * number, 2) for number in range(3)]
+    done = list(read(plan_of([["bad"], *[["a"]] * 5]), units, spec))
+    assert [output.output for unit in done for output in unit.outputs] == ["", "", *["fine"] * 4]
 
 
 def test_the_key_of_reads_is_of_name_version_and_messages():
