@@ -192,6 +192,11 @@ def check_inputs(
         corpus=files.corpus,
         need_provenance=files.need_provenance,
     )
+    numbering = query_set.numbering
+    for name, table in judgments.tables.items():
+        if tables.BY_TEXT not in table.columns or not table[tables.BY_TEXT].all():
+            numbering.see(table[QUERY_ID].unique(maintain_order=True), judgments.paths[name])
+    numbering.check()
     passages = passages_of(carried)
     passages.expect(judgments.expected())
     lists = named_by_id(lists, passages, files.corpus)
@@ -206,6 +211,7 @@ def check_inputs(
         tables=checked,
         notes=(
             *query_set.notes,
+            *numbering.notes(),
             *fitting,
             identical_note(lists, queries, passages),
             count_note(
@@ -279,7 +285,7 @@ def listed_queries(
 ) -> ListedQueries:
     """The first half of ``check_inputs``: queries and runs, without the corpus."""
     query_set = read_queries_of(files) if given is None else given.query_set
-    known = query_set.table
+    known, query_set.numbering.path = query_set.table, files.queries
     queries = known if files.limit is None else known.head(files.limit)
     together = given and given.runs
     if given is None and files.corpus is None:
@@ -293,7 +299,7 @@ def listed_queries(
         asked,
         parts_of(asked),
         k=k,
-        queries_file=files.queries,
+        numbering=query_set.numbering,
         ignore_identical_ids=files.ignore_identical_ids,
         given=runs,
         on_rows=on_rows,

@@ -23,6 +23,7 @@ from engine.sources.runs.checks import require_new_name, without_identical
 from engine.sources.runs.read import Gathered, OnePart, read_in_parts
 from engine.sources.runs.records import LINE, Batch
 from engine.sources.runs.texts import ID, with_ids
+from engine.sources.strangers import Numbering
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
 
 IS_EVALUATED = "is_evaluated"
@@ -124,7 +125,7 @@ def read_lists(
     parts: Parts,
     *,
     k: int,
-    queries_file: Location,
+    numbering: Numbering,
     ignore_identical_ids: bool = False,
     given: pl.DataFrame | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
@@ -133,13 +134,14 @@ def read_lists(
 
     Args:
         queries: as ``Parts.queries``, of all queries of the file.
+        numbering: of these queries, which sees the ids of runs.
         given: the run table of all runs where these were read before, since they carry the texts of passages.
 
     Raises:
         InputError: a run cannot be used, or lists none of the queries.
     """
     evaluated = int(queries[IS_EVALUATED].sum())
-    work = _ReadingRuns(parts, k, on_rows, ignore_identical_ids)
+    work = _ReadingRuns(parts, k, on_rows, ignore_identical_ids, numbering)
     listed_runs: list[tuple[str, list[_OfPart]]] = []
     sources: dict[str, Location] = {}
     held = None if given is None else given.partition_by(RUN, maintain_order=True)
@@ -148,11 +150,14 @@ def read_lists(
             work.list_run(number, path) if held is None else work.take(number, held[number])
         )
         require_new_name(path, listed_runs[-1][0], sources)
+    numbering.check()
     for path, (_, run_parts) in zip(paths, listed_runs, strict=True):
         if not any(part.is_evaluated for part in run_parts):
             has = min(part.first for part in run_parts if part.first is not None)
+            numbering.see([has], path)
+            numbering.check()
             raise InputError(
-                f"lists none of the {evaluated} queries of {queries_file} "
+                f"lists none of the {evaluated} queries of {numbering.path} "
                 f"(it has {quoted(has)}, they have {quoted(queries[QUERY_ID][0])})",
                 "give the queries that the run was made for",
                 path=path,
@@ -171,6 +176,7 @@ class _ReadingRuns:
     k: int
     on_rows: Callable[[int], None]
     ignores: bool
+    numbering: Numbering
     rows: int = 0
     written: int = 0
 
@@ -186,6 +192,8 @@ class _ReadingRuns:
             self.on_rows(self.rows)
 
         def listed(part: int, rows: pl.DataFrame) -> _OfPart:
+            if any_known:
+                self.numbering.see(rows[QUERY_ID].unique(maintain_order=True), path)
             return self._listed(number, part, rows, by_text=not any_known)
 
         return read_in_parts(path, self.parts, listed, look)
@@ -193,6 +201,8 @@ class _ReadingRuns:
     def take(self, number: int, rows: pl.DataFrame) -> tuple[str, list[_OfPart]]:
         """As ``list_run``, of a run that was read before."""
         by_text = not self._knows_some(rows)
+        if not by_text:
+            self.numbering.see(rows[QUERY_ID].unique(maintain_order=True), rows[RUN][0])
         self.parts.gather(iter([rows.with_columns(pl.lit(None, pl.Int64).alias(LINE))]))
         numbers = range(self.parts.count)
         run_parts = [self._listed(number, n, self.parts.rows(n), by_text=by_text) for n in numbers]

@@ -17,10 +17,12 @@ from engine.evaluation.shards import Held
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.python.record_forms import Record, is_path, plain, records
-from engine.python.run_forms import runs_of
+from engine.python.retriever_forms import retriever_of
+from engine.python.run_forms import each_run, runs_of
 from engine.sources.passages.listed import Collected
 from engine.sources.passages.read import passages_of
 from engine.sources.queries.kilt import kilt_row
+from engine.sources.queries.layouts import queries_in
 from engine.sources.queries.plain import plain_rows
 from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read_answers
 from engine.sources.queries.rows import QueryRow
@@ -96,6 +98,8 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     named = given.named(settings, queries, corpus, [*runs[0][RUN].unique(maintain_order=True)])
     judged = {name: _table(name, table) for name, table in given.tables.items()}
     passages = None if given.passages is None else _passages(given.passages)
+    retrievers = {n or "run" for n, one in each_run(given.runs) if retriever_of(one) is not None}
+    query_set.numbering.own = frozenset(retrievers)
     read = Read(query_set, runs, judged)
     inputs = Held.of_files(named, k=k, passages=passages, given=read).inputs
     return inputs if is_path(given.queries) else replace(inputs, queries_file=None)
@@ -111,7 +115,7 @@ def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySe
     if not rows:
         raise InputError("there is no query", "give one with its answers", path=path)
     answers = None if given.answers is None else _ANSWERS
-    found = {} if answers is None else _answers(rows, given.answers)
+    found = [] if answers is None else _answers(rows, given.answers)
     remedy = "add at least one, or give `answers`"
     return query_set_of(
         path, rows, answers, found, need_answers=need_answers, remedy=remedy, column=column
@@ -127,6 +131,7 @@ def _query_rows(given: Any) -> Iterator[QueryRow]:
 
 
 def _query_records(given: Any) -> Iterator[Record]:
+    given = queries_in(given) or given
     if isinstance(given, Mapping):
         for key, value in ((str(key), plain(value)) for key, value in given.items()):
             # An id with a text or a record, or a text with its answers.
@@ -141,25 +146,22 @@ def _query_records(given: Any) -> Iterator[Record]:
         yield from records(given, _QUERIES)
 
 
-def _answers(rows: Sequence[QueryRow], answers: Any) -> dict[str, QueryRow | None]:
+def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
     """Answers that were given apart, by id or by text, as ``joined`` takes them."""
     if is_path(answers):
-        return {**read_answers(answers)}
+        return read_answers(answers)
     if not isinstance(answers, Mapping):
         problem = f"is of the type {type(answers).__name__}"
         raise InputError(problem, "give {query_id: [answer, …]}", path=_ANSWERS)
     given = {str(key): plain(own) for key, own in answers.items()}
-    names: dict[str, list[str]] = {}
-    for row in rows:
-        key = row.query_id if row.query_id in given else row.query
-        names.setdefault(key, []).append(row.query_id)
-    records = (
-        (number, {QUERY_ID: name, ANSWERS: own})
-        for number, (key, own) in enumerate(given.items(), 1)
-        for name in names.get(key, ())
-    )
-    found = {row.query_id: row for row in plain_rows(_ANSWERS, records, need_text=False)}
-    return {**found, **{key: None for key in given if key not in names}}
+    ids = {row.query_id for row in rows}
+    by_text = any(row.query in given for row in rows)
+    found: list[QueryRow] = []
+    for number, (key, own) in enumerate(given.items(), 1):
+        is_id = key in ids or not (by_text or " " in key)
+        record = {QUERY_ID if is_id else QUERY: key, ANSWERS: own}
+        found += plain_rows(_ANSWERS, [(number, record)], need_text=False)
+    return found
 
 
 def _passages(given: Any) -> Collected:

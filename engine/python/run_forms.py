@@ -44,7 +44,7 @@ def runs_of(
     found: list[TextedRun] = []
     sources: dict[str, Any] = {}
     places: list[str] = []
-    for name, one in _each(given):
+    for name, one in each_run(given):
         if not is_text(name):
             raise InputError(f"a run is called {quoted(name)}", "write valid Unicode", path=_WHAT)
         if (retriever := retriever_of(one)) is not None and queries is not None:
@@ -58,7 +58,7 @@ def runs_of(
     return with_corpus(found, places)
 
 
-def _each(given: Any) -> Iterator[tuple[str, Any]]:
+def each_run(given: Any) -> Iterator[tuple[str, Any]]:
     """Runs with their names; a name is empty for one that is given without."""
     if isinstance(given, Mapping):
         if _has_names(given):

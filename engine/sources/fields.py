@@ -9,8 +9,9 @@ part                  fields, and who writes them
 id of a query         ``query_id``, ``id``, ``_id`` (BEIR), ``qid``, ``question_id`` and ``QuestionId`` (TriviaQA),
                       ``guid`` (KLUE), ``query-id`` (BEIR)
 text of a query       ``query``, ``question``, ``text`` (BEIR), ``user_input`` (ragas), ``Question`` (TriviaQA)
-answers               ``answers``, ``answer``, ``golden_answers`` (FlashRAG), ``reference`` (ragas), ``Answer``
-                      (TriviaQA), ``metadata.answers``, ``metadata.answer``
+answers               ``answers``, ``golden_answers`` (FlashRAG), ``reference`` (ragas), ``ground_truth`` and
+                      ``ground_truths`` (ragas up to 0.1), ``expected_output`` (DeepEval); without one of the last
+                      five ``answer``, ``Answer`` (TriviaQA); ``metadata.answers``, ``metadata.answer``
 gold articles         ``provenance``, ``article_ids``, ``article_id``
 id of a passage       ``doc_id``, ``id``, ``_id`` (BEIR), ``docid``, ``passage_id``, ``docno`` (PyTerrier),
                       ``corpus-id`` (BEIR)
@@ -35,15 +36,17 @@ from engine.sources.io.json_text import parse_json
 
 QUERY_ID_FIELDS = ("query_id", "id", "_id", "qid", "question_id", "QuestionId", "guid", "query-id")
 QUERY_FIELDS = ("query", "question", "text", "user_input", "Question")
-ANSWER_FIELDS = (
-    "answers",
-    "answer",
+# Beside one of these, the others are what a system answered.
+REFERENCE_FIELDS = (
     "golden_answers",
     "reference",
-    "Answer",
-    "metadata.answers",
-    "metadata.answer",
+    "ground_truth",
+    "ground_truths",
+    "expected_output",
 )
+RESPONSE_FIELDS = ("answer", "Answer")
+_IN_METADATA = ("metadata.answers", "metadata.answer")
+ANSWER_FIELDS = ("answers", *REFERENCE_FIELDS, *RESPONSE_FIELDS, *_IN_METADATA)
 ARTICLE_FIELDS = ("provenance", "article_ids", "article_id")
 # The passage that questions were written about (SQuAD).
 CONTEXT_FIELD = "context"

@@ -1,12 +1,71 @@
-"""Ids of one input looked up in another: none that fits is refused, and those that do not are counted."""
+"""Ids of one input looked up in another: none that fits is refused, and those that do not are counted.
+
+A position never stands for an id: queries without ids, which are numbered, are refused beside others (``Numbering``).
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import polars as pl
 
 from engine.messages.errors import InputError
-from engine.messages.wording import agreeing, quoted
+from engine.messages.notes import Note, count_note
+from engine.messages.wording import agreeing, listed, quoted
+from engine.sources.fields import DOC_ID_FIELDS
 from engine.sources.io.locations import Location
+
+_LIKE_AN_ID = re.compile(r"(?i:id|idx|index|num(ber)?|key)$|(?:^|[\W_])(?i:no|nr|pk|row)$|N[or]$")
+
+
+@dataclass
+class Numbering:
+    """Queries without ids, numbered from 1, and the ids by which other inputs name queries.
+
+    Attributes:
+        path: what errors call the queries.
+        fields: by number, the fields of the first queries that the engine does not know.
+        count: how many queries were numbered; 0 where they have ids.
+        own: names of runs that the engine makes itself, by these numbers.
+    """
+
+    path: Location = ""
+    fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    count: int = 0
+    own: frozenset[str] = frozenset()
+    _seen: dict[str, Location] = field(default_factory=dict)
+
+    def see(self, ids: Iterable[str], path: Location) -> None:
+        """Note the ids of an input."""
+        if self.count and path not in self.own:
+            self._seen |= {one: path for one in ids if one not in self._seen}
+
+    def check(self) -> None:
+        """Refuse numbers if an id that was seen is none, or if a field named like an id has all ids, in another order."""
+        numbers, ids = [*map(str, range(1, self.count + 1))], self._seen.keys()
+        strange, meant = ids - numbers, []
+        for name in next(iter(self.fields.values()), {}).keys() - DOC_ID_FIELDS if ids else ():
+            column = [fields.get(name) for fields in self.fields.values()]
+            values = {*column}
+            others = column != numbers[: len(column)] and (values >= ids or values <= ids)
+            may_be = bool(values & strange) if strange else others and _LIKE_AN_ID.search(name)
+            if may_be and len(values) == len(column):
+                meant.append(name)
+        if strange or meant:
+            one = next(one for one in self._seen if one in strange or not strange)
+            problem = f"queries without ids (numbered from 1 to {self.count}), which {self._seen[one]} names as {quoted(one)}"
+            names = " or ".join(map(quoted, sorted(meant)))
+            remedy = f"is {names} the id? name it id, or " if meant else ""
+            raise InputError(problem, f"{remedy}add a field id to the queries", path=self.path)
+
+    def notes(self) -> tuple[Note, ...]:
+        """That ids were taken as numbers of queries, with an example."""
+        what = "[query|queries] without ids [was|were] numbered from 1, and named so in {}"
+        what += f" (as {quoted(next(iter(self._seen), ''))})"
+        about = [listed(sorted({*map(str, self._seen.values())}))]
+        return (count_note("numbered_queries", self.count * bool(self._seen), what, about=about),)
 
 
 def count_strangers(

@@ -30,7 +30,7 @@ from engine.sources.queries.plain import field_of, plain_rows
 from engine.sources.queries.rows import QueryRow
 from engine.sources.queries.squad import squad_records
 
-Layout = Literal["parquet", "kilt", "plain", "table", "squad", "triviaqa", "data set"]
+Layout = Literal["parquet", "kilt", "plain", "table", "squad", "document", "triviaqa", "data set"]
 
 WHAT = f"{KILT}, or JSONL, JSON, CSV or Parquet with query and answers, or a SQuAD document"
 
@@ -48,7 +48,7 @@ def layout_of(path: Location) -> Layout:
     - ``data set``: a name that begins with ``irds:`` or ``hf:``;
     - ``parquet``: by the name;
     - ``triviaqa``: one JSON document that begins with ``Data``;
-    - ``squad``: one JSON document with ``data`` (``is_squad``);
+    - ``squad``: one JSON document with ``data`` (``is_squad``); ``document``: one with ``queries`` (``queries_in``);
     - JSON lines, or a JSON array: ``kilt`` if the first object has ``input`` or ``output``, else ``plain``;
     - anything that does not start with ``{`` or ``[`` is a ``table``, CSV or TSV.
 
@@ -65,10 +65,21 @@ def layout_of(path: Location) -> Layout:
     if _TRIVIAQA.match(start):
         return "triviaqa"
     if start[:1] != b"[" and is_squad(path):
-        return "squad"
+        of_squad = b'"paragraphs"' in start or queries_in(read_json_document(path, WHAT)) is None
+        return "squad" if of_squad else "document"
     for _, record in read_json_records(path, WHAT):
+        if queries_in(record) is not None:
+            return "document"
         return "kilt" if "input" in record or "output" in record else "plain"
     return "kilt"
+
+
+def queries_in(document: Any) -> list[dict[str, Any]] | None:
+    """The records of one document ``{"queries": [{"text": …}, …]}``; None for another."""
+    queries = document.get("queries") if isinstance(document, dict) else None
+    if not isinstance(queries, list) or not all(isinstance(one, dict) for one in queries):
+        return None
+    return queries if document.keys().isdisjoint(("input", *QUERY_FIELDS)) else None
 
 
 def rows_of(
@@ -93,6 +104,9 @@ def rows_of(
         records = squad_records(path)
     elif layout == "triviaqa":
         records = _triviaqa_records(path)
+    elif layout == "document":
+        found = queries_in(read_json_document(path, WHAT)) or []
+        records = ((None, record) for record in found)
     elif layout == "data set":
         records = ((None, record) for record in records_of(path, "queries"))
     elif layout == "plain":
@@ -105,15 +119,15 @@ def rows_of(
 
 def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Iterator[QueryRow]:
     with open_parquet(path) as table:
-        fields = QUERY_FIELDS if need_text else QUERY_ID_FIELDS
-        if not set(table.names) & set(fields):
+        fields = QUERY_FIELDS if need_text else ANSWER_FIELDS
+        if not set(table.names) & columns_of(fields):
             remedy = f"a table of this kind has the columns {', '.join(tables.QUERIES)}"
             raise InputError(f"lacks a column {', '.join(fields)}", remedy, path=path)
         columns = OWN_FIELDS | table.plain_names | columns_of([column] if column else [])
         if column and not columns_of([column]) & set(table.names):
             raise no_column(path, column, table.names)
         records = (
-            (None, record)
+            (None, dict.fromkeys(table.names) | record)
             for frame in table.batches(_BATCH, columns)
             for record in frame.iter_rows(named=True)
         )

@@ -20,6 +20,8 @@ from engine.sources.fields import (
     ARTICLE_FIELDS,
     QUERY_FIELDS,
     QUERY_ID_FIELDS,
+    REFERENCE_FIELDS,
+    RESPONSE_FIELDS,
     first_of,
     texts_of,
     written_list,
@@ -44,6 +46,7 @@ def plain_rows(
             with answers that are not strings.
     """
     numbered: bool | None = None
+    fields: tuple[str, ...] = ANSWER_FIELDS
     for count, (line, record) in enumerate(records, 1):
         query_id = first_of(record, QUERY_ID_FIELDS)
         if numbered is None:
@@ -57,13 +60,16 @@ def plain_rows(
         query = "" if query is None and not need_text else query
         if not isinstance(query, str):
             raise no_text(path, line, name, query, QUERY_FIELDS[0])
+        if fields is ANSWER_FIELDS and not record.keys().isdisjoint(REFERENCE_FIELDS):
+            fields = tuple(one for one in ANSWER_FIELDS if one not in RESPONSE_FIELDS)
         answers, articles = (
-            _texts(path, line, name, fields, record) for fields in (ANSWER_FIELDS, ARTICLE_FIELDS)
+            _texts(path, line, name, these, record) for these in (fields, ARTICLE_FIELDS)
         )
         row = clean_row(path, line, name, query, answers, articles)
         marked = record.get("is_impossible") in (True, "true", "True")
-        emptied = not row.answers and isinstance(first_of(record, ANSWER_FIELDS), Mapping)
-        yield replace(row, unanswerable=marked or emptied, record=record)
+        emptied = not row.answers and isinstance(first_of(record, fields), Mapping)
+        marked = marked or emptied
+        yield replace(row, unanswerable=marked, numbered=numbered, record=record)
 
 
 def field_of(path: Location, line: int, name: str, text: str) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import accumulate, chain
@@ -14,8 +15,9 @@ import polars as pl
 from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
+from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set
-from engine.sources.fields import CONTEXT_FIELD, first_of
+from engine.sources.fields import ANSWER_FIELDS, CONTEXT_FIELD, first_of
 from engine.sources.io.locations import (
     Location,
     is_directory,
@@ -25,7 +27,7 @@ from engine.sources.io.locations import (
 )
 from engine.sources.queries.layouts import OWN_FIELDS, WHAT, layout_of, no_column, rows_of
 from engine.sources.queries.rows import QueryRow
-from engine.sources.strangers import count_strangers
+from engine.sources.strangers import Numbering, count_strangers
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
 
 WRITTEN_LISTS = "written_lists"
@@ -49,6 +51,7 @@ class QuerySet:
         fields: by query id, the further fields of the file that hold a short text, a number or a date, as texts;
             of the first queries, as many as a page may show.
         notes: what was taken as something else than it looks like (``notes_of``).
+        numbering: of queries without ids.
     """
 
     table: pl.DataFrame
@@ -57,6 +60,7 @@ class QuerySet:
     groups: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
+    numbering: Numbering = field(default_factory=Numbering)
 
 
 def read_queries(path: Location, *, need_answers: bool = True) -> pl.DataFrame:
@@ -88,9 +92,9 @@ def read_query_set(
             duplicated, ``answers`` has none of the queries, or no query has the field ``column``.
     """
     place, rows = query_rows(path, column)
-    found = {} if answers is None else read_answers(answers)
+    given = [] if answers is None else read_answers(answers)
     return query_set_of(
-        place, rows, answers, found, need_answers=need_answers, remedy=remedy, column=column
+        place, rows, answers, given, need_answers=need_answers, remedy=remedy, column=column
     )  # fmt: skip
 
 
@@ -104,19 +108,21 @@ def query_set_of(
     path: Location,
     rows: Iterable[QueryRow],
     answers: Location | None,
-    found: Mapping[str, QueryRow | None],
+    given: Sequence[QueryRow],
     *,
     need_answers: bool,
     remedy: str,
     column: str | None,
 ) -> QuerySet:
-    """As ``read_query_set``, of rows; ``found`` are answers that were given apart, as ``joined`` takes them."""
+    """As ``read_query_set``, of rows; ``given`` are answers that were given apart, as ``joined`` takes them."""
     notes: list[Note] = []
+    fields: dict[str, Mapping[str, str]] = {}
+    numbering = Numbering(path, fields)
+    rows = _noted(rows, numbering, fields)
     if answers is not None:
-        rows, note = joined(path, list(rows), found, answers)
+        rows, note = joined(list(rows), given, answers, numbering)
         notes.append(note)
     checked: list[QueryRow] = []
-    fields: dict[str, Mapping[str, str]] = {}
     groups: dict[str, str] = {}
     names: dict[str, None] = {}
     unanswerable = 0
@@ -136,10 +142,8 @@ def query_set_of(
         elif need_answers and not row.answers:
             here = "" if answers is None else f", neither here nor in {answers}"
             problem = f"query {row.query_id!r} has no answers{here}"
-            raise InputError(problem, remedy, path=path, line=row.line)
+            raise InputError(problem, remedy + _read_of(row), path=path, line=row.line)
         else:
-            if len(checked) < _MOST:
-                fields[row.query_id] = _further(row)
             checked.append(replace(row, record={}))
     table = _table(checked)
     if table.is_empty():
@@ -151,7 +155,24 @@ def query_set_of(
         raise no_column(path, column, names)
     titles = {row.query_id: row.titles for row in checked if row.titles}
     found_notes = (*notes_of(checked), *notes)
-    return QuerySet(table, unanswerable, titles, groups, fields, found_notes)
+    return QuerySet(table, unanswerable, titles, groups, fields, found_notes, numbering)
+
+
+def _noted(
+    rows: Iterable[QueryRow], numbering: Numbering, fields: dict[str, Mapping[str, str]]
+) -> Iterator[QueryRow]:
+    """The rows, of which those without ids are counted, and the further fields of the first are kept."""
+    for row in rows:
+        numbering.count += row.numbered
+        if len(fields) < _MOST:
+            fields[row.query_id] = _further(row)
+        yield row
+
+
+def _read_of(row: QueryRow) -> str:
+    """The fields that a query has, and those that answers are read from."""
+    read = "output[].answer" if "output" in row.record else ", ".join(ANSWER_FIELDS)
+    return f" (it has the fields {', '.join(row.record)}; answers are read from {read})"
 
 
 def _digest(context: str) -> str:
@@ -209,44 +230,66 @@ def _lists(lists: Sequence[Sequence[str]]) -> pl.Series:
 
 
 def joined(
-    path: Location, rows: list[QueryRow], found: Mapping[str, QueryRow | None], answers: Location
+    rows: list[QueryRow], given: Sequence[QueryRow], answers: Location, numbering: Numbering
 ) -> tuple[list[QueryRow], Note]:
     """The rows with answers that were given apart, where there are any, instead of their own.
 
+    Answers are known by the ids of queries; by their texts where either has no ids, or no id is that of a query.
+
     Args:
-        path, answers: where they come from, for errors.
-        found: answers by query id; None for the id of no query.
+        answers: where they come from, for errors.
+        given: answers, with an id or a text, or both.
+        numbering: of the queries.
 
     Raises:
-        InputError: there are answers to none of the queries.
+        InputError: there are answers to none of the queries, or one has two; answers have neither ids nor texts.
     """
+    ids, texts = {row.query_id for row in rows}, dict[str, list[str]]()
+    for row in rows:
+        texts.setdefault(row.query.strip(), []).append(row.query_id)
+    texts.pop("", None)
+    times = Counter(one.query.strip() for one in given)
+    has_texts = any(text in texts for text in times)
+    has_ids = not numbering.count and any(one.query_id in ids for one in given if not one.numbered)
+    found: dict[str, QueryRow] = {}
+    lines: dict[str, int | None] = {}
+    for one in given:
+        text = one.query.strip()
+        if not one.numbered:
+            _refuse_twice(answers, one, lines)
+        elif not text and not numbering.count:
+            problem, remedy = "answers without ids and texts of queries", "give each the query's id"
+            raise InputError(problem, remedy, path=answers, line=one.line)
+        named = [one.query_id]
+        if (one.numbered and text) or (has_texts and not has_ids):
+            same = texts.get(text, [text])
+            named = named if times[text] > 1 and one.query_id in same else same
+        else:
+            numbering.see(named, answers)
+        for name in named:
+            if found.setdefault(name, one).answers != one.answers and name in ids:
+                problem = f"query {quoted(one.query)} has other answers twice"
+                raise InputError(problem, "name queries by ids", path=answers, line=one.line)
+    numbering.check()
     others = count_strangers(
         pl.Series(found.keys(), dtype=pl.String),
         pl.Series([row.query_id for row in rows], dtype=pl.String),
-        f"has answers to none of the {{}} [query|queries] of {path}",
+        f"has answers to none of the {{}} [query|queries] of {numbering.path}",
         remedy="give the answers of these queries, by the same ids",
         path=answers,
     )
     note = count_note(
         "answers_of_others", others, "[id|ids] in `answers` [is that|are those] of no query"
     )
-    given = (found.get(row.query_id) for row in rows)
-    both = zip(rows, given, strict=True)
-    return [row.answered(own) if own and own.answers else row for row, own in both], note
+    own = (found.get(row.query_id) for row in rows)
+    both = zip(rows, own, strict=True)
+    return [row.answered(one) if one and one.answers else row for row, one in both], note
 
 
-def read_answers(path: Location) -> dict[str, QueryRow]:
-    """The answers of a file in any layout of queries, by query id; texts are not needed.
-
-    Raises:
-        InputError: the file cannot be used, or has an id twice.
-    """
-    file, found = _file(path), dict[str, QueryRow]()
-    lines: dict[str, int | None] = {}
-    for row in rows_of(file, layout_of(file), answers_alone=True):
-        _refuse_twice(file, row, lines)
-        found[row.query_id] = row
-    return found
+def read_answers(path: Location) -> list[QueryRow]:
+    """The answers of a file in any layout of queries; texts are not needed."""
+    file = _file(path)
+    return [*rows_of(file, layout_of(file), answers_alone=True)]
 
 
 def line_of(path: Location, query_id: str) -> int | None:

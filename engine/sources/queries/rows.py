@@ -22,6 +22,7 @@ class QueryRow:
         titles: those of ``provenance`` that are titles of articles, whose ids the file does not give.
         unanswerable: whether the file marks the question so.
         written: how many answers and articles were lists that are written as a text.
+        numbered: whether the id is a number that the file does not give.
         record: the query as the file has it, for fields of other names; empty where it is a row of
             the queries table.
     """
@@ -34,6 +35,7 @@ class QueryRow:
     titles: tuple[str, ...] = ()
     unanswerable: bool = False
     written: int = 0
+    numbered: bool = False
     record: Mapping[str, Any] = field(default_factory=dict)
 
     def answered(self, by: QueryRow) -> QueryRow:
