@@ -13,7 +13,7 @@ import polars as pl
 
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
-from engine.messages.wording import agreeing, listed, quoted
+from engine.messages.wording import agreeing, quoted
 from engine.sources.fields import DOC_ID_FIELDS
 from engine.sources.io.locations import Location
 
@@ -55,7 +55,7 @@ class Numbering:
                 meant.append(name)
         if strange or meant:
             one = next(one for one in self._seen if one in strange or not strange)
-            problem = f"queries without ids (numbered from 1 to {self.count}), which {self._seen[one]} names as {quoted(one)}"
+            problem = f"queries without ids (numbered from 1 to {self.count}), while {self._seen[one]} names them by ids, as {quoted(one)}"
             names = " or ".join(map(quoted, sorted(meant)))
             remedy = f"is {names} the id? name it id, or " if meant else ""
             raise InputError(problem, f"{remedy}add a field id to the queries", path=self.path)
@@ -64,8 +64,8 @@ class Numbering:
         """That ids were taken as numbers of queries, with an example."""
         what = "[query|queries] without ids [was|were] numbered from 1, and named so in {}"
         what += f" (as {quoted(next(iter(self._seen), ''))})"
-        about = [listed(sorted({*map(str, self._seen.values())}))]
-        return (count_note("numbered_queries", self.count * bool(self._seen), what, about=about),)
+        about = sorted({*map(str, self._seen.values())})
+        return (count_note("numbered_queries", self.count * bool(about), what, about=about),)
 
 
 def count_strangers(

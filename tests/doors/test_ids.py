@@ -90,7 +90,7 @@ def right(inputs):
         (asked(1, 2, 3, 4, ID=[1, 2, 3, 4]), run_of(*"1234"), ""),
         (asked(1, 2, 3, 4, idx=[0, 1, 2, 3]), run_of(*"1234"), ""),
         (asked(1, 2, 3, 4, article_id=[*"3214"]), run_of(*"1234"), ""),
-        (asked(1, 2, 3, 4, about=[*"abcd"]), run_of(*"0123"), "names as '0'; add a field id"),
+        (asked(1, 2, 3, 4, about=[*"abcd"]), run_of(*"0123"), "by ids, as '0'; add a field id"),
         (asked(1, 2, 3, 4, idx=[0, 1, 2, 3]), run_of(*"0123"), "is 'idx' the id"),
         (asked(3, 1, 4, 2, ID=[3, 1, 4, 2]), run_of(*"1234"), "is 'ID' the id"),
         (asked(3, 1, 4, 2, number=[3, 1, 4, 2]), run_of(*"1234"), "is 'number' the id"),
@@ -98,7 +98,7 @@ def right(inputs):
         (asked(3, 1, example_id=["c", "a"]), run_of(*"abcd"), "is 'example_id' the id"),
         (asked(3, 1, qId=["x7", "2"]), run_of("2", "x5", "x7"), "is 'qId' the id"),
         (asked(1, 2, what=["u-1", "u-2"]), run_of("u-1", "u-2"), "is 'what' the id"),
-        (asked(2, 4, about=[*"ab"]), run_of(*"1234"), "names as '"),  # filtered after it was retrieved
+        (asked(2, 4, about=[*"ab"]), run_of(*"1234"), "by ids, as '"),  # filtered after it was retrieved
     ],
 )  # fmt: skip
 def test_queries_without_ids_beside_runs(tmp_path, door, file, records, run, words):
@@ -134,7 +134,7 @@ def test_runs_of_retrievers_have_the_engines_own_numbers():
 
 @pytest.mark.parametrize("table", ["qrels", "preferences"])
 @pytest.mark.parametrize(
-    ("judged", "words"), [("1", None), ("0", "names as '0'"), ("x", "is 'key' the id")]
+    ("judged", "words"), [("1", None), ("0", "by ids, as '0'"), ("x", "is 'key' the id")]
 )
 def test_judgments_beside_queries_without_ids(table, judged, words):
     given = {
@@ -176,8 +176,8 @@ def without(records, *names):
         (asked(1, 2, 3), without(asked(2, 1, 3), "question"), [2, 1, 3]),
         (asked(1, 2), without(asked(2, 1, id=[1, 2]), "question"), [2, 1]),
         (asked(1, 2, uid=[*"ab"]), without(asked(2, 1, id=[*"ba"]), "question"), "is 'uid' the id"),
-        (asked(1, 2), without(asked(2, 1, id=[0, 1]), "question"), "names as '0'"),
-        (asked(1, 2), without(asked(1, 2, 3), "question"), "names as '3'"),
+        (asked(1, 2), without(asked(2, 1, id=[0, 1]), "question"), "by ids, as '0'"),
+        (asked(1, 2), without(asked(1, 2, 3), "question"), "by ids, as '3'"),
         (asked(1, 2, id=[*"12"]), without(asked(2, 1), "question"), "answers without ids and texts"),
         (asked(1), [asked(1)[0], asked(1)[0] | {"answers": "x"}, *asked(2)], "has other answers twice"),
         (asked(1, 2), asked(3), "has answers to none of the 2 queries"),
