@@ -21,8 +21,9 @@ text of a passage     ``text``, ``contents`` (Pyserini, FlashRAG), ``content`` (
 ====================  =======================================================================================
 
 Answers are a text, a list of texts, or of objects with a ``text`` (SQuAD); or an object with the texts under
-``text`` (SQuAD's rows), ``value`` and ``aliases`` (TriviaQA), all of which count. A text that is a list of texts, as
-``str`` of Python or a spreadsheet writes it (``"['a', 'b']"``), is that list, wherever texts or lists are wanted.
+``text`` (SQuAD's rows), ``value`` and ``aliases`` (TriviaQA), all of which count. A text that is a list, tuple, set, array
+or object of texts, as ``str`` of Python or a spreadsheet writes it (``"['a', 'b']"``), is that collection, wherever texts or
+lists are wanted (``written``). Any other text in the place of a list has its items between ``|`` (``listed``).
 """
 
 from __future__ import annotations
@@ -58,37 +59,83 @@ TEXT_FIELDS = ("text", "contents", "content", "page_content")
 _ANSWER_PARTS = ("text", "value", "aliases", "Value", "Aliases", "HumanAnswers")
 _EMPTY: tuple[Any, ...] = (None, "")
 
-# The items of a list as Python writes it: texts with escapes that it knows, numbers and words. NumPy puts no commas.
+# What Python and NumPy write a collection of: texts with escapes that they know, numbers and words; brackets, some with a name.
 _ESCAPE = r"\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5})"
-_ITEM = rf"""'(?:[^'\\\n]|{_ESCAPE})*'|"(?:[^"\\\n]|{_ESCAPE})*"|-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|None|True|False|nan"""
-_LIST = re.compile(rf"\[\s*(?:(?:{_ITEM})(?:[\s,]+(?:{_ITEM}))*)?[\s,]*\]")
-_ITEMS = re.compile(_ITEM)
+_ITEM = rf"""'(?:[^'\\\n]|{_ESCAPE})*'|"(?:[^"\\\n]|{_ESCAPE})*"|-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|(?:None|True|False|nan)\b"""
+_NAMED = r"(?:array|set|frozenset)\("
+_ABOUT = r"dtype=(?:'[^'\n]*'|\w+)|shape=\([\d, ]*\)"
+_TOKEN = re.compile(rf"""(?:{_ITEM})(\s+(?=['"\w-]))?|{_ABOUT}|{_NAMED}|[\[({{\])}},:]""")
+_OPENS = re.compile(rf"[\[({{]|{_NAMED}")
+# No text begins so that is not meant as a collection of texts.
+_MEANT = re.compile(rf"""{_NAMED}\s*[\[({{]|[\[{{]\s*['"]""")
+SEPARATOR = "|"
 
 
-def written_list(text: str) -> list[str] | None:
-    """The texts of a list that is written as a text, in JSON or as Python writes it; None for any other text.
+def written(text: str) -> list[Any] | dict[str, Any] | None:
+    """The list or object that is written as a text, in JSON or as Python and NumPy write it; None for any other text.
 
-    >>> written_list("['Lima', None, 1899]"), written_list("[sic]"), written_list("[0, 1]")
-    (['Lima', '1899'], None, None)
+    Tuples, sets and arrays are lists. Numbers in brackets alone may be a text: an interval, or a year that an editor added.
+
+    >>> written("['Lima', None, 1899]"), written("{'text': array(['Lima'], dtype=object)}"), written("[0, 1]")
+    (['Lima', '1899'], {'text': ['Lima']}, None)
     """
-    if text[:1] != "[" or text[-1:] != "]":
+    text = text.strip()
+    if not _OPENS.match(text) or text[-1] not in "])}":
         return None
     try:
-        items = parse_json(text)
+        found = parse_json(text)
     except ValueError:
-        if not _LIST.fullmatch(text):
+        if _TOKEN.sub("", text).strip():
             return None
-        found = (item if item != "nan" else "None" for item in _ITEMS.findall(text))
+        # NumPy puts no commas. Nothing is evaluated, and no text is anything but what the tokens allow.
+        commas = _TOKEN.sub(lambda token: token[0] + "," * (token[1] is not None), text)
         try:
-            items = [ast.literal_eval(item) for item in found]
-        except (SyntaxError, ValueError):  # a number of thousands of digits, or 007
+            found = _value_of(ast.parse(commas, mode="eval").body)
+        except (
+            SyntaxError,
+            ValueError,
+            RecursionError,
+            MemoryError,
+        ):  # 007, or thousands of digits or brackets
             return None
-    given = [item for item in items if not _is_missing(item)]
+    if not isinstance(found, list):
+        return found if isinstance(found, dict) else None
+    given = [item for item in found if not _is_missing(item)]
     if not all(isinstance(item, str | int | float) for item in given):
-        return None
-    # Of numbers alone it may be a text: an interval, or a year that an editor added.
-    numbers_alone = given and not any(isinstance(item, str) for item in given)
-    return None if numbers_alone else [*map(str, given)]
+        return found
+    if given and not any(isinstance(item, str) for item in given):
+        return given if text[0].isalpha() else None
+    return [*map(str, given)]
+
+
+def _value_of(node: ast.AST) -> Any:
+    """The value of a part of an expression; a ValueError refuses what is no text, number or collection."""
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.Name("nan"):
+            return None
+        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
+            return -value
+        case ast.List(items) | ast.Tuple(items) | ast.Set(items):
+            return [_value_of(item) for item in items]
+        case ast.Dict(keys, values):
+            return {str(_value_of(k)): _value_of(v) for k, v in zip(keys, values, strict=True) if k}
+        case ast.Call(ast.Name(), items):
+            return _value_of(items[0]) if items else []
+    raise ValueError("something else")
+
+
+def listed(value: Any) -> Any:
+    """The value of a field of answers or articles; of a text, the collection or the items that it lists.
+
+    A text that begins as a collection of texts, and is none, stays itself: it was cut, or has another form.
+    """
+    if not isinstance(value, str):
+        return value
+    if (found := written(value)) is not None:
+        return found
+    return value if _MEANT.match(value.strip()) else value.split(SEPARATOR)
 
 
 def _is_missing(item: Any) -> bool:
@@ -113,10 +160,16 @@ def list_in(record: Mapping[str, Any], names: Sequence[str]) -> list[Any] | None
     """The first of these fields that is a list, or a text that is a written list; None if there is none."""
     for name in names:
         value = record.get(name)
-        found = written_list(value.strip()) if isinstance(value, str) else value
+        found = written(value) if isinstance(value, str) else value
         if isinstance(found, list):
             return found
     return None
+
+
+def text_in(record: Mapping[str, Any], names: Sequence[str] = TEXT_FIELDS) -> Any:
+    """As ``first_of``, of a text that may be empty, but is not missing then."""
+    found = first_of(record, names)
+    return "" if found is None and any(record.get(name) == "" for name in names) else found
 
 
 def columns_of(*names: Sequence[str]) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.articles.article import BACK_MATTER, Article
-from engine.sources.fields import first_of
+from engine.sources.fields import first_of, text_in
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
 
@@ -34,7 +34,7 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
     """
     fault = partial(InputError, path=path, line=number)
     page_id = first_of(record, ID_FIELDS)
-    text = next((record[name] for name in TEXT_FIELDS if record.get(name) is not None), None)
+    text = text_in(record, TEXT_FIELDS)
     title = str(first_of(record, TITLE_FIELDS) or "")
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         text = kilt_text(text, title)

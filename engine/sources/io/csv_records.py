@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
@@ -14,24 +13,26 @@ from engine.sources.io.lines import LONGEST_LINE, read_lines
 from engine.sources.io.locations import Location
 from engine.sources.io.skipping import SkipBad
 
+# Programs write TSV with quotes and without them.
+_QUOTES = 'write each " within a field twice and the field in quotes, or write CSV or JSONL'
+
 
 def read_csv_records(
     path: Location,
     what: str,
     needed: Sequence[str],
     *,
-    parse: Callable[[Location, int, str, str], Any] | None = None,
     skip: SkipBad | None = None,
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line, record) of a CSV file, or of a TSV file if the header contains a tab.
 
     Args:
         needed: columns of which the header must name one.
-        parse: gives the value of a field, of path, line, column and text; else it is the text.
         skip: tolerates rows of another length, and lines that are not UTF-8.
 
     Raises:
-        InputError: a header without any of these columns, rows of another length, or broken quotes.
+        InputError: a header without any of these columns, rows of another length, or quotes that are broken,
+            or that span lines of a TSV and what may be rows.
     """
     skip = skip or SkipBad()
     fault = partial(InputError, path=path)
@@ -65,11 +66,12 @@ def read_csv_records(
             if not any(map(str.strip, row)):
                 continue
             line = numbers[0]
+            # Rows of a program that writes no quotes: with the line end, the field took in tabs.
+            if delimiter == "\t" and any("\n" in text and "\t" in text for text in row):
+                problem = f"a quoted field goes on to line {numbers[-1]}, over tabs"
+                raise fault(problem, _QUOTES, line=line)
             if len(row) == len(names):
-                record: dict[str, Any] = dict(zip(names, row, strict=True))
-                if parse is not None:
-                    record = {name: parse(path, line, name, text) for name, text in record.items()}
-                yield line, record
+                yield line, dict(zip(names, row, strict=True))
             else:
                 problem = f"{len(row)} columns, the header has {len(names)}"
                 skip.tolerate(fault(problem, "quote fields", line=line))

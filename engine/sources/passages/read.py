@@ -14,7 +14,7 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set, records_of
-from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS, columns_of, first_of
+from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS, columns_of, first_of, text_in
 from engine.sources.io import locations
 from engine.sources.io.csv_records import read_csv_records
 from engine.sources.io.duplicate_ids import IdHashes, hash_ids
@@ -185,9 +185,15 @@ def _parquet_batches(path: Location) -> Iterator[_Batch]:
 def _named(frame: pl.DataFrame) -> pl.DataFrame:
     """The columns of a Parquet corpus under the names of the corpus table, with the defaults of JSONL."""
     for name, fields in ((DOC_ID, DOC_ID_FIELDS), (TEXT, TEXT_FIELDS)):
-        known = next((field for field in fields if field in frame.columns), None)
-        if known is not None and known != name:
-            frame = frame.drop(name, strict=False).rename({known: name})
+        known = [field for field in fields if field in frame.columns]
+        if known and known[0] != name:
+            frame = frame.drop(name, strict=False).rename({known[0]: name})
+        plain = [field for field in (name, *known[1:]) if _is_plain(frame.schema.get(field))]
+        if len(plain) > 1 and plain[0] == name:
+            # As ``text_in``: of each row the first that is not empty, else the first that is not missing.
+            texts = [pl.col(field).cast(pl.String) for field in plain]
+            filled = (pl.when(text != "").then(text) for text in texts)
+            frame = frame.with_columns(pl.coalesce(*filled, *texts).alias(name))
     if not {DOC_ID, TEXT} <= set(frame.columns) or frame.schema[DOC_ID].is_float():
         return frame  # to be refused
     if set(tables.CORPUS) <= set(frame.columns) and not (
@@ -203,6 +209,11 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(article.alias(ARTICLE_ID))
 
 
+def _is_plain(kind: pl.DataType | None) -> bool:
+    """Whether a column may hold ids or texts."""
+    return kind is not None and (kind in (pl.String, pl.Null) or kind.is_integer())
+
+
 def _json_rows(
     path: Location, records: Iterable[tuple[int | None, dict[str, Any]]], skip: SkipBad
 ) -> Iterator[tuple[int | None, _Row]]:
@@ -216,8 +227,7 @@ def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row
         raise fault("a passage without an id", "add a doc_id")
     if isinstance(doc_id, float):
         raise fault(f"the id {quoted(doc_id)}", "write ids as strings or whole numbers")
-    # A text may be empty, but is not missing then.
-    text = next((record[name] for name in TEXT_FIELDS if name in record), None)
+    text = text_in(record)
     if not isinstance(text, str):
         raise fault(f"passage {quoted(doc_id)} has no text", 'add a "text" string')
     title = record.get(tables.TITLE) or ""

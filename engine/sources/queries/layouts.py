@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from engine import tables
@@ -26,7 +27,7 @@ from engine.sources.io.locations import Location, suffix_of
 from engine.sources.io.parquet import open_parquet
 from engine.sources.queries.kilt import WHAT as KILT
 from engine.sources.queries.kilt import kilt_row
-from engine.sources.queries.plain import field_of, plain_rows
+from engine.sources.queries.plain import plain_rows
 from engine.sources.queries.rows import QueryRow
 from engine.sources.queries.squad import squad_records
 
@@ -112,9 +113,18 @@ def rows_of(
     elif layout == "plain":
         records = read_json_records(path, WHAT)
     else:
-        needed = QUERY_FIELDS if need_text else ANSWER_FIELDS
-        records = read_csv_records(path, WHAT, needed, parse=field_of)
+        return _table_rows(path, need_text=need_text)
     return plain_rows(path, records, need_text=need_text)
+
+
+def _table_rows(path: Location, *, need_text: bool) -> Iterator[QueryRow]:
+    needed = QUERY_FIELDS if need_text else ANSWER_FIELDS
+    records = (
+        (line, {name: text.strip() for name, text in record.items()})
+        for line, record in read_csv_records(path, WHAT, needed)
+    )
+    # A list is always written as a text there.
+    return (replace(row, written=0) for row in plain_rows(path, records, need_text=need_text))
 
 
 def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Iterator[QueryRow]:

@@ -1,14 +1,13 @@
 """Queries as plain records: JSONL and JSON arrays (BEIR's, ragas's, FlashRAG's, TriviaQA's …), CSV, TSV, Parquet.
 
 Fields are called as in ``engine.sources.fields``. If the first record has no id field, no record may have
-one, and queries are numbered from 1 in the order of the file. In CSV and TSV, answers and articles are a
-JSON list (``["a", "b"]``), else texts separated by ``|``. A question is unanswerable that says so
+one, and queries are numbered from 1 in the order of the file. Answers and articles that are a text are
+what it lists (``fields.listed``), whatever the layout. A question is unanswerable that says so
 (``is_impossible``), or whose answers are an object with an empty list, as in SQuAD 2.0's rows.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,14 +22,11 @@ from engine.sources.fields import (
     REFERENCE_FIELDS,
     RESPONSE_FIELDS,
     first_of,
+    listed,
     texts_of,
-    written_list,
 )
-from engine.sources.io.json_text import parse_json
 from engine.sources.io.locations import Location
 from engine.sources.queries.rows import QueryRow, clean_row, no_text
-
-SEPARATOR = "|"
 
 
 def plain_rows(
@@ -62,40 +58,30 @@ def plain_rows(
             raise no_text(path, line, name, query, QUERY_FIELDS[0])
         if fields is ANSWER_FIELDS and not record.keys().isdisjoint(REFERENCE_FIELDS):
             fields = tuple(one for one in ANSWER_FIELDS if one not in RESPONSE_FIELDS)
-        answers, articles = (
-            _texts(path, line, name, these, record) for these in (fields, ARTICLE_FIELDS)
+        of_both = (fields, ARTICLE_FIELDS)
+        values = [first_of(record, names) for names in of_both]
+        own = [*map(listed, values)]
+        texts = [
+            _texts(path, line, f"{names[0]} of query {quoted(name)}", value)
+            for names, value in zip(of_both, own, strict=True)
+        ]
+        row = clean_row(path, line, name, query, *texts)
+        lists = sum(
+            isinstance(v, str) and [v] != found for v, found in zip(values, own, strict=True)
         )
-        row = clean_row(path, line, name, query, answers, articles)
         marked = record.get("is_impossible") in (True, "true", "True")
-        emptied = not row.answers and isinstance(first_of(record, fields), Mapping)
-        marked = marked or emptied
-        yield replace(row, unanswerable=marked, numbered=numbered, record=record)
+        emptied = not row.answers and isinstance(own[0], Mapping)
+        unanswerable = marked or emptied
+        written = row.written + lists
+        yield replace(
+            row, unanswerable=unanswerable, numbered=numbered, written=written, record=record
+        )
 
 
-def field_of(path: Location, line: int, name: str, text: str) -> Any:
-    """A field of a table (``csv_records``): lists are written as JSON or with separators, an empty field is None."""
-    text = text.strip()
-    if name not in ANSWER_FIELDS + ARTICLE_FIELDS or not text:
-        return text or None
-    if not text.startswith("["):
-        return text.split(SEPARATOR)
-    if (found := written_list(text)) is not None:
-        return found
-    if text[1:].lstrip()[:1] in ("'", '"'):
-        problem = f"{name} {quoted(text)} is not a list"
-        raise InputError(problem, f'write ["a", "b"], or a{SEPARATOR}b', path=path, line=line)
-    with contextlib.suppress(ValueError):
-        if any(isinstance(item, list | dict) for item in parse_json(text)):
-            return parse_json(text)  # to be refused
-    return text.split(SEPARATOR)  # "[sic]", or the year "[1899]"
-
-
-def _texts(
-    path: Location, line: int | None, name: str, fields: tuple[str, ...], record: Mapping[str, Any]
-) -> list[str]:
-    value = first_of(record, fields)
-    texts = texts_of(value)
+def _texts(path: Location, line: int | None, what: str, value: Any) -> list[str]:
+    texts = None if isinstance(value, str) else texts_of(value)
     if texts is None:
-        problem = f"{fields[0]} of query {quoted(name)} are not strings: {quoted(value)}"
+        fault = "is not a list" if isinstance(value, str) else "are not strings"
+        problem = f"{what} {fault}: {quoted(value)}"
         raise InputError(problem, 'write ["a", "b"]', path=path, line=line)
     return texts

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.sources.fields import written_list
+from engine.sources.fields import texts_of, written
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
 
@@ -65,7 +65,7 @@ def clean_row(
 ) -> QueryRow:
     """A row with its answers stripped, and answers and articles distinct, in their order.
 
-    A text that is a written list (``fields.written_list``) stands for its items, whatever the layout.
+    A text that is a written list (``fields.written``) stands for its items, whatever the layout.
 
     Raises:
         InputError: an id that is empty or contains white space, or text that is not valid Unicode.
@@ -77,7 +77,7 @@ def clean_row(
     lists = {
         text: items
         for text in (*answers, *articles)
-        if text and "[" in text and (items := written_list(text.strip())) is not None
+        if text and (found := written(text)) is not None and (items := texts_of(found)) is not None
     }
     if lists:
         answers, articles = (

@@ -29,6 +29,7 @@ from engine.sources.fields import (
     columns_of,
     first_of,
     list_in,
+    text_in,
 )
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
@@ -201,7 +202,7 @@ def _passage(
     if not isinstance(item, Mapping):
         raise _no_passage(fault, query_id, item)
     doc_id = first_of(item, DOC_ID_FIELDS)
-    text = next((item[name] for name in TEXT_FIELDS if item.get(name) is not None), None)
+    text = text_in(item)
     title = first_of(item, TITLE_FIELDS) or ""
     here = f"a passage of query {quoted(query_id)}"
     if text is not None and not isinstance(text, str):
