@@ -6,6 +6,7 @@ are equal, a document is the same one, and is read once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 
@@ -16,7 +17,7 @@ from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
 from engine.sources.passages.read import read_corpus
 from engine.sources.runs.checks import require_new_name
-from engine.sources.runs.read import read_run
+from engine.sources.runs.read import read_runs
 from engine.sources.runs.texts import Together
 from engine.tables import DOC_ID, QUERY_ID, RUN, TEXT, TITLE
 
@@ -65,10 +66,11 @@ def read_runs_over(paths: Sequence[Location], corpora: Sequence[Location]) -> To
     files: dict[str, Location] = {}
     frames: list[pl.DataFrame] = []
     for path, corpus in zip(paths, corpora, strict=True):
-        run, called = read_run(path), PurePath(corpus).stem
-        name = f"{run[RUN][0]}{_AT}{called}"
-        require_new_name(path, name, files)
-        frames.append(run.with_columns(pl.lit(name).alias(RUN), pl.lit(called).alias(_CORPUS)))
+        called = PurePath(corpus).stem
+        for run in read_runs([path]).partition_by(RUN, maintain_order=True):
+            name = f"{run[RUN][0]}{_AT}{called}"
+            require_new_name(path, name, files)
+            frames.append(run.with_columns(pl.lit(name).alias(RUN), pl.lit(called).alias(_CORPUS)))
     rows, found = pl.concat(frames), []
     for corpus in dict.fromkeys(corpora):
         over = pl.lit(PurePath(corpus).stem).alias(_CORPUS)
@@ -87,4 +89,4 @@ def read_runs_over(paths: Sequence[Location], corpora: Sequence[Location]) -> To
     own = pl.when(several).then(pl.concat_str(_CORPUS, DOC_ID, separator=":"))
     named = own.otherwise(pl.col(DOC_ID)).alias(DOC_ID)
     every = passages.with_columns(named).unique(DOC_ID, keep="first", maintain_order=True)
-    return rows.with_columns(named).drop(_CORPUS), every.drop(_CORPUS), 0
+    return rows.with_columns(named).drop(_CORPUS), every.drop(_CORPUS), Counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -25,10 +26,16 @@ from engine.messages.notes import Note, count_note
 from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
+from engine.sources.runs.forms import runs_within
+from engine.sources.runs.records import WRITTEN
 from engine.sources.runs.texts import Together, read_runs_with_texts
 from engine.tables import ANSWERS, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 
 WRITTEN_PASSAGES = "written_passage_lists"
+_UNRANKED = (
+    "[row|rows] of runs without rank and score [was|were] taken as [it stands|they stand], though they have numbers: call "
+    "{} rank or score if it orders them"
+)
 _EMPTY_PASSAGES = "empty_passages"
 _LISTS: tables.Schema = {RUN: pl.String(), QUERY_ID: pl.String()}
 
@@ -232,8 +239,12 @@ def check_inputs(
             ),
             count_note(
                 WRITTEN_PASSAGES,
-                lists.written,
+                lists.taken.pop(WRITTEN, 0),
                 "[list|lists] of passages [was|were] written as a text, and [was|were] taken as the list",
+            ),
+            *(
+                count_note("unranked_rows", rows, _UNRANKED.format(names))
+                for names, rows in lists.taken.items()
             ),
             clustered,
         ),
@@ -288,14 +299,16 @@ def listed_queries(
     known, query_set.numbering.path = query_set.table, files.queries
     queries = known if files.limit is None else known.head(files.limit)
     together = given and given.runs
-    if given is None and files.corpus is None:
-        over = files.corpora
-        together = read_runs_over(files.run, over) if over else read_runs_with_texts(files.run)
-    runs, carried, written = together or (None, None, 0)
+    within = [{} if given else runs_within(path) for path in files.run]
+    if over := files.corpora:
+        together = read_runs_over(files.run, over)
+    elif given is None and (files.corpus is None or any(within)):
+        together = read_runs_with_texts(files.run, carried=files.corpus is None)
+    runs, carried, taken = together or (None, None, Counter())
     is_evaluated = (pl.int_range(pl.len()) < queries.height).alias(IS_EVALUATED)
     asked = known.select(QUERY_ID, QUERY, is_evaluated)
     lists = read_lists(
-        files.run,
+        tuple(p for p, names in zip(files.run, within, strict=True) for _ in names or [p]),
         asked,
         parts_of(asked),
         k=k,
@@ -304,8 +317,10 @@ def listed_queries(
         given=runs,
         on_rows=on_rows,
     )
-    lists = replace(lists, written=lists.written + written, are_files=given is None)
-    return ListedQueries(query_set, queries, lists, carried)
+    lists = replace(lists, taken=lists.taken + taken, are_files=given is None)
+    # Beside a corpus, files carry no passages.
+    passages = carried if given or files.corpus is None else None
+    return ListedQueries(query_set, queries, lists, passages)
 
 
 def read_inputs(

@@ -7,6 +7,7 @@ queries) is refused once. Keys of runs may be texts of queries, as in the eRAG p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -77,7 +78,7 @@ class Lists:
         paths: the files of the runs.
         names: of the runs; the number of a run is its place.
         ignored: distinct queries of the runs that the queries file lacks.
-        written: how many lists were written as a text.
+        taken: as in ``records.Batch``, of all runs.
         texts: documents that runs give by their texts, and their ids, as ``with_ids`` takes them.
         are_files: whether ``paths`` are files; else names of runs.
     """
@@ -87,7 +88,7 @@ class Lists:
     paths: tuple[Location, ...]
     names: tuple[str, ...]
     ignored: int
-    written: int
+    taken: Counter[str]
     texts: pl.DataFrame = field(default_factory=pl.DataFrame)
     are_files: bool = True
 
@@ -165,12 +166,12 @@ def read_lists(
     all_parts = [part for _, run_parts in listed_runs for part in run_parts]
     ignored = pl.concat([pl.Series([], dtype=pl.UInt64), *(part.ignored for part in all_parts)])
     names = tuple(name for name, _ in listed_runs)
-    return Lists(parts, k, paths, names, ignored.n_unique(), work.written)
+    return Lists(parts, k, paths, names, ignored.n_unique(), work.taken)
 
 
 @dataclass
 class _ReadingRuns:
-    """What all runs share while they are read; ``written``: how many of their lists were written as a text."""
+    """What all runs share while they are read; ``taken``: as in ``records.Batch``."""
 
     parts: Parts
     k: int
@@ -178,7 +179,7 @@ class _ReadingRuns:
     ignores: bool
     numbering: Numbering
     rows: int = 0
-    written: int = 0
+    taken: Counter[str] = field(default_factory=Counter)
 
     def list_run(self, number: int, path: Location) -> tuple[str, list[_OfPart]]:
         """Read a run: its name, and what was found out of each part."""
@@ -188,7 +189,7 @@ class _ReadingRuns:
             nonlocal any_known
             any_known = any_known or self._knows_some(batch.rows)
             self.rows += batch.rows.height
-            self.written += batch.written
+            self.taken += batch.taken
             self.on_rows(self.rows)
 
         def listed(part: int, rows: pl.DataFrame) -> _OfPart:

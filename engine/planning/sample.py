@@ -15,6 +15,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, listed_queries
+from engine.evaluation.lists import Lists
 from engine.evaluation.partition import PAIRS_PER_SHARD
 from engine.evaluation.scattered import BUCKET, ScatteredParts, count_parts, pairs_by_bucket
 from engine.evaluation.shards import Held
@@ -54,7 +55,7 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
         inside = np.concatenate([np.arange(low, high) for low, high in spans])
         sampled = queries.filter(pl.Series(np.isin(buckets, inside)))
         rows = pl.concat(part.join(sampled, on=QUERY_ID, how="semi") for part in lists)
-        inputs = _read(files, sampled, rows, lists.names, folder, k)
+        inputs = _read(files, sampled, rows, lists, folder, k)
     found = pl.DataFrame({QUERY_ID: queries[QUERY_ID], BUCKET: buckets})
     return Sample(
         inputs=inputs,
@@ -81,14 +82,14 @@ def _read(
     files: InputFiles,
     queries: pl.DataFrame,
     rows: pl.DataFrame,
-    names: Sequence[str],
+    lists: Lists,
     folder: Path,
     k: int,
 ) -> EvaluationInputs:
     """The inputs of the sample, as the engine reads them from files; faults are those of the user's files."""
     write_parquet(queries, folder / "queries.parquet")
     given: dict[Path, Location] = {}
-    for number, (name, path) in enumerate(zip(names, files.run, strict=True)):
+    for number, (name, path) in enumerate(zip(lists.names, lists.paths, strict=True)):
         run = rows.filter(pl.col(RUN) == name)
         if not run.is_empty():
             given[folder / f"{number}.parquet"] = path

@@ -16,7 +16,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.python.record_forms import Record, is_path, plain, records
+from engine.python.record_forms import Record, by_text, is_path, plain, records
 from engine.python.retriever_forms import retriever_of
 from engine.python.run_forms import each_run, runs_of
 from engine.sources.passages.listed import Collected
@@ -133,7 +133,7 @@ def _query_rows(given: Any) -> Iterator[QueryRow]:
 def _query_records(given: Any) -> Iterator[Record]:
     given = queries_in(given) or given
     if isinstance(given, Mapping):
-        for key, value in ((str(key), plain(value)) for key, value in given.items()):
+        for key, value in ((k, plain(own)) for k, own in by_text(given, _QUERIES).items()):
             # An id with a text or a record, or a text with its answers.
             if isinstance(value, dict):
                 yield {QUERY_ID: key, **value}
@@ -153,12 +153,12 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
     if not isinstance(answers, Mapping):
         problem = f"is of the type {type(answers).__name__}"
         raise InputError(problem, "give {query_id: [answer, …]}", path=_ANSWERS)
-    given = {str(key): plain(own) for key, own in answers.items()}
+    given = {key: plain(own) for key, own in by_text(answers, _ANSWERS).items()}
     ids = {row.query_id for row in rows}
-    by_text = any(row.query in given for row in rows)
+    of_texts = any(row.query in given for row in rows)
     found: list[QueryRow] = []
     for number, (key, own) in enumerate(given.items(), 1):
-        is_id = key in ids or not (by_text or " " in key)
+        is_id = key in ids or not (of_texts or " " in key)
         record = {QUERY_ID if is_id else QUERY: key, ANSWERS: own}
         found += plain_rows(_ANSWERS, [(number, record)], need_text=False)
     return found
@@ -175,8 +175,8 @@ def _passage_records(given: Any) -> Iterable[Record]:
     if not isinstance(given, Mapping):
         return records(given, _PASSAGES)
     return (
-        {DOC_ID: str(key), **(value if isinstance(value, dict) else {TEXT: value})}
-        for key, value in ((key, plain(value)) for key, value in given.items())
+        {DOC_ID: key, **(value if isinstance(value, dict) else {TEXT: value})}
+        for key, value in ((k, plain(own)) for k, own in by_text(given, _PASSAGES).items())
     )
 
 
@@ -197,9 +197,11 @@ def _table(name: str, given: Any) -> pl.DataFrame:
 
 def _judgments(given: Mapping[Any, Any], name: str) -> Iterator[Record]:
     """``{query_id: {doc_id: label}}`` as records."""
+    by_text(given, name)
     for query_id, judged in given.items():
         if not isinstance(judged, Mapping):
             problem = f"query {quoted(query_id)} has {quoted(plain(judged))} for its labels"
             raise InputError(problem, "give {query_id: {doc_id: label}}", path=name)
+        by_text(judged, name)
         for doc_id, label in judged.items():
             yield {QUERY_ID: plain(query_id), DOC_ID: plain(doc_id), LABEL: plain(label)}

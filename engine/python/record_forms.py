@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,17 +35,29 @@ def records(given: Any, name: str) -> Iterator[Record]:
         if not isinstance(row, Mapping):
             problem = f"is a row of the type {type(row).__name__}"
             raise InputError(problem, f"give {_FORMS}", path=name, line=number)
-        yield {str(key): plain(value) for key, value in row.items()}
+        yield {key: plain(value) for key, value in by_text(row, name).items()}
 
 
-def plain(value: Any) -> Any:
+def by_text(given: Mapping[Any, Any], name: str | None = None) -> dict[str, Any]:
+    """A dictionary with its keys as texts, as a JSON object has them; an InputError refuses two that become one."""
+    # Pandas groups by a list of one column under tuples of one value.
+    keys = [key[0] if isinstance(key, tuple) and len(key) == 1 else key for key in given]
+    found = dict(zip(map(str, keys), given.values(), strict=True))
+    if len(found) < len(keys):
+        twice = next(key for key, times in Counter(map(str, keys)).items() if times > 1)
+        both = " and ".join(quoted(key) for key in keys if str(key) == twice)
+        raise InputError(f"the keys {both} are the same id", "keep one of them", path=name)
+    return found
+
+
+def plain(value: Any, name: str | None = None) -> Any:
     """A value as JSON would hold it: arrays are lists, and numbers that are missing are None."""
     if isinstance(value, str | bool | int) or value is None:
         return value
     if isinstance(value, float):
         return None if math.isnan(value) else value
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {key: plain(item, name) for key, item in by_text(value, name).items()}
     if isinstance(value, list | tuple | set | frozenset | pl.Series):
         return [plain(item) for item in value]
     if hasattr(value, "tolist"):  # numpy's

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import polars as pl
 
-from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.python.record_forms import is_path, is_table, plain, records
+from engine.python.record_forms import Record, by_text, is_path, is_table, plain, records
 from engine.python.retriever_forms import retrieved, retriever_of
-from engine.sources.fields import DOC_ID_FIELDS, QUERY_FIELDS, QUERY_ID_FIELDS, TEXT_FIELDS
 from engine.sources.io.files import is_text
-from engine.sources.runs.checks import RunChecks, in_order, require_new_name
-from engine.sources.runs.dictionaries import problem_of
-from engine.sources.runs.read import TextedRun, read_texted_runs
-from engine.sources.runs.records import RESULTS, read_records
+from engine.sources.runs.checks import require_new_name
+from engine.sources.runs.forms import is_row, names_runs, of_dictionary
+from engine.sources.runs.read import TextedRun, read_texted_runs, runs_of_records
 from engine.sources.runs.texts import Together, with_corpus
-from engine.tables import DOC_ID, QUERY_ID, RUN, SCORE
+from engine.tables import RUN
 
 _FORM = (
     "give {query_id: {doc_id: score}}, {query_id: [doc_id, …]}, {query_id: [text, …]} without "
@@ -61,11 +59,16 @@ def runs_of(
 def each_run(given: Any) -> Iterator[tuple[str, Any]]:
     """Runs with their names; a name is empty for one that is given without."""
     if isinstance(given, Mapping):
-        if _has_names(given):
-            yield from ((str(name), one) for name, one in given.items())
-        else:
-            yield "", given
-    elif _is_named(given) or not isinstance(given, Sequence) or (given and _is_row(given[0])):
+        by_key = by_text(given, _WHAT)
+        if by_key and all(map(is_table, by_key.values())):
+            first = {key: [*islice(records(one, key), 1)] for key, one in by_key.items()}
+            if not names_runs(first):
+                rows = {key: [*records(one, key)] for key, one in by_key.items()}
+                by_key = by_key if names_runs(rows) else rows
+        # NumPy's arrays are lists.
+        of = {key: one.tolist() if hasattr(one, "tolist") else one for key, one in by_key.items()}
+        yield from by_key.items() if names_runs(of) else [("", by_key)]
+    elif _is_named(given) or not isinstance(given, Sequence) or (given and is_row(given[0])):
         yield "", given
     else:
         for number, one in enumerate(given, 1):
@@ -77,62 +80,18 @@ def _is_named(given: Any) -> bool:
     return is_path(given) or is_table(given)
 
 
-def _has_names(given: Mapping[Any, Any]) -> bool:
-    """Whether the keys of a dictionary are names of runs, and not ids of queries."""
-    for value in given.values():
-        value = plain(value) if hasattr(value, "tolist") else value  # NumPy's
-        if _is_named(value):
-            return True
-        if isinstance(value, Mapping):
-            # {query: {document: number}} is one run, {name: {query: …}} are several.
-            inner = next(iter(value.values()), None)
-            if inner is not None:
-                return isinstance(inner, Mapping | list | tuple)
-        elif isinstance(value, list | tuple):
-            if value:
-                return _is_row(value[0])
-        else:
-            return True
-    return False
-
-
-def _is_row(value: Any) -> bool:
-    """Whether this is a row of a run, or a list of one: a dictionary that says of which query."""
-    apart = {*DOC_ID_FIELDS, *TEXT_FIELDS}  # in a row, these are of the passage
-    names = {*QUERY_ID_FIELDS, *QUERY_FIELDS} - apart | {*RESULTS}
-    return isinstance(value, Mapping) and any(name in value for name in names)
-
-
 def _tables(name: str, given: Any, *, carried: bool) -> Iterator[TextedRun]:
     """The run of each system in what was given under one name."""
     if is_path(given):
-        (run,) = read_texted_runs([given])
-        yield replace(run, rows=run.rows.with_columns(pl.lit(name).alias(RUN))) if name else run
+        runs = read_texted_runs([given])
+        if name and len(runs) > 1:
+            raise InputError("holds several runs", "give it without a name", path=given)
+        for run in runs:
+            yield replace(run, rows=run.rows.with_columns(pl.lit(name).alias(RUN))) if name else run
         return
-    called, is_mapping = name or _WHAT, isinstance(given, Mapping)
-    rows = _of_mapping(given) if is_mapping else enumerate(records(given, called), 1)
-    found = read_records(called, rows, name or "run", texts=carried)
-    if found.rows.is_empty():
-        raise InputError("the run is empty", _FORM, path=name or "run")
-    named = found.rows.with_columns(pl.lit(name).alias(RUN)) if name else found.rows
-    for number, system in enumerate(named.partition_by(RUN, maintain_order=True)):
-        checks = RunChecks(called)
-        checks.has_lines = found.has_lines
-        ordered = in_order(checks.look(system))
-        checks.refuse_repeats()
-        written = 0 if number else found.written
-        yield TextedRun(ordered.select(list(tables.RUNS)), found.texts, written)
-
-
-def _of_mapping(given: Mapping[Any, Any]) -> Iterator[tuple[None, dict[str, Any]]]:
-    """A dictionary by query as records."""
-    for key, ranking in given.items():
-        query_id, value = str(key), plain(ranking)
-        if isinstance(value, list):
-            yield None, {QUERY_ID: query_id, RESULTS[0]: value}
-            continue
-        problem = f"query {quoted(query_id)} has {quoted(value)} for its list"
-        if not isinstance(value, dict) or (problem := problem_of(query_id, value)):
-            raise InputError(problem, _FORM, path=_WHAT)
-        for doc_id, score in value.items():
-            yield None, {QUERY_ID: query_id, DOC_ID: doc_id, SCORE: score}
+    called = name or _WHAT
+    rows: Iterable[tuple[int | None, Record]] = enumerate(records(given, called), 1)
+    if isinstance(given, Mapping):
+        plainly = {key: plain(one, called) for key, one in by_text(given, called).items()}
+        rows = of_dictionary(plainly, called, _FORM)
+    yield from runs_of_records(called, rows, name, texts=carried)

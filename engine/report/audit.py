@@ -19,6 +19,8 @@ from engine.machine.identity import this_machine
 from engine.messages.errors import InputError, masked
 from engine.sources.io.fingerprint import file_sha256
 from engine.sources.io.locations import Location, locate
+from engine.sources.runs.forms import is_trec
+from engine.sources.runs.scan import header_of
 from engine.version import __version__
 
 # Larger files have no digest: their tables have one, and hashing 1 GiB takes up to 3 s.
@@ -97,14 +99,15 @@ def name_files(files: InputFiles | None) -> dict[str, Any]:
 
 
 def input_files(named: Mapping[str, str | list[str] | None]) -> list[dict[str, Any]]:
-    """The files of a command: ``role`` (``queries``, ``runs`` …), ``path`` without credentials, ``bytes``, ``sha256``.
+    """The files of a command: ``role`` (``queries``, ``runs`` …), ``path`` without credentials, ``bytes``, ``sha256``; of
+    a run that begins with comments, these as its ``header``.
 
     None for the bytes of a directory, a pipe or an address; for the digest of these, and of a file above ``MOST_BYTES``.
 
     Raises:
         InputError: a file can no longer be read.
     """
-    found = []
+    found: list[dict[str, Any]] = []
     for role, paths in named.items():
         for path in dict.fromkeys([paths] if isinstance(paths, str) else paths or []):
             size = sha256 = None
@@ -116,6 +119,8 @@ def input_files(named: Mapping[str, str | list[str] | None]) -> list[dict[str, A
                 problem = f"cannot be read ({error})"
                 raise InputError(problem, "leave it in place", path=path) from None
             found.append({"role": role, "path": path, "bytes": size, "sha256": sha256})
+            if role == "runs" and size and is_trec(path) and (header := header_of(path)):
+                found[-1]["header"] = header
     return found
 
 

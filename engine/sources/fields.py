@@ -64,10 +64,12 @@ _ESCAPE = r"\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{
 _ITEM = rf"""'(?:[^'\\\n]|{_ESCAPE})*'|"(?:[^"\\\n]|{_ESCAPE})*"|-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|(?:None|True|False|nan)\b"""
 _NAMED = r"(?:array|set|frozenset)\("
 _ABOUT = r"dtype=(?:'[^'\n]*'|\w+)|shape=\([\d, ]*\)"
-_TOKEN = re.compile(rf"""(?:{_ITEM})(\s+(?=['"\w-]))?|{_ABOUT}|{_NAMED}|[\[({{\])}},:]""")
+_TOKEN = re.compile(rf"""(?:{_ITEM}|[\])}}])(\s+(?=['"\w\-\[({{]))?|{_ABOUT}|{_NAMED}|[\[({{,:]""")
 _OPENS = re.compile(rf"[\[({{]|{_NAMED}")
+# What is neither a number nor a bracket.
+_WORDS = re.compile(r"[^-+.,:\[\](){}\se\d]")
 # No text begins so that is not meant as a collection of texts.
-_MEANT = re.compile(rf"""{_NAMED}\s*[\[({{]|[\[{{]\s*['"]""")
+_MEANT = re.compile(rf"""{_NAMED}\s*[\[({{]|[\[{{]\s*(?:['"]|{_NAMED}|{{\s*['"])""")
 SEPARATOR = "|"
 
 
@@ -81,6 +83,8 @@ def written(text: str) -> list[Any] | dict[str, Any] | None:
     """
     text = text.strip()
     if not _OPENS.match(text) or text[-1] not in "])}":
+        return None
+    if not _WORDS.search(text) and any(map(str.isdigit, text)):
         return None
     try:
         found = parse_json(text)
@@ -96,7 +100,7 @@ def written(text: str) -> list[Any] | dict[str, Any] | None:
             ValueError,
             RecursionError,
             MemoryError,
-        ):  # 007, or thousands of digits or brackets
+        ):  # 007, or thousands of digits
             return None
     if not isinstance(found, list):
         return found if isinstance(found, dict) else None

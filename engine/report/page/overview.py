@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from engine.messages.wording import cut
 from engine.report import blind_spots, grids, header, verdict
@@ -65,6 +66,10 @@ def _leaderboard(findings: Findings) -> Grid:
             f" The column \N{LEFT DOUBLE QUOTATION MARK}lead over {findings.best_run}\N{RIGHT DOUBLE QUOTATION MARK} is "
             "the paired difference from the best run, with simultaneous intervals. Use this column to choose."
         )
+    for file in (findings.summary.get("audit") or {}).get("files", ()):
+        if header := file.get("header"):
+            said = cut(" \N{MIDDLE DOT} ".join(header), 8 * _LONGEST_OUTPUT)
+            caption += f" {PurePath(file['path']).name} says of itself: {said}."
     return replace(grids.leaderboard(findings), caption=caption)
 
 

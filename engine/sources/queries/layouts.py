@@ -113,18 +113,11 @@ def rows_of(
     elif layout == "plain":
         records = read_json_records(path, WHAT)
     else:
-        return _table_rows(path, need_text=need_text)
-    return plain_rows(path, records, need_text=need_text)
-
-
-def _table_rows(path: Location, *, need_text: bool) -> Iterator[QueryRow]:
-    needed = QUERY_FIELDS if need_text else ANSWER_FIELDS
-    records = (
-        (line, {name: text.strip() for name, text in record.items()})
-        for line, record in read_csv_records(path, WHAT, needed)
-    )
-    # A list is always written as a text there.
-    return (replace(row, written=0) for row in plain_rows(path, records, need_text=need_text))
+        table = read_csv_records(path, WHAT, QUERY_FIELDS if need_text else ANSWER_FIELDS)
+        records = ((line, {n: text.strip() for n, text in row.items()}) for line, row in table)
+    rows = plain_rows(path, records, need_text=need_text)
+    # Of a table, lists are always written as texts.
+    return (replace(row, written=0) for row in rows) if layout == "table" else rows
 
 
 def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Iterator[QueryRow]:

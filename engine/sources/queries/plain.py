@@ -61,18 +61,15 @@ def plain_rows(
         of_both = (fields, ARTICLE_FIELDS)
         values = [first_of(record, names) for names in of_both]
         own = [*map(listed, values)]
-        texts = [
+        lists = sum(isinstance(v, str) and [v] != one for v, one in zip(values, own, strict=True))
+        answers, articles = (
             _texts(path, line, f"{names[0]} of query {quoted(name)}", value)
             for names, value in zip(of_both, own, strict=True)
-        ]
-        row = clean_row(path, line, name, query, *texts)
-        lists = sum(
-            isinstance(v, str) and [v] != found for v, found in zip(values, own, strict=True)
         )
+        row = clean_row(path, line, name, query, answers, articles)
         marked = record.get("is_impossible") in (True, "true", "True")
         emptied = not row.answers and isinstance(own[0], Mapping)
-        unanswerable = marked or emptied
-        written = row.written + lists
+        unanswerable, written = marked or emptied, row.written + lists
         yield replace(
             row, unanswerable=unanswerable, numbered=numbered, written=written, record=record
         )

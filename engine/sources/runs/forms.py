@@ -13,7 +13,8 @@ from engine.sources.io.json_text import parse_json
 from engine.sources.io.lines import raw_lines, read_json_document, start_of
 from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import open_parquet
-from engine.sources.runs.records import COLUMNS, RESULTS, is_record
+from engine.sources.runs.dictionaries import problem_of
+from engine.sources.runs.records import COLUMNS, RESULTS, ROW_QUERIES, is_record
 from engine.tables import DOC_ID, QUERY_ID, RANK, SCORE
 
 WHAT = (
@@ -23,6 +24,10 @@ WHAT = (
 
 # A dictionary whose first list is one of scores: it need not be parsed to know that it holds no records.
 _OF_SCORES = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{', re.S)
+# One whose first value holds lists of queries, or rows.
+_OF_RUNS = re.compile(
+    rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*(?:\{\s*"(?:[^"\\]|\\.)*"\s*:\s*[{\[]|\[\s*\{)', re.S
+)
 # Records of a Parquet file that are taken at a time.
 _BATCH = 10_000
 
@@ -69,7 +74,7 @@ def _begins_with_a_record(path: Location) -> bool:
 
 def _parquet_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     with open_parquet(path) as table:
-        for frame in table.batches(_BATCH, COLUMNS):
+        for frame in table.batches(_BATCH, COLUMNS | table.plain_names):
             yield from ((None, record) for record in frame.iter_rows(named=True))
 
 
@@ -82,4 +87,62 @@ def _of_dictionary(path: Location) -> list[tuple[None, dict[str, Any]]] | None:
     texts = bool(items) and all(isinstance(item, str) and item.split() != [item] for item in items)
     if not texts and not any(isinstance(item, dict) for item in items):
         return None
-    return [(None, {QUERY_ID: query, RESULTS[0]: listed}) for query, listed in document.items()]
+    return [*of_dictionary(document, path, f"give {WHAT}")]
+
+
+def of_dictionary(
+    given: Mapping[str, Any], path: Location, remedy: str
+) -> Iterator[tuple[None, dict[str, Any]]]:
+    """A dictionary by query as records: its rows, where they name their queries, and else its lists or scores.
+
+    Raises:
+        InputError: a query has neither, with this remedy.
+    """
+    grouped = _are_grouped(given)
+    for query_id, value in given.items():
+        if isinstance(value, list):
+            rows = value if grouped else [{QUERY_ID: query_id, RESULTS[0]: value}]
+            yield from ((None, row) for row in rows)
+            continue
+        if problem := problem_of(query_id, value):
+            raise InputError(problem, remedy, path=path)
+        for doc_id, score in value.items():
+            yield None, {QUERY_ID: query_id, DOC_ID: doc_id, SCORE: score}
+
+
+def names_runs(given: Mapping[str, Any]) -> bool:
+    """Whether the keys of a dictionary are names of runs, and not ids of queries."""
+    for value in given.values():
+        if isinstance(value, Mapping):
+            # {query: {document: number}} is one run, {name: {query: …}} are several.
+            inner = next(iter(value.values()), None)
+            if inner is not None:
+                return isinstance(inner, Mapping | list | tuple)
+        elif isinstance(value, list | tuple):
+            if value:
+                return is_row(value[0]) and not _are_grouped(given)
+        else:
+            return True
+    return False
+
+
+def is_row(value: Any) -> bool:
+    """Whether this is a row of a run, or a list of one: a dictionary that says of which query."""
+    return isinstance(value, Mapping) and any(name in value for name in (*ROW_QUERIES, *RESULTS))
+
+
+def _are_grouped(given: Mapping[str, Any]) -> bool:
+    """Whether a dictionary holds rows by their queries, as pandas groups them: each row names its key."""
+    return all(
+        isinstance(row, Mapping) and key in {str(row.get(name)) for name in ROW_QUERIES}
+        for key, rows in given.items()
+        for row in (rows if isinstance(rows, list | tuple) else [rows])
+    )
+
+
+def runs_within(path: Location) -> dict[str, Any]:
+    """The runs by name of a JSON dictionary that holds several; empty for any other file."""
+    if suffix_of(path) == ".parquet" or not _OF_RUNS.match(start_of(path, WHAT)):
+        return {}
+    document = {} if _begins_with_a_record(path) else read_json_document(path, WHAT)
+    return document if isinstance(document, dict) and names_runs(document) else {}

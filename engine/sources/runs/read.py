@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
@@ -16,8 +17,9 @@ from engine.messages.wording import quoted
 from engine.sources.io.ahead import mapped
 from engine.sources.io.files import atomic_path, write_parquet
 from engine.sources.io.locations import Location, suffix_of
-from engine.sources.runs.checks import RunChecks, in_order, require_new_name
-from engine.sources.runs.records import Batch
+from engine.sources.runs.checks import RunChecks, in_order, require_new_name, several
+from engine.sources.runs.forms import WHAT, of_dictionary, runs_within
+from engine.sources.runs.records import Batch, read_records
 from engine.sources.runs.scan import SCHEMA
 from engine.tables import QUERY_ID, RANK, RUN
 
@@ -31,12 +33,12 @@ class TextedRun:
     Attributes:
         rows: the run table, sorted by query and rank.
         texts: ``records.GIVEN``; empty for a layout without texts.
-        written: how many of its lists were written as a text.
+        taken: as in ``records.Batch``.
     """
 
     rows: pl.DataFrame
     texts: pl.DataFrame
-    written: int = 0
+    taken: Counter[str] = field(default_factory=Counter)
 
 
 def read_run(path: Location) -> pl.DataFrame:
@@ -59,7 +61,10 @@ def read_run(path: Location) -> pl.DataFrame:
             number that single precision holds, a query lists a document or a rank twice, there are several
             system names, or a record that ``read_records`` refuses.
     """
-    return read_texted_runs([path])[0].rows
+    runs = read_runs([path])
+    if (names := runs[RUN].unique(maintain_order=True)).len() > 1:
+        raise several(names, path)
+    return runs
 
 
 def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
@@ -73,13 +78,48 @@ def read_texted_runs(paths: Sequence[Location]) -> list[TextedRun]:
     runs: list[TextedRun] = []
     sources: dict[str, Location] = {}
     for path in paths:
-        batches: list[Batch] = []
-        name, (rows,) = read_in_parts(path, OnePart(), lambda part, rows: rows, batches.append)
-        require_new_name(path, name, sources)
-        named = rows.select(*list(tables.RUNS)[:-1], pl.lit(name).alias(RUN))
-        texts = pl.concat(batch.texts for batch in batches)
-        runs.append(TextedRun(named, texts, sum(batch.written for batch in batches)))
+        within = runs_within(path)
+        found = [] if within else [_read_one(path)]
+        for name, one in within.items():
+            by_query = of_dictionary(one, path, f"give {WHAT}") if isinstance(one, dict) else ()
+            found += runs_of_records(path, by_query or ((None, row) for row in one), name)
+        for run in found:
+            require_new_name(path, run.rows[RUN][0], sources)
+        runs += found
     return runs
+
+
+def _read_one(path: Location) -> TextedRun:
+    batches: list[Batch] = []
+    name, (rows,) = read_in_parts(path, OnePart(), lambda part, rows: rows, batches.append)
+    named = rows.select(*list(tables.RUNS)[:-1], pl.lit(name).alias(RUN))
+    taken = sum((batch.taken for batch in batches), Counter[str]())
+    return TextedRun(named, pl.concat(batch.texts for batch in batches), taken)
+
+
+def runs_of_records(
+    path: Location,
+    records: Iterable[tuple[int | None, Mapping[str, Any]]],
+    name: str,
+    *,
+    texts: bool = False,
+) -> Iterator[TextedRun]:
+    """The runs of records, as ``read_records`` takes them: one, called ``name``, or as many as records name without one.
+
+    Raises:
+        InputError: as ``read_records``; a run is empty, or lists a document or a rank twice.
+    """
+    found = read_records(path, records, name or "run", texts=texts)
+    if found.rows.is_empty():
+        raise InputError("the run is empty", f"give {WHAT}", path=name or "run")
+    named = found.rows.with_columns(pl.lit(name).alias(RUN)) if name else found.rows
+    for number, system in enumerate(named.partition_by(RUN, maintain_order=True)):
+        checks = RunChecks(path)
+        checks.has_lines = found.has_lines
+        ordered = in_order(checks.look(system))
+        checks.refuse_repeats()
+        taken = Counter[str]() if number else found.taken
+        yield TextedRun(ordered.select(list(tables.RUNS)), found.texts, taken)
 
 
 class Gathered(Protocol):

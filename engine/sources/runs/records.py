@@ -8,6 +8,8 @@ trec_eval orders, else as the file is. Fields are called as in ``engine.sources.
 from __future__ import annotations
 
 import contextlib
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,8 +48,9 @@ RESULTS = (
     "retrieval_result",
 )
 # Of a row, where "id" and "text" are those of the passage.
-_ROW_QUERY_IDS = tuple(name for name in QUERY_ID_FIELDS if name not in DOC_ID_FIELDS)
-_ROW_QUERIES = tuple(name for name in QUERY_FIELDS if name not in TEXT_FIELDS)
+ROW_QUERIES = tuple(
+    name for name in (*QUERY_ID_FIELDS, *QUERY_FIELDS) if name not in (*DOC_ID_FIELDS, *TEXT_FIELDS)
+)
 _ARTICLES = (ARTICLE_ID, "wikipedia_id")
 COLUMNS = columns_of(
     QUERY_ID_FIELDS, QUERY_FIELDS, DOC_ID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, _ARTICLES, RESULTS,
@@ -57,6 +60,9 @@ COLUMNS = columns_of(
 # In single precision, in which runs are ordered: beyond it all scores are equal to infinity.
 LARGEST_SCORE = float(np.finfo(np.float32).max)
 IN_RANGE = f"write a number from -{LARGEST_SCORE:.7g} to {LARGEST_SCORE:.7g}"
+# Fields of other programs that hold scores, the higher the better: bm25_score, Score, similarity.
+_SCORE = re.compile(r"^(?!.*(?:distance|dist\b)).*(?:score|similarity)", re.I)
+WRITTEN = "written"
 LINE = "line"
 # Whether a passage came without an id, so that its text stands in the run for one.
 MADE = "made"
@@ -79,14 +85,15 @@ class Batch:
         names: the distinct system names of these rows.
         has_lines: whether ``line`` is that of the file, from 1; else it is the place of the row, from 0.
         texts: the texts that the run carries (``GIVEN``).
-        written: how many of its lists were written as a text.
+        taken: how many of its lists were written as a text (``WRITTEN``), and rows without rank and score, by the names of
+            their fields with numbers.
     """
 
     rows: pl.DataFrame
     names: tuple[str, ...]
     has_lines: bool
     texts: pl.DataFrame = field(default_factory=lambda: tables.empty(GIVEN))
-    written: int = 0
+    taken: Counter[str] = field(default_factory=Counter)
 
 
 _Fault = partial[InputError]
@@ -131,16 +138,22 @@ def read_records(
     listed: list[_Listed] = []
     rows: list[_Listed] = []
     carried: list[tuple[object, ...]] = []
-    written = 0
+    taken: Counter[str] = Counter()
+    order: tuple[str, str] | None = None
     for line, record in records:
         items = list_in(record, RESULTS)
-        written += items is not None and all(record.get(name) is not items for name in RESULTS)
+        if items is not None and all(record.get(name) is not items for name in RESULTS):
+            taken[WRITTEN] += 1
         fault = partial(InputError, path=path, line=line)
         run = _run_of(fault, record) or name
         if items is None:
-            query_id = _query_of(fault, record, (*_ROW_QUERY_IDS, *_ROW_QUERIES))
+            query_id = _query_of(fault, record, ROW_QUERIES)
             doc_id, text = _passage(fault, line, query_id, record)
-            rank, score = _rank(fault, query_id, record), _score(fault, query_id, record)
+            order = order or _order_of(record)
+            rank = _rank(fault, query_id, record.get(order[0]))
+            score = _score(fault, query_id, record.get(order[1]))
+            if rank is None and score is None and (others := _numbers_beside(record)):
+                taken[", ".join(others)] += 1
             rows.append(_Listed(line, query_id, doc_id, rank, score, run))
             carried += text
             continue
@@ -158,7 +171,7 @@ def read_records(
     frame = pl.DataFrame(values, schema={**tables.RUNS, LINE: pl.Int64()}, orient="row")
     has_lines = bool(entries) and entries[0].line is not None
     texts_given = pl.DataFrame(carried, schema=GIVEN, orient="row")
-    return Batch(frame, tuple(frame[RUN].unique()), has_lines, texts_given, written)
+    return Batch(frame, tuple(frame[RUN].unique()), has_lines, texts_given, taken)
 
 
 def _run_of(fault: _Fault, record: Mapping[str, Any]) -> str:
@@ -180,7 +193,8 @@ def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -
 
 def _scores_of(fault: _Fault, query_id: str, items: Sequence[Any]) -> list[float]:
     """The scores of a list, whose order counts: its own where they fall."""
-    scores = [_score(fault, query_id, one) if isinstance(one, Mapping) else None for one in items]
+    given = (one.get(SCORE) if isinstance(one, Mapping) else None for one in items)
+    scores = [_score(fault, query_id, score) for score in given]
     known = [score for score in scores if score is not None]
     falling = len(known) == len(items) and all(a >= b for a, b in pairwise(known))
     return known if falling else [*map(float, range(len(items), 0, -1))]
@@ -242,9 +256,26 @@ def _no_passage(fault: _Fault, query_id: str, item: object) -> InputError:
     return fault(problem, 'write passages as {"id": …, "text": …}, as texts, or as ids')
 
 
-def _rank(fault: _Fault, query_id: str, row: Mapping[str, Any]) -> int | None:
+def _order_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The fields that hold the rank and the score of rows; where these have neither, the only one that is called so."""
+    ranks = [name for name in row if name.lower() == RANK]
+    scores = [name for name in _numbers_beside(row) if _SCORE.search(name)]
+    if any(row.get(name) is not None for name in (RANK, SCORE)):
+        return RANK, SCORE
+    return ranks[0] if len(ranks) == 1 else RANK, scores[0] if len(scores) == 1 else SCORE
+
+
+def _numbers_beside(row: Mapping[str, Any]) -> list[str]:
+    """The fields of a row that hold numbers and that the engine does not know."""
+    return [name for name in row if name not in COLUMNS and _is_number(row[name])]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _rank(fault: _Fault, query_id: str, rank: Any) -> int | None:
     """The rank of a row; None where it has none."""
-    rank = row.get(RANK)
     if isinstance(rank, float) and rank.is_integer():  # pandas', where some value was missing
         rank = int(rank)
     is_whole = isinstance(rank, int) and not isinstance(rank, bool) and abs(rank) <= MOST
@@ -254,16 +285,14 @@ def _rank(fault: _Fault, query_id: str, row: Mapping[str, Any]) -> int | None:
     return rank
 
 
-def _score(fault: _Fault, query_id: str, row: Mapping[str, Any]) -> float | None:
-    score = row.get(SCORE)
+def _score(fault: _Fault, query_id: str, score: Any) -> float | None:
     if score is None:
         return None
     number = score
     if isinstance(score, str):  # as DPR writes it
         with contextlib.suppress(ValueError):
             number = float(score)
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if not is_number or not abs(number) <= LARGEST_SCORE:
+    if not _is_number(number) or not abs(number) <= LARGEST_SCORE:
         problem = f"score {quoted(score)} of query {quoted(query_id)}"
         raise fault(f"{problem} is not a number that single precision holds", IN_RANGE)
     return float(number)

@@ -20,7 +20,7 @@ import polars as pl
 from engine import tables
 from engine.messages.errors import MASK, InputError, masked
 from engine.messages.wording import quoted
-from engine.sources.io.lines import BOM, LONGEST_LINE, decode_line, raw_lines
+from engine.sources.io.lines import BOM, LONGEST_LINE, decode_line, raw_lines, start_of
 from engine.sources.io.locations import DAMAGE, Location, name_of, open_decompressed, require_file
 from engine.sources.io.parquet import open_parquet
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
@@ -51,6 +51,8 @@ _PLAIN = bytes(set(range(256)) - set(range(0x00, 0x09)) - set(range(0x0E, 0x20))
 _WIDE_BLANK = re.compile(
     rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80"
 )
+# Lines that begin with a number sign, or are blank, but for rows of a query whose id begins with it.
+_COMMENTS = re.compile(rb"(?:(?!#\S+(?:[ \t]+\S+){5}\s*?$)(?:#.*|[ \t\r]*)(?:\n|\Z))*", re.M)
 _SEVERAL = re.compile(rb"  +")
 # Whether a score is not a number that single precision holds.
 _BEYOND_SINGLE = ~(pl.col(SCORE).abs() <= LARGEST_SCORE) | pl.col(SCORE).is_nan()
@@ -132,12 +134,15 @@ def file_name(path: Location) -> str:
 
 
 def _trec_batches(path: Location) -> Iterator[Batch]:
-    done = 0
+    done = header = 0
     try:
         with open_decompressed(path) as stream:
             while block := _next_block(stream):
                 if not done:
                     block = block.removeprefix(BOM)
+                    comments = _comments(block)
+                    header = comments.count(b"\n")
+                    block = b"\n" * header + block[len(comments) :]
                 if len(block) > LONGEST_LINE:
                     break
                 batch = _parsed(block, done + 1)
@@ -151,7 +156,21 @@ def _trec_batches(path: Location) -> Iterator[Batch]:
     except DAMAGE:
         pass
     # A line without end, or a damaged file: what is still whole, and then the error with its line.
-    yield from _one_by_one(path, (line for line in raw_lines(path, WHAT) if line[0] > done))
+    yield from _one_by_one(
+        path, (line for line in raw_lines(path, WHAT) if line[0] > max(done, header))
+    )
+
+
+def header_of(path: Location) -> list[str]:
+    """The comments above the lines of a TREC run, such as ``# key: value`` of ir_metadata; empty for other files."""
+    lines = _comments(start_of(path, WHAT)).decode(errors="replace").split("\n")
+    texts = (line.strip("# \t\r") for line in lines)
+    return [text for text in texts if text and not text.startswith("ir_metadata.")]
+
+
+def _comments(block: bytes) -> bytes:
+    found = _COMMENTS.match(block) if block[:1] == b"#" else None
+    return found[0] if found else b""
 
 
 def _next_block(stream: IO[bytes]) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -16,8 +18,8 @@ from engine.sources.runs.records import GIVEN, LINE, MADE
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, TEXT, TITLE
 
 _FILE = "file"
-Together = tuple[pl.DataFrame, pl.DataFrame, int]
-"""The run table of all runs, the corpus table of the texts that they carry, and how many lists were written as texts."""
+Together = tuple[pl.DataFrame, pl.DataFrame, Counter[str]]
+"""The run table of all runs, the corpus table of the texts that they carry, and ``records.Batch.taken`` of all."""
 
 ID = "_id"
 
@@ -27,8 +29,8 @@ def id_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_runs_with_texts(paths: Sequence[Location]) -> Together:
-    """The runs, as ``read_runs`` gives them, with their texts.
+def read_runs_with_texts(paths: Sequence[Location], *, carried: bool = True) -> Together:
+    """The runs, as ``read_runs`` gives them, with their texts where they are ``carried``.
 
     A passage without an id is called ``id_of`` its text, in the runs too. A run may lack texts that another
     has. The first title that is given for a passage counts, and the first article; without one, the title
@@ -37,7 +39,10 @@ def read_runs_with_texts(paths: Sequence[Location]) -> Together:
     Raises:
         InputError: as ``read_runs``, or ``with_corpus``.
     """
-    return with_corpus(read_texted_runs(paths), paths)
+    runs = read_texted_runs(paths)
+    if not carried:
+        runs = [replace(run, texts=run.texts.clear()) for run in runs]
+    return with_corpus(runs, paths)
 
 
 def with_corpus(runs: Iterable[TextedRun], paths: Sequence[Location]) -> Together:
@@ -48,9 +53,9 @@ def with_corpus(runs: Iterable[TextedRun], paths: Sequence[Location]) -> Togethe
     """
     frames: list[pl.DataFrame] = []
     texts = [tables.empty({**GIVEN, _FILE: pl.UInt32()})]
-    written = 0
+    taken: Counter[str] = Counter()
     for number, run in enumerate(runs):
-        written += run.written
+        taken += run.taken
         made = run.texts.filter(MADE).select(DOC_ID).unique()
         frames.append(with_ids(run.rows, made.with_columns(_made_ids(made)), DOC_ID))
         texts.append(run.texts.with_columns(pl.lit(number, pl.UInt32).alias(_FILE)))
@@ -65,7 +70,7 @@ def with_corpus(runs: Iterable[TextedRun], paths: Sequence[Location]) -> Togethe
     corpus = given.group_by(DOC_ID, maintain_order=True).agg(first, pl.col(TEXT).first())
     named = pl.coalesce(pl.when(pl.col(c) != "").then(c) for c in (ARTICLE_ID, TITLE, DOC_ID))
     corpus = corpus.with_columns(named.alias(ARTICLE_ID)).select(list(tables.CORPUS))
-    return pl.concat(frames), corpus, written
+    return pl.concat(frames), corpus, taken
 
 
 def _made_ids(made: pl.DataFrame) -> pl.Series:
