@@ -318,9 +318,7 @@ def listed_queries(
         on_rows=on_rows,
     )
     lists = replace(lists, taken=lists.taken + taken, are_files=given is None)
-    # Beside a corpus, files carry no passages.
-    passages = carried if given or files.corpus is None else None
-    return ListedQueries(query_set, queries, lists, passages)
+    return ListedQueries(query_set, queries, lists, carried)
 
 
 def read_inputs(

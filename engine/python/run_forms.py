@@ -50,10 +50,10 @@ def runs_of(
         for run in _tables(name, one, carried=carried):
             places.append(name or (str(one) if is_path(one) else _WHAT))
             require_new_name(places[-1], run.rows[RUN][0], sources)
-            found.append(run if carried else replace(run, texts=run.texts.clear()))
+            found.append(run)
     if not found:
         raise InputError("there is no run", _FORM, path=_WHAT)
-    return with_corpus(found, places)
+    return with_corpus(found, places, carried=carried)
 
 
 def each_run(given: Any) -> Iterator[tuple[str, Any]]:
@@ -63,8 +63,7 @@ def each_run(given: Any) -> Iterator[tuple[str, Any]]:
         if by_key and all(map(is_table, by_key.values())):
             first = {key: [*islice(records(one, key), 1)] for key, one in by_key.items()}
             if not names_runs(first):
-                rows = {key: [*records(one, key)] for key, one in by_key.items()}
-                by_key = by_key if names_runs(rows) else rows
+                by_key = {key: [*records(one, key)] for key, one in by_key.items()}
         # NumPy's arrays are lists.
         of = {key: one.tolist() if hasattr(one, "tolist") else one for key, one in by_key.items()}
         yield from by_key.items() if names_runs(of) else [("", by_key)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import polars as pl
 
@@ -87,14 +87,9 @@ class RunChecks:
         if not names:
             raise InputError("the run is empty", f"give {WHAT}", path=self._path)
         if len(names) > 1:
-            raise several(names, self._path)
+            problem = f"holds several systems ({', '.join(names[:3])} …)"
+            raise InputError(problem, "write one file per run", path=self._path)
         return names[0]
-
-
-def several(names: Iterable[str], path: Location) -> InputError:
-    """The error for a file with several runs, where one is wanted."""
-    problem = f"holds several systems ({', '.join([*names][:3])} …)"
-    return InputError(problem, "write one file per run", path=path)
 
 
 def require_new_name(path: Location, name: str, sources: dict[str, Location]) -> None:

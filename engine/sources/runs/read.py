@@ -17,7 +17,7 @@ from engine.messages.wording import quoted
 from engine.sources.io.ahead import mapped
 from engine.sources.io.files import atomic_path, write_parquet
 from engine.sources.io.locations import Location, suffix_of
-from engine.sources.runs.checks import RunChecks, in_order, require_new_name, several
+from engine.sources.runs.checks import RunChecks, in_order, require_new_name
 from engine.sources.runs.forms import WHAT, of_dictionary, runs_within
 from engine.sources.runs.records import Batch, read_records
 from engine.sources.runs.scan import SCHEMA
@@ -61,10 +61,7 @@ def read_run(path: Location) -> pl.DataFrame:
             number that single precision holds, a query lists a document or a rank twice, there are several
             system names, or a record that ``read_records`` refuses.
     """
-    runs = read_runs([path])
-    if (names := runs[RUN].unique(maintain_order=True)).len() > 1:
-        raise several(names, path)
-    return runs
+    return _read_one(path).rows
 
 
 def read_runs(paths: Sequence[Location]) -> pl.DataFrame:

@@ -169,7 +169,7 @@ def header_of(path: Location) -> list[str]:
 
 
 def _comments(block: bytes) -> bytes:
-    found = _COMMENTS.match(block) if block[:1] == b"#" else None
+    found = _COMMENTS.match(block) if block.lstrip()[:1] == b"#" else None
     return found[0] if found else b""
 
 

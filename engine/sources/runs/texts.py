@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import polars as pl
 
@@ -18,8 +17,8 @@ from engine.sources.runs.records import GIVEN, LINE, MADE
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, TEXT, TITLE
 
 _FILE = "file"
-Together = tuple[pl.DataFrame, pl.DataFrame, Counter[str]]
-"""The run table of all runs, the corpus table of the texts that they carry, and ``records.Batch.taken`` of all."""
+Together = tuple[pl.DataFrame, pl.DataFrame | None, Counter[str]]
+"""The run table of all runs, the corpus table of the texts that they carry where that is wanted, and ``records.Batch.taken`` of all."""
 
 ID = "_id"
 
@@ -39,13 +38,12 @@ def read_runs_with_texts(paths: Sequence[Location], *, carried: bool = True) -> 
     Raises:
         InputError: as ``read_runs``, or ``with_corpus``.
     """
-    runs = read_texted_runs(paths)
-    if not carried:
-        runs = [replace(run, texts=run.texts.clear()) for run in runs]
-    return with_corpus(runs, paths)
+    return with_corpus(read_texted_runs(paths), paths, carried=carried)
 
 
-def with_corpus(runs: Iterable[TextedRun], paths: Sequence[Location]) -> Together:
+def with_corpus(
+    runs: Iterable[TextedRun], paths: Sequence[Location], *, carried: bool = True
+) -> Together:
     """As ``read_runs_with_texts``, of runs that were read from these places.
 
     Raises:
@@ -56,9 +54,10 @@ def with_corpus(runs: Iterable[TextedRun], paths: Sequence[Location]) -> Togethe
     taken: Counter[str] = Counter()
     for number, run in enumerate(runs):
         taken += run.taken
-        made = run.texts.filter(MADE).select(DOC_ID).unique()
+        given = run.texts if carried else run.texts.clear()
+        made = given.filter(MADE).select(DOC_ID).unique()
         frames.append(with_ids(run.rows, made.with_columns(_made_ids(made)), DOC_ID))
-        texts.append(run.texts.with_columns(pl.lit(number, pl.UInt32).alias(_FILE)))
+        texts.append(given.with_columns(pl.lit(number, pl.UInt32).alias(_FILE)))
     given = pl.concat(texts)
     made = given.filter(MADE)
     named_here = made.with_columns(_made_ids(made).alias(DOC_ID))
@@ -70,7 +69,7 @@ def with_corpus(runs: Iterable[TextedRun], paths: Sequence[Location]) -> Togethe
     corpus = given.group_by(DOC_ID, maintain_order=True).agg(first, pl.col(TEXT).first())
     named = pl.coalesce(pl.when(pl.col(c) != "").then(c) for c in (ARTICLE_ID, TITLE, DOC_ID))
     corpus = corpus.with_columns(named.alias(ARTICLE_ID)).select(list(tables.CORPUS))
-    return pl.concat(frames), corpus, taken
+    return pl.concat(frames), corpus if carried else None, taken
 
 
 def _made_ids(made: pl.DataFrame) -> pl.Series:
