@@ -27,7 +27,12 @@ QUERIES = {"1": {"query": "x", "answers": ["Lima"]}, "2": {"query": "y", "answer
 
 
 def by_python(queries=QUERIES, passages=PASSAGES, runs=None, **more):
-    given = Given(queries, passages, runs if runs is not None else {q: ["d1"] for q in ("1", "q0", "q1")}, **more)
+    given = Given(
+        queries,
+        passages,
+        runs if runs is not None else {q: ["d1"] for q in ("1", "q0", "q1")},
+        **more,
+    )
     return inputs_of(given, SETTINGS)
 
 
@@ -274,7 +279,7 @@ def test_rows_under_names_that_are_not_their_queries_are_runs():
     [
         {"bm25.k1": {"1": {"d3": 1.0, "d1": 9.0}}, "dense": {"1": {"d2": 0.5}}},
         {"bm25.k1": {"1": ["d1", "d3"]}, "dense": {"1": ["d2"]}},
-        {"bm25.k1": ROWS[:2], "dense": [{"query_id": "1", "doc_id": "d2"}]},
+        {"bm25.k1": {"1": ROWS[:2]}, "dense": {"1": [{"id": "d2"}]}},
         {"dense": {"1": {"d2": 0.5}}},
     ],
 )

@@ -186,14 +186,14 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
     """The columns of a Parquet corpus under the names of the corpus table, with the defaults of JSONL."""
     for name, fields in ((DOC_ID, DOC_ID_FIELDS), (TEXT, TEXT_FIELDS)):
         known = [field for field in fields if field in frame.columns]
-        if known and known[0] != name:
-            frame = frame.drop(name, strict=False).rename({known[0]: name})
-        plain = [field for field in (name, *known[1:]) if _is_plain(frame.schema.get(field))]
-        if len(plain) > 1 and plain[0] == name:
+        kinds = [frame.schema[field] for field in known]
+        if len(known) > 1 and all(k in (pl.String, pl.Null) or k.is_integer() for k in kinds):
             # As ``text_in``: of each row the first that is not empty, else the first that is not missing.
-            texts = [pl.col(field).cast(pl.String) for field in plain]
+            texts = [pl.col(field).cast(pl.String) for field in known]
             filled = (pl.when(text != "").then(text) for text in texts)
             frame = frame.with_columns(pl.coalesce(*filled, *texts).alias(name))
+        elif known and known[0] != name:
+            frame = frame.drop(name, strict=False).rename({known[0]: name})
     if not {DOC_ID, TEXT} <= set(frame.columns) or frame.schema[DOC_ID].is_float():
         return frame  # to be refused
     if set(tables.CORPUS) <= set(frame.columns) and not (
@@ -207,11 +207,6 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
     texts = (pl.col(name).cast(pl.String) for name in articles)
     article = pl.coalesce(pl.when(text != "").then(text) for text in texts)
     return frame.with_columns(article.alias(ARTICLE_ID))
-
-
-def _is_plain(kind: pl.DataType | None) -> bool:
-    """Whether a column may hold ids or texts."""
-    return kind is not None and (kind in (pl.String, pl.Null) or kind.is_integer())
 
 
 def _json_rows(

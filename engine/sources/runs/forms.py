@@ -24,10 +24,8 @@ WHAT = (
 
 # A dictionary whose first list is one of scores: it need not be parsed to know that it holds no records.
 _OF_SCORES = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{', re.S)
-# One whose first value holds lists of queries, or rows.
-_OF_RUNS = re.compile(
-    rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*(?:\{\s*"(?:[^"\\]|\\.)*"\s*:\s*[{\[]|\[\s*\{)', re.S
-)
+# One whose first value holds lists of queries.
+_OF_RUNS = re.compile(_OF_SCORES.pattern + rb'\s*"(?:[^"\\]|\\.)*"\s*:\s*[{\[]', re.S)
 # Records of a Parquet file that are taken at a time.
 _BATCH = 10_000
 
@@ -141,8 +139,9 @@ def _are_grouped(given: Mapping[str, Any]) -> bool:
 
 
 def runs_within(path: Location) -> dict[str, Any]:
-    """The runs by name of a JSON dictionary that holds several; empty for any other file."""
-    if suffix_of(path) == ".parquet" or not _OF_RUNS.match(start_of(path, WHAT)):
+    """The runs of a JSON dictionary ``{run: {query: …}}``; empty for any other file."""
+    if not _OF_RUNS.match(start_of(path, WHAT)) or _begins_with_a_record(path):
         return {}
-    document = {} if _begins_with_a_record(path) else read_json_document(path, WHAT)
-    return document if isinstance(document, dict) and names_runs(document) else {}
+    document = read_json_document(path, WHAT)
+    of_runs = all(isinstance(one, dict) for one in document.values()) and names_runs(document)
+    return document if of_runs else {}

@@ -78,8 +78,7 @@ def read_texted_runs(paths: Sequence[Location]) -> list[TextedRun]:
         within = runs_within(path)
         found = [] if within else [_read_one(path)]
         for name, one in within.items():
-            by_query = of_dictionary(one, path, f"give {WHAT}") if isinstance(one, dict) else ()
-            found += runs_of_records(path, by_query or ((None, row) for row in one), name)
+            found += runs_of_records(path, of_dictionary(one, path, f"give {WHAT}"), name)
         for run in found:
             require_new_name(path, run.rows[RUN][0], sources)
         runs += found
