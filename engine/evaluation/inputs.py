@@ -31,7 +31,7 @@ from engine.sources.runs.records import WRITTEN
 from engine.sources.runs.texts import Together, read_runs_with_texts
 from engine.tables import ANSWERS, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 
-WRITTEN_PASSAGES = "written_passage_lists"
+WRITTEN_PASSAGES, UNRANKED = "written_passage_lists", "unranked_rows"
 _UNRANKED = (
     "[row|rows] of runs without rank and score [was|were] taken as [it stands|they stand], though they have numbers: call "
     "{} rank or score if it orders them"
@@ -243,7 +243,7 @@ def check_inputs(
                 "[list|lists] of passages [was|were] written as a text, and [was|were] taken as the list",
             ),
             *(
-                count_note("unranked_rows", rows, _UNRANKED.format(names))
+                count_note(UNRANKED, rows, _UNRANKED.format(names))
                 for names, rows in lists.taken.items()
             ),
             clustered,

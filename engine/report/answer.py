@@ -14,7 +14,7 @@ from rich.table import Table
 from engine.evaluation.answer_counts import OF_OUTPUTS
 from engine.evaluation.assess import PRIMARY_UNDEFINED, SAMPLED_LISTS, SHORT_LISTS, STORED
 from engine.evaluation.fitting import IDENTICAL
-from engine.evaluation.inputs import WRITTEN_PASSAGES
+from engine.evaluation.inputs import UNRANKED, WRITTEN_PASSAGES
 from engine.evaluation.rounds import DECIDED, REACHED, STOPPED
 from engine.evaluation.score import UNREAD
 from engine.messages.wording import counted
@@ -29,7 +29,7 @@ MOST_LINES = 25
 _MOST_RUNS, _FEWEST_RUNS = 10, 3
 _MOST_ANNOTATORS = 8
 # Notes that stand in the answer as they are; of others their codes.
-_OF_INPUTS = (PRIMARY_UNDEFINED, SHORT_LISTS, IDENTICAL, WRITTEN_LISTS, WRITTEN_PASSAGES)
+_OF_INPUTS = (PRIMARY_UNDEFINED, SHORT_LISTS, IDENTICAL, WRITTEN_LISTS, WRITTEN_PASSAGES, UNRANKED)
 _IN_FULL = (REACHED, SAMPLED_LISTS, UNREAD, STOPPED, DECIDED, *_OF_INPUTS, STORED, *OF_OUTPUTS)
 
 

@@ -245,8 +245,10 @@ ROW_DOORS = {
 )
 def test_scores_are_used_whatever_their_column_is_called(tmp_path, door, column):
     rows = [{"query_id": r["query_id"], "doc_id": r["doc_id"], column: r["score"]} for r in ROWS]
-    inputs = ROW_DOORS[door](tmp_path, rows)
-    assert inputs.runs.select("query_id", "doc_id").rows() == BEST_FIRST
+    texts = [{name: str(value) for name, value in row.items()} for row in rows]
+    for given in (rows, texts):
+        inputs = ROW_DOORS[door](tmp_path, given)
+        assert inputs.runs.select("query_id", "doc_id").rows() == BEST_FIRST
     assert len(inputs.run_names) == 1
     assert not [note for note in inputs.notes if note.code == "unranked_rows"]
 

@@ -267,11 +267,15 @@ def _order_of(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def _numbers_beside(row: Mapping[str, Any]) -> list[str]:
     """The fields of a row that hold numbers and that the engine does not know."""
-    return [name for name in row if name not in COLUMNS and _is_number(row[name])]
+    return [name for name in row if name not in COLUMNS and _number(row[name]) is not None]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: Any) -> float | None:
+    """A number, or a text of one, as DPR writes it; None for anything else."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _rank(fault: _Fault, query_id: str, rank: Any) -> int | None:
@@ -288,11 +292,8 @@ def _rank(fault: _Fault, query_id: str, rank: Any) -> int | None:
 def _score(fault: _Fault, query_id: str, score: Any) -> float | None:
     if score is None:
         return None
-    number = score
-    if isinstance(score, str):  # as DPR writes it
-        with contextlib.suppress(ValueError):
-            number = float(score)
-    if not _is_number(number) or not abs(number) <= LARGEST_SCORE:
+    number = _number(score)
+    if number is None or not abs(number) <= LARGEST_SCORE:
         problem = f"score {quoted(score)} of query {quoted(query_id)}"
         raise fault(f"{problem} is not a number that single precision holds", IN_RANGE)
     return float(number)
