@@ -155,7 +155,8 @@ def retrieve(
         say(f"{limits_of(server := options.server()).used()} used of {server.host}")
     if query_set.unanswerable:
         say(f"{counted(query_set.unanswerable, 'unanswerable question[|s]')} left out")
-    _write_all(runs, table, output, k=options.k)
+    one_corpus = len({one.corpus for one in manifests}) == 1
+    _write_all(runs, table, output, k=options.k, one_corpus=one_corpus)
 
 
 def _names(index: Sequence[Path], manifests: Sequence[Manifest], output: Output) -> list[str]:
@@ -187,12 +188,19 @@ def _names_a_file(name: str) -> bool:
 
 
 def _write_all(
-    runs: dict[str, pl.DataFrame], queries: pl.DataFrame, output: Output, *, k: int
+    runs: dict[str, pl.DataFrame],
+    queries: pl.DataFrame,
+    output: Output,
+    *,
+    k: int,
+    one_corpus: bool,
 ) -> None:
     to_directory = output.is_directory(len(runs))
     written = dict(runs) if to_directory or len(runs) == 1 else {}
     if output.fuse:
-        written[_FUSED] = reciprocal_rank(pl.concat(runs.values()), k=k, name=_FUSED)
+        written[_FUSED] = reciprocal_rank(
+            pl.concat(runs.values()), k=k, name=_FUSED, one_corpus=one_corpus
+        )
     if to_directory:
         with replaced_together(output.out) as directory:
             for name, run in written.items():

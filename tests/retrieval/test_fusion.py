@@ -40,8 +40,10 @@ def test_the_result_does_not_depend_on_the_order_of_runs():
 
 
 def test_a_query_of_a_single_run_is_kept():
-    runs = pl.concat([make_run([("q1", "a", 1)], "one"), make_run([("q2", "b", 1)], "two")])
-    assert reciprocal_rank(runs, k=5)["query_id"].to_list() == ["q1", "q2"]
+    one = make_run([("q1", "a", 1), ("q3", "c", 1)], "one")
+    two = make_run([("q2", "b", 1), ("q3", "c", 1)], "two")
+    fused = reciprocal_rank(pl.concat([one, two]), k=5)
+    assert fused["query_id"].to_list() == ["q1", "q2", "q3"]
 
 
 @pytest.mark.slow  # ranx compiles for half a minute
