@@ -24,7 +24,7 @@ from engine.evaluation.prepare import (
 )
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import InputShards
-from engine.labels.annotator import Annotator
+from engine.labels.annotator import Annotator, Labelled, PartialCorpusError
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.scores import largest_label, lists_nothing, without_results
 from engine.sources.io.ahead import mapped
@@ -72,6 +72,20 @@ def refuse_early(shards: InputShards, settings: Settings) -> None:
         split_measures(name, settings, real_valued=labels.real_valued, exceeding=exceeding)
     refuse_unjudged({labels.annotator.name: labels.labelled_queries for labels in from_files})
     refuse_meaningless(settings, len(shards.runs))
+
+
+def refuse_partial_corpus(runs: tuple[str, ...], settings: Settings) -> None:
+    """Refuse an annotator that looks at the corpus, where queries are labelled in parts: it is shown an empty part."""
+    part = replace(NO_INPUTS, names=runs, is_whole=False)
+    nothing = Labelled(tables.empty(tables.LABELS), tables.empty(tables.TRACES))
+    rests_on = {annotator.name: nothing for annotator in settings.resolved.annotators}
+    for annotator in settings.resolved.annotators:
+        try:
+            label(annotator, part, settings, pairs_to_label(part), rests_on)
+        except PartialCorpusError:
+            raise
+        except Exception:
+            continue  # it needs queries: what it looks at is known once they are labelled
 
 
 class _FileLabels:

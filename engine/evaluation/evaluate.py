@@ -18,7 +18,7 @@ from engine.evaluation.api_readers import begin
 from engine.evaluation.assess import Evaluation, conclude
 from engine.evaluation.context import Context
 from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.early import refuse_early
+from engine.evaluation.early import refuse_early, refuse_partial_corpus
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory
 from engine.evaluation.passes import Pass, read_and_score, refuse_many, without_reads
@@ -114,8 +114,10 @@ def evaluate_shards(
             again = (count_note("damaged_shards", damaged, what),)
         unfinished = {number for number, _ in found}
         if left := [s.number for s in shards.shards if in_rounds or s.number in unfinished]:
-            if not work.prepared:
-                for settings in drawn:
+            for settings in drawn:
+                if in_rounds or len(shards.shards) > 1:
+                    refuse_partial_corpus(shards.runs, settings)
+                if not work.prepared:
                     refuse_early(shards, settings)
             tell_engines(work.jobs, conditions[0], context.on_event)
             if in_rounds:

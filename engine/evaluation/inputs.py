@@ -109,6 +109,7 @@ class EvaluationInputs:
         fields: as in ``QuerySet``.
         unread, unlabelled: ``run``, ``query_id`` of lists that are not read whole, and of those without scores by labels,
             which ``runs`` lacks: of runs that were read enough.
+        is_whole: whether these are all queries of the evaluation.
     """
 
     queries: pl.DataFrame
@@ -124,6 +125,7 @@ class EvaluationInputs:
     fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unread: pl.DataFrame = field(default_factory=lambda: tables.empty(_LISTS))
     unlabelled: pl.DataFrame = field(default_factory=lambda: tables.empty(_LISTS))
+    is_whole: bool = True
 
     @property
     def run_names(self) -> tuple[str, ...]:

@@ -129,6 +129,7 @@ class Partition:
             notes=(),
             queries_file=self.queries_file,
             names=self.runs,
+            is_whole=len(self.shards) == 1,
         )
         return inputs if self.only is None else self.only.of(inputs)
 

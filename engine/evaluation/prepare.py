@@ -119,6 +119,7 @@ def label(
 
     Raises:
         ValueError: labels or further tables with other columns, or labels in another name.
+        PartialCorpusError: it looks at the corpus, and the inputs are a part.
     """
     made = annotator.label(
         Material(
@@ -132,6 +133,7 @@ def label(
             relevant=settings.relevant(len(inputs.run_names)),
             rests_on={name: labelled[name] for name in annotator.rests_on(settings)},
             reads=_NO_READS if reads is None else reads,
+            part_for="" if inputs.is_whole else annotator.name,
         )
     )
     declared = {table.name: table.made for table in annotator.further_tables}

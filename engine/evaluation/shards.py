@@ -76,7 +76,7 @@ class FirstQueries:
         corpus = inputs.corpus.join(runs, on=DOC_ID, how="semi", maintain_order="left")
         judged = {name: of_them(table) for name, table in inputs.tables.items()}
         part = replace(inputs, queries=queries, runs=runs, corpus=corpus, tables=judged)
-        return replace(part, names=names, unread=unread, unlabelled=unlabelled)
+        return replace(part, names=names, unread=unread, unlabelled=unlabelled, is_whole=False)
 
 
 class Within(NamedTuple):

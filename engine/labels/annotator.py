@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import polars as pl
 
 from engine import tables
+from engine.messages.errors import InputError
 from engine.messages.notes import Note
 from engine.ranking.ranking_settings import RankingSettings
 from engine.ranking.scores import Relevant
@@ -237,12 +238,41 @@ class Labelled:
     unjudged: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+class PartialCorpusError(InputError):
+    """An annotator looks at the corpus of an evaluation of which it is given a part."""
+
+
+class _Corpus:
+    """The corpus of ``Material``, which a part of an evaluation does not have."""
+
+    def __get__(self, material: Material | None, owner: type[Material]) -> pl.DataFrame:
+        if material is None:
+            raise AttributeError  # there is no default
+        if material.part_for:
+            raise PartialCorpusError(
+                f"the annotator {material.part_for} looks at `corpus`, and queries are labelled in parts, each "
+                "with its own passages",
+                "count over the corpus beforehand and look at `passages`, or have all queries labelled together "
+                "(a larger `shard_pairs`, without `until` and `width`)",
+            )
+        return material.passages
+
+    def __set__(self, material: Material, corpus: pl.DataFrame) -> None:
+        material.__dict__["passages"] = corpus
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Material:
     """What annotators label from.
 
+    A label may look at its query, its passage, what was read of them, and the judgments of the query. Queries may be
+    labelled in parts, so a label that looks at other queries depends on who else is in the part: nothing refuses that.
+
     Attributes:
-        queries, corpus, runs: the tables of the evaluation; of the corpus the listed passages.
+        queries, runs: the tables of the evaluation, or of a part of it.
+        corpus: the passages that some run lists for any query of the evaluation, for labels that look at more passages
+            than their own. A part of an evaluation has none: looking at it raises ``PartialCorpusError``.
+        passages: those that some run lists for these queries.
         run_names: of all runs, in order; one may list nothing for these queries.
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         tables: the files that annotators need, by the name of their input.
@@ -250,10 +280,12 @@ class Material:
         reads: the reads table with ``failure``, one read for each pair in their order, or one for each reference
             answer where these are scored, and then those of queries without passages, where they are asked
             for; empty for an annotator that asks for none. A failed read has an empty output and null confidence.
+        part_for: the annotator, where the queries are a part of those evaluated; else empty.
     """
 
     queries: pl.DataFrame
-    corpus: pl.DataFrame
+    corpus: _Corpus = _Corpus()
+    passages: pl.DataFrame = field(init=False)
     runs: pl.DataFrame
     run_names: Sequence[str]
     pairs: pl.DataFrame
@@ -262,6 +294,7 @@ class Material:
     relevant: Relevant = "list"
     rests_on: Mapping[str, Labelled] = field(default_factory=dict)
     reads: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.READS))
+    part_for: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,7 @@ _normalized = functools.lru_cache(maxsize=4096)(normalize_answer)
 
 def _label_by(name: str) -> Callable[[Material], Labelled]:
     def label_material(material: Material) -> Labelled:
-        matches = find_answers(material.pairs, material.queries, material.corpus, name=name)
+        matches = find_answers(material.pairs, material.queries, material.passages, name=name)
         labels = labels_of(name, matches, pl.col(ANSWER).is_not_null().cast(pl.Float64))
         return Labelled(labels, complete(labels.with_columns(matches[ANSWER])))
 

@@ -36,7 +36,7 @@ def gold_articles(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFra
 
 
 def _label(material: Material) -> Labelled:
-    queries, corpus = material.queries, material.corpus
+    queries, corpus = material.queries, material.passages
     labels = label_provenance(material.pairs, queries, corpus)
     none_listed = labels.height > 0 and labels[LABEL].sum() == 0
     note = count_note(

@@ -48,7 +48,7 @@ def label_by_text(judgments: pl.DataFrame, material: Material) -> pl.DataFrame:
     A passage has the largest of the labels of its query's texts, each times the share that is ``covered``; 0 where it
     covers none. Of a document (``by_text`` is False) each sentence with an answer is such a text; without one, all of it.
     """
-    texts = material.corpus.select(DOC_ID, TEXT)
+    texts = material.passages.select(DOC_ID, TEXT)
     passages = {doc_id: text.split() for doc_id, text in texts.iter_rows()}
     answers = dict(material.queries.select(QUERY_ID, ANSWERS).iter_rows())
     judged: dict[str, list[tuple[float, list[str], list[str]]]] = {}

@@ -37,7 +37,7 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
     def label(material: Material) -> Labelled:
         of_query = material.queries.select(QUERY_ID, QUERY, ANSWERS)
         rows = material.pairs.join(of_query, on=QUERY_ID, how="left", maintain_order="left")
-        texts = material.corpus.select(DOC_ID, TITLE, TEXT)
+        texts = material.passages.select(DOC_ID, TITLE, TEXT)
         rows = rows.join(texts, on=DOC_ID, how="left", maintain_order="left")
         columns = (QUERY_ID, DOC_ID, QUERY, ANSWERS, TITLE, TEXT)
         values = [_value(name, function, *row) for row in rows.select(columns).iter_rows()]

@@ -7,10 +7,25 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.evaluation.evaluate import evaluate
+from engine.evaluation.context import Context
+from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import read_inputs
+from engine.evaluation.partition import partition
+from engine.evaluation.shards import Held
+from engine.labels.annotator import READER, Annotator, Labelled, Scale, ask_reader, labels_of
+from engine.labels.traces import complete
 from engine.messages.errors import InputError
-from tests.evaluation.test_stream import Scripted, in_shards, made, scripted, settings, told
+from engine.sources.io.folders import folder_at
+from tests.evaluation.test_stream import (
+    Scripted,
+    compared,
+    in_shards,
+    made,
+    scripted,
+    settings,
+    the_whole,
+    told,
+)
 
 __all__ = ["scripted"]  # a fixture
 
@@ -103,3 +118,50 @@ def test_labels_of_a_file_are_looked_at_in_all_shards_together(tmp_path):
     assert whole.undefined.rows() == parts.undefined.rows() != []
     assert whole.means.rows() == parts.means.rows()
     assert told(parts.notes) == told(whole.notes)
+
+
+def rare(column, *, role=None):
+    """An annotator by how rare a passage's text is among all of ``corpus``, or how short it is by itself."""
+
+    def label(material):
+        texts = getattr(material, column).select(
+            "doc_id", word=pl.col("text").str.split(" ").list.last()
+        )
+        share = (
+            1 / pl.len().over("word") if column == "corpus" else 1 / pl.col("word").str.len_chars()
+        )
+        texts = texts.with_columns(value=share)
+        labels = labels_of(
+            "rare", material.pairs.join(texts, on="doc_id", maintain_order="left"), pl.col("value")
+        )
+        return Labelled(labels, complete(labels))
+
+    asks = (lambda settings: ask_reader(settings.reader)) if role else (lambda settings: None)
+    scale = Scale(graded="shares")
+    return Annotator(name="rare", label=label, asks=asks, role=role, scale=lambda settings: scale)
+
+
+@pytest.mark.parametrize("role", [None, READER])
+@pytest.mark.parametrize("more", [{}, {"until": "verdict"}], ids=str)
+def test_statistics_of_the_corpus_are_those_of_all_queries_or_refused(tmp_path, role, more):
+    files, own = made(tmp_path), {"measures": "P(rel=0.5)@3", "end_to_end": bool(more)}
+    asked = settings(annotators=("containment", rare("corpus", role=role)), **own, **more)
+    held, line = Held(read_inputs(files, k=6)), r"^the annotator rare looks at `corpus`, .*; count"
+    cut = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=40)
+    for shards, folder in ((held, None), (cut, folder_at(tmp_path / "shards"))):
+        if more or folder:
+            with pytest.raises(InputError, match=line):
+                evaluate_shards(shards, [asked], Context(store=tmp_path / "s"), folder)
+            assert not Scripted.asked
+        else:
+            evaluate_shards(shards, [asked], Context(store=tmp_path / "s"))
+            Scripted.asked.clear()
+    assert len(cut.shards) > 1
+
+
+def test_labels_of_single_passages_are_the_same_in_shards(tmp_path):
+    own = {"measures": "P(rel=0.5)@3", "end_to_end": False}
+    compared(tmp_path, settings(annotators=("containment", rare("passages")), **own))
+    asked = settings(annotators=("containment", rare("corpus")), **own)
+    whole, one = the_whole(tmp_path, asked), in_shards(tmp_path, asked, 10_000)
+    assert whole.means.rows() == one.means.rows()
