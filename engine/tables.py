@@ -24,6 +24,7 @@ ANSWER = "answer"
 ANSWERS = "answers"
 PROVENANCE = "provenance"
 RANK = "rank"
+STATED_RANK = "stated_rank"  # of TREC text, whose rank column orders nothing
 SCORE = "score"
 RUN = "run"
 READ_KEY = "read_key"

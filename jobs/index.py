@@ -136,6 +136,11 @@ def dense(
     say(f"{indexed} indexed ({spec.dimensions} dimensions, {options.storage}) -> {build.out}")
     if vectors.is_constant(build.out, index):
         say("note: all vectors are one, so no search can tell passages apart; check the encoder")
+    elif not spec.text.normalize and (times := vectors.length_ratio(build.out, index)) > 10:
+        say(
+            f"note: the longest vector is {times:.0f} times as long as the shortest, and inner products favour "
+            "long ones; check the encoder"
+        )
     if spec.server:
         say(f"{limits_of(spec.server).used()} used of {spec.server.host}")
     if skipped.count:

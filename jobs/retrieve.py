@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -156,7 +157,8 @@ def retrieve(
     if query_set.unanswerable:
         say(f"{counted(query_set.unanswerable, 'unanswerable question[|s]')} left out")
     one_corpus = len({one.corpus for one in manifests}) == 1
-    _write_all(runs, table, output, k=options.k, one_corpus=one_corpus)
+    fuse = partial(reciprocal_rank, k=options.k, name=_FUSED, one_corpus=one_corpus)
+    _write_all(runs, table, output, fuse)
 
 
 def _names(index: Sequence[Path], manifests: Sequence[Manifest], output: Output) -> list[str]:
@@ -191,16 +193,12 @@ def _write_all(
     runs: dict[str, pl.DataFrame],
     queries: pl.DataFrame,
     output: Output,
-    *,
-    k: int,
-    one_corpus: bool,
+    fuse: Callable[[pl.DataFrame], pl.DataFrame],
 ) -> None:
     to_directory = output.is_directory(len(runs))
     written = dict(runs) if to_directory or len(runs) == 1 else {}
     if output.fuse:
-        written[_FUSED] = reciprocal_rank(
-            pl.concat(runs.values()), k=k, name=_FUSED, one_corpus=one_corpus
-        )
+        written[_FUSED] = fuse(pl.concat(runs.values()))
     if to_directory:
         with replaced_together(output.out) as directory:
             for name, run in written.items():

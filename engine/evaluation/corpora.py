@@ -17,7 +17,7 @@ from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
 from engine.sources.passages.read import read_corpus
 from engine.sources.runs.checks import require_new_name
-from engine.sources.runs.read import read_runs
+from engine.sources.runs.read import read_texted_runs
 from engine.sources.runs.texts import Together
 from engine.tables import DOC_ID, QUERY_ID, RUN, TEXT, TITLE
 
@@ -67,7 +67,8 @@ def read_runs_over(paths: Sequence[Location], corpora: Sequence[Location]) -> To
     frames: list[pl.DataFrame] = []
     for path, corpus in zip(paths, corpora, strict=True):
         called = PurePath(corpus).stem
-        for run in read_runs([path]).partition_by(RUN, maintain_order=True):
+        for texted in read_texted_runs([path]):
+            run = texted.rows
             name = f"{run[RUN][0]}{_AT}{called}"
             require_new_name(path, name, files)
             frames.append(run.with_columns(pl.lit(name).alias(RUN), pl.lit(called).alias(_CORPUS)))

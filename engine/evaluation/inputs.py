@@ -248,6 +248,7 @@ def check_inputs(
                 count_note(UNRANKED, rows, _UNRANKED.format(names))
                 for names, rows in lists.taken.items()
             ),
+            *lists.notes,
             clustered,
         ),
         unmatchable=without_titles(queries, query_set.titles, listed),

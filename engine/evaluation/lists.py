@@ -16,16 +16,17 @@ import polars as pl
 
 from engine import tables
 from engine.messages.errors import InputError
+from engine.messages.notes import Note
 from engine.messages.wording import quoted
 from engine.sources.io.ahead import Made, mapped
 from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
-from engine.sources.runs.checks import require_new_name, without_identical
+from engine.sources.runs import checks
 from engine.sources.runs.read import Gathered, OnePart, read_in_parts
 from engine.sources.runs.records import LINE, Batch
 from engine.sources.runs.texts import ID, with_ids
 from engine.sources.strangers import Numbering
-from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
+from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
 
 IS_EVALUATED = "is_evaluated"
 # Rows of lists; ``run`` is the number of the run.
@@ -81,6 +82,7 @@ class Lists:
         taken: as in ``records.Batch``, of all runs.
         texts: documents that runs give by their texts, and their ids, as ``with_ids`` takes them.
         are_files: whether ``paths`` are files; else names of runs.
+        notes: on the order of lists.
     """
 
     parts: Parts
@@ -91,6 +93,7 @@ class Lists:
     taken: Counter[str]
     texts: pl.DataFrame = field(default_factory=pl.DataFrame)
     are_files: bool = True
+    notes: tuple[Note, ...] = ()
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
         return self.map(lambda rows: rows)
@@ -118,6 +121,7 @@ class _OfPart(NamedTuple):
     first: str | None
     is_evaluated: bool
     ignored: pl.Series
+    order: tuple[int, int, int, int]
 
 
 def read_lists(
@@ -150,7 +154,7 @@ def read_lists(
         listed_runs.append(
             work.list_run(number, path) if held is None else work.take(number, held[number])
         )
-        require_new_name(path, listed_runs[-1][0], sources)
+        checks.require_new_name(path, listed_runs[-1][0], sources)
     numbering.check()
     for path, (_, run_parts) in zip(paths, listed_runs, strict=True):
         if not any(part.is_evaluated for part in run_parts):
@@ -166,7 +170,9 @@ def read_lists(
     all_parts = [part for _, run_parts in listed_runs for part in run_parts]
     ignored = pl.concat([pl.Series([], dtype=pl.UInt64), *(part.ignored for part in all_parts)])
     names = tuple(name for name, _ in listed_runs)
-    return Lists(parts, k, paths, names, ignored.n_unique(), work.taken)
+    orders = ((name, [part.order for part in run_parts]) for name, run_parts in listed_runs)
+    notes = tuple(note for name, of in orders for note in checks.order_notes(name, of))
+    return Lists(parts, k, paths, names, ignored.n_unique(), work.taken, notes=notes)
 
 
 @dataclass
@@ -221,17 +227,18 @@ class _ReadingRuns:
         if self.ignores:  # a list of its query alone is an empty one, and no stranger's
             asked = queries.filter(IS_EVALUATED)
             has_some = not rows.join(asked, on=QUERY_ID, how="semi").is_empty()
-            rows = without_identical(rows)
+            rows = checks.without_identical(rows)
         run = pl.lit(number, pl.UInt32).alias(RUN)
-        rows = rows.select(QUERY_ID, DOC_ID, RANK, SCORE, run)
+        rows = rows.select(QUERY_ID, DOC_ID, RANK, SCORE, run, STATED_RANK)
         joined = rows.join(
             queries.select(QUERY_ID, IS_EVALUATED), on=QUERY_ID, how="left", maintain_order="left"
         )
         evaluated = joined[IS_EVALUATED]
         kept = rows.filter(evaluated, pl.col(RANK) <= self.k + 1)
-        self.parts.keep(part, number, kept)
+        self.parts.keep(part, number, kept.drop(STATED_RANK))
         return _OfPart(
             first,
             has_some or not kept.is_empty(),
             rows[QUERY_ID].filter(evaluated.is_null()).unique().hash(),
+            checks.order_of(kept, self.k),
         )

@@ -22,6 +22,7 @@ from engine.report import blind_spots, grids, header, layout, printed, verdict
 from engine.report.findings import Findings, costs_of, costs_together
 from engine.report.page.render import where_to_look
 from engine.sources.queries.read import WRITTEN_LISTS
+from engine.sources.runs.checks import RISING
 from engine.tables import NOTE, TAU, N
 
 MOST_LINES = 25
@@ -29,7 +30,8 @@ MOST_LINES = 25
 _MOST_RUNS, _FEWEST_RUNS = 10, 3
 _MOST_ANNOTATORS = 8
 # Notes that stand in the answer as they are; of others their codes.
-_OF_INPUTS = (PRIMARY_UNDEFINED, SHORT_LISTS, IDENTICAL, WRITTEN_LISTS, WRITTEN_PASSAGES, UNRANKED)
+_OF_LISTS = (SHORT_LISTS, IDENTICAL, WRITTEN_LISTS, WRITTEN_PASSAGES, UNRANKED, RISING)
+_OF_INPUTS = (PRIMARY_UNDEFINED, *_OF_LISTS)
 _IN_FULL = (REACHED, SAMPLED_LISTS, UNREAD, STOPPED, DECIDED, *_OF_INPUTS, STORED, *OF_OUTPUTS)
 
 

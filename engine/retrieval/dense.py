@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from engine import tables
@@ -168,6 +169,16 @@ def is_constant(directory: Path, index: Manifest) -> bool:
     return index.passages > 1
 
 
+def length_ratio(directory: Path, index: Manifest) -> float:
+    """How many times as long as the shortest vector the longest one is, 1 or more; vectors of zeros do not count."""
+    extremes = []
+    for block in read_blocks(directory, index):
+        lengths = np.linalg.norm(block.vectors.astype(np.float32, copy=False), axis=1)
+        extremes += [lengths.max(), lengths[lengths > 0].min(initial=lengths.max())]
+    known = [length for length in extremes if length > 0]
+    return float(max(known) / min(known)) if known else 1.0
+
+
 def _manifest(
     fingerprint: Fingerprint,
     spec: EncoderSpec,
@@ -207,7 +218,7 @@ def search(
 ) -> pl.DataFrame:
     """The run table of the passages of highest inner product for each query.
 
-    Equal scores are ordered by document id. An index of fewer than ``k`` passages returns all of
+    Equal scores are ordered by document id. A query whose vector is zeros has no results. An index of fewer than ``k`` passages returns all of
     them. Where there are several GPUs, here or on the cluster of ``RAY_ADDRESS``, queries are encoded
     and vectors searched on an actor for each, which reads the index; the run is the same.
 
@@ -238,7 +249,7 @@ def search(
         best = approximate.search_approximate(
             directory, index, vectors, k=options.k, parameters=options.approximate
         )
-        return _as_run(best, queries, name)
+        return _as_run(best, queries, name, vectors)
     searcher: flat.Searcher | None = flat.on_gpu if flat.gpu_count() else None
     if actors and flat.is_gpu_build():
         searcher = actors
@@ -246,7 +257,7 @@ def search(
         on_event("this build of FAISS has no GPU support: vectors are searched on the CPU")
     blocks = read_blocks(directory, index, block=on_gpu if searcher else block)
     best = flat.search_flat(blocks, vectors, k=options.k, searcher=searcher, on_event=on_event)
-    return _as_run(best, queries, name)
+    return _as_run(best, queries, name, vectors)
 
 
 def _actors(
@@ -337,7 +348,11 @@ def _fingerprinted(
         yield batch
 
 
-def _as_run(best: pl.DataFrame, queries: pl.DataFrame, name: str) -> pl.DataFrame:
+def _as_run(
+    best: pl.DataFrame, queries: pl.DataFrame, name: str, vectors: flat.Singles
+) -> pl.DataFrame:
+    known = pl.Series(vectors.any(axis=1)).arg_true()
+    best = best.filter(pl.col(flat.QUERY_ROW).is_in(known.implode()))
     rows = best.sort(flat.QUERY_ROW, SCORE, DOC_ID, descending=[False, True, False])
     return rows.select(
         queries[QUERY_ID].gather(rows[flat.QUERY_ROW]).alias(QUERY_ID),

@@ -31,7 +31,7 @@ def reciprocal_rank(
         one_corpus: whether all runs are known to be of the same queries and corpus, so that they may differ in all.
 
     Raises:
-        InputError: a run shares no query with any other run, or no document of the same query.
+        InputError: a run shares no document of the same query with any other run.
     """
     if not one_corpus:
         _refuse_strangers(runs)
@@ -53,22 +53,16 @@ def reciprocal_rank(
 
 def _refuse_strangers(runs: pl.DataFrame) -> None:
     """Refuse a run to whose lists no other run adds anything."""
-    for what, keys, same in (
-        ("query", [QUERY_ID], "of the same queries"),
-        ("document that it lists for a query", [QUERY_ID, DOC_ID], "over one corpus"),
-    ):
-        listed = runs.select(RUN, *keys).unique(maintain_order=True)
-        shared = listed.filter(pl.struct(keys).is_duplicated())[RUN].unique()
-        if listed[RUN].n_unique() < 2 or shared.len() == listed[RUN].n_unique():
-            continue
-        run = listed.filter(~pl.col(RUN).is_in(shared.implode()))[RUN][0]
-        own, others = listed.filter(pl.col(RUN) == run), listed.filter(pl.col(RUN) != run)
-        if len(keys) > 1:  # of the same query
-            others = others.join(own, on=QUERY_ID, how="semi", maintain_order="left")
-            own = own.join(others.head(1), on=QUERY_ID, how="semi", maintain_order="left")
-        has, other, has_other = own[keys[-1]][0], others[RUN][0], others[keys[-1]][0]
-        raise InputError(
-            f"the run {quoted(run)} has no {what} in common with another run "
-            f"(it has {quoted(has)}, {quoted(other)} has {quoted(has_other)})",
-            f"give runs {same}, under the same ids",
-        )
+    shared = runs.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
+    strangers = runs.join(shared, on=RUN, how="anti", maintain_order="left")
+    if strangers.is_empty() or runs[RUN].n_unique() < 2:
+        return
+    run, query, document = strangers.select(RUN, QUERY_ID, DOC_ID).row(0)
+    others = runs.select(RUN, QUERY_ID, DOC_ID).filter(pl.col(RUN) != run)
+    same = others.filter(pl.col(QUERY_ID) == query)
+    names = map(quoted, (document, query, *(others if same.is_empty() else same).row(0)[::-1]))
+    raise InputError(
+        f"the run {quoted(run)} has no document in common with another run's list of the same query "
+        "({} of query {} there, {} of query {} in {})".format(*names),
+        "give runs of the same queries over one corpus, under the same ids",
+    )

@@ -153,6 +153,24 @@ def test_an_index_that_is_given_twice_is_refused(indexed, tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
+def test_indexes_whose_documents_have_other_ids_are_not_fused(indexed, tmp_path, capsys):
+    renamed = [json.dumps({**passage, "id": f"v_{passage['id']}"}) for passage in PASSAGES]
+    (tmp_path / "other.jsonl").write_text("\n".join(renamed))
+    indexed |= {
+        "corpus": tmp_path / "other.jsonl",
+        "other": indexed["bm25"],
+        "bm25": tmp_path / "b",
+    }
+    assert index(indexed, "bm25") == 0
+    capsys.readouterr()
+    assert retrieve(indexed, tmp_path / "f.trec", "other", "bm25", more=["--fuse", "rrf"]) == 2
+    error = capsys.readouterr().err
+    assert "the run 'bm25' has no document in common with another run's list" in error
+    assert "'a' of query '1' there, 'v_a' of query '1' in 'b'" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "f.trec").exists()
+
+
 def test_a_system_without_any_hit_is_fused_nevertheless(indexed, tmp_path, capsys):
     assert index(indexed, "dense", "--actors", 0) == 0
     indexed["queries"].write_text('{"id": "1", "input": "to be or not to be"}\n')

@@ -300,6 +300,38 @@ def test_an_index_of_one_vector_is_found(corpus, spec, tmp_path):
         assert dense.is_constant(tmp_path / "i", found) is expected
 
 
+@pytest.mark.parametrize(
+    ("lengths", "ratio"), [((1, 1, 1), 1), ((1, 0, 40), 40), ((0.5, 2, 1), 4), ((0, 0, 0), 1)]
+)
+def test_how_much_the_lengths_of_vectors_differ(corpus, spec, tmp_path, lengths, ratio):
+    def executor(shards, count, spec, storage):
+        for shard, length in zip(shards(), lengths, strict=True):
+            vectors = np.zeros((1, spec.dimensions), np.float32)
+            vectors[0, 1] = -length
+            yield encode.Encoded(shard.key, shard.doc_ids, vectors)
+
+    found = build(corpus.head(3), tmp_path / "i", spec, shard=1, executor=executor)
+    assert dense.length_ratio(tmp_path / "i", found) == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("approximate", [None, ""], ids=["exact", "approximate"])
+def test_a_query_without_direction_has_no_results(
+    corpus, queries, spec, tmp_path, monkeypatch, approximate
+):
+    build(corpus, tmp_path / "i", spec, factory="Flat")
+    before = search(tmp_path / "i", queries, k=K, approximate=approximate)
+    given = encode.queries
+
+    def with_zeros(texts, spec):
+        vectors = given(texts, spec)
+        vectors[1] = 0
+        return vectors
+
+    monkeypatch.setattr(encode, "queries", with_zeros)
+    found = search(tmp_path / "i", queries, k=K, approximate=approximate)
+    assert found.equals(before.filter(pl.col(QUERY_ID) != "q1"))
+
+
 def test_manifests_describe_an_index(index, corpus, tmp_path):
     found = manifest.read(index)
     assert (found.kind, found.passages) == ("dense", corpus.height)

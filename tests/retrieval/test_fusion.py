@@ -5,6 +5,7 @@ import random
 import polars as pl
 import pytest
 
+from engine.messages.errors import InputError
 from engine.retrieval.fusion import reciprocal_rank
 from tests.conftest import make_run
 
@@ -65,3 +66,22 @@ def test_scores_are_those_of_ranx():
     ).to_dict()  # fmt: skip
     for query_id, doc_id, _, score, _ in reciprocal_rank(pl.concat(runs), k=100).iter_rows():
         assert score == pytest.approx(theirs[query_id][doc_id])
+
+
+@pytest.mark.parametrize(
+    ("other", "example"),
+    [
+        ([("t1", "a", 1), ("t2", "b", 1)], "'a' of query 'q1' there, 'a' of query 't1' in 'two'"),
+        ([("q2", "v_b", 1)], "'a' of query 'q1' there, 'v_b' of query 'q2' in 'two'"),
+        ([("q1", "b", 1), ("q2", "a", 1)], "'a' of query 'q1' there, 'b' of query 'q1' in 'two'"),
+    ],
+)
+@pytest.mark.parametrize("third", [False, True], ids=["two runs", "beside a third"])
+def test_runs_that_share_nothing_are_refused_unless_they_are_of_one_corpus(other, example, third):
+    one, two = make_run([("q1", "a", 1), ("q2", "b", 1)], "one"), make_run(other, "two")
+    more = [make_run([("q1", "c", 1), (*other[0][:2], 2)], "three")] if third else []
+    with pytest.raises(InputError, match="no document in common with another run's list") as error:
+        reciprocal_rank(pl.concat([one, two, *more]), k=5)
+    assert example in str(error.value)
+    known = reciprocal_rank(pl.concat([one, two]), k=5, one_corpus=True)
+    assert known.height == len(other) + 2

@@ -204,8 +204,8 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
         frame = frame.with_columns(pl.lit("").alias(TITLE))
     frame = frame.with_columns(pl.col(TITLE).fill_null(""))
     articles = [n for n in (ARTICLE_ID, _WIKIPEDIA_ID, TITLE, DOC_ID) if n in frame.columns]
-    texts = (pl.col(name).cast(pl.String) for name in articles)
-    article = pl.coalesce(pl.when(text != "").then(text) for text in texts)
+    named = (pl.col(name).cast(pl.String) for name in articles)
+    article = pl.coalesce(pl.when(text != "").then(text) for text in named)
     return frame.with_columns(article.alias(ARTICLE_ID))
 
 

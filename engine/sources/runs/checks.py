@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import polars as pl
 
 from engine.messages.errors import InputError
+from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
 from engine.sources.runs.forms import WHAT
 from engine.sources.runs.records import LINE, Batch
 from engine.sources.runs.scan import scan_run
-from engine.tables import DOC_ID, QUERY_ID, RANK, SCORE
+from engine.tables import DOC_ID, QUERY_ID, RANK, SCORE, STATED_RANK
 
 _RANKS = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
 # Names of which one is kept beside the smallest: more than the message for several names shows.
 _NAMES = 1000
+# Code of the note on scores that rise with ranks.
+RISING = "rising_scores"
 
 
 class RunChecks:
@@ -128,3 +131,40 @@ def without_identical(frame: pl.DataFrame) -> pl.DataFrame:
 def by_rank(frame: pl.DataFrame) -> pl.DataFrame:
     """Rows ordered by query and rank, with the ranks closed up: 1, 2, … without gaps."""
     return frame.sort(QUERY_ID, RANK).with_columns(_RANKS)
+
+
+def order_of(rows: pl.DataFrame, k: int) -> tuple[int, int, int, int]:
+    """What scores say of the order of lists, which go beyond the cutoff ``k`` where they are longer.
+
+    Needs lists by rank, with ``STATED_RANK``.
+
+    Returns:
+        how many lists are cut at ``k`` among equal scores, how many passages have another score than the one above,
+        and how many lists have scores that rise with the ranks and never fall, and scores that fall somewhere.
+    """
+    step = (pl.col(SCORE).diff() * pl.coalesce(STATED_RANK, RANK).diff()).sign()
+    equal = pl.col(SCORE).cast(pl.Float32).diff() == 0
+    follows = pl.col(QUERY_ID) == pl.col(QUERY_ID).shift()
+    pairs = rows.select(QUERY_ID, RANK, step=step, equal=equal, follows=follows).filter("follows")
+    lists = pairs.group_by(QUERY_ID).agg(
+        rises=pl.col("step").max() > 0, falls=pl.col("step").min() < 0
+    )
+    cut, rising = (
+        pairs.filter("equal", pl.col(RANK) == k + 1),
+        lists.filter("rises", ~pl.col("falls")),
+    )
+    return cut.height, int((~pairs["equal"]).sum()), rising.height, int(lists["falls"].sum())
+
+
+def order_notes(run: str, parts: Iterable[tuple[int, int, int, int]]) -> Iterator[Note]:
+    """Notes on a run of which lists are cut among equal scores, or have scores that rise with the ranks."""
+    cut, differing, rising, falling = map(sum, zip(*parts, strict=True))
+    if cut and differing:
+        what = "[list|lists] of {} [is|are] cut at `k` among equal scores: ids, or the file's order, decide what counts"
+        yield count_note("cut_among_ties", cut, what, about=(run,))
+    if rising > falling:
+        what = (
+            "[list|lists] of {} [has|have] scores that rise with the ranks, as distances do: TREC text was ordered "
+            "by score, the highest first, and all else by rank; negate the scores if smaller is better"
+        )
+        yield count_note(RISING, rising, what, about=(run,))

@@ -21,7 +21,7 @@ from engine.sources.runs.checks import RunChecks, in_order, require_new_name
 from engine.sources.runs.forms import WHAT, of_dictionary, runs_within
 from engine.sources.runs.records import Batch, read_records
 from engine.sources.runs.scan import SCHEMA
-from engine.tables import QUERY_ID, RANK, RUN
+from engine.tables import QUERY_ID, RANK, RUN, STATED_RANK
 
 Taken = TypeVar("Taken")
 
@@ -31,7 +31,7 @@ class TextedRun:
     """A run with the texts that it carries.
 
     Attributes:
-        rows: the run table, sorted by query and rank.
+        rows: the run table, sorted by query and rank, with ``STATED_RANK``.
         texts: ``records.GIVEN``; empty for a layout without texts.
         taken: as in ``records.Batch``.
     """
@@ -61,12 +61,12 @@ def read_run(path: Location) -> pl.DataFrame:
             number that single precision holds, a query lists a document or a rank twice, there are several
             system names, or a record that ``read_records`` refuses.
     """
-    return _read_one(path).rows
+    return read_runs([path])
 
 
 def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
     """Read several runs into one table; an InputError refuses two files with the same system name."""
-    runs = [run.rows for run in read_texted_runs(paths)]
+    runs = [run.rows.drop(STATED_RANK) for run in read_texted_runs(paths)]
     return pl.concat([tables.empty(tables.RUNS), *runs])
 
 
@@ -88,7 +88,7 @@ def read_texted_runs(paths: Sequence[Location]) -> list[TextedRun]:
 def _read_one(path: Location) -> TextedRun:
     batches: list[Batch] = []
     name, (rows,) = read_in_parts(path, OnePart(), lambda part, rows: rows, batches.append)
-    named = rows.select(*list(tables.RUNS)[:-1], pl.lit(name).alias(RUN))
+    named = rows.select(*list(tables.RUNS)[:-1], pl.lit(name).alias(RUN), STATED_RANK)
     taken = sum((batch.taken for batch in batches), Counter[str]())
     return TextedRun(named, pl.concat(batch.texts for batch in batches), taken)
 
@@ -115,7 +115,7 @@ def runs_of_records(
         ordered = in_order(checks.look(system))
         checks.refuse_repeats()
         taken = Counter[str]() if number else found.taken
-        yield TextedRun(ordered.select(list(tables.RUNS)), found.texts, taken)
+        yield TextedRun(ordered.select(*tables.RUNS, STATED_RANK), found.texts, taken)
 
 
 class Gathered(Protocol):

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ from engine.sources.fields import (
 )
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
-from engine.tables import ARTICLE_ID, QUERY_ID, RANK, RUN, SCORE
+from engine.tables import ARTICLE_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
 
 # Fields of a record that hold its list: ours, LangChain's and Haystack's, DPR's, ragas's, FlashRAG's.
 RESULTS = (
@@ -169,6 +168,7 @@ def read_records(
         for place, e in enumerate(entries)
     ]
     frame = pl.DataFrame(values, schema={**tables.RUNS, LINE: pl.Int64()}, orient="row")
+    frame = frame.with_columns(pl.lit(None, pl.Int32).alias(STATED_RANK))
     has_lines = bool(entries) and entries[0].line is not None
     texts_given = pl.DataFrame(carried, schema=GIVEN, orient="row")
     return Batch(frame, tuple(frame[RUN].unique()), has_lines, texts_given, taken)
@@ -192,12 +192,12 @@ def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -
 
 
 def _scores_of(fault: _Fault, query_id: str, items: Sequence[Any]) -> list[float]:
-    """The scores of a list, whose order counts: its own where they fall."""
+    """The scores of a list, whose order counts: its own where they fall, or rise as distances do."""
     given = (one.get(SCORE) if isinstance(one, Mapping) else None for one in items)
     scores = [_score(fault, query_id, score) for score in given]
     known = [score for score in scores if score is not None]
-    falling = len(known) == len(items) and all(a >= b for a, b in pairwise(known))
-    return known if falling else [*map(float, range(len(items), 0, -1))]
+    in_order = len(known) == len(items) and sorted(known) in (known, known[::-1])
+    return known if in_order else [*map(float, range(len(items), 0, -1))]
 
 
 def _passage(

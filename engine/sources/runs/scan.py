@@ -26,7 +26,7 @@ from engine.sources.io.parquet import open_parquet
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
 from engine.sources.runs.forms import WHAT, is_table, records_of
 from engine.sources.runs.records import IN_RANGE, LARGEST_SCORE, LINE, Batch, read_records
-from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
+from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
 
 SCHEMA: tables.Schema = {
     QUERY_ID: pl.String(),
@@ -34,6 +34,7 @@ SCHEMA: tables.Schema = {
     RANK: pl.Int64(),
     SCORE: pl.Float64(),
     LINE: pl.Int64(),
+    STATED_RANK: pl.Int32(),
 }
 
 # Bytes of TREC text that are parsed at a time, and rows of a batch of Parquet.
@@ -42,7 +43,7 @@ _BLOCK = 4 << 20
 _SMALL = 1 << 15
 _ROWS = 100_000
 
-_COLUMNS = [QUERY_ID, "Q0", DOC_ID, RANK, SCORE, RUN]
+_COLUMNS = [QUERY_ID, "Q0", DOC_ID, STATED_RANK, SCORE, RUN]
 # Characters that Python takes for white space and that do not end a line; others of ASCII's control
 # characters, some of which it takes for white space too, are left to Python.
 _BLANKS = bytes.maketrans(b"\t\r\v\f", b"    ")
@@ -86,7 +87,8 @@ def _parquet_batches(path: Location) -> Iterator[Batch]:
         for frame in table.batches(_ROWS, tables.RUNS):
             frame = conform_rows(frame, path, first_row=first_row)
             line = pl.int_range(first_row, first_row + pl.len(), dtype=pl.Int64)
-            rows = frame.with_columns(line.alias(LINE)).select(list(SCHEMA))
+            stated = pl.lit(None, pl.Int32).alias(STATED_RANK)
+            rows = frame.with_columns(line.alias(LINE), stated).select(list(SCHEMA))
             first_row += rows.height
             yield Batch(rows, tuple(frame[RUN].unique()), has_lines=False)
 
@@ -121,7 +123,8 @@ def _of_dictionary(path: Location) -> Batch:
             else zip(ranking, range(len(ranking), 0, -1), strict=True)
         )
     )
-    rows = pl.DataFrame([(*row, place) for place, row in enumerate(listed)], SCHEMA, orient="row")
+    numbered = [(*row, place, None) for place, row in enumerate(listed)]
+    rows = pl.DataFrame(numbered, SCHEMA, orient="row")
     _refuse_scores(path, rows)
     return Batch(rows, (file_name(path),) if rows.height else (), has_lines=False)
 
@@ -191,13 +194,13 @@ def _lines(block: bytes, first_line: int) -> Iterator[tuple[int, bytes]]:
 
 def _one_by_one(path: Location, lines: Iterable[tuple[int, bytes]]) -> Iterator[Batch]:
     """Parse line by line. The rows above a bad line are given before the error is raised."""
-    rows: list[tuple[str, str, None, float, int]] = []
+    rows: list[tuple[object, ...]] = []
     names: set[str] = set()
     try:
         for number, line in lines:
             text = decode_line(path, number, line)
-            query_id, doc_id, score, name = _trec_row(path, number, text)
-            rows.append((query_id, doc_id, None, score, number))
+            row, name = _trec_row(path, number, text)
+            rows.append(row)
             names.add(name)
             if len(rows) == _ROWS:
                 yield _batch(rows, names)
@@ -208,25 +211,26 @@ def _one_by_one(path: Location, lines: Iterable[tuple[int, bytes]]) -> Iterator[
     yield _batch(rows, names)
 
 
-def _batch(rows: list[tuple[str, str, None, float, int]], names: set[str]) -> Batch:
+def _batch(rows: list[tuple[object, ...]], names: set[str]) -> Batch:
     return Batch(pl.DataFrame(rows, SCHEMA, orient="row"), tuple(names), has_lines=True)
 
 
-def _trec_row(path: Location, number: int, line: str) -> tuple[str, str, float, str]:
-    """Query id, document id, score and system name of a line that is not blank."""
+def _trec_row(path: Location, number: int, line: str) -> tuple[tuple[object, ...], str]:
+    """The row of ``SCHEMA`` of a line that is not blank, and its system name."""
     columns = line.split()
     if len(columns) != 6:
         problem = f"{len(columns)} columns, a TREC run has 6"
         remedy = 'write "query Q0 document rank score name"'
         raise InputError(problem, remedy, path=path, line=number)
-    query_id, _, doc_id, _, score_text, name = columns
+    query_id, _, doc_id, rank, score_text, name = columns
     try:
         score = float(score_text)
     except ValueError:
         score = math.nan
     if not abs(score) <= LARGEST_SCORE:
         raise _bad_score(path, number, score_text, query_id, doc_id)
-    return query_id, doc_id, score, name
+    stated = int(rank) if rank.isdecimal() and len(rank) < 10 else None
+    return (query_id, doc_id, None, score, number, stated), name
 
 
 def _bad_score(
@@ -263,6 +267,7 @@ def _parsed(block: bytes, first_line: int) -> Batch | None:
     texts = {
         QUERY_ID: pa.string(),
         DOC_ID: pa.string(),
+        STATED_RANK: pa.string(),
         RUN: pa.dictionary(pa.int32(), pa.string()),
     }
     try:
@@ -273,7 +278,7 @@ def _parsed(block: bytes, first_line: int) -> Batch | None:
             ),
             parse_options=pa_csv.ParseOptions(delimiter=" ", quote_char=False, escape_char=False),
             convert_options=pa_csv.ConvertOptions(
-                include_columns=[QUERY_ID, DOC_ID, SCORE, RUN],
+                include_columns=[QUERY_ID, DOC_ID, STATED_RANK, SCORE, RUN],
                 column_types={**texts, SCORE: pa.float64()},
                 null_values=[],
                 strings_can_be_null=False,
@@ -286,7 +291,8 @@ def _parsed(block: bytes, first_line: int) -> Batch | None:
     if rows.select(_BEYOND_SINGLE.any()).item():
         return None
     lines = _numbers(block, rows.height, first_line)
-    rows = rows.with_columns(pl.lit(None, pl.Int64).alias(RANK), pl.Series(LINE, lines))
+    stated = pl.col(STATED_RANK).cast(pl.Int32, strict=False)
+    rows = rows.with_columns(pl.lit(None, pl.Int64).alias(RANK), pl.Series(LINE, lines), stated)
     names = tuple(table[RUN].unique().to_pylist())
     return Batch(rows.select(list(SCHEMA)), names, has_lines=True)
 
