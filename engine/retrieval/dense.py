@@ -218,9 +218,9 @@ def search(
 ) -> pl.DataFrame:
     """The run table of the passages of highest inner product for each query.
 
-    Equal scores are ordered by document id. A query whose vector is zeros has no results. An index of fewer than ``k`` passages returns all of
-    them. Where there are several GPUs, here or on the cluster of ``RAY_ADDRESS``, queries are encoded
-    and vectors searched on an actor for each, which reads the index; the run is the same.
+    Equal scores are ordered by document id. An index of fewer than ``k`` passages returns all of them, and a query
+    whose vector is zeros none. Where there are several GPUs, here or on the cluster of ``RAY_ADDRESS``, queries are
+    encoded and vectors searched on an actor for each, which reads the index; the run is the same.
 
     Args:
         queries: ``query_id`` and ``query``.

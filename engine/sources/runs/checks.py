@@ -146,14 +146,10 @@ def order_of(rows: pl.DataFrame, k: int) -> tuple[int, int, int, int]:
     equal = pl.col(SCORE).cast(pl.Float32).diff() == 0
     follows = pl.col(QUERY_ID) == pl.col(QUERY_ID).shift()
     pairs = rows.select(QUERY_ID, RANK, step=step, equal=equal, follows=follows).filter("follows")
-    lists = pairs.group_by(QUERY_ID).agg(
-        rises=pl.col("step").max() > 0, falls=pl.col("step").min() < 0
-    )
-    cut, rising = (
-        pairs.filter("equal", pl.col(RANK) == k + 1),
-        lists.filter("rises", ~pl.col("falls")),
-    )
-    return cut.height, int((~pairs["equal"]).sum()), rising.height, int(lists["falls"].sum())
+    steps = pairs.group_by(QUERY_ID).agg(least=pl.min("step"), most=pl.max("step"))
+    rising = steps.filter(pl.col("least") >= 0, pl.col("most") > 0).height
+    cut = pairs.filter("equal", pl.col(RANK) == k + 1).height
+    return cut, int((~pairs["equal"]).sum()), rising, int((steps["least"] < 0).sum())
 
 
 def order_notes(run: str, parts: Iterable[tuple[int, int, int, int]]) -> Iterator[Note]:
