@@ -130,7 +130,7 @@ def label(
             pairs=pairs,
             settings=settings,
             tables=inputs.tables,
-            relevant=settings.relevant(len(inputs.run_names)),
+            relevant=settings.relevant(len(inputs.run_names), annotator),
             rests_on={name: labelled[name] for name in annotator.rests_on(settings)},
             reads=_NO_READS if reads is None else reads,
             part_for="" if inputs.is_whole else annotator.name,
@@ -161,7 +161,6 @@ def score_annotator(
         annotator.name, settings, real_valued=real_valued, exceeding=exceeding
     )
     unjudged, missing = set(labelled.unjudged), settings.ranking.missing
-    relevant = settings.relevant(len(inputs.run_names))
     query_ids = [query for query in inputs.queries[QUERY_ID] if query not in unjudged]
     if labels.is_empty():
         # Of a part for whose queries nothing is listed. Scores name the annotator as its labels do, so
@@ -169,13 +168,22 @@ def score_annotator(
         nothing = {QUERY_ID: query_ids[:1], DOC_ID: "", ANNOTATOR: annotator.name, LABEL: -1.0}
         labels = pl.DataFrame(nothing, schema=tables.LABELS)
     names = inputs.run_names
+    bases = {
+        str(measure): settings.relevant(len(names), None if measure.tokens else annotator)
+        for measure in defined
+    }
 
     def by(runs: pl.DataFrame, queries: Sequence[str]) -> pl.DataFrame:
         if utilities:
             return score_utility(runs, labels, queries, defined, missing=missing, names=names)
-        return score_runs(
-            runs, labels, queries, defined, relevant=relevant, missing=missing, names=names
-        )
+        parts = []
+        for base in dict.fromkeys(bases.values()):
+            some = [measure for measure in defined if bases[str(measure)] == base]
+            parts.append(
+                score_runs(runs, labels, queries, some, relevant=base, missing=missing, names=names)
+            )
+        order = [pl.col(RUN).cast(pl.Enum(names)), pl.col(tables.MEASURE).cast(pl.Enum([*bases]))]
+        return parts[0] if len(parts) == 1 else pl.concat(parts).sort(order, maintain_order=True)
 
     scores = by(inputs.runs, query_ids)
     return AnnotatorScores(

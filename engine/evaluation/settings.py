@@ -130,11 +130,15 @@ class Settings(Checked):
             annotator.name not in ANNOTATORS for annotator in self.resolved.annotators
         )
 
-    def relevant(self, runs: int) -> Relevant:
-        """What counts as relevant, given the number of runs."""
+    def relevant(self, runs: int, annotator: Annotator | None = None) -> Relevant:
+        """What counts as relevant, given the number of runs: of an annotator's labels, or of those of all together.
+
+        Measures at a budget of tokens take that of all together: what no run lists has no length.
+        """
         if self.ranking.relevant is not None:
             return self.ranking.relevant
-        if all(annotator.judges_everything for annotator in self.resolved.listed):
+        listed = self.resolved.listed if annotator is None else [annotator]
+        if all(one.judges_everything for one in listed):
             return ALL_JUDGMENTS
         return "pool" if runs > 1 else "list"
 
@@ -264,7 +268,7 @@ def _check_relevant(settings: Settings) -> None:
         raise InputError(
             f"`relevant` {ALL_JUDGMENTS} does not fit {', '.join(others)}, "
             "who judge listed passages only",
-            f"use `annotators` {fitting}, or `relevant` pool",
+            f"leave it out: all judgments of {fitting} count, whoever stands beside",
         )
 
 

@@ -24,7 +24,7 @@ from engine.sources.io.folders import Folder
 from engine.version import __version__
 
 # Changed when equal inputs and settings would give other tables, or manifests.
-_VERSION = 9
+_VERSION = 10
 # Settings that change neither labels nor scores.
 WITHOUT_EFFECT = (
     # Which queries and lists are read decides what is scored.

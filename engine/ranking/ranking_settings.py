@@ -12,6 +12,8 @@ from engine.ranking.scores import Missing, Relevant
 
 # The value of ``relevant`` that takes recall over all judgments, listed or not.
 ALL_JUDGMENTS: Relevant = "qrels"
+# What a summary calls the recall base of annotators whose judgments reach beyond the lists.
+JUDGED = "relevant_of_qrels"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +26,8 @@ class RankingSettings(Checked):
             at k (nDCG, P, Success where all labels lie between 0 and 1), and UDCG for utilities. The
             first is primary: all annotators are compared by it in the answer, the page and the verdict.
         relevant: The recall base, over which recall and ideal rankings are taken: the query's own list, the pool of all
-            runs, or all judgments of the qrels. By default qrels where these alone label, else pool
-            for several runs and list for one.
+            runs, or all judgments of the qrels. By default all judgments for labels by qrels; for those of others, who
+            judge listed passages alone, pool for several runs and list for one.
         missing: What happens to queries without results in a run: they score 0 (zero), are left out of the
             run's scores, also of its end-to-end score (skip), or are an error.
 

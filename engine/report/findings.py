@@ -25,6 +25,8 @@ from engine.labels.annotator import READER, Role
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
+from engine.ranking.measures import OF_ONE_LIST, parse_measure
+from engine.ranking.ranking_settings import ALL_JUDGMENTS, JUDGED
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
 from engine.report.means import Interval, mean_interval, mean_until
 from engine.report.summary import DIGESTS, STATISTICS, SUMMARY, digests_of, notes_by_code
@@ -140,6 +142,16 @@ class Findings:
     def correlations(self) -> pl.DataFrame:
         """``tables.CORRELATIONS``."""
         return self.table("correlations")
+
+    def named(self, measure: str, *annotators: str) -> str:
+        """A measure of annotators' labels as tables name it: as ``nDCG@5 (pool)`` where not all their judgments count."""
+        beyond = [one for one in annotators if one in ANNOTATORS and ANNOTATORS[one].judges_everything]
+        if not beyond or not measure or (parsed := parse_measure(measure)).kind in OF_ONE_LIST:
+            return measure
+        # Earlier versions had one base for all annotators.
+        whole = self.configuration["relevant"]
+        base = whole if parsed.tokens else self.configuration.get(JUDGED, whole)
+        return measure if base == ALL_JUDGMENTS else f"{measure} ({base})"
 
     def scores(self, annotator: str, measure: str) -> pl.DataFrame:
         """The scores of all runs by a measure on the labels of an annotator: ``run``, ``query_id``, ``value``.

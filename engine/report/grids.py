@@ -36,7 +36,7 @@ def leaderboard(findings: Findings, most: int | None = None) -> Grid:
     partial = most is None or any(n != findings.queries for n in numbers.values())
     measures = _measures(findings, most)
     head = ["run", *([f"end to end {findings.metric}"] if findings.wholes else [])]
-    head += [f"{annotator} {measure}" for annotator, measure in measures]
+    head += [f"{name} {findings.named(measure, name)}" for name, measure in measures]
     head += [f"lead over {best}{layout.level(findings.bootstrap)}"] if leads else []
     head += ["n"] if partial else []
     listed = findings.runs[:most]
@@ -102,7 +102,7 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
         cell = cells.get(name)
         reached = cell[TAU_REACHED] if cell else None
         share = f"{reached:.0%}" if reached is not None and math.isfinite(reached) else ""
-        row = [name, findings.primary_measures.get(name, "")]
+        row = [name, findings.named(findings.primary_measures.get(name, ""), name)]
         row += [layout.interval(cell, TAU), layout.interval(cell, RHO), share]
         rows.append(row + ([str(cell[N]) if cell else ""] if partial else []))
     rows += _more(len(findings.annotators) - len(names), "annotator[|s]", head)

@@ -9,6 +9,7 @@ from typing import Any
 from engine.evaluation.inputs import input_tables
 from engine.labels.annotator import READER
 from engine.messages.wording import counted
+from engine.ranking.ranking_settings import JUDGED
 from engine.reading.models.weights import BUNDLED, BUNDLED_FID
 from engine.tables import RUN
 
@@ -120,7 +121,9 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     for name in (*input_tables(), "answers"):
         if settings.get(name):
             yield f"{name} {_cut(_file(settings[name]))}"
-    yield f"recall base: {_RECALL_BASES.get(settings['relevant'], 'all judgments')}"
+    base = _RECALL_BASES.get(settings["relevant"], "all judgments")
+    own = settings.get(JUDGED, settings["relevant"])
+    yield f"recall base: {base}" + (" (of qrels all judgments)" if own != settings["relevant"] else "")
 
 
 def _runs(summary: Mapping[str, Any]) -> list[str]:

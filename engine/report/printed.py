@@ -109,7 +109,7 @@ def _means_and_correlations(findings: Findings) -> Grid:
         best = " *" if rivals > 1 and cell and cell[tables.BEST] else ""
         starred = starred or bool(best)
         names = [*(key if several else key[1:])]
-        names[-1] += best
+        names[-1] = findings.named(key[2], key[1]) + best
         values = [""] * (len(head) - len(names))  # of cells that have no meaning; the notes say why
         if row is not None:
             values = [f"{row[tables.VALUE]:.3f}", *(str(row[N]) for _ in partial)]
@@ -137,7 +137,8 @@ def _reach(findings: Findings) -> Grid:
         limit = row[tables.TAU_MAX] if row[TAU] >= 0 else row[tables.TAU_MIN]
         figures = [row[tables.AUC]] if binary else []
         figures += [row[TAU], limit, abs(row[tables.TAU_REACHED])]
-        names = [*(row[RUN] for _ in several), row[ANNOTATOR], row[MEASURE]]
+        name = row[ANNOTATOR]
+        names = [*(row[RUN] for _ in several), name, findings.named(row[MEASURE], name)]
         values = ["" if math.isnan(value) else number(value, 2) for value in figures]
         rows.append([*names, *values, *(str(row[N]) for _ in partial)])
     title = "How far tau reaches, by each annotator's primary measure"
@@ -181,8 +182,9 @@ def _differences(
     head += [f"p (Holm, {counted(tests, 'test[|s]')})"] if tests else []
     rows = []
     for row in _in_order(comparisons, keys[:-1], findings).iter_rows(named=True):
-        if row[tables.MEASURE_B] != row[MEASURE]:
-            row[MEASURE] += f" ({row[tables.MEASURE_B]})"
+        other = f" ({row[tables.MEASURE_B]})" if row[tables.MEASURE_B] != row[MEASURE] else ""
+        named = findings.named(row[MEASURE], row[ANNOTATOR], row[tables.ANNOTATOR_B])
+        row[MEASURE] = named + other
         values = [layout.interval(row, TAU, difference, plus="+")]
         values += [layout.p_value(row["tau_p_holm"])] if tests else []
         rows.append([*(row[key] for key in keys), *values, *(str(row[N]) for _ in partial)])
@@ -203,8 +205,8 @@ def _means_of_runs(findings: Findings) -> Grid:
             row[N] = row[tables.END_TO_END_N]
             found.append(([str(run_b), f"end to end {findings.metric}"], row, END_TO_END))
         for row in of_pair.iter_rows(named=True):
-            names = [row[ANNOTATOR], row[MEASURE]]
-            if read and tuple(names) in primary:
+            names = [row[ANNOTATOR], findings.named(row[MEASURE], row[ANNOTATOR])]
+            if read and (row[ANNOTATOR], row[MEASURE]) in primary:
                 # One column: two of them would set every row apart.
                 found.append(([str(run_b), " ".join(names)], row, DIFFERENCE))
             elif not read:
@@ -242,7 +244,8 @@ def _order_of_runs(findings: Findings) -> Grid:
             soft, agreement = row[tables.SOFT_ACCURACY], pairs[tables.AGREEMENT].to_numpy().mean()
             values.insert(1, "" if math.isnan(soft) else f"{soft:.2f}")
             values.append("" if math.isnan(agreement) else f"{agreement:.0%}")
-        rows.append([row[ANNOTATOR], row[MEASURE], *values, *(str(row[N]) for _ in partial)])
+        names = [row[ANNOTATOR], findings.named(row[MEASURE], row[ANNOTATOR])]
+        rows.append([*names, *values, *(str(row[N]) for _ in partial)])
     caption, columns = _WINNERS, ["same winner"]
     if resampled:
         caption = f"{_SOFT}{_WINNERS}, here and in resamples\nintervals: percentile of resamples"

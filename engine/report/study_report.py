@@ -138,6 +138,7 @@ def _by_condition(findings: Findings) -> layout.Grid:
             follows = across == K and measure.cutoff == k
             name = f"{replace(measure, cutoff=None)}@k" if follows else str(measure)
             there = at_cutoff(measure, k, one.configuration[K])
+            name += one.named(str(there), annotator).removeprefix(str(there))
             cells[*row, annotator, name][column] = _cell(one, run, annotator, there)
     title = f"Means of ranking measures, by {across}"
     if read:

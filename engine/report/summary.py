@@ -20,6 +20,7 @@ from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import masked
 from engine.messages.extras import version_of
 from engine.messages.notes import Note
+from engine.ranking.ranking_settings import JUDGED
 from engine.ranking.scores import Relevant
 from engine.reading.costs import ReadingCosts
 from engine.report import audit, verdict
@@ -125,12 +126,14 @@ def digests_of(summary: Mapping[str, Any]) -> dict[str, str]:
 def configuration(settings: Settings, relevant: Relevant, files: dict[str, Any]) -> dict[str, Any]:
     """What was evaluated and how: files, and settings with what their defaults stood for."""
     names = settings.labels.names()
+    beyond = [one for one in settings.resolved.listed if one.judges_everything]
     return {
         **files,
         **settings.flat(),
         "base_url": settings.api.base_url and masked(settings.api.base_url),
         "measures": [str(measure) for measure in settings.resolved.measures],
         "relevant": relevant,
+        **({JUDGED: settings.relevant(1, beyond[0])} if beyond else {}),
         "annotators": [name for name in names if name in ANNOTATORS],
         "own_annotators": [name for name in names if name not in ANNOTATORS],
         "end_to_end_k": settings.reader.end_to_end_k or settings.ranking.k,

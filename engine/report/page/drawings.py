@@ -92,7 +92,7 @@ def _scores(findings: Findings) -> Drawing:
     series = [(f"end to end ({findings.metric})", [findings.end_to_end(run) for run in runs])]
     for annotator, measure in list(findings.primary_measures.items())[: _MOST_SERIES - 1]:
         means = [findings.mean(run, annotator, measure) for run in runs]
-        series.append((f"{annotator} {measure}", means))
+        series.append((f"{annotator} {findings.named(measure, annotator)}", means))
     series = [(name, means) for name, means in series if any(means)]
 
     def draw(figure: Figure) -> None:
@@ -134,7 +134,8 @@ def _correlations(findings: Findings) -> Drawing:
             point = (row, cell[TAU], cell[low_of(TAU)], cell[high_of(TAU)])
             draw_intervals(axes, [point], 0, label)
         axes.axvline(0, color=INK, linewidth=0.8)
-        name_rows(axes, [f"{cell[tables.ANNOTATOR]} {cell[tables.MEASURE]}" for cell in cells])
+        named = ((cell[tables.ANNOTATOR], cell[tables.MEASURE]) for cell in cells)
+        name_rows(axes, [f"{one} {findings.named(measure, one)}" for one, measure in named])
         axes.set_xlabel("Kendall's tau with the end-to-end score")
         add_legend(figure, axes, 2)
 
@@ -160,7 +161,7 @@ def _by_measure(findings: Findings) -> Drawing:
         axes = figure.add_subplot()
         for place, (name, bins) in enumerate(binned):
             points = [(measure, *_point(score)) for measure, score in bins]
-            label = f"{name} {findings.primary_measures[name]}"
+            label = f"{name} {findings.named(findings.primary_measures[name], name)}"
             joined = [score.n >= _FEW for _, score in bins]
             draw_intervals(axes, points, place, label, joined=joined)
         axes.set_xlabel("value of the measure")

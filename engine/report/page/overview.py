@@ -84,7 +84,8 @@ def _measures(findings: Findings) -> Grid:
         f"Means over queries with {findings.confidence:.0%} intervals of each mean: every ranking measure of every run, "
         "with the labels of each annotator as relevance judgments. A dash: not defined on these labels."
     )
-    return Grid("measures", caption, ["labels of", "run", *measures], rows, names=2)
+    heads = [findings.named(measure, *findings.primary_measures) for measure in measures]
+    return Grid("measures", caption, ["labels of", "run", *heads], rows, names=2)
 
 
 def _agreement(findings: Findings) -> Grid:

@@ -306,7 +306,7 @@ def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()
     return {
         "runs": findings.runs,
         "metric": findings.metric if not findings.downstream.is_empty() else "",
-        "measure": f"{annotator} {measure}".strip(),
+        "measure": f"{annotator} {findings.named(measure, annotator)}".strip(),
         "annotators": findings.annotators,
         "by_reader": _looked(findings)[0],
         "own_labels": bool(own and own[1] == READER.name),
