@@ -234,6 +234,7 @@ def check_inputs(
                 "[question is|questions are] marked as unanswerable in the queries file and [was|were] left out",
             ),
             _empty_note(passages.count_empty()),
+            count_note("corpus_passages", passages.size, "passages of the corpus", printed=False),
             count_note(
                 "ignored_queries",
                 lists.ignored,

@@ -20,7 +20,7 @@ from engine.labels.annotator import Annotator, Labelled, Material
 from engine.messages.errors import InputError
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import UTILITY_KIND, Measure, undefined_on_graded
-from engine.ranking.scores import largest_label, refuse_missing_results, score_runs
+from engine.ranking.scores import Relevant, largest_label, refuse_missing_results, score_runs
 from engine.ranking.ties import score_reordered
 from engine.ranking.udcg import score_utility
 from engine.statistics.runs import drawn_share, is_drawn
@@ -168,22 +168,22 @@ def score_annotator(
         nothing = {QUERY_ID: query_ids[:1], DOC_ID: "", ANNOTATOR: annotator.name, LABEL: -1.0}
         labels = pl.DataFrame(nothing, schema=tables.LABELS)
     names = inputs.run_names
-    bases = {
-        str(measure): settings.relevant(len(names), None if measure.tokens else annotator)
-        for measure in defined
-    }
+    bases: dict[Relevant, list[Measure]] = {}
+    for measure in defined:
+        # What no run lists has no length in tokens.
+        base = settings.relevant(len(names), None if measure.tokens else annotator)
+        bases.setdefault(base, []).append(measure)
 
     def by(runs: pl.DataFrame, queries: Sequence[str]) -> pl.DataFrame:
         if utilities:
             return score_utility(runs, labels, queries, defined, missing=missing, names=names)
-        parts = []
-        for base in dict.fromkeys(bases.values()):
-            some = [measure for measure in defined if bases[str(measure)] == base]
-            parts.append(
-                score_runs(runs, labels, queries, some, relevant=base, missing=missing, names=names)
-            )
-        order = [pl.col(RUN).cast(pl.Enum(names)), pl.col(tables.MEASURE).cast(pl.Enum([*bases]))]
-        return parts[0] if len(parts) == 1 else pl.concat(parts).sort(order, maintain_order=True)
+        parts = [
+            score_runs(runs, labels, queries, some, relevant=base, missing=missing, names=names)
+            for base, some in bases.items()
+        ]
+        order = {RUN: pl.Enum(names), tables.MEASURE: pl.Enum([*map(str, defined)])}
+        places = [pl.col(name).cast(kind) for name, kind in order.items()]
+        return parts[0] if len(parts) == 1 else pl.concat(parts).sort(places, maintain_order=True)
 
     scores = by(inputs.runs, query_ids)
     return AnnotatorScores(

@@ -131,10 +131,7 @@ class Settings(Checked):
         )
 
     def relevant(self, runs: int, annotator: Annotator | None = None) -> Relevant:
-        """What counts as relevant, given the number of runs: of an annotator's labels, or of those of all together.
-
-        Measures at a budget of tokens take that of all together: what no run lists has no length.
-        """
+        """What counts as relevant, given the number of runs: in an annotator's labels, or in those of all annotators."""
         if self.ranking.relevant is not None:
             return self.ranking.relevant
         listed = self.resolved.listed if annotator is None else [annotator]
@@ -264,11 +261,10 @@ def _check_reads(settings: Settings) -> None:
 def _check_relevant(settings: Settings) -> None:
     others = sorted(a.name for a in settings.resolved.listed if not a.judges_everything)
     if settings.ranking.relevant == ALL_JUDGMENTS and others:
-        fitting = ", ".join(name for name, known in ANNOTATORS.items() if known.judges_everything)
         raise InputError(
             f"`relevant` {ALL_JUDGMENTS} does not fit {', '.join(others)}, "
             "who judge listed passages only",
-            f"leave it out: all judgments of {fitting} count, whoever stands beside",
+            "leave it out: all judgments count by default, of those who judge others too",
         )
 
 

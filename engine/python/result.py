@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,11 @@ from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.parts import delivered
 from engine.evaluation.settings import Sweep
 from engine.evaluation.study import vary
+from engine.messages.checked import Natural, fitted
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.messages.wording import quoted
+from engine.ranking.measures import parse_measures
 from engine.report import results, summary
 from engine.report.findings import TABLES, Findings, read_findings
 from engine.report.identity import refuse_another
@@ -36,6 +39,8 @@ from engine.sources.io.files import write_text
 from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import lies_in, sole_writer
 from engine.sources.io.parquet import read_parquet
+from engine.sources.runs.export import of_scored
+from engine.sources.runs.qrels import write_qrels
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RHO, RUN, TAU, VALUE
 
 if TYPE_CHECKING:
@@ -219,16 +224,21 @@ class Result:
                 found[name] = float(value)
         return found
 
-    def qrels(self, annotator: str | None = None) -> dict[str, dict[str, float]]:
+    def qrels(
+        self, annotator: str | None = None, *, scale: int = 0, path: str | Path | None = None
+    ) -> dict[str, dict[str, float]]:
         """Labels as judgments, ``{query_id: {doc_id: label}}``, for ranx, ir_measures or pytrec_eval.
 
-        Labels are ints, which these tools take, where all of an annotator's are whole numbers.
+        Labels are ints, which these tools take, where all of an annotator's are whole numbers, or with a scale. The
+        queries are those that the means are over.
 
         Args:
             annotator: whose; the first one's by default.
+            scale: labels are multiplied by it and rounded down (0.678 is 67 at 100), if it is above 0; thresholds are to be, too.
+            path: a file of TREC text for them, besides; its second column states scale and thresholds (``scale=100,rel=0.5:50``).
 
         Raises:
-            InputError: nobody of that name labelled.
+            InputError: nobody of that name labelled; a threshold times the scale is no whole number; the file cannot hold these.
         """
         names = self.findings.annotators
         name = names[0] if annotator is None else annotator
@@ -236,12 +246,29 @@ class Result:
             problem = f"no annotator is called {quoted(name)}"
             raise InputError(problem, f"use one of {', '.join(names)}")
         found: dict[str, dict[str, float]] = {}
-        labels = self.labels.filter(pl.col(ANNOTATOR) == name).drop_nulls(LABEL)
-        labels = labels.select(QUERY_ID, DOC_ID, LABEL)
+        labels = pl.concat(of_scored([self.labels], self.scores))
+        labels = labels.filter(pl.col(ANNOTATOR) == name).select(QUERY_ID, DOC_ID, LABEL)
+        if fitted("scale", scale, Natural):
+            # A product may be a hair below the whole number that it is in decimals.
+            labels = labels.with_columns((pl.col(LABEL) * scale).round(9).floor())
+        stated = self._stated(scale, path) if scale else "0"
+        if path is not None:
+            write_qrels(labels, path, stated)
         whole = bool((labels[LABEL] == labels[LABEL].round()).all())
         for query_id, doc_id, label in labels.iter_rows():
             found.setdefault(query_id, {})[doc_id] = int(label) if whole else label
         return found
+
+    def _stated(self, scale: int, path: str | Path | None) -> str:
+        """A scale of labels and the thresholds of the measures by it, in one word."""
+        if path is not None and Path(path).suffix in (".tsv", ".parquet"):
+            raise InputError("cannot state `scale`", "write TREC text, as in labels.txt", path=path)
+        measures = parse_measures(" ".join(self.findings.configuration["measures"]))
+        rels = sorted({Fraction(repr(one.rel)) for one in measures if one.rel is not None})
+        for rel in (one for one in rels if (one * scale).denominator > 1):
+            problem = f"`scale` {scale} makes no whole number of the threshold {float(rel):g}"
+            raise InputError(problem, f"use a multiple of {rel.denominator}")
+        return ",".join([f"scale={scale}", *(f"rel={float(r):g}:{r * scale}" for r in rels)])
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Write tables, ``summary.json`` and the page into a folder, as ``erag evaluate --out`` does.

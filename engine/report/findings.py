@@ -145,11 +145,10 @@ class Findings:
 
     def named(self, measure: str, *annotators: str) -> str:
         """A measure of annotators' labels as tables name it: as ``nDCG@5 (pool)`` where not all their judgments count."""
-        beyond = [one for one in annotators if one in ANNOTATORS and ANNOTATORS[one].judges_everything]
-        if not beyond or not measure or (parsed := parse_measure(measure)).kind in OF_ONE_LIST:
+        beyond = any(ANNOTATORS[one].judges_everything for one in annotators if one in ANNOTATORS)
+        if not (measure and beyond) or (parsed := parse_measure(measure)).kind in OF_ONE_LIST:
             return measure
-        # Earlier versions had one base for all annotators.
-        whole = self.configuration["relevant"]
+        whole = self.configuration["relevant"]  # of all annotators, in earlier versions
         base = whole if parsed.tokens else self.configuration.get(JUDGED, whole)
         return measure if base == ALL_JUDGMENTS else f"{measure} ({base})"
 

@@ -110,7 +110,10 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     if passages is not None:
         corpus = settings.get("corpus")
         several = isinstance(corpus, list)
-        text = f"{counted(passages, 'passage[|s]')}{f' of {len({*corpus})} corpora' if several else ''}"
+        of_corpora = f" of {len({*corpus})} corpora" if several else ""
+        of_all = counts.get("corpus_passages", 0)  # which earlier versions did not count
+        what = f"of {of_all} passages{of_corpora} [is|are] listed"
+        text = counted(passages, what if of_all > passages else f"passage[|s]{of_corpora}")
         yield _of_file(text, None if several else corpus)
     names = _runs(summary)
     files = [_cut(_file(path)) for path in settings.get("runs") or ()]
@@ -121,9 +124,9 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     for name in (*input_tables(), "answers"):
         if settings.get(name):
             yield f"{name} {_cut(_file(settings[name]))}"
-    base = _RECALL_BASES.get(settings["relevant"], "all judgments")
-    own = settings.get(JUDGED, settings["relevant"])
-    yield f"recall base: {base}" + (" (of qrels all judgments)" if own != settings["relevant"] else "")
+    whole = settings["relevant"]
+    own = "" if settings.get(JUDGED, whole) == whole else " (of qrels all judgments)"
+    yield f"recall base: {_RECALL_BASES.get(whole, 'all judgments')}{own}"
 
 
 def _runs(summary: Mapping[str, Any]) -> list[str]:

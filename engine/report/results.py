@@ -27,8 +27,8 @@ from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Outputs
 from engine.sources.io.replacing import replaced_together
-from engine.sources.runs.export import exported_files, write_exports
-from engine.tables import EVALUATED_QUERIES, LABEL, RANK
+from engine.sources.runs.export import exported_files, of_scored, write_exports
+from engine.tables import EVALUATED_QUERIES, RANK
 
 # The summary in the words of whoever asked: fields are options to some.
 Reworded = Callable[[dict[str, Any]], dict[str, Any]]
@@ -170,7 +170,7 @@ def _write(
     runs = (shards.read(shard.number, passages=False).runs for shard in shards.shards)
     labels = parts.table("labels", shards.shards) if parts else [result.labels]
     write_exports(
-        (part.drop_nulls(LABEL) for part in labels),
+        of_scored(labels, result.query_scores),
         (rows.filter(pl.col(RANK) <= result.settings.ranking.k) for rows in runs),
         out / EXPORTED,
         runs_in_order=shards.runs,

@@ -53,6 +53,7 @@ _COUNTS: dict[str, int | bool | list[str] | dict[str, int]] = {
     "cut_runs": [],
     "skipped_queries": 0,
     "no_gold_article_listed": False,
+    "corpus_passages": 0,
     "ignored_queries": 0,
     "empty_passages": 0,
     "unanswerable_queries": 0,
@@ -126,14 +127,14 @@ def digests_of(summary: Mapping[str, Any]) -> dict[str, str]:
 def configuration(settings: Settings, relevant: Relevant, files: dict[str, Any]) -> dict[str, Any]:
     """What was evaluated and how: files, and settings with what their defaults stood for."""
     names = settings.labels.names()
-    beyond = [one for one in settings.resolved.listed if one.judges_everything]
+    beyond = next((one for one in settings.resolved.listed if one.judges_everything), None)
     return {
         **files,
         **settings.flat(),
         "base_url": settings.api.base_url and masked(settings.api.base_url),
         "measures": [str(measure) for measure in settings.resolved.measures],
         "relevant": relevant,
-        **({JUDGED: settings.relevant(1, beyond[0])} if beyond else {}),
+        **({JUDGED: settings.relevant(1, beyond)} if beyond else {}),
         "annotators": [name for name in names if name in ANNOTATORS],
         "own_annotators": [name for name in names if name not in ANNOTATORS],
         "end_to_end_k": settings.reader.end_to_end_k or settings.ranking.k,

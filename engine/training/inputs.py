@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine.evaluation.inputs import EvaluationInputs, InputFiles
+from engine.evaluation.reference_answers import refuse_answers
 from engine.evaluation.shards import Held
 from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError
@@ -119,16 +120,10 @@ def _readings(inputs: EvaluationInputs) -> Readings:
 
 
 def _refuse_unscorable(path: Location, queries: pl.DataFrame, metric: str) -> None:
-    scorer = get_metric(metric)
-    for query_id, answers in queries.select(QUERY_ID, ANSWERS).iter_rows():
-        if not any(map(scorer.can_score, answers)):
-            problem = (
-                f"the metric {metric} cannot score the answers of query {query_id!r} ({answers[0]!r})"
-                if answers
-                else f"query {query_id!r} has no answers"
-            )
-            remedy = f"write answers with {scorer.needs}, or leave the query out"
-            raise InputError(problem, remedy, path=path, line=line_of(path, query_id))
+    for query_id in queries.filter(pl.col(ANSWERS).list.len() == 0)[QUERY_ID]:
+        problem, line = f"query {query_id!r} has no answers", line_of(path, query_id)
+        raise InputError(problem, "add some, or leave the query out", path=path, line=line)
+    refuse_answers(get_metric(metric), queries, path)
 
 
 def _of_dev(train: Readings, dev: Readings) -> list[Note]:

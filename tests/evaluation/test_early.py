@@ -85,7 +85,7 @@ def without_tables(files):
     [
         (without_provenance, {"annotators": ("erag", "provenance")}, "no query has provenance"),
         (titles, {"annotators": ("erag", "provenance")}, "'q0' have a title and no id"),
-        (unscorable, {"metric": "f1"}, "cannot score the answers of query 'q13'"),
+        (unscorable, {"metric": "f1"}, "cannot score the answers of 2 queries: 'q13' ('the')"),
         (unchanged, {"missing": "error"}, "'one' lists nothing for"),
         (without_tables, {"annotators": ("erag", "qrels")}, "the annotator qrels without `qrels`"),
         (unjudged, {"annotators": ("erag", "qrels")}, "no query is judged by qrels"),

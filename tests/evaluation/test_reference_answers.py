@@ -7,6 +7,7 @@ import pytest
 
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.prepare import prepare
+from engine.evaluation.reference_answers import refuse_answers
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
 from engine.scoring.metrics import METRICS
@@ -51,6 +52,37 @@ def test_each_metric_refuses_what_it_cannot_score(answer, refusing):
         assert metric.needs in caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("metric", "answers", "able"),
+    [
+        # The third query decides, too: em-char cannot score its answer, though em can score neither.
+        ("em", [["The"], ["a", "!"], ["《!》"]], "accuracy, rouge-l-kilt"),
+        ("match", [["an"], ["Bo"], ["the"]], "accuracy, em-char, f1-char, rouge-l, rouge-l-kilt"),
+        ("f1", [["."], ["!"], ["Cy"]], "accuracy"),
+    ],
+)
+def test_all_answers_that_cannot_be_scored_are_named_with_the_metrics_that_can(
+    metric, answers, able
+):
+    given = inputs(queries=QUERIES.with_columns(pl.Series("answers", answers)))
+    with pytest.raises(InputError) as caught:
+        prepare(given, Settings.of(k=3, metric=metric))
+    can = METRICS[metric].can_score
+    lost = [f"'q{n}' ({own[0]!r})" for n, own in enumerate(answers, 1) if not any(map(can, own))]
+    said = f"{len(lost)} queries: {', '.join(lost[:-1])} and {lost[-1]}"
+    assert caught.value.problem == f"the metric {metric} cannot score the answers of {said}"
+    assert caught.value.remedy.endswith(f"or use a `metric` that can: {able}")
+    for name in able.split(", "):
+        prepare(given, Settings.of(k=3, metric=name))
+
+
+def test_of_many_answers_some_are_shown():
+    names = [f"q{n}" for n in range(13)]
+    many = pl.DataFrame({"query_id": names, "answers": [["the"]] * 13})
+    with pytest.raises(InputError, match=r"of 13 queries: 'q0' .*'q9' \('the'\) and 3 more; "):
+        refuse_answers(METRICS["em"], many, None)
+
+
 def test_labels_by_the_reader_need_answers_that_the_metric_can_score(tmp_path):
     with pytest.raises(InputError, match="the metric em cannot score"):
         prepare(answered("The"), Settings.of(k=3, end_to_end=False))
@@ -82,5 +114,6 @@ def test_the_command_names_file_line_and_option(files, capsys):
     assert run_command(files, "--metric", "rouge-l") != 0
     assert (
         f"{files['queries']}:2: the metric rouge-l cannot score the answers of query '2' ('!'); "
-        "write answers with a letter or a digit, or use another --metric" in capsys.readouterr().err
+        "write answers with a letter or a digit, or use a --metric that can: accuracy, rouge-l-kilt"
+        in capsys.readouterr().err
     )

@@ -75,7 +75,8 @@ def slices_grid(findings: Findings, made: Sequence[Slices]) -> Grid:
     score = f"end-to-end score ({findings.metric})"
     if scores.is_empty():
         annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
-        scores, score = findings.scores(annotator, measure), f"{annotator} {findings.named(measure, annotator)}"
+        scores = findings.scores(annotator, measure)
+        score = f"{annotator} {findings.named(measure, annotator)}"
     rows, small = [], 0
     for one in made:
         place = pl.col(QUERY_ID).replace_strict(dict(one.places), default=None)

@@ -23,6 +23,7 @@ class Collected:
 
     Attributes:
         skipped: bad records that were left out when passages were found.
+        size: passages of the whole corpus, when some were found.
         passages: the corpus table of those that were looked up.
     """
 
@@ -32,7 +33,7 @@ class Collected:
         read: Callable[[], Iterable[pl.DataFrame]],
     ) -> None:
         self._find, self._read = find, read
-        self.skipped = 0
+        self.skipped = self.size = 0
         self.passages = tables.empty(tables.CORPUS)
         self._absent: dict[str, pl.Series] = {}
 
@@ -61,6 +62,7 @@ class Collected:
 
     def look(self, batch: pl.DataFrame) -> None:
         """Take note of what is expected and there, of passages that may be listed or not."""
+        self.size += batch.height
         for column, ids in self._absent.items():
             self._absent[column] = ids.filter(~ids.is_in(batch[column].implode()))
 
@@ -78,6 +80,7 @@ class Collected:
 
     def look_up(self, ids: pl.Series) -> pl.Series:
         """Take note of the passages with these distinct ids; returns the ids that the corpus lacks."""
+        self.size = 0
         self._add(self._find(ids))
         return self.unknown(ids)
 
@@ -108,7 +111,7 @@ class Marked:
     """Listed passages of an index, as two bytes for each of its passages."""
 
     def __init__(self, index: PassageIndex) -> None:
-        self.index = index
+        self.index, self.size = index, index.passages
         self._by_id, self._by_text = (np.zeros(index.passages, dtype=np.bool_) for _ in range(2))
         self._rows_of = index.finder()
         self._expected: Mapping[str, pl.Series] = {}

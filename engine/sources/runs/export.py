@@ -16,7 +16,7 @@ from engine.sources.io.folders import Folder
 from engine.sources.io.temporary import temporary_directory
 from engine.sources.runs.qrels import write_qrels
 from engine.sources.runs.read import write_run
-from engine.tables import ANNOTATOR, LABEL, RUN
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
 
 _QRELS, _RUNS = "qrels", "runs"
 _OURS = re.compile(rf"({_QRELS}|{_RUNS})/[^/\0]*[^/\0.][^/\0]*")
@@ -62,6 +62,18 @@ def write_exports(
     names = [path.relative_to(directory).as_posix() for path in written]
     write_text(json.dumps(names, indent=1, ensure_ascii=False) + "\n", directory / _LISTED)
     return written
+
+
+def of_scored(labels: Iterable[pl.DataFrame], scores: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Labels, in parts, of the queries with scores, which means are over; one without labels has a 0 of ``no-passage``."""
+    keys = [ANNOTATOR, QUERY_ID]
+    left = scored = scores.select(keys).unique(maintain_order=True)
+    for part in labels:
+        kept = part.drop_nulls(LABEL).join(scored, on=keys, how="semi", maintain_order="left")
+        left = left.join(kept, on=keys, how="anti", maintain_order="left")
+        yield kept
+    nothing = pl.lit("no-passage").alias(DOC_ID), pl.lit(0.0).alias(LABEL)
+    yield left.with_columns(nothing).select(list(tables.LABELS))
 
 
 def exported_files(folder: Folder) -> Iterator[str]:

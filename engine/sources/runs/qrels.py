@@ -70,7 +70,9 @@ def read_qrels(path: Location, corpus: Location | None = None) -> pl.DataFrame:
     return qrels_of(path, records, corpus)
 
 
-def write_qrels(frame: pl.DataFrame | Iterable[pl.DataFrame], path: str | Path) -> None:
+def write_qrels(
+    frame: pl.DataFrame | Iterable[pl.DataFrame], path: str | Path, stated: str = "0"
+) -> None:
     """Write judgments: Parquet for a name in ``.parquet``, BEIR's TSV for ``.tsv``, else TREC text.
 
     >>> write_qrels(pl.DataFrame({"query_id": ["q1"], "doc_id": ["d1"], "label": [2.0]}), "qrels.txt")
@@ -78,7 +80,8 @@ def write_qrels(frame: pl.DataFrame | Iterable[pl.DataFrame], path: str | Path) 
     'q1 0 d1 2\\n'
 
     BEIR's labels are written as the shortest decimals that give the same number again, whole
-    numbers without a decimal point. A table may come in parts, of which text is written one after another.
+    numbers without a decimal point. A table may come in parts, of which text is written one after another. The
+    second column of TREC text, which tools pass over, has what is ``stated`` of labels.
 
     Raises:
         InputError: in TREC text an id with white space, or a label that is not a whole number,
@@ -94,10 +97,10 @@ def write_qrels(frame: pl.DataFrame | Iterable[pl.DataFrame], path: str | Path) 
         if path.suffix == ".tsv":
             stream.write("\t".join(_BEIR_HEADER) + "\n")
         for part in parts:
-            stream.writelines(_lines(part.select(list(tables.QRELS)), path))
+            stream.writelines(_lines(part.select(list(tables.QRELS)), path, stated))
 
 
-def _lines(table: pl.DataFrame, path: Path) -> Iterator[str]:
+def _lines(table: pl.DataFrame, path: Path, stated: str) -> Iterator[str]:
     beir = path.suffix == ".tsv"
     for query_id, doc_id, label in table.iter_rows():
         ids = (query_id, doc_id)
@@ -109,9 +112,11 @@ def _lines(table: pl.DataFrame, path: Path) -> Iterator[str]:
         if not representable:
             values = ", ".join(map(quoted, (query_id, doc_id, label)))
             problem = f"{'BEIR' if beir else 'TREC'} qrels cannot hold {values}"
-            raise InputError(problem, "write the judgments as .parquet instead", path=path)
+            scaled = "" if label.is_integer() else ", or give a `scale`"
+            raise InputError(problem, f"write the judgments as .parquet instead{scaled}", path=path)
         number = int(label) if label.is_integer() else label
-        yield f"{query_id}\t{doc_id}\t{number!r}\n" if beir else f"{query_id} 0 {doc_id} {number}\n"
+        trec = f"{query_id} {stated} {doc_id} {number}\n"
+        yield f"{query_id}\t{doc_id}\t{number!r}\n" if beir else trec
 
 
 def qrels_of(
