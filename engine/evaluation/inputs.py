@@ -212,6 +212,7 @@ def check_inputs(
     checked, fitting = judgments.check(passages)
     listed = with_titles(query_set.titles, passages.scan([tables.ARTICLE_ID, TITLE]))
     matched = match_titles(queries, query_set.titles, listed)
+    size = 0 if files.corpus is None else passages.size  # what runs carry is listed
     matched, clustered = with_clusters(matched, query_set.groups, files.cluster)
     return CheckedInputs(
         queries=matched,
@@ -234,7 +235,7 @@ def check_inputs(
                 "[question is|questions are] marked as unanswerable in the queries file and [was|were] left out",
             ),
             _empty_note(passages.count_empty()),
-            count_note("corpus_passages", passages.size, "passages of the corpus", printed=False),
+            count_note("corpus_passages", size, "passages of the corpus", printed=False),
             count_note(
                 "ignored_queries",
                 lists.ignored,

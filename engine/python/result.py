@@ -229,8 +229,7 @@ class Result:
     ) -> dict[str, dict[str, float]]:
         """Labels as judgments, ``{query_id: {doc_id: label}}``, for ranx, ir_measures or pytrec_eval.
 
-        Labels are ints, which these tools take, where all of an annotator's are whole numbers, or with a scale. The
-        queries are those that the means are over.
+        Labels are ints, which these tools take, if all are whole numbers or with a scale. Queries are those of the means.
 
         Args:
             annotator: whose; the first one's by default.

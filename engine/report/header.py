@@ -110,11 +110,11 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     if passages is not None:
         corpus = settings.get("corpus")
         several = isinstance(corpus, list)
-        of_corpora = f" of {len({*corpus})} corpora" if several else ""
         of_all = counts.get("corpus_passages", 0)  # which earlier versions did not count
-        what = f"of {of_all} passages{of_corpora} [is|are] listed"
-        text = counted(passages, what if of_all > passages else f"passage[|s]{of_corpora}")
-        yield _of_file(text, None if several else corpus)
+        what = f"of {of_all} passages [is|are] listed" if of_all > passages else "passage[|s]"
+        if several:
+            what = f"listed passage[|s] of {len({*corpus})} corpora"
+        yield _of_file(counted(passages, what), None if several else corpus)
     names = _runs(summary)
     files = [_cut(_file(path)) for path in settings.get("runs") or ()]
     # Files that are called as their runs say nothing more.
