@@ -10,7 +10,7 @@ import pytrec_eval
 from hypothesis import given, settings
 
 from engine.evaluation.context import Context
-from engine.evaluation.evaluate import evaluate
+from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
@@ -21,7 +21,6 @@ from engine.report.page.overview import overview_grids
 from engine.report.printed import full_tables
 from engine.report.results import write_results
 from engine.sources.io.folders import folder_at
-from tests.evaluation.test_stream import evaluate_shards
 from tests.ranking.ragged import SEEDS, Case, random_case, whole
 
 K = 10
