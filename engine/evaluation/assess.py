@@ -28,12 +28,13 @@ from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.protocol import UNNAMED
 from engine.reading.repetition import RepeatabilityCheck
+from engine.statistics.cells import clusters_of
 from engine.statistics.choice import primary_measures
 from engine.statistics.comparison import STUDENTIZED, reachable_p
 from engine.statistics.sampled_lists import means as sampled_means
 from engine.statistics.single_labels import by_place, unseen
 from engine.statistics.table import Statistics, analyse
-from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, RUN_B, VALUE, K, N
+from engine.tables import ANNOTATOR, CLUSTER, MEASURE, QUERY_ID, RUN, RUN_B, VALUE, K, N
 
 # Codes of notes: that an annotator is compared by another measure than the rest, that most lists are
 # shorter than the cutoff, and that not all were read.
@@ -55,7 +56,7 @@ class Evaluation:
         end_to_end: the mean end-to-end score of every run, likewise.
         undefined: the cells that have no meaning, and why (``tables.UNDEFINED``).
         longest: passages of the longest list within the cutoff.
-        clusters: of the queries (``tables.CLUSTERS``); without rows where they are independent.
+        clusters: of the queries (``tables.CLUSTERS``); ``Bootstrap.cluster`` says whether statistics make use of them.
         readings: what was read, by the name of the role that read.
         further: further tables of the annotators that were asked for, by name.
         seconds: of the whole evaluation; 0 if not measured.
@@ -111,7 +112,11 @@ def conclude(
         InputError: an annotator labelled nothing.
     """
     refuse_unjudged(scored.labelled_queries)
-    runs, clusters = shards.runs, shards.clusters()
+    runs, queries = shards.runs, shards.queries()
+    clustered = tables.empty(tables.CLUSTERS)
+    if CLUSTER in queries.columns:
+        clustered = queries.select(list(tables.CLUSTERS))
+    clusters = clusters_of(clustered, settings.bootstrap.cluster)
     relevant = settings.relevant(len(runs))
     query_scores, downstream = scored.query_scores, scored.downstream
 
@@ -148,7 +153,7 @@ def conclude(
         statistics=statistics,
         undefined=scored.undefined,
         longest=max((length for _, length, _ in scored.lengths), default=0),
-        clusters=pl.DataFrame(list((clusters or {}).items()), tables.CLUSTERS, orient="row"),
+        clusters=clustered,
         reads=scored.reads,
         readings=readings,
         traces=scored.traces,

@@ -95,7 +95,7 @@ class EvaluationInputs:
     """Tables that fit together: every run row has its query and its passage.
 
     Attributes:
-        queries: the queries table, with their ``cluster`` where that was asked for.
+        queries: the queries table, with their ``cluster``.
         corpus: the passages that some run lists within the cutoff.
         runs: the run table, cut at the cutoff, of the queries evaluated.
         names: of all runs, in order, of which some may list nothing; empty for the runs that occur.

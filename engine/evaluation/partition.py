@@ -46,7 +46,6 @@ from engine.sources.passages.index import PassageIndex, index_corpus
 from engine.sources.passages.listed import Collected, Listed, Marked
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import BUCKETS, Range, halved
-from engine.statistics.cells import Clusters, clusters_of
 from engine.statistics.resampling import give_back_freed_memory
 from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RANK, RUN
 
@@ -123,6 +122,7 @@ class Partition:
             }
         inputs = replace(
             inputs,
+            queries=inputs.queries.drop(CLUSTER),  # of the shard alone
             corpus=inputs.corpus if passages else inputs.corpus.clear(),
             tables=annotator_tables,
             cut_runs=self.cut_runs,
@@ -145,9 +145,6 @@ class Partition:
 
     def first(self, queries: FirstQueries) -> Partition:
         return replace(self, only=queries)
-
-    def clusters(self) -> Clusters:
-        return clusters_of(read_parquet(self.folder.place(_QUERIES), [QUERY_ID, CLUSTER]))
 
     def within(self, k: int) -> Within:
         """As ``InputShards.within``; below the cutoff of the partition, every shard is looked through."""
@@ -266,7 +263,7 @@ def _write(
     counts = np.bincount(buckets, minlength=BUCKETS)
     spans = halved(pairs_by_bucket(lists), counts, most)
     # Without clusters, which change no shard: they are beside the shards, of all queries together.
-    queries = Sorted(checked.queries.drop(CLUSTER, strict=False), buckets)
+    queries = Sorted(checked.queries.drop(CLUSTER), buckets)
     table_rows = {
         name: Sorted(table, parts.buckets[parts.places.of(table[QUERY_ID]).to_numpy()])
         for name, table in checked.tables.items()

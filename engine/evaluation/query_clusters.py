@@ -8,17 +8,15 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from engine.messages.notes import Note
+from engine.statistics.cells import shares_much
 from engine.statistics.correlation import ARTICLE
 from engine.tables import CLUSTER, PROVENANCE, QUERY, QUERY_ID
-
-# Where fewer queries share an article, intervals hold nearly as often as without any that do.
-_MANY = 0.2
 
 
 def with_clusters(
     queries: pl.DataFrame, groups: Mapping[str, str], cluster: str | None
 ) -> tuple[pl.DataFrame, Note]:
-    """The queries, with their ``cluster`` (from 0, in the order of the queries) where that is asked for; and a note.
+    """The queries, with their ``cluster`` (from 0, in the order of the queries); and a note on these.
 
     By article, a query belongs to its gold article, where other queries name it as well: of several articles to
     that which most queries name. Without such an article it belongs to its context, or to its text,
@@ -27,7 +25,7 @@ def with_clusters(
     Args:
         queries: with their titles matched.
         groups: ``QuerySet.groups``, for ``cluster``.
-        cluster: a column of the queries file, "article", or None to look for clusters and use none.
+        cluster: a column of the queries file, "article", or None for these by article, of which no figure makes use.
     """
     by_article = cluster in (None, ARTICLE)
     keys = (
@@ -38,16 +36,14 @@ def with_clusters(
         numbers.setdefault(place if key is None else ("", key), len(numbers))
         for place, key in enumerate(keys)
     ]
-    counts = Counter(codes)
+    clustered = queries.with_columns(pl.Series(CLUSTER, codes, dtype=pl.Int64))
     text = f"{queries.height} queries are in {len(numbers)} clusters"
     if cluster is not None:
         by = f"{text} by `cluster` {cluster}: intervals and p-values take these as independent"
-        coded = pl.Series(CLUSTER, codes, dtype=pl.Int64)
-        return queries.with_columns(coded), Note("clusters", len(numbers), by)
-    sharing = sum(count for count in counts.values() if count > 1)
-    return queries, Note(
+        return clustered, Note("clusters", len(numbers), by)
+    return clustered, Note(
         "queries_share_articles",
-        len(numbers) if sharing > _MANY * queries.height else 0,
+        len(numbers) if shares_much(codes) else 0,
         f"{text} of a common gold article, context or text, but intervals and p-values assume independent "
         f"queries, and may be too narrow: `cluster` {ARTICLE} takes clusters as independent",
     )

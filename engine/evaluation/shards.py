@@ -17,7 +17,6 @@ from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, r
 from engine.messages.notes import Note
 from engine.reading.store_files import Span
 from engine.sources.io.locations import Location
-from engine.statistics.cells import Clusters, clusters_of
 from engine.statistics.runs import place_of
 from engine.tables import DOC_ID, QUERY_ID, RUN
 
@@ -113,10 +112,7 @@ class InputShards(Protocol):
         """The names of the inputs of annotators."""
 
     def queries(self) -> pl.DataFrame:
-        """All queries evaluated, in the order of their file, with their ``cluster`` where that was asked for."""
-
-    def clusters(self) -> Clusters:
-        """The clusters of all queries, if there are any."""
+        """All queries evaluated, in the order of their file, with their ``cluster``."""
 
     def within(self, k: int) -> Within:
         """What of all inputs is within a cutoff, of which shards may have more."""
@@ -147,9 +143,6 @@ class Held:
 
     def queries(self) -> pl.DataFrame:
         return self.inputs.queries
-
-    def clusters(self) -> Clusters:
-        return clusters_of(self.inputs.queries)
 
     def within(self, k: int) -> Within:
         return Within(cut_inputs(self.inputs, k).corpus.height)

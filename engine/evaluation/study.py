@@ -29,6 +29,7 @@ from engine.ranking.measures import Measure
 from engine.reading.costs import ReadingCosts
 from engine.reading.protocol import Augmentation
 from engine.sources.io.folders import Folder
+from engine.statistics.cells import clusters_of
 from engine.statistics.intervals import holm
 from engine.statistics.table import analyse
 from engine.tables import ANNOTATOR, AUGMENTATION, READER, RUN, RUN_B, K
@@ -210,7 +211,7 @@ def _across_readers(
             scores,
             evaluation.downstream,
             evaluation.settings.bootstrap,
-            clusters=dict(evaluation.clusters.iter_rows()) or None,
+            clusters=clusters_of(evaluation.clusters, evaluation.settings.bootstrap.cluster),
         )
         correlated = statistics.correlations.rename({ANNOTATOR: tables.LABELS_BY})
         correlations.append(_of(condition, correlated, tables.READERS))

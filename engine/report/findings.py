@@ -101,8 +101,7 @@ class Findings:
         held = {name: getattr(evaluation, name) for name in TABLES}
         held |= {name: getattr(evaluation.statistics, name) for name in STATISTICS}
         held |= evaluation.further
-        if evaluation.clusters.height:
-            held["clusters"] = evaluation.clusters
+        held["clusters"] = evaluation.clusters
         found = cls(summary, Path(), sources, held)
         if study is None:
             return found
@@ -317,17 +316,17 @@ class Findings:
         return self.interval(self.scores(annotator, measure).filter(pl.col(RUN) == run))
 
     def interval(self, scores: pl.DataFrame) -> Interval | None:
-        """The mean of ``value`` over queries (``query_id``), by clusters where there are some; None of no query."""
+        """The mean of ``value`` over queries (``query_id``), by clusters where these were to be used; None of no query."""
         if scores.is_empty():
             return None
         if self.bootstrap.until:
             return mean_until(scores, self.bootstrap)
-        clusters = clusters_of(self.clusters) if self.clusters.height else None
+        clusters = clusters_of(self.clusters, self.configuration.get("cluster"))
         return mean_interval(scores[VALUE], self.confidence, numbered(scores[QUERY_ID], clusters))
 
     @cached_property
     def clusters(self) -> pl.DataFrame:
-        """``tables.CLUSTERS``; without rows where queries are independent."""
+        """``tables.CLUSTERS``; without rows in results of earlier versions."""
         return self.table("clusters")
 
     @cached_property

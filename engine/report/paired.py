@@ -121,10 +121,12 @@ def compare(*places: str | Path) -> Comparison:
         evaluations[name].downstream.filter(run=run).with_columns(run=pl.lit(f"{name}:{run}"))
         for name, run in runs
     ).join(queries, on=QUERY_ID, maintain_order="left")
-    clusters = next((of.clusters for of in evaluations.values() if of.clusters.height), None)
+    clustered = (
+        clusters_of(of.clusters, of.configuration.get("cluster")) for of in evaluations.values()
+    )
     # Intervals of paired differences take no resamples, whatever the evaluations had.
     bootstrap = Bootstrap(confidence=next(iter(evaluations.values())).confidence)
-    compared = comparer(bootstrap, unit, None if clusters is None else clusters_of(clusters))
+    compared = comparer(bootstrap, unit, next(filter(None, clustered), None))
     scores = compared(scored, None, None)
     if scores is None:
         raise InputError("no query has a score in all runs", "compare runs of the same queries")

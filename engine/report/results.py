@@ -41,7 +41,6 @@ _LABELS = "labels.parquet"
 _OF_READS = ("labels", "reads", "traces")
 _OF_QUERIES = ("query_scores", "downstream")
 _QUERIES = "evaluated_queries"
-# Where queries are clustered.
 _CLUSTERS = "clusters"
 
 

@@ -213,9 +213,9 @@ def _own_score(choice: Choice, evaluation: Evaluation) -> tuple[str, bool]:
         row = evaluation.end_to_end.row(by_predicate=pl.col(RUN) == choice.best, named=True)
         figure = with_interval(row[VALUE], row[low_of(VALUE)], row[high_of(VALUE)])
         return f"{choice.best} scores {figure}", not math.isnan(row[low_of(VALUE)])
-    clusters = clusters_of(evaluation.clusters) if evaluation.clusters.height else None
-    codes = numbered(scores[QUERY_ID], clusters)
-    mean = mean_interval(scores[VALUE], evaluation.settings.bootstrap.confidence, codes)
+    bootstrap = evaluation.settings.bootstrap
+    codes = numbered(scores[QUERY_ID], clusters_of(evaluation.clusters, bootstrap.cluster))
+    mean = mean_interval(scores[VALUE], bootstrap.confidence, codes)
     figure = with_interval(mean.value, mean.low, mean.high)
     return f"{choice.best} scores {figure}", not math.isnan(mean.low)
 

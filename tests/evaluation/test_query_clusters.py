@@ -28,9 +28,9 @@ def test_queries_that_share_an_article_a_context_or_a_text_are_a_cluster():
     clustered, note = with_clusters(table, {"5": "P", "6": "P", "7": "Q"}, "article")
     assert clustered["cluster"].to_list() == [0, 0, 0, 1, 2, 2, 3, 3]
     assert note.text.startswith("8 queries are in 4 clusters by `cluster` article")
-    # Not asked for: found, and said.
-    same, note = with_clusters(table, {}, None)
-    assert same is table
+    # Not asked for: found, kept, and said.
+    found, note = with_clusters(table, {}, None)
+    assert found["cluster"].to_list() == [0, 0, 0, 1, 2, 3, 4, 4]
     assert (note.code, note.amount, note.is_shown) == ("queries_share_articles", 5, True)
 
 

@@ -209,6 +209,7 @@ def assert_same(whole, parts, folder, costs=("wanted", "done", "failed"), drop=(
         assert_frame_equal(sorted_rows(table), sorted_rows(of_parts))
     for name in ("correlations", "comparisons", "systems", "run_pairs"):
         exact(getattr(whole.statistics, name), getattr(parts.statistics, name))
+    exact(whole.clusters, parts.clusters)
     for name, table in whole.further.items():
         if name in parts.further:
             exact(table, parts.further[name])
@@ -220,6 +221,18 @@ def assert_same(whole, parts, folder, costs=("wanted", "done", "failed"), drop=(
         for cost in costs:
             assert getattr(parts.readings[role].costs, cost) == getattr(reading.costs, cost)
     assert (whole.queries, whole.relevant) == (parts.queries, parts.relevant)
+
+
+@pytest.mark.parametrize("cluster", [None, "article"])
+def test_clusters_are_kept_in_any_case_and_used_where_they_are_asked_for(tmp_path, cluster):
+    asked = settings(annotators=("containment",), end_to_end=False, measures="P@3")
+    kept = read_inputs(made(tmp_path, cluster=cluster), k=6)
+    found = evaluate(kept, asked.but(cluster=cluster), store=tmp_path / "store")
+    assert found.clusters["query_id"].to_list() == kept.queries["query_id"].to_list()
+    assert found.clusters["cluster"].max() < 20
+    without = replace(kept, queries=kept.queries.drop("cluster"))
+    plain = evaluate(without, asked, store=tmp_path / "store").statistics.run_pairs
+    assert found.statistics.run_pairs.equals(plain) == (cluster is None)
 
 
 def told(notes):

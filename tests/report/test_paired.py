@@ -1,5 +1,7 @@
 """Evaluations paired by their queries, from folders that are made so that the figures are known."""
 
+import json
+
 import polars as pl
 import pytest
 
@@ -150,6 +152,9 @@ def test_queries_of_a_cluster_are_one_by_the_first_folder_that_has_clusters(tmp_
         rows = [(f"q{i}", of_query(i)) for i in range(ANSWERED)]
         frame = pl.DataFrame(rows, schema=tables.CLUSTERS, orient="row")
         frame.write_parquet(folder / "clusters.parquet")
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["configuration"]["cluster"] = "article"
+        (folder / "summary.json").write_text(json.dumps(summary))
     assert compare(*folders[:2]).gate(0.02)[0].decision == "undecided"
     clusters = compare(*folders).scores.clusters
     assert len(set(clusters.tolist())) == 10
