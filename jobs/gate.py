@@ -14,7 +14,7 @@ from engine.sources.io.files import write_bytes
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.tables import RUN, RUN_B
 from jobs._command import run_command, with_verbosity
-from jobs._options import Words
+from jobs._options import Words, with_options
 from jobs._terminal import say, say_json, verbosity
 
 # Exit statuses, and how JUnit calls them. Of several pairs, the first that one has is the decision on all.
@@ -23,7 +23,13 @@ _STATUS = {"worse": (1, "failure"), "undecided": (3, "error"), "not worse": (0, 
 
 @partial(with_verbosity, as_json=True)
 def gate(
-    *, baseline: str, candidate: str, margin: float, allow: Words = (), junit: Path | None = None
+    *,
+    baseline: str,
+    candidate: str,
+    margin: float,
+    allow: Words = (),
+    cluster: str | None = None,
+    junit: Path | None = None,
 ) -> None:
     """Test whether a candidate is worse than a baseline by more than a margin, by one-sided tests at 5%.
 
@@ -39,10 +45,14 @@ def gate(
         Loss of the mean end-to-end score that is allowed, between 0 and 1.
     allow
         What may differ, of queries, corpus, metric and reader.
+    cluster
+        What queries are clustered by: article, or a column that an evaluation clustered them by; none for independent
+        queries. By default as the evaluations did, else by article where many share one.
     junit
         File for a report in the format of JUnit.
     """
-    comparison = compare(baseline, candidate)
+    comparison = compare(baseline, candidate, cluster=cluster)
+    notes = [with_options(note, {"cluster"}) for note in comparison.notes]
     if junit:
         read = [findings.folder for findings in comparison.evaluations.values()]
         refuse_overlap(
@@ -58,14 +68,14 @@ def gate(
         pairs.append({RUN: pair[RUN], RUN_B: pair[RUN_B]} | asdict(one))
         case = ElementTree.SubElement(suite, "testcase", classname="erag.gate", name=pair[RUN_B])
         ElementTree.SubElement(case, _STATUS[one.decision][1]).text = line
-    for note in comparison.notes:
+    for note in notes:
         say(f"note: {note}")
     if junit:
         write_bytes(ElementTree.tostring(suite, encoding="utf-8"), junit)
     decision = next(name for name in _STATUS if name in {pair["decision"] for pair in pairs})
     if verbosity().as_json:
         found = {"decision": decision, "margin": margin, "pairs": pairs}
-        say_json(found | {"differing": comparison.differing, "notes": comparison.notes})
+        say_json(found | {"differing": comparison.differing, "notes": notes})
     sys.exit(_STATUS[decision][0])
 
 

@@ -20,17 +20,29 @@ from engine.report.findings import Findings, read_findings
 from engine.report.study_report import short_names
 from engine.report.summary import SUMMARY
 from engine.report.verdict import sentences_on
-from engine.statistics.cells import clusters_of
+from engine.statistics.cells import Clusters, clusters_of, shares_much
 from engine.statistics.choice import choose
-from engine.statistics.correlation import Bootstrap
+from engine.statistics.correlation import ARTICLE, Bootstrap
 from engine.statistics.non_inferiority import NonInferiority, non_inferiority
 from engine.statistics.runs import RunScores, comparer, unit
 from engine.statistics.single_labels import SUCCESS
-from engine.tables import ANSWERS, EVALUATED_QUERIES, OUTPUT, QUERY, QUERY_ID, RUN, RUN_B, VALUE
+from engine.tables import (
+    ANSWERS,
+    CLUSTER,
+    EVALUATED_QUERIES,
+    OUTPUT,
+    QUERY,
+    QUERY_ID,
+    RUN,
+    RUN_B,
+    VALUE,
+)
 
 # What a gate wants to be the same.
 Same = Literal["queries", "corpus", "metric", "reader"]
 SAME = get_args(Same)
+# What takes queries as independent, in place of what they are clustered by.
+_NONE = "none"
 _FIGURES = ("mean", "mean_b", "difference", "low", "high", "p")
 Rows = list[dict[str, Any]]
 
@@ -85,15 +97,18 @@ class Comparison:
         return [non_inferiority(d, margin, family=family, clusters=clusters) for d in differences]
 
 
-def compare(*places: str | Path) -> Comparison:
+def compare(*places: str | Path, cluster: str | None = None) -> Comparison:
     """Compare runs of several results folders with those of the first, query by query.
 
     Args:
         places: folders that ``erag evaluate`` or ``Result.save`` wrote, or single runs of them, as ``FOLDER:RUN``;
             or a folder that holds such folders.
+        cluster: What queries are clustered by: article, or a column that one of the evaluations clustered them by; none
+            for independent queries. By default as the evaluations did, else by article where many share one.
 
     Raises:
-        InputError: a place holds no such run, or no end-to-end scores; no query is shared; there is one run.
+        InputError: a place holds no such run, or no end-to-end scores; no query is shared; there is one run; nothing
+            is known of such clusters.
     """
     read: dict[str, Findings] = {}
     each: list[tuple[str, str]] = []
@@ -121,12 +136,11 @@ def compare(*places: str | Path) -> Comparison:
         evaluations[name].downstream.filter(run=run).with_columns(run=pl.lit(f"{name}:{run}"))
         for name, run in runs
     ).join(queries, on=QUERY_ID, maintain_order="left")
-    clustered = (
-        clusters_of(of.clusters, of.configuration.get("cluster")) for of in evaluations.values()
-    )
+    clusters, told = _clusters(list(evaluations.values()), queries, cluster)
+    notes += told
     # Intervals of paired differences take no resamples, whatever the evaluations had.
     bootstrap = Bootstrap(confidence=next(iter(evaluations.values())).confidence)
-    compared = comparer(bootstrap, unit, next(filter(None, clustered), None))
+    compared = comparer(bootstrap, unit, clusters)
     scores = compared(scored, None, None)
     if scores is None:
         raise InputError("no query has a score in all runs", "compare runs of the same queries")
@@ -212,6 +226,37 @@ def _shared(evaluations: Sequence[Findings]) -> tuple[pl.DataFrame, list[str]]:
         "shared [query has|queries have] other answers": same.height - alike.height,
     }
     return same, [counted(amount, what) for what, amount in amounts.items() if amount]
+
+
+def _clusters(
+    evaluations: Sequence[Findings], queries: pl.DataFrame, cluster: str | None
+) -> tuple[Clusters, list[str]]:
+    """The clusters of shared queries, as ``compare`` says; and notes on these."""
+    asked = [findings.configuration.get("cluster") for findings in evaluations]
+    stored: dict[str, pl.DataFrame] = {}
+    for by, findings in zip(asked, evaluations, strict=True):
+        if findings.clusters.height:  # others may number theirs otherwise
+            stored.setdefault(by or ARTICLE, findings.clusters)
+    named = cluster if cluster != _NONE else None
+    if named and named not in stored:
+        problem = f"`cluster` is {named}, by which no evaluation clustered its queries"
+        known = " or ".join([*stored, _NONE])
+        raise InputError(problem, f"evaluate with `cluster` {named}, or give {known}")
+    by = next(filter(None, [named, *asked]), ARTICLE)
+    notes, how = [], f"by `cluster` {by}"
+    if by not in stored:
+        same_text = pl.col(QUERY).rank("dense").cast(pl.Int64).alias(CLUSTER)
+        stored[by], how = queries.select(QUERY_ID, same_text), "of a common text"
+        notes.append("an earlier version wrote this: which queries share an article is not known")
+    shared = stored[by].join(queries, on=QUERY_ID, how="semi")
+    if not (is_much := shares_much(shared[CLUSTER])) and not any([named, *asked]):
+        return None, notes
+    text = f"{queries.height} queries are in {shared[CLUSTER].n_unique()} clusters {how}"
+    if cluster != _NONE:
+        text += ", which intervals, p-values and decisions take as independent"
+        return clusters_of(shared, by), [*notes, f"{text} (`cluster` {_NONE}: queries)"]
+    text += ", but intervals, p-values and decisions assume independent queries"
+    return None, [f"{text}, and may be wrong"] if is_much else []
 
 
 def _differing(evaluations: Mapping[str, Findings]) -> Rows:

@@ -71,3 +71,27 @@ def test_two_runs_of_one_folder_are_tested(tmp_path, candidate, status, capsys):
     named = ("--baseline", f"{folder}:old", "--candidate", f"{folder}:{candidate}")
     assert erag("gate", *named, "--margin", 0.02) == status
     assert f"worse: main:{candidate} less main:old is " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("cluster", "status"), [([], 3), (["--cluster", "none"], 0)])
+def test_copied_questions_decide_as_one_and_the_output_says_so(tmp_path, cluster, status, capsys):
+    folders = [
+        write_evaluation(tmp_path / name, {"bm25": values(60)}, cluster=lambda i: i // 20)
+        for name in ("main", "branch")
+    ]
+    named = ("--baseline", folders[0], "--candidate", folders[1], "--margin", 0.02)
+    assert erag("gate", *named, *cluster) == status
+    told = "note: 200 queries are in 10 clusters by --cluster article, "
+    use = (
+        "but intervals"
+        if cluster
+        else "which intervals, p-values and decisions take as independent (--cluster none"
+    )
+    assert told + use in capsys.readouterr().out
+    assert erag("compare", *folders, *cluster) == 0
+    assert told.replace(" ", "") in "".join(capsys.readouterr().out.split())
+    assert erag("gate", *named, "--cluster", "topic") == 2
+    assert capsys.readouterr().err == (
+        "erag: --cluster is topic, by which no evaluation clustered its queries; evaluate with --cluster topic, or give "
+        "article or none\n"
+    )

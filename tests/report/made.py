@@ -39,18 +39,25 @@ def sentences(evaluation):
     return verdict.summarize_verdict(evaluation)["sentences"]
 
 
-def write_evaluation(folder, runs, *, texts=None, answers=("a",), reader="f" * 32, **summary):
+def write_evaluation(
+    folder, runs, *, texts=None, answers=("a",), reader="f" * 32, cluster=int, **summary
+):
     """A folder of results: the scores of each run by query, and what the summary must say.
 
     Args:
         runs: values by run, one of ``ANSWERED`` for each query; 1 is answered "right", else "wrong".
         texts: of the queries by id; by default of all.
+        cluster: of each query, by its number; None as in results of earlier versions, which have none.
     """
     folder.mkdir(parents=True, exist_ok=True)
     texts = texts or {f"q{i}": f"question {i}" for i in range(ANSWERED)}
     asked = [(query_id, text, list(answers)) for query_id, text in texts.items()]
     frame = pl.DataFrame(asked, schema=tables.EVALUATED_QUERIES, orient="row")
     frame.write_parquet(folder / "evaluated_queries.parquet")
+    if cluster:
+        clusters = [(query_id, cluster(number)) for number, query_id in enumerate(texts)]
+        frame = pl.DataFrame(clusters, schema=tables.CLUSTERS, orient="row")
+        frame.write_parquet(folder / "clusters.parquet")
     rows = [
         (run, query_id, 1, "right" if value >= 0.5 else "wrong", float(value))
         for run, values in runs.items()

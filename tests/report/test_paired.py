@@ -1,11 +1,9 @@
 """Evaluations paired by their queries, from folders that are made so that the figures are known."""
 
-import json
-
 import polars as pl
 import pytest
 
-from engine import compare, tables
+from engine import compare
 from engine.messages.errors import InputError
 from tests.report.made import ANSWERED, values, write_evaluation
 from tests.report.page import results
@@ -144,20 +142,60 @@ def test_a_gate_on_several_runs_is_a_family(tmp_path, old):
     assert family[0].low == alone[0].low
 
 
-def test_queries_of_a_cluster_are_one_by_the_first_folder_that_has_clusters(tmp_path):
-    """Other folders may number theirs otherwise."""
-    folders = [write_evaluation(tmp_path / name, {"bm25": values(60)}) for name in "abc"]
-    assert compare(*folders[:2]).gate(0.02)[0].decision == "not worse"
-    for folder, of_query in ((folders[1], lambda i: i // 20), (folders[2], lambda i: i)):
-        rows = [(f"q{i}", of_query(i)) for i in range(ANSWERED)]
-        frame = pl.DataFrame(rows, schema=tables.CLUSTERS, orient="row")
-        frame.write_parquet(folder / "clusters.parquet")
-        summary = json.loads((folder / "summary.json").read_text())
-        summary["configuration"]["cluster"] = "article"
-        (folder / "summary.json").write_text(json.dumps(summary))
-    assert compare(*folders[:2]).gate(0.02)[0].decision == "undecided"
-    clusters = compare(*folders).scores.clusters
-    assert len(set(clusters.tolist())) == 10
+COPIED = {f"q{i}": f"question {i // 20}" for i in range(ANSWERED)}
+USED = "200 queries are in 10 clusters {}, which intervals, p-values and decisions take as independent (`cluster` none: queries)"
+UNKNOWN = "an earlier version wrote this: which queries share an article is not known"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cluster", "count", "notes"),
+    [
+        ({}, {}, None, None, []),
+        ({"cluster": lambda i: i // 20}, {}, None, 10, [USED.format("by `cluster` article")]),
+        ({"cluster": None}, {"cluster": lambda i: i // 20}, None, 10, [USED.format("by `cluster` article")]),
+        ({"cluster": lambda i: i // 20}, {}, "none", None,
+         ["200 queries are in 10 clusters by `cluster` article, but intervals, p-values and decisions assume "
+          "independent queries, and may be wrong"]),
+        ({}, {}, "none", None, []),
+        # So few share one that it is used only where that is asked for.
+        ({"cluster": lambda i: max(i, 20)}, {}, None, None, []),
+        ({"cluster": lambda i: max(i, 20)}, {}, "article", 180, None),
+        ({"cluster": lambda i: max(i, 20), "configuration": {"cluster": "article"}}, {}, None, 180, None),
+        # By a column, in the evaluation that was told so.
+        ({}, {"cluster": lambda i: i // 20, "configuration": {"cluster": "topic"}}, None, 10,
+         [USED.format("by `cluster` topic")]),
+        ({}, {"cluster": lambda i: i // 20, "configuration": {"cluster": "topic"}}, "article", 200, None),
+        ({}, {"cluster": lambda i: i // 20, "configuration": {"cluster": "topic"}}, "none", None, None),
+        # Of earlier versions.
+        ({"cluster": None}, {"cluster": None}, None, None, [UNKNOWN]),
+        ({"cluster": None, "texts": COPIED}, {"cluster": None, "texts": COPIED}, None, 10,
+         [UNKNOWN, USED.format("of a common text")]),
+    ],
+)  # fmt: skip
+def test_clusters_of_queries_are_used_where_many_share_one(
+    tmp_path, old, new, cluster, count, notes
+):
+    runs = {"bm25": values(60)}
+    folders = [write_evaluation(tmp_path / n, runs, **o) for n, o in (("old", old), ("new", new))]
+    found = compare(*folders, cluster=cluster)
+    used = found.scores.clusters
+    assert count == (None if used is None else len(set(used.tolist())))
+    assert notes is None or found.notes == notes
+    (decided,) = found.gate(0.02)
+    assert decided.decision == ("undecided" if count in (10, 180) else "not worse")
+
+
+def test_clusters_that_no_evaluation_has_are_refused(tmp_path, old):
+    with pytest.raises(InputError) as caught:
+        compare(old, cluster="topic")
+    assert str(caught.value) == (
+        "`cluster` is topic, by which no evaluation clustered its queries; evaluate with `cluster` topic, or give "
+        "article or none"
+    )
+    runs = {"bm25": values(60), "dense": values(60)}
+    earlier = write_evaluation(tmp_path / "new", runs, cluster=None)
+    with pytest.raises(InputError, match="evaluate with `cluster` article, or give none$"):
+        compare(earlier, cluster="article")
 
 
 def test_a_folder_of_results_stands_for_all_of_them(tmp_path):
