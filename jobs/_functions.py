@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.labels import Annotator, from_function
+from engine.machine.function_code import code_of
 from engine.machine.functions import is_named, load_named
 from engine.messages.wording import name_of
 from engine.reading.function import ReaderFunction, reader_function
@@ -36,7 +37,10 @@ def other_models(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def metric(text: str) -> str | Metric:
     """A metric by name, or a function's."""
-    return metric_from_function(load_named(text)) if is_named(text) else text
+    if not is_named(text):
+        return text
+    function = load_named(text)
+    return metric_from_function(function, code=code_of(function).who)
 
 
 def annotator(text: str) -> str | Annotator:

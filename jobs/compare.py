@@ -22,7 +22,7 @@ from engine.report.summary import jsonable
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.tables import RUN, RUN_B
 from jobs._command import run_command, with_verbosity
-from jobs._options import Texts, with_options
+from jobs._options import Texts, Words, with_options
 from jobs._terminal import say_json, standard_output, verbosity
 
 _PAIRS = "Mean end-to-end scores, and differences of run_b from run with intervals for all pairs of runs together"
@@ -32,7 +32,9 @@ _MOST, _LONGEST, _HIDDEN = 10, 24, {"query_id", "value", "value_b"}
 
 
 @partial(with_verbosity, as_json=True)
-def compare(folders: Texts, /, *, out: Path | None = None, cluster: str | None = None) -> None:
+def compare(
+    folders: Texts, /, *, out: Path | None = None, cluster: str | None = None, allow: Words = ()
+) -> None:
     """Compare evaluations by their end-to-end scores on the queries that they share.
 
     Parameters
@@ -45,9 +47,12 @@ def compare(folders: Texts, /, *, out: Path | None = None, cluster: str | None =
     cluster
         What queries are clustered by: article, or a column that an evaluation clustered them by; none for independent
         queries. By default as the evaluations did, else by article where many share one.
+    allow
+        What may differ where a verdict is given: answers (the reference answers of queries).
     """
-    found = paired.compare(*folders, cluster=cluster)
-    found = replace(found, notes=[with_options(note, {"cluster"}) for note in found.notes])
+    found = paired.compare(*folders, cluster=cluster, allow=allow)
+    notes = [with_options(note, {"cluster", "allow"}) for note in found.notes]
+    found = replace(found, notes=notes)
     if out:
         read = [findings.folder for findings in found.evaluations.values()]
         refuse_overlap(Inputs({"FOLDERS": read}, {}), Outputs([out]))

@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
-from engine.messages.wording import with_interval
+from engine.messages.wording import number, with_interval
 from engine.report.paired import compare
+from engine.report.summary import jsonable
 from engine.sources.io.files import write_bytes
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
+from engine.statistics.non_inferiority import LEVEL
 from engine.tables import RUN, RUN_B
 from jobs._command import run_command, with_verbosity
 from jobs._options import Words, with_options
@@ -51,21 +53,29 @@ def gate(
     junit
         File for a report in the format of JUnit.
     """
-    comparison = compare(baseline, candidate, cluster=cluster)
+    comparison = compare(baseline, candidate, cluster=cluster, allow=["answers"])
     notes = [with_options(note, {"cluster"}) for note in comparison.notes]
     if junit:
         read = [findings.folder for findings in comparison.evaluations.values()]
         refuse_overlap(
             Inputs({"baseline or candidate": read}, {}), Outputs([junit]), option="junit"
         )
+    confidence = next(iter(comparison.evaluations.values())).confidence
     pairs, suite = [], ElementTree.Element("testsuite", name="erag gate")
     for pair, one in zip(comparison.pairs, comparison.gate(margin, allow), strict=True):
-        bounds = with_interval(one.difference, one.low, one.high, plus="+")
-        line = f"{one.decision}: {pair[RUN_B]} less {pair[RUN]} is {bounds}, margin {margin:g}, {one.n} queries"
+        # The interval is that of ``erag compare``; the bounds decide.
+        stated = {"bounds": [one.low, one.high], "level": LEVEL, "confidence": confidence}
+        shown = {name: pair[name] for name in (RUN, RUN_B, "low", "high")}
+        pairs.append(asdict(one) | shown | stated)
+        interval = with_interval(one.difference, pair["low"], pair["high"], plus="+")
+        low, high = (number(bound, plus="+") for bound in (one.low, one.high))
+        line = (
+            f"{one.decision}: {pair[RUN_B]} less {pair[RUN]} is {interval} ({confidence * 100:g}% interval), "
+            f"{low} to {high} by one-sided tests at {LEVEL:.0%}, margin {margin:g}, {one.n} queries"
+        )
         if one.decision == "undecided":
             line += f"; {one.queries_needed or 'no number of'} queries would decide (80% power)"
         say(line)
-        pairs.append({RUN: pair[RUN], RUN_B: pair[RUN_B]} | asdict(one))
         case = ElementTree.SubElement(suite, "testcase", classname="erag.gate", name=pair[RUN_B])
         ElementTree.SubElement(case, _STATUS[one.decision][1]).text = line
     for note in notes:
@@ -75,7 +85,7 @@ def gate(
     decision = next(name for name in _STATUS if name in {pair["decision"] for pair in pairs})
     if verbosity().as_json:
         found = {"decision": decision, "margin": margin, "pairs": pairs}
-        say_json(found | {"differing": comparison.differing, "notes": notes})
+        say_json(jsonable(found | {"differing": comparison.differing, "notes": notes}))
     sys.exit(_STATUS[decision][0])
 
 

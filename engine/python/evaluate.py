@@ -20,6 +20,7 @@ from engine.evaluation.shards import Held
 from engine.evaluation.startup import partition_beside_ray, shard_pairs
 from engine.labels import Annotator, from_function
 from engine.labels.label_settings import LabelSettings
+from engine.machine.function_code import code_of
 from engine.machine.model_files import cache_directory
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
@@ -173,7 +174,7 @@ def _settings(
         if isinstance(value, ReaderFunction) or callable(value)
     }
     if callable(metric) and not isinstance(metric, Metric):
-        metric = metric_from_function(metric)
+        metric = metric_from_function(metric, code=code_of(metric).who)
     if isinstance(annotators, list | tuple):
         annotators = [from_function(name_of(a), a) if callable(a) else a for a in annotators]
     named = models | {name: one.name for name, one in functions.items()}

@@ -57,6 +57,12 @@ def records_of(spec: ReaderSpec) -> set[str]:
     return {spec.about, *(_record(who=who, server=server) for who, server in seen)} - {""}
 
 
+def code_of_function(spec: ReaderSpec) -> str:
+    """The digest of the source of the function that reads; empty where none does, or nothing is known of it."""
+    known: dict[str, str] = json.loads(spec.about or "{}")
+    return known.get("who", "") if "file" in known else ""
+
+
 def _record(**known: str) -> str:
     return json.dumps(known, sort_keys=True)
 

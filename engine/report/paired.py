@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -16,33 +16,28 @@ from engine.evaluation.workload import WITHOUT_EFFECT
 from engine.messages.checked import fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, listed
+from engine.reading.protocol import UNNAMED
 from engine.report.findings import Findings, read_findings
 from engine.report.study_report import short_names
-from engine.report.summary import SUMMARY
+from engine.report.summary import METRIC_CODE, SUMMARY
 from engine.report.verdict import sentences_on
+from engine.scoring.metrics import METRICS
 from engine.statistics.cells import Clusters, clusters_of, shares_much
 from engine.statistics.choice import choose
 from engine.statistics.correlation import ARTICLE, Bootstrap
 from engine.statistics.non_inferiority import NonInferiority, non_inferiority
 from engine.statistics.runs import RunScores, comparer, unit
 from engine.statistics.single_labels import SUCCESS
-from engine.tables import (
-    ANSWERS,
-    CLUSTER,
-    EVALUATED_QUERIES,
-    OUTPUT,
-    QUERY,
-    QUERY_ID,
-    RUN,
-    RUN_B,
-    VALUE,
-)
+from engine.tables import ANSWERS, EVALUATED_QUERIES, OUTPUT, QUERY, QUERY_ID, RUN, RUN_B, VALUE
 
 # What a gate wants to be the same.
 Same = Literal["queries", "corpus", "metric", "reader"]
 SAME = get_args(Same)
 # What takes queries as independent, in place of what they are clustered by.
 _NONE = "none"
+_CODE = "reader (code)"
+# Behind the name of a folder that is given once more.
+_AGAIN = " (again)"
 _FIGURES = ("mean", "mean_b", "difference", "low", "high", "p")
 Rows = list[dict[str, Any]]
 
@@ -59,6 +54,7 @@ class Comparison:
         verdict: which run is best and how certain that is, a sentence each; none where scores have no common scale.
         notes: which queries are left out, and what else qualifies the figures.
         left_out: why folders that lie beside others in a folder that was given are not compared.
+        unlike: in what way the evaluations, or the runs of a pair, are not of the same queries.
     """
 
     pairs: Rows
@@ -69,6 +65,7 @@ class Comparison:
     scores: RunScores
     evaluations: Mapping[str, Findings]
     left_out: list[str]
+    unlike: list[str]
 
     def gate(self, margin: float, allow: Sequence[str] = ()) -> list[NonInferiority]:
         """Of every pair, whether the mean of the second run is below that of the first by more than a margin in (0, 1).
@@ -82,10 +79,9 @@ class Comparison:
         allow = fitted("allow", allow, tuple[Same, ...])
         if not 0 < margin < 1:
             raise InputError(f"`margin` is {margin:g}", "give a number between 0 and 1")
-        facts = [_facts(findings) for findings in self.evaluations.values()]
-        unlike = [name for name in SAME if not set.intersection(*(one[name] for one in facts))]
-        if unlike := [name for name in unlike if name not in allow]:
-            problem = f"{listed(list(self.evaluations))} may differ in {listed(unlike)}"
+        if unlike := [name for name in self._unlike() if name not in allow]:
+            why = f" ({'; '.join(self.unlike)})" if self.unlike and SAME[0] in unlike else ""
+            problem = f"{listed(list(self.evaluations))} may differ in {listed(unlike)}{why}"
             raise InputError(problem, f"evaluate both alike, or `allow` {','.join(unlike)}")
         first = next(iter(self.evaluations))
         paired = {row[name] for row in self.pairs for name in (RUN, RUN_B)}
@@ -96,8 +92,23 @@ class Comparison:
         differences = [of(row[RUN_B]) - of(row[RUN]) for row in self.pairs]
         return [non_inferiority(d, margin, family=family, clusters=clusters) for d in differences]
 
+    def _unlike(self) -> list[str]:
+        """What of ``SAME`` is not known to be the same."""
+        unlike = {SAME[0]} if self.unlike else set()
+        if len({findings.folder for findings in self.evaluations.values()}) > 1:
+            facts = [_facts(findings) for findings in self.evaluations.values()]
+            unlike |= {name for name in SAME if not set.intersection(*(of[name] for of in facts))}
+            # Earlier versions kept no code of a function; its version then tells.
+            codes = [code for of in facts if (code := of[_CODE])]
+            unlike |= {"reader"} if codes and not set.intersection(*codes) else set()
+        return [name for name in SAME if name in unlike]
 
-def compare(*places: str | Path, cluster: str | None = None) -> Comparison:
+
+def compare(
+    *places: str | Path,
+    cluster: str | None = None,
+    allow: Sequence[Literal["answers"]] = (),
+) -> Comparison:
     """Compare runs of several results folders with those of the first, query by query.
 
     Args:
@@ -105,11 +116,13 @@ def compare(*places: str | Path, cluster: str | None = None) -> Comparison:
             or a folder that holds such folders.
         cluster: What queries are clustered by: article, or a column that one of the evaluations clustered them by; none
             for independent queries. By default as the evaluations did, else by article where many share one.
+        allow: answers, for a verdict over queries whose reference answers are not the same in all evaluations.
 
     Raises:
         InputError: a place holds no such run, or no end-to-end scores; no query is shared; there is one run; nothing
             is known of such clusters.
     """
+    allow = fitted("allow", allow, tuple[Literal["answers"], ...])
     read: dict[str, Findings] = {}
     each: list[tuple[str, str]] = []
     left_out: list[str] = []
@@ -117,7 +130,10 @@ def compare(*places: str | Path, cluster: str | None = None) -> Comparison:
         for path, run in (_place(str(inner)) for inner in held):
             try:
                 findings = read.get(path) or read_findings(Path(path), None)
-                each += [(path, one) for one in _runs(findings, run)]
+                found = _runs(findings, run)
+                while any((path, one) in each for one in found):  # to be paired with itself
+                    path += _AGAIN
+                each += [(path, one) for one in found]
                 read[path] = findings
             except InputError as error:
                 if len(held) == 1:
@@ -125,13 +141,13 @@ def compare(*places: str | Path, cluster: str | None = None) -> Comparison:
                 left_out.append(str(error))
     folders = short_names(list(read))
     evaluations = {folders[path]: findings for path, findings in read.items()}
-    runs = [(folders[path], run) for path, run in dict.fromkeys(each)]
+    runs = [(folders[path], run) for path, run in each]
     if len(runs) < 2:
         problem = "; ".join(["there are fewer than two runs", *left_out])
         raise InputError(problem, "give another folder, or another FOLDER:RUN")
-    queries, notes = _shared(list(evaluations.values()))
-    if len(metrics := sorted({findings.metric for findings in evaluations.values()})) > 1:
-        notes.append(f"scores by {listed(metrics)} have no common scale")
+    queries, unlike, is_changed = _shared(list(evaluations.values()))
+    silent = list(_no_verdict(evaluations.values(), is_changed and "answers" not in allow))
+    notes = [*unlike, *silent]
     scored = pl.concat(
         evaluations[name].downstream.filter(run=run).with_columns(run=pl.lit(f"{name}:{run}"))
         for name, run in runs
@@ -139,7 +155,8 @@ def compare(*places: str | Path, cluster: str | None = None) -> Comparison:
     clusters, told = _clusters(list(evaluations.values()), queries, cluster)
     notes += told
     # Intervals of paired differences take no resamples, whatever the evaluations had.
-    bootstrap = Bootstrap(confidence=next(iter(evaluations.values())).confidence)
+    first = next(iter(evaluations.values()))
+    bootstrap = Bootstrap(confidence=first.confidence)
     compared = comparer(bootstrap, unit, clusters)
     scores = compared(scored, None, None)
     if scores is None:
@@ -150,13 +167,16 @@ def compare(*places: str | Path, cluster: str | None = None) -> Comparison:
     for run, run_b in _pairs(runs):
         figures = scores.mean(run), scores.mean(run_b), *scores.difference(run_b, run)
         pairs.append({RUN: run, RUN_B: run_b} | dict(zip(_FIGURES, figures, strict=True)))
+    unlike += [*_lost(pairs, scored), *_other_rules(evaluations.values())]
     paired = {row[name] for row in pairs for name in (RUN, RUN_B)}
     notes += [f"{name} has no partner" for name in scores.runs if name not in paired]
     flipped, differing = _flipped(pairs, scored), _differing(evaluations)
     choice = choose(scored, scores, scored, tables.empty(tables.RUN_PAIRS), compared, bootstrap)
-    verdict = sentences_on(choice, metrics[0], bootstrap) if choice and not metrics[1:] else []
+    verdict = sentences_on(choice, first.metric, bootstrap) if choice and not silent else []
     notes += [f"left out: {why}" for why in left_out]
-    return Comparison(pairs, flipped, differing, verdict, notes, scores, evaluations, left_out)
+    return Comparison(
+        pairs, flipped, differing, verdict, notes, scores, evaluations, left_out, unlike
+    )
 
 
 def _held(place: Path) -> list[Path]:
@@ -212,9 +232,10 @@ def _flipped(pairs: Rows, scored: pl.DataFrame) -> Rows:
     return joined.filter(right != right_b).to_dicts()
 
 
-def _shared(evaluations: Sequence[Findings]) -> tuple[pl.DataFrame, list[str]]:
-    """The queries that all have under the same id and text, and what was left out."""
-    asked = [findings.table("evaluated_queries") for findings in evaluations]
+def _shared(evaluations: Sequence[Findings]) -> tuple[pl.DataFrame, list[str], bool]:
+    """The queries that all have under the same id and text, in what way others differ, and whether answers do."""
+    in_order = pl.col(ANSWERS).list.unique().list.sort()
+    asked = [findings.table("evaluated_queries").with_columns(in_order) for findings in evaluations]
     by_id, same, alike = (
         reduce(lambda a, b: a.join(b, on=keys, how="semi", maintain_order="left"), asked)
         for keys in ([QUERY_ID], [QUERY_ID, QUERY], [*EVALUATED_QUERIES])
@@ -225,7 +246,38 @@ def _shared(evaluations: Sequence[Findings]) -> tuple[pl.DataFrame, list[str]]:
         "[query has|queries have] another text, and [is|are] left out": by_id.height - same.height,
         "shared [query has|queries have] other answers": same.height - alike.height,
     }
-    return same, [counted(amount, what) for what, amount in amounts.items() if amount]
+    unlike = [counted(amount, what) for what, amount in amounts.items() if amount]
+    return same, unlike, alike.height < same.height
+
+
+def _lost(pairs: Rows, scored: pl.DataFrame) -> Iterator[str]:
+    """How many queries one run of a pair has no score of: it lists nothing, its read failed, or it was not read."""
+    ids = {run: set(of_run[QUERY_ID]) for (run,), of_run in scored.group_by([RUN])}
+    for pair in pairs:
+        run, run_b = pair[RUN], pair[RUN_B]
+        if lost := len(ids[run] ^ ids[run_b]):
+            yield counted(lost, f"[query has|queries have] a score by {run} or {run_b} alone")
+
+
+def _other_rules(evaluations: Collection[Findings]) -> Iterator[str]:
+    """What else decides which queries have a score, where that is not the same."""
+    for name in ("failed_reads", "missing"):
+        values = {findings.configuration.get(name) for findings in evaluations}
+        # Without a failed read, which neither would leave many of, they are the same.
+        if len(values) > 1 and not (name == "failed_reads" and values == {None, "error"}):
+            yield f"{name} is {listed(sorted(map(str, values)))}"
+
+
+def _no_verdict(evaluations: Collection[Findings], is_changed: bool) -> Iterator[str]:
+    """Why there is no verdict; ``is_changed``: for other answers."""
+    metrics = sorted({findings.metric for findings in evaluations})
+    codes = {findings.summary.get(METRIC_CODE) for findings in evaluations} - {None}
+    if len(metrics) > 1:
+        yield f"scores by {listed(metrics)} have no common scale"
+    elif len(codes) > 1:
+        yield f"scores by {metrics[0]} have no common scale: its code is not the same"
+    if is_changed:
+        yield "no verdict over other answers (`allow` answers gives one)"
 
 
 def _clusters(
@@ -245,13 +297,14 @@ def _clusters(
     by = next(filter(None, [named, *asked]), ARTICLE)
     notes, how = [], f"by `cluster` {by}"
     if by not in stored:
-        same_text = pl.col(QUERY).rank("dense").cast(pl.Int64).alias(CLUSTER)
+        same_text = pl.col(QUERY).rank("dense").cast(pl.Int64).alias(tables.CLUSTER)
         stored[by], how = queries.select(QUERY_ID, same_text), "of a common text"
         notes.append("an earlier version wrote this: which queries share an article is not known")
     shared = stored[by].join(queries, on=QUERY_ID, how="semi")
-    if not (is_much := shares_much(shared[CLUSTER])) and not any([named, *asked]):
+    codes = shared[tables.CLUSTER]
+    if not (is_much := shares_much(codes)) and not any([named, *asked]):
         return None, notes
-    text = f"{queries.height} queries are in {shared[CLUSTER].n_unique()} clusters {how}"
+    text = f"{queries.height} queries are in {codes.n_unique()} clusters {how}"
     if cluster != _NONE:
         text += ", which intervals, p-values and decisions take as independent"
         return clusters_of(shared, by), [*notes, f"{text} (`cluster` {_NONE}: queries)"]
@@ -277,7 +330,11 @@ def _facts(findings: Findings) -> dict[str, set[str]]:
     facts |= {"date": [(audit.get("date") or "")[:19]], "prompt": [reader.get("prompt_sha256")]}
     facts |= {f"{of} (version)": [one] for of, one in summary.get("versions", {}).items()}
     # Queries and corpus are known by their files, or as tables, of the passages that runs list.
-    facts["reader"] = [reader.get("executor") or reader.get("fingerprint")]
+    by, metric, code = reader.get("executor"), findings.metric, summary.get(METRIC_CODE)
+    is_known = by != UNNAMED if by else reader.get("version", "") is not None
+    facts["reader"] = [(by or reader.get("fingerprint")) if is_known else None]
+    facts[_CODE] = [reader.get("code_sha256")]
+    facts["metric"] = [metric if metric in METRICS else code and f"{metric} {code}"]
     for name in SAME[:2]:
         files = [one["sha256"] for one in audit.get("files", []) if one["role"] == name]
         known = ",".join(files) if all(files) else None

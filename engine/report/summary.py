@@ -23,6 +23,7 @@ from engine.messages.notes import Note
 from engine.ranking.ranking_settings import JUDGED
 from engine.ranking.scores import Relevant
 from engine.reading.costs import ReadingCosts
+from engine.reading.identity import code_of_function
 from engine.report import audit, verdict
 from engine.report.audit import Origin
 from engine.sources.io.kept import digest_at, json_digest
@@ -30,6 +31,8 @@ from engine.version import __version__
 
 # What the prompts of a role are made of, in its description.
 PROMPT_PARTS = "prompt_parts"
+# The digest of the source of a metric that is a function.
+METRIC_CODE = "metric_code_sha256"
 # The file of the summary, and what its audit calls the digests of all files.
 SUMMARY, DIGESTS = "summary.json", "results_sha256"
 # The folder of what an evaluation in shards needs to go on, beside the summary.
@@ -68,12 +71,15 @@ def summarize(
 ) -> dict[str, Any]:
     """Everything that a program needs to use the figures, as JSON-ready values (NaN becomes null)."""
     settings, readings = evaluation.settings, evaluation.readings
+    metric = settings.reader.scored_by
     reading = readings.get(READER.name)
     used = versions(_PACKAGES)
     return jsonable(
         {
             "configuration": configuration(settings, evaluation.relevant, files),
             **_roles(evaluation),
+            # Of a function of the user's: the file is otherwise what it always was.
+            **({METRIC_CODE: metric.code or None} if metric.own else {}),
             "counts": _counts(evaluation),
             "notes": notes_by_code(evaluation.notes),
             "reading": asdict(reading.costs if reading else ReadingCosts()),
@@ -181,6 +187,7 @@ def notes_by_code(notes: Iterable[Note]) -> dict[str, Any]:
 def describe_reader(reading: Reading) -> dict[str, Any]:
     """Who read, with all that decides what it gives."""
     spec, prompt, api = reading.spec, reading.prompt, reading.spec.api
+    code = spec.code or code_of_function(spec)
     known = spec.is_reproducible
     return {
         "name": spec.name,
@@ -201,8 +208,8 @@ def describe_reader(reading: Reading) -> dict[str, Any]:
         "max_input_tokens": spec.max_input_tokens,
         "fingerprint": spec.fingerprint,
         "executor": spec.executor or None,
-        # Only where code of the model ran: the file is otherwise what it always was.
-        **({"code_sha256": spec.code} if spec.code else {}),
+        # Only where code of the model, or a function, ran: the file is otherwise what it always was.
+        **({"code_sha256": code} if code else {}),
         **({"api": _server(reading, api)} if api else {}),
         **({"version": spec.function.reader.version} if spec.function else {}),
         **({} if known else {"reproducible": False}),

@@ -166,6 +166,7 @@ class Metric:
         needs: what a reference must contain for that, to end the sentence "write answers with …".
         graded: whether values lie between 0 and 1, too. Of a function of the user's, its values say so.
         own: whether it is a function of the user's, which need not be a maximum over the references.
+        code: a digest of that function's source; empty where there is none.
     """
 
     name: str
@@ -174,6 +175,7 @@ class Metric:
     needs: str
     graded: bool = False
     own: bool = False
+    code: str = ""
 
     def __call__(self, output: str, references: Sequence[str]) -> float:
         """The value in [0, 1] of an output against its references; 0 without any."""

@@ -15,7 +15,7 @@ _KEPT = 200_000
 
 
 def metric_from_function(
-    function: Callable[[str, list[str]], float], name: str | None = None
+    function: Callable[[str, list[str]], float], name: str | None = None, *, code: str = ""
 ) -> Metric:
     """A metric that is a function of the user's.
 
@@ -23,6 +23,7 @@ def metric_from_function(
         function: takes an output and the reference answers, and returns how good the output is, in
             [0, 1] (a bool is 0 or 1). It is called in one process, once for an output and its references.
         name: by default the function's.
+        code: as of ``Metric``.
 
     Raises:
         InputError: no name, or one of the engine's own metrics.
@@ -32,7 +33,7 @@ def metric_from_function(
         raise InputError("a metric without a name", "give it one")
     if name in METRICS:
         raise InputError(f"a metric of the engine is called {name!r}", "rename yours")
-    return Metric(name, _Score(name, function), bool, "text", own=True)
+    return Metric(name, _Score(name, function), bool, "text", own=True, code=code)
 
 
 class _Score:

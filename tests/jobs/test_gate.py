@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from engine import compare
 from tests.commands import erag
 from tests.report.made import values, write_evaluation
 
@@ -24,9 +25,9 @@ def gate(tmp_path):
 @pytest.mark.parametrize(
     ("right", "status", "tag", "said"),
     [
-        (60, 0, "system-out", "not worse: branch:bm25 less main:bm25 is 0.000 [-0.015, +0.015], margin 0.02, 200 queries\n"),
+        (60, 0, "system-out", "not worse: branch:bm25 less main:bm25 is 0.000 [-0.018, +0.018] (95% interval), -0.015 to +0.015 by one-sided tests at 5%, margin 0.02, 200 queries\n"),
         (20, 1, "failure", "worse: branch:bm25 less main:bm25 is -0.200 [-0.2"),
-        (57, 3, "error", "undecided: branch:bm25 less main:bm25 is -0.015 [-0.03"),
+        (57, 3, "error", "undecided: branch:bm25 less main:bm25 is -0.015 [-0.04"),
     ],
 )  # fmt: skip
 def test_the_exit_status_says_whether_the_candidate_may_pass_and_junit_has_it(
@@ -43,6 +44,10 @@ def test_undecided_says_how_many_queries_would_decide(gate, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["decision"], found["margin"], found["notes"]) == ("undecided", 0.02, [])
     (pair,) = found["pairs"]
+    (compared,) = compare(tmp_path / "main", tmp_path / "branch").pairs
+    assert (pair["low"], pair["high"], pair["confidence"]) == (compared["low"], compared["high"], 0.95)
+    assert pair["low"] < pair["bounds"][0] < -0.02 < pair["bounds"][1] < pair["high"]
+    assert pair["level"] == 0.05
     assert pair["run"] == "main:bm25"
     assert pair["queries_needed"] > 200
     suite = ElementTree.parse(tmp_path / "gate.xml").getroot()

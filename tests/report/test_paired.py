@@ -42,7 +42,11 @@ def test_runs_of_one_name_are_paired_query_by_query(tmp_path, old):
         (["old", "third"], [("old:dense", "third:dense")]),
         (["old:bm25", "new", "third:x:y"], [("old:bm25", "new:fused"), ("old:bm25", "third:x:y")]),
         (["old"], [("old:bm25", "old:dense")]),
-        (["old", "old"], [("old:bm25", "old:dense")]),
+        # What is named twice is paired with itself.
+        (["old", "old"], [(f"old:{run}", f"old (again):{run}") for run in ("bm25", "dense")]),
+        (["old:dense", "old"], [("old:dense", "old (again):dense")]),
+        (["old:dense", "old:bm25"], [("old:dense", "old:bm25")]),
+        (["new", "new/", "old:bm25"], [("new:fused", "new (again):fused"), ("new:fused", "old:bm25")]),
     ],
 )
 def test_which_runs_are_paired(tmp_path, old, places, pairs):
@@ -82,7 +86,14 @@ def test_queries_are_shared_by_id_and_text(tmp_path, old):
         "6 queries are not in all folders, and left out",
         "1 query has another text, and is left out",
         "194 shared queries have other answers",
+        "no verdict over other answers (`allow` answers gives one)",
     ]
+    assert found.verdict == []
+    asked = compare(f"{old}:bm25", new, allow=["answers"])
+    assert asked.notes == found.notes[:3]
+    assert asked.verdict
+    with pytest.raises(InputError, match="`allow` is"):
+        compare(f"{old}:bm25", new, allow=["queries"])
 
 
 def test_what_differs_is_listed_and_the_rest_is_not(tmp_path):
@@ -299,4 +310,8 @@ def test_two_evaluations_of_the_same_files_differ_in_what_was_changed(folder, tm
     differing = {row["setting"] for row in found.differing} - {"date"}  # to the second
     assert differing == {"end_to_end_k", "runs"}  # which lie elsewhere
     assert len(found.pairs) == 2
-    assert all(one.n == results.N for one in found.gate(0.9))
+    # Nothing says that an unnamed program reads the same again.
+    with pytest.raises(InputError, match="may differ in reader; evaluate both alike"):
+        found.gate(0.9)
+    assert all(one.n == results.N for one in found.gate(0.9, ["reader"]))
+    assert {one.decision for one in compare(folder, folder).gate(0.9)} == {"not worse"}
