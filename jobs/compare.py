@@ -51,8 +51,8 @@ def compare(
         What may differ where a verdict is given: answers (the reference answers of queries).
     """
     found = paired.compare(*folders, cluster=cluster, allow=allow)
-    notes = [with_options(note, {"cluster", "allow"}) for note in found.notes]
-    found = replace(found, notes=notes)
+    told = [with_options(note, {"cluster", "allow"}) for note in found.notes]
+    found = replace(found, notes=told)
     if out:
         read = [findings.folder for findings in found.evaluations.values()]
         refuse_overlap(Inputs({"FOLDERS": read}, {}), Outputs([out]))

@@ -105,9 +105,7 @@ class Comparison:
 
 
 def compare(
-    *places: str | Path,
-    cluster: str | None = None,
-    allow: Sequence[Literal["answers"]] = (),
+    *places: str | Path, cluster: str | None = None, allow: Sequence[str] = ()
 ) -> Comparison:
     """Compare runs of several results folders with those of the first, query by query.
 

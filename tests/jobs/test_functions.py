@@ -78,6 +78,7 @@ def test_functions_read_score_and_label(mine, evaluate, files, tmp_path):
         ["titled"],
     ]
     assert summary["reader"]["version"] == "1"
+    assert len(summary["reader"]["code_sha256"]) == len(summary["metric_code_sha256"]) == 32
     # Reads are stored under name and version, whatever is computed from them.
     calls = tmp_path / "calls"
     assert len(calls.read_text()) == 6
@@ -178,3 +179,19 @@ def test_standard_output_is_json_alone_whoever_prints(files, tmp_path, actors):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["reading"]
     assert ("worker died" if actors else "by another process") in done.stderr
+
+
+def test_a_gate_wants_the_code_of_functions_to_be_the_same(mine, evaluate, files, tmp_path, capsys):
+    first, same, other = (tmp_path / name for name in ("first", "same", "other"))
+    asked = "--reader", mine("unversioned"), "--metric", mine("begins_alike"), "--overwrite"
+    changed = MINE.replace("output[:2]", "output[:1]")
+    for out, code in ((first, MINE), (same, f"# A comment.\n{MINE}"), (other, changed)):
+        (tmp_path / "mine.py").write_text(code)
+        assert evaluate(*asked) == 0
+        files["out"].rename(out)
+    for candidate, refused in ((same, "reader"), (other, "metric and reader")):
+        capsys.readouterr()
+        gate = ("gate", "--baseline", first, "--candidate", candidate, "--margin", 0.99)
+        assert erag(*gate) == 2
+        assert f"{candidate.name} may differ in {refused}; " in capsys.readouterr().err
+        assert erag(*gate, "--allow", refused.replace(" and ", ",")) == 3  # of so few queries

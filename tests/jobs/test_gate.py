@@ -45,7 +45,11 @@ def test_undecided_says_how_many_queries_would_decide(gate, tmp_path, capsys):
     assert (found["decision"], found["margin"], found["notes"]) == ("undecided", 0.02, [])
     (pair,) = found["pairs"]
     (compared,) = compare(tmp_path / "main", tmp_path / "branch").pairs
-    assert (pair["low"], pair["high"], pair["confidence"]) == (compared["low"], compared["high"], 0.95)
+    assert (pair["low"], pair["high"], pair["confidence"]) == (
+        compared["low"],
+        compared["high"],
+        0.95,
+    )
     assert pair["low"] < pair["bounds"][0] < -0.02 < pair["bounds"][1] < pair["high"]
     assert pair["level"] == 0.05
     assert pair["run"] == "main:bm25"

@@ -47,6 +47,7 @@ def write_evaluation(
     Args:
         runs: values by run, one of ``ANSWERED`` for each query; 1 is answered "right", else "wrong".
         texts: of the queries by id; by default of all.
+        reader: its fingerprint, or more of it.
         cluster: of each query, by its number; None as in results of earlier versions, which have none.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +74,8 @@ def write_evaluation(
         "reading": {},
         "notes": {},
         "counts": {"queries": len(texts)},
-        "reader": {"fingerprint": reader, "prompt_sha256": "9"},
+        "reader": {"prompt_sha256": "9"}
+        | (reader if isinstance(reader, dict) else {"fingerprint": reader}),
         "versions": {"polars": "2"},
         "audit": {
             "date": "2026-11-25",
@@ -82,7 +84,7 @@ def write_evaluation(
         },
     }
     for key, value in summary.items():
-        content[key] = content[key] | value if isinstance(content[key], dict) else value
+        content[key] = content[key] | value if isinstance(content.get(key), dict) else value
     (folder / "summary.json").write_text(json.dumps(content))
     return folder
 

@@ -5,6 +5,7 @@ import pytest
 
 from engine import compare
 from engine.messages.errors import InputError
+from engine.reading.protocol import UNNAMED
 from tests.report.made import ANSWERED, values, write_evaluation
 from tests.report.page import results
 
@@ -46,7 +47,10 @@ def test_runs_of_one_name_are_paired_query_by_query(tmp_path, old):
         (["old", "old"], [(f"old:{run}", f"old (again):{run}") for run in ("bm25", "dense")]),
         (["old:dense", "old"], [("old:dense", "old (again):dense")]),
         (["old:dense", "old:bm25"], [("old:dense", "old:bm25")]),
-        (["new", "new/", "old:bm25"], [("new:fused", "new (again):fused"), ("new:fused", "old:bm25")]),
+        (
+            ["new", "new/", "old:bm25"],
+            [("new:fused", "new (again):fused"), ("new:fused", "old:bm25")],
+        ),
     ],
 )
 def test_which_runs_are_paired(tmp_path, old, places, pairs):
@@ -133,6 +137,81 @@ def test_a_gate_wants_the_same_data_and_reader_unless_they_may_differ(tmp_path, 
         found.gate(0.02)
     (one,) = found.gate(0.02, what.split(" and "))
     assert one.decision == "not worse"
+
+
+def function(version="1", code=None):
+    return {
+        "reader": {"fingerprint": "f", "version": version} | ({"code_sha256": code} if code else {})
+    }
+
+
+def metric(code, name="mine"):
+    return {"configuration": {"metric": name}} | ({"metric_code_sha256": code} if code else {})
+
+
+def setting(**settings):
+    return {"configuration": settings}
+
+
+FIRST = {f"q{i}": f"question {i}" for i in range(ANSWERED - 50)}
+LOST = "queries (16 queries have a score by old:bm25 or new:bm25 alone)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        (function("1", "a"), function("1", "a"), ""),
+        (function("1", "a"), function("1", "b"), "reader"),
+        (function("1"), function("1", "b"), ""),  # of an earlier version
+        (function(None), function(None), "reader"),
+        ({"reader": {"executor": "mine"}}, {"reader": {"executor": "mine"}}, ""),
+        ({"reader": {"executor": "mine", "code_sha256": "a"}}, {"reader": {"executor": "mine", "code_sha256": "b"}}, "reader"),
+        ({"reader": {"executor": UNNAMED}}, {"reader": {"executor": UNNAMED}}, "reader"),
+        (metric("a"), metric("a"), ""),
+        (metric("a"), metric("b"), "metric"),
+        (metric(None), metric(None), "metric"),
+        (setting(missing="zero"), setting(missing="skip"), "queries (missing is skip and zero)"),
+        (setting(failed_reads=None), setting(failed_reads="zero"), "queries (failed_reads is None and zero)"),
+        (setting(failed_reads=None), setting(failed_reads="error"), ""),
+        ({"scores": 184}, {}, LOST),
+        ({}, {"scores": 184}, LOST),
+        ({"scores": 184}, {"scores": 184}, ""),  # both lack the same
+        ({}, {"texts": FIRST}, "queries (50 queries are not in all folders, and left out)"),
+        ({}, {"answers": ("b",)}, "queries (200 shared queries have other answers)"),
+        ({"answers": ("a", "b")}, {"answers": ("b", "a", "a")}, ""),
+    ],
+)  # fmt: skip
+def test_a_gate_sees_what_is_lost_and_other_code_and_rules(tmp_path, old, new, what):
+    folders = [
+        write_evaluation(
+            tmp_path / name,
+            {"bm25": values(60)[: made.get("scores", ANSWERED)]},
+            **{key: value for key, value in made.items() if key != "scores"},
+        )
+        for name, made in (("old", old), ("new", new))
+    ]
+    found = compare(*folders)
+    if what:
+        with pytest.raises(InputError) as caught:
+            found.gate(0.05)
+        word = what.split(" ")[0]
+        end = f"; evaluate both alike, or `allow` {word}"
+        assert str(caught.value) == f"old and new may differ in {what}{end}"
+        assert found.gate(0.05, [word])
+    else:
+        assert found.gate(0.05)
+    # An evaluation is like itself, whatever is known of it.
+    assert compare(folders[0], folders[0]).gate(0.05)[0].decision == "not worse"
+
+
+def test_a_metric_of_other_code_has_another_scale(tmp_path):
+    runs = {"bm25": values(60)}
+    folders = [write_evaluation(tmp_path / code, runs, **metric(code)) for code in "ab"]
+    found = compare(*folders)
+    assert found.verdict == []
+    assert found.notes == ["scores by mine have no common scale: its code is not the same"]
+    shown = {row["setting"]: (row["a"], row["b"]) for row in found.differing}
+    assert shown == {"metric": ("mine a", "mine b")}
 
 
 def test_the_corpus_is_the_same_by_its_listed_passages_too(tmp_path):
