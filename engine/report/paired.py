@@ -21,7 +21,6 @@ from engine.report.findings import Findings, read_findings
 from engine.report.study_report import short_names
 from engine.report.summary import METRIC_CODE, SUMMARY
 from engine.report.verdict import sentences_on
-from engine.scoring.metrics import METRICS
 from engine.statistics.cells import Clusters, clusters_of, shares_much
 from engine.statistics.choice import choose
 from engine.statistics.correlation import ARTICLE, Bootstrap
@@ -95,7 +94,7 @@ class Comparison:
     def _unlike(self) -> list[str]:
         """What of ``SAME`` is not known to be the same."""
         unlike = {SAME[0]} if self.unlike else set()
-        if len({findings.folder for findings in self.evaluations.values()}) > 1:
+        if len({findings.folder.resolve() for findings in self.evaluations.values()}) > 1:
             facts = [_facts(findings) for findings in self.evaluations.values()]
             unlike |= {name for name in SAME if not set.intersection(*(of[name] for of in facts))}
             # Earlier versions kept no code of a function; its version then tells.
@@ -332,7 +331,8 @@ def _facts(findings: Findings) -> dict[str, set[str]]:
     is_known = by != UNNAMED if by else reader.get("version", "") is not None
     facts["reader"] = [(by or reader.get("fingerprint")) if is_known else None]
     facts[_CODE] = [reader.get("code_sha256")]
-    facts["metric"] = [metric if metric in METRICS else code and f"{metric} {code}"]
+    if METRIC_CODE in summary:  # of a function
+        facts["metric"] = [code and f"{metric} {code}"]
     for name in SAME[:2]:
         files = [one["sha256"] for one in audit.get("files", []) if one["role"] == name]
         known = ",".join(files) if all(files) else None

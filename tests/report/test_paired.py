@@ -146,7 +146,7 @@ def function(version="1", code=None):
 
 
 def metric(code, name="mine"):
-    return {"configuration": {"metric": name}} | ({"metric_code_sha256": code} if code else {})
+    return {"configuration": {"metric": name}, "metric_code_sha256": code}
 
 
 def setting(**settings):
@@ -170,6 +170,8 @@ LOST = "queries (16 queries have a score by old:bm25 or new:bm25 alone)"
         (metric("a"), metric("a"), ""),
         (metric("a"), metric("b"), "metric"),
         (metric(None), metric(None), "metric"),
+        (setting(metric="mine"), setting(metric="mine"), ""),  # of earlier versions
+        (setting(metric="mine"), metric("a"), "metric"),
         (setting(missing="zero"), setting(missing="skip"), "queries (missing is skip and zero)"),
         (setting(failed_reads=None), setting(failed_reads="zero"), "queries (failed_reads is None and zero)"),
         (setting(failed_reads=None), setting(failed_reads="error"), ""),
