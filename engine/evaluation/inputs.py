@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -236,26 +236,28 @@ def check_inputs(
             ),
             _empty_note(passages.count_empty()),
             count_note("corpus_passages", size, "passages of the corpus", printed=False),
-            count_note(
-                "ignored_queries",
-                lists.ignored,
-                "[query of the runs is|queries of the runs are] not in the queries file and [was|were] left out",
-            ),
-            count_note(
-                WRITTEN_PASSAGES,
-                lists.taken.pop(WRITTEN, 0),
-                "[list|lists] of passages [was|were] written as a text, and [was|were] taken as the list",
-            ),
-            *(
-                count_note(UNRANKED, rows, _UNRANKED.format(names))
-                for names, rows in lists.taken.items()
-            ),
-            *lists.notes,
+            *_notes_on_runs(lists),
             clustered,
         ),
         unmatchable=without_titles(queries, query_set.titles, listed),
         fields=query_set.fields,
     )
+
+
+def _notes_on_runs(lists: Lists) -> Iterator[Note]:
+    yield count_note(
+        "ignored_queries",
+        lists.ignored,
+        "[query of the runs is|queries of the runs are] not in the queries file and [was|were] left out",
+    )
+    yield count_note(
+        WRITTEN_PASSAGES,
+        lists.taken.pop(WRITTEN, 0),
+        "[list|lists] of passages [was|were] written as a text, and [was|were] taken as the list",
+    )
+    for names, rows in lists.taken.items():
+        yield count_note(UNRANKED, rows, _UNRANKED.format(names))
+    yield from lists.notes
 
 
 class Given(NamedTuple):
