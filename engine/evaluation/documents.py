@@ -37,7 +37,7 @@ def named_by_id(lists: Lists, passages: Listed, corpus: Location | None) -> List
         is_text = unknown.str.contains(r"\s") & (corpus is not None)
         texts.append(unknown.filter(is_text))
         lacks_some = lacks_some or not is_text.all()
-    wanted = pl.concat(texts).unique()
+    wanted = pl.concat(texts).str.normalize("NFC").unique()  # as the corpus is read
     if not wanted.is_empty():
         named = passages.look_up_texts(wanted)
         lacks_some = lacks_some or named.height < len(wanted)

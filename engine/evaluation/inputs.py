@@ -29,7 +29,7 @@ from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.forms import runs_within
 from engine.sources.runs.records import WRITTEN
 from engine.sources.runs.texts import Together, read_runs_with_texts
-from engine.tables import ANSWERS, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
+from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 
 WRITTEN_PASSAGES, UNRANKED = "written_passage_lists", "unranked_rows"
 _UNRANKED = (
@@ -359,10 +359,8 @@ def read_inputs(
     rows = checked.lists.read(0, k + 1)
     is_kept = rows[RANK] <= k
     return EvaluationInputs(
-        queries=composed(checked.queries, QUERY, ANSWERS),
-        corpus=composed(
-            pl.concat([tables.empty(tables.CORPUS), *checked.passages.scan()]), TITLE, TEXT
-        ),
+        queries=checked.queries,
+        corpus=pl.concat([tables.empty(tables.CORPUS), *checked.passages.scan()]),
         runs=rows.filter(is_kept),
         k=k,
         tables=checked.tables,
@@ -372,16 +370,6 @@ def read_inputs(
         queries_file=files.queries,
         unmatchable=checked.unmatchable,
         fields=checked.fields,
-    )
-
-
-def composed(frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Texts, or lists of texts, in Unicode's composed form (NFC), as outputs are: equal to the eye is equal."""
-    return frame.with_columns(
-        pl.col(name).list.eval(pl.element().str.normalize("NFC"))
-        if frame.schema[name] == pl.List(pl.String)
-        else pl.col(name).str.normalize("NFC")
-        for name in columns
     )
 
 

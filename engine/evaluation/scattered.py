@@ -11,6 +11,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.lists import ROWS, Lists
+from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.sources.io.ahead import ahead, mapped
 from engine.sources.io.files import reported_writing
@@ -74,7 +75,8 @@ class ScatteredParts:
             # Where it would be if it were the text of a query.
             texts = ids.filter(unknown).to_frame()
             distinct = texts.unique()
-            found = distinct.with_columns(pl.Series(BUCKET, buckets_of(distinct[QUERY_ID])))
+            likely = buckets_of(map(composed, distinct[QUERY_ID]))
+            found = distinct.with_columns(pl.Series(BUCKET, likely))
             joined = texts.join(found, on=QUERY_ID, how="left", maintain_order="left")
             buckets[unknown.to_numpy()] = joined[BUCKET].to_numpy()
         return arrange(rows, pl.Series(buckets // self._width), SCHEMA)

@@ -14,6 +14,7 @@ from engine.evaluation.inputs import Given as Read
 from engine.evaluation.query_clusters import column_of
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
+from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.python.record_forms import Record, by_text, is_path, plain, records
@@ -155,7 +156,8 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
         raise InputError(problem, "give {query_id: [answer, …]}", path=_ANSWERS)
     given = {key: plain(own) for key, own in by_text(answers, _ANSWERS).items()}
     ids = {row.query_id for row in rows}
-    of_texts = any(row.query in given for row in rows)
+    texts = {composed(key) for key in given}
+    of_texts = any(row.query in texts for row in rows)
     found: list[QueryRow] = []
     for number, (key, own) in enumerate(given.items(), 1):
         is_id = key in ids or not (of_texts or " " in key)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.messages.characters import composed
+
 # Sections that contain references rather than prose (the DPR passages leave them out too).
 BACK_MATTER = frozenset(
     [
@@ -30,7 +32,7 @@ class Article:
 
     Attributes:
         page_id: its id in the source.
-        title, text: may be empty.
+        title, text: may be empty; composed (NFC), as the name is.
         name: what identifies it in the provenance of questions; if empty, the title does, or the id
             if there is no title.
     """
@@ -39,3 +41,7 @@ class Article:
     title: str
     text: str
     name: str = ""
+
+    def __post_init__(self) -> None:
+        for part in ("title", "text", "name"):
+            object.__setattr__(self, part, composed(getattr(self, part)))

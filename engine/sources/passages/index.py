@@ -30,7 +30,7 @@ from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
 from engine.sources.io.skipping import SkipBad
 from engine.sources.io.temporary import temporary_file
-from engine.sources.passages.read import ROW, scan_corpus
+from engine.sources.passages.read import ROW, scan_corpus, with_composed
 from engine.tables import DOC_ID, TEXT
 
 # Raise it when the file's layout changes; files of other versions are then built anew.
@@ -85,7 +85,8 @@ class PassageIndex:
     def find(self, ids: Iterable[str]) -> pl.DataFrame:
         """The corpus table of those of some ids that there are, in the order of the corpus."""
         rows = [row[1:] for row in sorted(self._selected(f"{ROW}, {_COLUMNS}", ids))]
-        return pl.DataFrame(rows, schema=tables.CORPUS, orient="row")
+        # An earlier version may have written texts as the corpus has them, not composed.
+        return with_composed(pl.DataFrame(rows, schema=tables.CORPUS, orient="row"))
 
     def rows_of(self, ids: pl.Series) -> pl.Series:
         """The places in the corpus of some ids, from 0, in their order; null for those it lacks."""
@@ -111,7 +112,7 @@ class PassageIndex:
         with _opened(self) as connection:
             found = connection.execute(f"SELECT {', '.join(columns)} FROM passages ORDER BY {ROW}")
             while rows := found.fetchmany(_BATCH):
-                yield pl.DataFrame(rows, schema=schema, orient="row")
+                yield with_composed(pl.DataFrame(rows, schema=schema, orient="row"))
 
     def _selected(self, columns: str, ids: Iterable[str]) -> Iterator[tuple[Any, ...]]:
         ordered = sorted(set(ids))  # so that one page of the index serves neighbours

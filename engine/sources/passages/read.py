@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from engine import tables
+from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set, records_of
@@ -34,6 +36,7 @@ _WIKIPEDIA_ID = "wikipedia_id"
 _TABLES = tuple(f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", *locations.PACKED))
 _COLUMNS = columns_of(DOC_ID_FIELDS, TEXT_FIELDS, (TITLE, ARTICLE_ID, _WIKIPEDIA_ID))
 
+_IS_COMPOSED = partial(unicodedata.is_normalized, "NFC")
 _Row = tuple[str, str, str, str]
 
 
@@ -45,6 +48,20 @@ class _Batch:
     frame: pl.DataFrame
     lines: list[int | None] | None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "frame", with_composed(self.frame))
+
+
+def with_composed(
+    frame: pl.DataFrame, columns: Sequence[str] = (TITLE, TEXT, ARTICLE_ID)
+) -> pl.DataFrame:
+    """The table with the texts of some columns composed (``characters.composed``), of those that it has."""
+    for name in set(columns) & set(frame.columns):
+        # Ten times as fast as Polars' own, and nothing is made where all are so.
+        if not all(map(_IS_COMPOSED, texts := frame[name].to_list())):
+            frame = frame.with_columns(pl.Series(name, map(composed, texts), dtype=pl.String))
+    return frame
+
 
 def scan_corpus(
     path: Location,
@@ -52,7 +69,7 @@ def scan_corpus(
     skip_bad: int | SkipBad = 0,
     distinct: bool = False,
 ) -> Iterator[pl.DataFrame]:
-    """Yield the corpus table in batches, in the order of the source and in constant memory.
+    """Yield the corpus table in batches, in the order of the source and in constant memory; texts are composed (NFC).
 
     The name decides the layout:
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
@@ -41,7 +42,8 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
             raise fault(problem, "quote it")
         answers.append(answer or "")
         for source in _objects(output, "provenance", fault):
-            article, title = str(source.get("wikipedia_id") or ""), str(source.get("title") or "")
+            names = (source.get("wikipedia_id"), source.get("title"))
+            article, title = (composed(str(name or "")) for name in names)
             articles.append(article or title.strip())
             if article:
                 ids.add(article)

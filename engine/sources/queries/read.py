@@ -13,6 +13,7 @@ from itertools import accumulate, chain
 import polars as pl
 
 from engine import tables
+from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
@@ -134,7 +135,8 @@ def query_set_of(
             raise InputError(problem, "write its text", path=path, line=row.line)
         group = first_of(row.record, [column or CONTEXT_FIELD])
         if group is not None:
-            groups[row.query_id] = str(group) if column else _digest(str(group))
+            text = composed(str(group))
+            groups[row.query_id] = text if column else _digest(text)
         if column and not groups:
             names.update(dict.fromkeys(row.record))
         if row.unanswerable:
@@ -183,7 +185,7 @@ def _digest(context: str) -> str:
 def _further(row: QueryRow) -> dict[str, str]:
     """The fields of a query that the engine knows nothing of, but for long ones, lists and records."""
     values = {
-        name: sys.intern(str(value))
+        name: sys.intern(composed(str(value)))
         for name, value in row.record.items()
         if name not in OWN_FIELDS and isinstance(value, str | int | float | date)
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.fields import texts_of, written
@@ -63,7 +64,7 @@ def clean_row(
     answers: Sequence[str | None],
     articles: Sequence[str | None],
 ) -> QueryRow:
-    """A row with its answers stripped, and answers and articles distinct, in their order.
+    """A row with its answers stripped, and answers and articles distinct, in their order; all but the id is composed (NFC).
 
     A text that is a written list (``fields.written``) stands for its items, whatever the layout.
 
@@ -86,12 +87,12 @@ def clean_row(
         )
     if not is_text(query_id, query, *answers, *articles):
         raise fault(f"query {quoted(query_id)} holds half a surrogate pair", "write valid Unicode")
-    stripped = (answer.strip() for answer in answers if answer)
+    stripped = (composed(answer).strip() for answer in answers if answer)
     return QueryRow(
         line,
         query_id,
-        query,
+        composed(query),
         list(dict.fromkeys(filter(None, stripped))),
-        list(dict.fromkeys(filter(None, articles))),
+        list(dict.fromkeys(composed(article) for article in articles if article)),
         written=len(lists),
     )

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from engine import tables
+from engine.messages.characters import composed
 from engine.messages.errors import MOST, InputError
 from engine.messages.wording import quoted
 from engine.sources.fields import (
@@ -209,8 +210,10 @@ def _passage(
         if not item.strip():
             raise _no_passage(fault, query_id, item)
         _refuse_surrogates(fault, query_id, item)
-        made = texts or item.split() != [item]
-        return item, [(item, "", item, "", query_id, line, True)] if made else []
+        if not texts and item.split() == [item]:
+            return item, []
+        text = composed(item)
+        return text, [(text, "", text, "", query_id, line, True)]
     if isinstance(item, int) and not isinstance(item, bool):
         return str(item), []
     if not isinstance(item, Mapping):
@@ -228,7 +231,8 @@ def _passage(
     if doc_id is None and not (text or "").strip():
         _refuse_text(fault, item)
         raise _no_passage(fault, query_id, item)
-    article = str(first_of(item, _ARTICLES) or title)
+    text, title = text and composed(text), composed(title)
+    article = composed(str(first_of(item, _ARTICLES) or title))
     name = text if doc_id is None else str(doc_id)
     assert name is not None
     _refuse_surrogates(fault, query_id, name, title, text or "", article)

@@ -12,11 +12,12 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
+from engine.sources.passages.read import with_composed
 from engine.sources.runs.read import TextedRun, read_texted_runs
 from engine.sources.runs.records import GIVEN, LINE, MADE
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, TEXT, TITLE
 
-_FILE = "file"
+_FILE, _KEY = "file", "_key"
 Together = tuple[pl.DataFrame, pl.DataFrame | None, Counter[str]]
 """The run table of all runs, the corpus table of the texts that they carry where that is wanted, and ``records.Batch.taken`` of all."""
 
@@ -78,9 +79,11 @@ def _made_ids(made: pl.DataFrame) -> pl.Series:
 
 
 def with_ids(rows: pl.DataFrame, ids: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Rows with ids (``ID`` of ``ids``) instead of the texts in a column that have some, in their order."""
-    renamed = rows.join(ids, on=column, how="left", maintain_order="left")
-    return renamed.with_columns(pl.coalesce(ID, column).alias(column)).drop(ID)
+    """Rows with ids (``ID`` of ``ids``, whose texts are composed) instead of the texts in a column that have some."""
+    keyed = rows.hstack(with_composed(rows.select(pl.col(column).alias(_KEY)), [_KEY]))
+    ids = ids.rename({column: _KEY})
+    renamed = keyed.join(ids, on=_KEY, how="left", maintain_order="left")
+    return renamed.with_columns(pl.coalesce(ID, column).alias(column)).drop(ID, _KEY)
 
 
 def _refuse_conflict(given: pl.DataFrame, column: str, paths: Sequence[Location]) -> None:
