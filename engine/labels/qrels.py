@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 import polars as pl
+import regex
 
 from engine import tables
 from engine.labels.annotator import Annotator, InputTable, Labelled, Material, labels_of
 from engine.labels.containment import holds_tokens
 from engine.labels.traces import complete
+from engine.messages.characters import count_letters, spaced
 from engine.messages.notes import count_note
 from engine.sources.runs.qrels import qrels_of, read_qrels
 from engine.tables import ANSWERS, BY_TEXT, CARRIED, DOC_ID, LABEL, QUERY_ID, TEXT
 
 NAME = "qrels"
 _LEAST_WORDS = 5
+# Behind marks of ASCII sentences end at white space, behind those of other scripts at once, but for full-width decimals.
+# Thai and Lao have no mark: a space between their letters ends a clause.
+_SENTENCE_ENDS = regex.compile(
+    r"(?V1)(?<=[.!?])\s+|(?<=[\p{STerm}--[.!?．]]|．(?!\d))\s*(?=[^\s\p{STerm}])"
+    r"|(?<=[\p{Thai}\p{Lao}])\s+(?=[\p{Thai}\p{Lao}])"
+)
 
 INPUT = InputTable(
     name="qrels",
@@ -33,13 +40,27 @@ INPUT = InputTable(
 def covered(judged: Sequence[str], matcher: SequenceMatcher[str]) -> float:
     """The share of a judged text's characters that stand in a passage, the matcher's second sequence, as its longest run of words.
 
-    A run of fewer than five words, unless it is all of the text, counts as 0: it may be chance.
+    A run of fewer than five words, unless it is all of the text, counts as 0: it may be chance. Words are those of
+    ``characters.spaced``. A text that stands in the passage as a string, within punctuation, too, is covered.
     """
+    if judged and _stands_in(" ".join(judged), " ".join(matcher.b)):
+        return 1.0
     matcher.set_seq1(judged)
     place, _, size = matcher.find_longest_match()
     if size < min(_LEAST_WORDS, len(judged)):
         return 0.0
-    return len(" ".join(judged[place : place + size])) / max(1, len(" ".join(judged)))
+    glue = " " * (
+        2 * count_letters("".join(judged)) < len(judged)
+    )  # none where most words are letters
+    return len(glue.join(judged[place : place + size])) / max(1, len(glue.join(judged)))
+
+
+def _stands_in(judged: str, passage: str) -> bool:
+    """Whether a text stands in another as a string that cuts no word in two, but for particles behind a Korean one."""
+    if judged not in passage:
+        return False
+    ends = r"(?V1)(?<!\w(?=\w))", r"(?!(?<=[\w--\p{Hangul}])\w)"
+    return regex.search(regex.escape(judged).join(ends), passage) is not None
 
 
 def label_by_text(judgments: pl.DataFrame, material: Material) -> pl.DataFrame:
@@ -49,16 +70,18 @@ def label_by_text(judgments: pl.DataFrame, material: Material) -> pl.DataFrame:
     covers none. Of a document (``by_text`` is False) each sentence with an answer is such a text; without one, all of it.
     """
     texts = material.passages.select(DOC_ID, TEXT)
-    passages = {doc_id: text.split() for doc_id, text in texts.iter_rows()}
-    answers = dict(material.queries.select(QUERY_ID, ANSWERS).iter_rows())
+    passages = {doc_id: spaced(text).split() for doc_id, text in texts.iter_rows()}
+    asked = material.queries.select(QUERY_ID, ANSWERS)
+    answers = {query_id: [*map(spaced, own)] for query_id, own in asked.iter_rows()}
     judged: dict[str, list[tuple[float, list[str], list[str]]]] = {}
     text = pl.col(DOC_ID).str.normalize("NFC")  # as passages are
     rated = judgments.filter(pl.col(LABEL) >= 0).select(QUERY_ID, text, LABEL, BY_TEXT)
     for query_id, whole, label, is_text in rated.iter_rows():
-        sentences = [] if is_text else re.split(r"(?<=[.!?])\s+", whole)
-        bearing = [one for one in sentences if holds_tokens(one, answers[query_id])]
+        sentences = [] if is_text else _SENTENCE_ENDS.split(whole)
+        bearing = [one for one in sentences if holds_tokens(spaced(one), answers[query_id])]
         for one in bearing or [whole]:
-            judged.setdefault(query_id, []).append((label, one.split(), whole.split()))
+            words = spaced(one).split()
+            judged.setdefault(query_id, []).append((label, words, spaced(whole).split()))
     rows = []
     for query_id, doc_id in material.pairs.filter(pl.col(QUERY_ID).is_in([*judged])).iter_rows():
         passage = passages.get(doc_id, [])  # without texts where inputs are looked at early

@@ -17,6 +17,7 @@ from typing import Any
 
 import polars as pl
 
+from engine.messages.characters import spaced
 from engine.messages.errors import InputError
 from engine.messages.wording import meant, quoted
 from engine.scoring.normalize import normalize_answer, normalize_korquad
@@ -39,13 +40,16 @@ def match(output: str, references: Sequence[str]) -> float:
 
     For readers that answer in sentences. Whole words, so that "art" does not occur in "party". The
     accuracy of Mallen et al. (ACL 2023, ``run_model.py`` of their code) is another: it looks for the
-    reference as a string, as written, in lower case or capitalized, and finds "art" in "party".
+    reference as a string, as written, in lower case or capitalized, and finds "art" in "party". In scripts
+    without spaces between words each letter is one (``characters.spaced``).
 
     >>> match("It was written by Orwell.", ["George Orwell", "Orwell"]), match("a party", ["art"])
     (1.0, 0.0)
+    >>> match("首都は東京です。", ["東京"])
+    1.0
     """
-    normalized = f" {normalize_answer(output)} "
-    return float(any(f" {n} " in normalized for n in map(normalize_answer, references) if n))
+    normalized, *wanted = (f" {spaced(normalize_answer(text))} " for text in (output, *references))
+    return float(any(one in normalized for one in wanted if one.strip()))
 
 
 def accuracy(output: str, references: Sequence[str]) -> float:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import functools
-import unicodedata
 from typing import Any
 
 import regex
 
-# Scripts that are written without spaces between words. A character of theirs is a word: so Unicode's
-# default boundaries cut them (UAX #29; it keeps Katakana together), and so ROUGE is commonly taken of
-# Chinese.
-_UNSPACED = (
-    r"\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{scx=Bopomofo}"
-    r"\p{scx=Thai}\p{scx=Lao}\p{scx=Khmer}\p{scx=Myanmar}"
-)
+from engine.messages.characters import UNSPACED, composed
+
 # A word begins with a letter or a number. Marks belong to the character before them, so that a vowel
 # sign of Hindi or Thai cuts no word in two; one that stands alone, as behind an emoji, is not a word.
 _WORD = regex.compile(
-    rf"(?V1)[\p{{L}}&&[{_UNSPACED}]]\p{{M}}*"
-    rf"|[[\p{{L}}\p{{N}}]--[\p{{L}}&&[{_UNSPACED}]]]"
-    rf"[[\p{{L}}\p{{N}}\p{{M}}]--[\p{{L}}&&[{_UNSPACED}]]]*"
+    rf"(?V1){UNSPACED}\p{{M}}*"
+    rf"|[[\p{{L}}\p{{N}}]--{UNSPACED}]"
+    rf"[[\p{{L}}\p{{N}}\p{{M}}]--{UNSPACED}]*"
 )
 # Characters that show nothing, such as joiners and soft hyphens, are written within words or left out at
 # will. Only the zero-width space separates words.
@@ -39,7 +33,7 @@ def words(text: str) -> list[str]:
     scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character is
     a word. Accents count: "café" is not "cafe".
     """
-    visible = _INVISIBLE.sub("", unicodedata.normalize("NFC", text.lower()))
+    visible = _INVISIBLE.sub("", composed(text.lower()))
     found = (word if len(word) <= _SHORT else _stem(word) for word in _WORD.findall(visible))
     return [word for word in found if word]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from engine.messages.characters import words_within
 from engine.report.findings import Findings
 from engine.report.grids import mean_cell
 from engine.report.layout import Grid
@@ -40,7 +41,7 @@ def slices(findings: Findings) -> list[Slices]:
     fields: dict[str, dict[str, str]] = {}
     for query_id, text in findings.sources.queries.select(QUERY_ID, QUERY).iter_rows():
         further = findings.sources.fields.get(query_id, {})
-        for name, value in {**further, WORDS: str(len(text.split()))}.items():
+        for name, value in {**further, WORDS: str(len(words_within(text)))}.items():
             fields.setdefault(name, {})[query_id] = value
     made = []
     for field, values in fields.items():

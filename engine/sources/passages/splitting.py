@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from engine.messages.characters import count_letters, words_within
 from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.extras import require
@@ -19,7 +20,8 @@ class Cutting(Checked):
     """How texts are cut into passages.
 
     Attributes:
-        words: Maximum of words per passage; 100 by default.
+        words: Maximum of words per passage; 100 by default. In Chinese, Japanese, Thai and other scripts without
+            spaces between words, each letter is a word.
         characters: Cut recursively into passages of at most this many characters instead.
         overlap: Characters that a passage may share with the one before it; 20 by default.
     """
@@ -55,9 +57,16 @@ def cut(text: str, cutting: Cutting) -> list[str]:
 def cut_words(text: str, words: int) -> list[str]:
     """Cut a text into pieces of ``words`` words; the last may be shorter (Karpukhin et al. 2020).
 
-    Words are separated by white space; the pieces together have exactly the text's words.
+    Words are separated by white space; the pieces together have exactly the text's words. Where more letters of
+    scripts without spaces between words stand in the text than words, or in a word than a piece may have words, each
+    of these letters is a word; a name in an English text is not cut.
     """
     tokens = text.split()
+    letters = count_letters(text)
+    if letters > len(tokens) or (letters > words and max(map(count_letters, tokens)) > words):
+        tokens = words_within(text)
+        starts = range(0, len(tokens), words)
+        return ["".join(tokens[start : start + words]).lstrip() for start in starts]
     return [" ".join(tokens[start : start + words]) for start in range(0, len(tokens), words)]
 
 
