@@ -43,7 +43,7 @@ class Outputs:
         scored: distinct outputs of a query, of whole lists where these were read, and as many as have an answer.
         right: of them with a value above 0.
         holding: of them that hold an answer as whole words.
-        marked: of them that would have a higher value but for quotation marks, dashes or width.
+        marked: of them that would have a higher value but for quotation marks, dashes, width or invisible characters.
         commonest: outputs with the number of reads, the commonest first; not all of them.
         written, cut: by role, the reads in which it wrote, and of these how many were cut at the limit of tokens.
         masses: by the role that chose, how many reads have a mass (``ReadOutput``), in two digits.
@@ -188,7 +188,9 @@ def output_notes(outputs: Outputs, settings: Settings) -> Iterator[Note]:
         "`metric` match counts these",
     )
     yield count_note(
-        MARKED, outputs.marked, "output[|s] would match but for quotation marks, dashes or width"
+        MARKED,
+        outputs.marked,
+        "output[|s] would match but for quotation marks, dashes, width or invisible characters",
     )
 
 

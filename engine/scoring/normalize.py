@@ -6,6 +6,8 @@ import re
 import string
 import unicodedata
 
+import regex
+
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 # Marks around titles and quotations, which KorQuAD's script turns into spaces; the ASCII ones too.
@@ -17,15 +19,22 @@ _PLAIN = str.maketrans(
     dict.fromkeys("‘’‚‛′`´ʼ", "'") | dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‐‑‒–—―−", "-")
 )
 _WIDE = re.compile("[\uff01-\uffee\u3000]+")
+# Characters that show nothing; not the joiners that decide what Persian, Indic scripts and emojis look like.
+_INVISIBLE = regex.compile(
+    r"(?V1)[[\p{Cf}\p{DI}]--[\p{PCM}\u200c\u200d]]"
+    r"|(?<![\p{ccc=9}\p{Arabic}\p{Syriac}\p{Nko}\p{Mongolian}\p{Emoji}\ufe0f])[\u200c\u200d]"
+)
 
 
 def without_marks(text: str) -> str:
-    """The text with plain quotation marks, dashes and width; no metric does so.
+    """The text with plain quotation marks, dashes and width, without invisible characters; no metric does so.
 
-    >>> without_marks("“１９９９–2001”")
+    >>> without_marks("“１９９９–2001\\u200b”")
     '"1999-2001"'
     """
-    return _WIDE.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text).translate(_PLAIN)
+    visible = _INVISIBLE.sub("", text)
+    narrow = _WIDE.sub(lambda found: unicodedata.normalize("NFKC", found[0]), visible)
+    return narrow.translate(_PLAIN)
 
 
 def normalize_answer(text: str) -> str:
