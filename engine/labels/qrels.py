@@ -43,7 +43,7 @@ def covered(judged: Sequence[str], matcher: SequenceMatcher[str]) -> float:
     A run of fewer than five words, unless it is all of the text, counts as 0: it may be chance. Words are those of
     ``characters.spaced``. A text that stands in the passage as a string, within punctuation, too, is covered.
     """
-    if judged and _stands_in(" ".join(judged), " ".join(matcher.b)):
+    if judged and _stands_in(" ".join(judged), " ".join(matcher.b)):  # type: ignore[attr-defined]
         return 1.0
     matcher.set_seq1(judged)
     place, _, size = matcher.find_longest_match()

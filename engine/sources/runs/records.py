@@ -210,10 +210,9 @@ def _passage(
         if not item.strip():
             raise _no_passage(fault, query_id, item)
         _refuse_surrogates(fault, query_id, item)
-        if not texts and item.split() == [item]:
-            return item, []
-        text = composed(item)
-        return text, [(text, "", text, "", query_id, line, True)]
+        made = texts or item.split() != [item]
+        own = composed(item) if made else item
+        return own, [(own, "", own, "", query_id, line, True)] if made else []
     if isinstance(item, int) and not isinstance(item, bool):
         return str(item), []
     if not isinstance(item, Mapping):
