@@ -102,9 +102,7 @@ def adjusted(pairs: int, bootstrap: Bootstrap) -> str:
     return f"{bootstrap.confidence * 100:g}% intervals and p adjusted for {counted(pairs, 'pair[|s]')} of runs"
 
 
-def interval(
-    row: Mapping[str, Any] | None, name: str, value: str = "", digits: int = 2, *, plus: str = ""
-) -> str:
+def interval(row: Mapping[str, Any] | None, name: str, value: str = "", *, plus: str = "") -> str:
     """A figure with its interval, and the letter of the method that made it.
 
     Args:
@@ -114,7 +112,7 @@ def interval(
     if row is None or math.isnan(figure := row[value or name]):
         return "undefined"
     low = row[low_of(name)]
-    text = with_interval(figure, low, row[high_of(name)], digits, plus=plus)
+    text = with_interval(figure, low, row[high_of(name)], 2, plus=plus)
     return text if math.isnan(low) else text + letter(row.get(METHOD))
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from engine import tables
 from engine.labels.registry import ANNOTATORS
-from engine.messages.wording import counted, number
+from engine.messages.wording import counted, number, with_interval
 from engine.report import blind_spots, grids, header, layout, study_report, verdict
 from engine.report.findings import Findings
 from engine.report.layout import Grid, terminal_table
@@ -194,7 +194,7 @@ def _differences(
 
 
 def _means_of_runs(findings: Findings) -> Grid:
-    """The first run against every other: end-to-end score and primary measures, or all measures without that score."""
+    """Every other run against the first: end-to-end score and primary measures, or all measures without that score."""
     pairs, bootstrap = findings.table("run_pairs"), findings.bootstrap
     pairs = pairs.filter(pl.col(RUN) == pl.col(RUN).first())
     primary, read = findings.primary_measures.items(), bool(findings.wholes)
@@ -206,10 +206,9 @@ def _means_of_runs(findings: Findings) -> Grid:
             found.append(([str(run_b), f"end to end {findings.metric}"], row, END_TO_END))
         for row in of_pair.iter_rows(named=True):
             names = [row[ANNOTATOR], findings.named(row[MEASURE], row[ANNOTATOR])]
-            if read and (row[ANNOTATOR], row[MEASURE]) in primary:
-                # One column: two of them would set every row apart.
-                found.append(([str(run_b), " ".join(names)], row, DIFFERENCE))
-            elif not read:
+            if not read or (row[ANNOTATOR], row[MEASURE]) in primary:
+                # In one column beside end-to-end scores: two would set every row apart.
+                names = [" ".join(names)] if read else names
                 found.append(([str(run_b), *names], row, DIFFERENCE))
     if not found:
         return Grid("means", "", [], [])
@@ -220,13 +219,12 @@ def _means_of_runs(findings: Findings) -> Grid:
     rows = []
     for named, row, score in found:
         value = tables.difference_of(END_TO_END) if score == END_TO_END else DIFFERENCE
-        values = [layout.interval(row, score, value, 3, plus="+")]
+        low, high = row[tables.low_of(score)], row[tables.high_of(score)]
+        values = [with_interval(-row[value], -high, -low, plus="+")]  # as the leaderboard has it
         values += [layout.p_value(row[f"{score}_p"]) for _ in tested]
         rows.append([*named, *values, *(str(row[N]) for _ in partial)])
     caption = layout.adjusted(pairs[tables.PAIRS][0], bootstrap)
-    return Grid(
-        "means", caption, head, rows, len(names), f"Means of {pairs[RUN][0]}, less those of:"
-    )
+    return Grid("means", caption, head, rows, len(names), f"Means, less those of {pairs[RUN][0]}")
 
 
 def _order_of_runs(findings: Findings) -> Grid:
