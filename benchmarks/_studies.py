@@ -360,7 +360,7 @@ class Plan(Study):
         scores, _ = draw(np.random.default_rng(place), 4_000_000)
         comparisons = len(scores) * (len(scores) - 1) // 2
         lead = scores[0] - scores[1]
-        n = queries_needed(lead, 1.0, confidence=1 - LEVEL, comparisons=comparisons)
+        n = queries_needed(lead, 1.0, confidence=1 - LEVEL, comparisons=comparisons, as_here=True)
         assert n is not None
         for number in self.numbers:
             scores, _ = draw(np.random.default_rng([place, n, number]), n)

@@ -17,7 +17,7 @@ samples without. A cell fails where the 99% binomial interval of a share lies be
 - alike: two runs with one mean that differ by little mostly; ``first`` and ``second`` are called better.
 - several: all intervals of the leads among runs; ``unadjusted``: a percentile interval of a lead of the best run is above 0.
 - gate: pairs whose loss is the margin, so that both decisions are errors; ``family`` has three pairs.
-- plan: how often as many queries as ``queries_needed`` says show a lead.
+- plan: how often as many queries as ``queries_needed`` says of a lead as large as here show it.
 - width: intervals at which ``--width`` stops; ``low`` and ``high`` lie below the truth and above it.
 - ask: the mean of what people prefer from tasks that ``erag ask`` chooses; from the random part of these (``alone``), and
   from as many of all queries (``at random``). ``of random`` is the share of random tasks that have intervals as wide.

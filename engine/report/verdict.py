@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from engine.evaluation.assess import Evaluation
-from engine.messages.wording import agreeing, counted, listed, with_interval
+from engine.messages.wording import agreeing, counted, listed, number, with_interval
 from engine.report import layout
 from engine.report.means import mean_interval
 from engine.statistics.cells import clusters_of, numbered
@@ -29,6 +29,7 @@ CASES = {
     "clear": "Choose {best}{only}.",
     "undecided": "The data do not decide between {rivals}{only}.",
     "undecided_some": "The data do not decide between {rivals}; {best} is significantly ahead of {beaten}{only}.",
+    "undecided_equal": "The data do not decide: equal means; a difference of up to {most} either way is not excluded{only}.",
     "tie": "All runs are tied{only}.",
     "one_query": "One query cannot decide between {rivals}{only}.",
     "no_intervals": "Without resamples the certainty is unknown; {best} is ahead{only}.",
@@ -44,7 +45,8 @@ SENTENCES = {
     **CASES,
     "by_end_to_end": "End to end ({metric}, {number}): {figures}.",
     "by_labels": "By {annotator} {measure} ({number}): {figures}.",
-    "needed": "{few} too few: plan for {numbers} ({power} power, if the true {differences} as large as here).",
+    "needed": "{few} too few: plan for {numbers} ({power} power; {as_here} if the true {differences} as large as here).",
+    "lost": "Whichever {of_some}you choose, you lose at most {most} ({confidence}).",
     "labels_agree": "The {annotator} labels also prefer {run} ({measure}: {lead}).",
     "labels_prefer": "The {annotator} labels prefer {run} ({measure}: {lead}).",
     "labels_contradict": "The {annotator} labels prefer {run} instead ({measure}: {lead}).",
@@ -77,7 +79,7 @@ def summarize_verdict(evaluation: Evaluation) -> dict[str, Any]:
 def sentences_on(choice: Choice, metric: str, bootstrap: Bootstrap) -> list[str]:
     """The verdict on runs of any evaluations, by their end-to-end scores alone."""
     head = _head(_case(choice, bootstrap), choice)
-    return [f"{head} {_figures(choice, metric, bootstrap)}", *_needed(choice)]
+    return [f"{head} {_figures(choice, metric, bootstrap)}", *_undecided(choice, bootstrap)]
 
 
 def said(summary: Mapping[str, Any]) -> list[str]:
@@ -94,7 +96,7 @@ def _sentences(case: str, choice: Choice | None, evaluation: Evaluation) -> Iter
         figures = _figures(choice, settings.reader.metric_name, settings.bootstrap, evaluation)
         head = _head(case, choice)
         yield f"{figures} {head}" if case == "one_run" else f"{head} {figures}"
-        yield from _needed(choice) if evaluation.settings.bootstrap.resamples else ()
+        yield from _undecided(choice, settings.bootstrap) if settings.bootstrap.resamples else ()
         if case == "one_run":
             yield from _agreement(choice, evaluation)
         elif labels := " ".join([*_labels(choice, evaluation)][:_SHOWN]):
@@ -128,8 +130,10 @@ def _case(choice: Choice, bootstrap: Bootstrap) -> str:
         return "no_intervals_tie" if is_tie else "no_intervals"
     if choice.n == 1:
         return "one_query"
-    if not any(lead.difference for lead in choice.leads):
+    if all(lead.alike for lead in choice.leads):
         return "tie"
+    if not any(lead.difference for lead in choice.leads) and math.isfinite(choice.most_lost):
+        return "undecided_equal"
     if not choice.undecided:
         return "clear"
     return "undecided" if len(choice.undecided) == len(choice.leads) else "undecided_some"
@@ -171,6 +175,7 @@ def _head(case: str, choice: Choice) -> str:
         rivals=_listed(rivals),
         beaten=_listed([lead.over for lead in choice.leads if lead.significant]),
         only=_LABELS_ONLY if choice.annotator is not None else "",
+        most=_most(choice),
     )
 
 
@@ -178,25 +183,28 @@ def _figures(
     choice: Choice, metric: str, bootstrap: Bootstrap, evaluation: Evaluation | None = None
 ) -> str:
     """By which figures: the leads of the best run, or the score of the only one, which takes its evaluation."""
-    number = counted(choice.n, "[query|queries]")
+    over = counted(choice.n, "[query|queries]")
     if evaluation and choice.n < evaluation.queries:
         those = "those with a score" + " in every run" * bool(choice.leads)
         if "rho" in evaluation.end_to_end.columns and choice.annotator is None:
             those = "with whole lists read, and the labels of all"
-        number = f"{choice.n} of {evaluation.queries} queries, {those}"
-    leads = [_lead(one) + f", on {one.n} queries" * (one.n < choice.n) for one in choice.leads]
+        over = f"{choice.n} of {evaluation.queries} queries, {those}"
+    mean = "" if bootstrap.until else f", {number(choice.means[choice.best])}"
+    leads = [
+        _lead(one, mean) + f", on {one.n} queries" * (one.n < choice.n) for one in choice.leads
+    ]
     figures = "; ".join(_some(leads))
     tested = not any(math.isnan(lead.low) for lead in choice.leads)
     if evaluation and not choice.leads:
         figures, tested = _own_score(choice, evaluation)
     if tested:
         interval = f"{bootstrap.confidence * 100:g}% interval"
-        number += f"; {layout.adjusted(choice.pairs, bootstrap) or interval}"
+        over += f"; {layout.adjusted(choice.pairs, bootstrap) or interval}"
     return SENTENCES["by_labels" if choice.annotator else "by_end_to_end"].format(
         annotator=choice.annotator,
         measure=choice.measure,
         metric=metric,
-        number=number,
+        number=over,
         figures=figures,
     )
 
@@ -220,24 +228,46 @@ def _own_score(choice: Choice, evaluation: Evaluation) -> tuple[str, bool]:
     return f"{choice.best} scores {figure}", not math.isnan(mean.low)
 
 
-def _needed(choice: Choice) -> Iterator[str]:
-    """How many queries would separate the best run from those that the data do not separate from it."""
-    numbers = [
-        f"{_number(lead.queries_needed * choice.n // lead.n, choice.n)} to separate {choice.best} from {lead.over}"
-        for lead in choice.leads
-        if not lead.significant and lead.queries_needed is not None
-    ]
-    if numbers:
-        yield SENTENCES["needed"].format(
+def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
+    """How many queries would separate the best run from others that these do not, and what a wrong choice loses: a line."""
+    said = []
+    planned = [lead for lead in choice.leads if lead.queries_needed is not None]
+    if planned:
+        numbers = [
+            f"{_number(lead.queries_needed, lead, choice.n)} to separate {choice.best} from {lead.over}"
+            for lead in planned
+        ]
+        as_here = [_number(lead.queries_as_here, lead, choice.n) for lead in planned]
+        needed = SENTENCES["needed"].format(
             few=counted(choice.n, "[query is|queries are]"),
             numbers=_listed(numbers),
             power=f"{POWER:.0%}",
+            as_here=_listed(as_here),
             differences="difference is" if len(numbers) == 1 else "differences are",
         )
+        said.append(needed)
+    if choice.undecided and math.isfinite(choice.most_lost):
+        some = len(choice.undecided) < len(choice.leads)
+        lost = SENTENCES["lost"].format(
+            of_some=f"of {_listed([choice.best, *choice.undecided])} " * some,
+            most=_most(choice),
+            confidence=f"{bootstrap.confidence * 100:g}%",
+        )
+        said.append(lost)
+    return [" ".join(said)] if said else []
 
 
-def _number(needed: int, n: int) -> str:
+def _most(choice: Choice) -> str:
+    """The most that a choice loses: three digits as intervals have them, or two, rounded up."""
+    most = round(choice.most_lost, 3)
+    return number(most, 3) if most < 0.1 else number(most + 0.0049, 2)
+
+
+def _number(needed: int | None, lead: Lead, n: int) -> str:
     """A number of queries above the n that there are, in two digits: more would say more than is known."""
+    if needed is None:
+        return "no number"
+    needed = needed * n // lead.n
     if needed >= MOST_QUERIES:
         return f"at least {MOST_QUERIES:,}"
     needed = max(needed, n + 1)
@@ -293,9 +323,9 @@ def _side(opinion: Opinion, choice: Choice, *, sure: bool) -> str:
     return "labels_contradict" if contradicts else "labels_prefer"
 
 
-def _lead(lead: Lead) -> str:
+def _lead(lead: Lead, mean: str = "") -> str:
     if lead.difference == 0:
-        return f"{lead.run} and {lead.over} have the same mean"
+        return f"{lead.run} and {lead.over} have the same mean{mean * (not lead.alike)}"
     by = f"{lead.run} leads {lead.over} by {with_interval(lead.difference, lead.low, lead.high)}"
     return by if math.isnan(lead.low) else f"{by}, {layout.p_text(lead.p)}"
 

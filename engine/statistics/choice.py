@@ -7,6 +7,7 @@ settle what is not certain, and whether the annotators' measures agree.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -30,8 +31,10 @@ class Lead:
             resamples, or with one query.
         p: adjusted for all pairs of runs; the level at which the interval just reaches 0.
         significant: the interval is above 0, and p below 1 - confidence.
-        queries_needed: how many queries would show such a difference (``power``). None where it is
-            significant, where nothing is known (no difference), for measures, and with sampled lists.
+        alike: both runs have the same score on every query that both have.
+        queries_needed: how many queries would show a difference as small as is likely (``power``). None where it
+            is significant, where nothing is known (runs alike), for measures, and with sampled lists.
+        queries_as_here: how many would show a difference like this one. None also where it is 0.
     """
 
     run: str
@@ -42,7 +45,9 @@ class Lead:
     high: float
     p: float
     significant: bool
+    alike: bool = False
     queries_needed: int | None = None
+    queries_as_here: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,8 @@ class Choice:
         best: the run to choose.
         leads: of ``best`` over each other run, in the order of ``means``.
         opinions: of the annotators that score the best run, except the one that decides, in order.
+        most_lost: by the intervals of all pairs, the most by which any run that is not excluded may be behind the one
+            that is truly best. NaN where one run is left, or there are no intervals.
     """
 
     annotator: str | None
@@ -84,6 +91,7 @@ class Choice:
     best: str
     leads: tuple[Lead, ...]
     opinions: tuple[Opinion, ...]
+    most_lost: float = math.nan
 
     @property
     def undecided(self) -> tuple[str, ...]:
@@ -130,6 +138,7 @@ def choose(
         opinion = _opinion(compare(scores, name, primary), list(means))
         if opinion is not None:
             opinions.append(Opinion(name, primary, *opinion))
+    leads = tuple(_lead(found, best, other, plan=bootstrap) for other in others)
     return Choice(
         annotator=annotator,
         measure=measure,
@@ -137,8 +146,9 @@ def choose(
         pairs=len(found.differences.value),
         means=means,
         best=best,
-        leads=tuple(_lead(found, best, other, plan=bootstrap) for other in others),
+        leads=leads,
         opinions=tuple(opinions),
+        most_lost=found.most_apart([best, *(lead.over for lead in leads if not lead.significant)]),
     )
 
 
@@ -175,16 +185,21 @@ def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = Non
     """The lead of a run over another, and with ``plan`` the queries that it needs."""
     value, low, high, p = found.difference(run, over)
     significant = low > 0
-    needed = None
+    needed = as_here = None
+    both = (False, True)
     if plan is not None and plan.until and not significant:
-        needed = found.needed(run, over, plan.confidence)
+        needed, as_here = (found.needed(run, over, plan.confidence, as_here=one) for one in both)
     elif plan is not None and plan.resamples and not significant and not found.means:
-        needed = queries_needed(
-            found.paired(run, over),
-            found.largest,
-            confidence=plan.confidence,
-            comparisons=len(found.differences.value),
-            clusters=found.clusters,
+        needed, as_here = (
+            queries_needed(
+                found.paired(run, over),
+                found.largest,
+                confidence=plan.confidence,
+                comparisons=len(found.differences.value),
+                clusters=found.clusters,
+                as_here=one,
+            )
+            for one in both
         )
     return Lead(
         run=run,
@@ -195,5 +210,7 @@ def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = Non
         high=high,
         p=p,
         significant=significant,
+        alike=value == 0 and not found.paired(run, over).any(),
         queries_needed=needed,
+        queries_as_here=as_here,
     )

@@ -14,6 +14,8 @@ from engine.statistics.correlation import DECIMALS
 
 # The probability with which a difference of the assumed size should be found (Cohen 1988).
 POWER = 0.8
+# How surely the true difference is larger than the one that is planned for.
+_SURE = 0.9
 # Beyond this many, a number says no more than that there are too few.
 MOST_QUERIES = 1_000_000
 # Powers of the differences that bounds depend on, and the step in which their slopes are taken, by query.
@@ -29,14 +31,15 @@ def queries_needed(
     comparisons: int = 1,
     clusters: Ints | None = None,
     of_mean: float = 0.0,
+    as_here: bool = False,
 ) -> int | None:
-    """The least number of queries that would show a difference like this one with ``POWER``.
+    """The least number of queries that would show a difference as small as these make likely with ``POWER``.
 
-    Other queries are taken to differ as these do, in mean and spread. A lead is significant if both intervals
-    of ``leads.paired_intervals`` leave 0 (``of_mean``) out, which nearly means that ``_beyond_gaffke`` and
-    ``_beyond_bonett_price`` are above 0. These are taken as normal, with the variance by the delta method: where
-    all differing queries favour one run, sums of powers rise together, and treating all but the first as
-    known would misstate n.
+    Other queries are taken to differ ``as_small_as_likely``; with ``as_here`` as these do, in mean and spread. A lead
+    is significant if both intervals of ``leads.paired_intervals`` leave 0 (``of_mean``) out, which nearly means that
+    ``_beyond_gaffke`` and ``_beyond_bonett_price`` are above 0. These are taken as normal, with the variance by the
+    delta method: where all differing queries favour one run, sums of powers rise together, and treating all but the
+    first as known would misstate n.
 
     Args:
         differences: (n,) query by query.
@@ -47,12 +50,12 @@ def queries_needed(
         of_mean: the mean that is to be shown not to be the true one, in the range of the differences.
 
     Returns:
-        ``MOST_QUERIES`` where that many do not suffice. None where nothing is known: the mean of the
-        differences is ``of_mean``, or there is one query.
+        ``MOST_QUERIES`` where that many do not suffice. None where nothing is known: all differences are
+        ``of_mean`` (with ``as_here`` their mean is), or there is one query.
     """
     differences = differences - of_mean
     total = round(float(differences.sum()), DECIMALS)
-    if total == 0 or len(differences) < 2:
+    if len(differences) < 2 or not (total if as_here else differences.any()):
         return None
     size = 1.0
     if clusters is not None:
@@ -60,6 +63,7 @@ def queries_needed(
         differences = np.bincount(clusters, differences) / size
     # In units of the largest difference: powers of large numbers overflow.
     turned = math.copysign(1, total) * differences / largest
+    turned = turned if as_here else as_small_as_likely(turned)
     # How far the middle of the range is below the mean from which differences are taken.
     shift = math.copysign(1, total) * of_mean / largest
     moments = np.array([float((turned**power).mean()) for power in range(2 * _POWERS + 1)])
@@ -74,6 +78,23 @@ def queries_needed(
         return all(_in_deviations(b, moments, n) >= wanted for b in (gaffke, bonett_price))
 
     return math.ceil(least_enough(is_enough, 2, MOST_QUERIES / size) * size)
+
+
+def as_small_as_likely(differences: Floats) -> Floats:
+    """Differences moved so that their mean is as near to 0 as the true one well may be: it is nearer with 10%.
+
+    The true mean is taken as normal around theirs, with their standard error. A few queries often find several times
+    the true difference, and the number of queries that shows it falls with its square.
+    """
+    n = len(differences)
+    error = float(differences.std()) / math.sqrt(n - 1) if n > 1 else 0.0
+    if round(error, DECIMALS) == 0:
+        return differences
+    mean = round(float(differences.mean()), DECIMALS) + 0.0
+    # The square of a normal variable is noncentral chi-square; far from 0 the tail beyond it does not count.
+    away = min(abs(mean) / error, 10.0)
+    nearer = error * (away - math.sqrt(float(sp.special.chndtrix(1 - _SURE, 1, away**2))))
+    return np.asarray(differences - math.copysign(1, mean) * nearer)
 
 
 def least_enough(is_enough: Callable[[int], bool], least: int, most: float) -> int:

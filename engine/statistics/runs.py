@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations
@@ -22,6 +22,7 @@ from engine.statistics.cells import Cell, Clusters, numbered, on_shared_queries
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.differences import chances_above, mean_differences
 from engine.statistics.leads import Differences
+from engine.statistics.power import as_small_as_likely
 from engine.statistics.systems import soft_pairwise_accuracy, system_agreement
 from engine.statistics.until import decided
 from engine.tables import (
@@ -126,11 +127,22 @@ class RunScores:
         # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
         return value + 0.0, low + 0.0, high + 0.0, p
 
-    def needed(self, run: str, over: str, confidence: float) -> int | None:
-        """Queries that would decide by confidence sequences, of queries in the order of reading (``until.Decision``)."""
+    def most_apart(self, runs: Collection[str]) -> float:
+        """The largest difference of two of some runs that no interval excludes; NaN without intervals, or of one run."""
+        among = [{*pair} <= {*runs} for pair in combinations(self.runs, 2)]
+        bounds = np.abs([self.differences.low, self.differences.high])[:, among]
+        return float(bounds.max()) if bounds.size else math.nan
+
+    def needed(self, run: str, over: str, confidence: float, *, as_here: bool = True) -> int | None:
+        """Queries that would decide by confidence sequences, of queries in the order of reading (``until.Decision``).
+
+        With a lead as large as here, or as small as is likely (``power``).
+        """
         of_pair = 1 - (1 - confidence) / len(self.differences.value)
-        paired = [self.paired(run, over)]
-        return decided(paired, confidence=of_pair, largest=self.largest)[0].needed
+        paired = self.paired(run, over)
+        if not as_here:
+            paired = np.clip(as_small_as_likely(paired), -self.largest, self.largest)
+        return decided([paired], confidence=of_pair, largest=self.largest)[0].needed
 
 
 # The scores of a table by a measure of an annotator (None: end to end); None of one run, or of no query.

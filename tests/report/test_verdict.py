@@ -52,6 +52,8 @@ P = "P@3"
 CONTRARY = {"s": first(50), "t": first(25)}
 NEAR = {"s": first(25), "t": first(27)}
 TIED = {"s": first(20), "t": first(20)}
+# Equal means, each right on 10 queries on which the other is wrong.
+SWAPPED = {"s": first(20), "t": [0] * 10 + first(20, 50)}
 RIVALS = [("erag", P, CLEAR), ("a", P, CLEAR), ("b", P, CONTRARY)]
 FIGURE = r"0\.\d{3} \[-?0\.\d{3}, 0\.\d{3}\], p ([<=] 0\.\d{3}|= 1\.000)"
 LEADS = rf"t leads s by {FIGURE}"
@@ -99,8 +101,8 @@ CASES = {
         [
             r"The data do not decide between t and u; t is significantly ahead of s\. End to end \(em, 60 queries; 95% "
             r"intervals and p adjusted for 3 pairs of runs\): t leads u by 0\.050 .*; t leads s by 0\.417 .*\.",
-            r"60 queries are too few: plan for about (199|2\d0) to separate t from u \(80% power, if the true "
-            r"difference is as large as here\)\.",
+            r"60 queries are too few: plan for about 2,\d00 to separate t from u \(80% power; about (199|2\d0) if the true "
+            r"difference is as large as here\)\. Whichever of t and u you choose, you lose at most 0\.1\d \(95%\)\.",
             r"The erag labels find no difference between t and u \(P@3\)\.",
         ],
     ),
@@ -108,7 +110,7 @@ CASES = {
         evaluation([("erag", P, CONTRARY)], NEAR),
         [
             r"The data do not decide between t and s\. .*",
-            r"60 queries are too few: .*",
+            r"60 queries are too few: .* Whichever you choose, you lose at most 0\.1\d \(95%\)\.",
             r"The erag labels prefer s \(P@3: s leads t by .*\)\.",
         ],
     ),
@@ -117,7 +119,8 @@ CASES = {
         [
             r"The data do not decide between r0, r1, r2 and 3 more \(labels only: .*\)\. .*; 2 more\.",
             r"60 queries are too few: plan for (at least|about) .* from r1, .* from r2, .* from r3 and 2 more "
-            r"\(80% power, if the true differences are as large as here\)\.",
+            r"\(80% power; about .*, .*, .* and 2 more if the true differences are as large as here\)\. "
+            r"Whichever you choose, you lose at most 0\.\d\d \(95%\)\.",
         ],
     ),
     # On a tie no run leads that labels could also prefer.
@@ -125,14 +128,40 @@ CASES = {
         evaluation([("erag", P, CLEAR)], TIED),
         [
             rf"All runs are tied\. {BY_READER}s and t have the same mean\.",
+            r"Whichever you choose, you lose at most 0\.0\d\d \(95%\)\.",
             r"The erag labels prefer t \(P@3: .*\)\.",
+        ],
+    ),
+    "equal means of unequal scores": (
+        evaluation([("erag", P, CLEAR)], SWAPPED),
+        [
+            rf"The data do not decide: equal means; a difference of up to 0\.1\d either way is not excluded\. {BY_READER}"
+            r"s and t have the same mean, 0\.333\.",
+            r"60 queries are too few: plan for about \d\d,000 to separate s from t \(80% power; no number if .* "
+            r"Whichever you choose, you lose at most 0\.1\d \(95%\)\.",
+            r"The erag labels prefer t \(P@3: .*\)\.",
+        ],
+    ),
+    "equal means of unequal labels": (
+        evaluation([("erag", P, SWAPPED)]),
+        [
+            r"The data do not decide: equal means; .* either way is not excluded \(labels only: .*\)\. By erag P@3 .*",
+            r"60 queries are too few: .* Whichever you choose, .*",
+        ],
+    ),
+    "equal means, read until a verdict": (
+        evaluation([], SWAPPED, until="verdict"),
+        [
+            r"The data do not decide: equal means; .* \(em, 60 queries; 95% confidence sequences.*\): .* same mean\.",
+            r"60 queries are too few: .* Whichever you choose, .*",
         ],
     ),
     "few queries": (
         evaluation([("erag", P, {"s": [0] * 3, "t": [1] * 3})], {"s": [0] * 3, "t": [1] * 3}),
         [
             r"The data do not decide .* \(em, 3 of 60 queries, those with a score in every run; 95% interval\): .*",
-            r"3 queries are too few: plan for about [67] to separate t from s \(80% power, .*\)\.",
+            r"3 queries are too few: plan for about [67] to separate t from s \(80% power; about [67] if .*\)\. "
+            r"Whichever you choose, you lose at most 1\.00 \(95%\)\.",
             r"By the erag labels, t is also ahead, but not significantly \(P@3: .*, p = .*\)\.",
         ],
     ),
@@ -241,13 +270,15 @@ def test_every_sentence_is_that_of_a_case():
 def test_numbers_of_queries_have_two_digits_and_are_more_than_there_are(needed, said_of_it):
     lead = Lead(
         run="t", over="s", n=64, difference=0.1, low=-0.1, high=0.3, p=0.4, significant=False,
-        queries_needed=needed,
+        queries_needed=needed, queries_as_here=65,
     )  # fmt: skip
     choice = Choice(
         annotator=None, measure=None, n=64, pairs=1, means={"t": 0.5, "s": 0.4}, best="t",
         leads=(lead,), opinions=(),
     )  # fmt: skip
-    _, line = verdict.sentences_on(choice, "em", Settings.of().bootstrap)
+    _, line = verdict.sentences_on(
+        choice, "em", Settings.of().bootstrap
+    )  # no bound, no sentence on losses
     assert line.startswith(f"64 queries are too few: plan for {said_of_it} to separate t from s (")
 
 
@@ -256,7 +287,9 @@ def test_the_summary_holds_fields_and_sentences():
     found = json.loads(json.dumps(found))
     assert (found["best"], found["undecided"], found["n"]) == ("t", ["u"], 60)
     assert list(found["means"]) == ["t", "u", "s"]
-    assert 180 <= found["leads"][0]["queries_needed"] <= 300
+    lead = found["leads"][0]
+    assert 180 <= lead["queries_as_here"] <= 300 < lead["queries_needed"]
+    assert found["most_lost"] == pytest.approx(max(-lead["low"], lead["high"]))
     assert found["opinions"][0]["lead"]["difference"] == 0
     assert len(found["sentences"]) == 3
     alone = json.loads(json.dumps(verdict.summarize_verdict(CASES["one run"][0])))

@@ -37,7 +37,10 @@ def test_the_best_run_is_chosen_with_its_leads():
     assert over_u.p == pytest.approx(3 / 4)
     assert (found.pairs, found.undecided) == (3, ("u",))
     differing = np.array(first(3), dtype=float)
-    assert over_u.queries_needed == queries_needed(differing, 1.0, confidence=0.95, comparisons=3)
+    for number, here in ((over_u.queries_needed, False), (over_u.queries_as_here, True)):
+        assert number == queries_needed(
+            differing, 1.0, confidence=0.95, comparisons=3, as_here=here
+        )
 
 
 def test_a_lead_and_the_table_of_pairs_have_one_interval_and_one_p_value():
@@ -94,6 +97,31 @@ def test_runs_that_are_equal_stay_in_their_order_and_are_undecided():
     assert [(lead.difference, lead.p, lead.queries_needed) for lead in found.leads] == [
         (0, 1, None)
     ] * 2
+    assert all(lead.alike for lead in found.leads)
+
+
+def test_equal_means_of_other_queries_are_no_likeness_and_need_a_number():
+    swapped = {"s": first(20), "t": [0] * 10 + first(20, 50)}
+    for until in (None, "verdict"):
+        plan = Bootstrap(resamples=1000, until=until)
+        (lead,) = choose([("a", "P@3", ALIKE)], swapped, plan).leads
+        assert (lead.difference, lead.alike, lead.queries_as_here) == (0, False, None)
+        assert lead.queries_needed > 60
+
+
+def test_the_most_that_is_lost_is_the_farthest_bound_between_two_runs_that_are_not_excluded():
+    runs = {"s": first(5), "t": first(40), "u": [0] * 4 + first(38, 56), "v": first(36)}
+    rows = analyse(scored([("a", "P@3", runs)]), read_whole(runs), BOOTSTRAP)
+    assert set(rows.choice.undecided) == {"u", "v"}
+    bounds = {
+        (row["run"], row["run_b"]): max(abs(row["end_to_end_low"]), abs(row["end_to_end_high"]))
+        for row in rows.run_pairs.to_dicts()
+        if "s" not in (row["run"], row["run_b"])
+    }
+    # Whoever chooses u loses most where v is best, or the other way round.
+    assert rows.choice.most_lost == pytest.approx(max(bounds.values()))
+    assert math.isnan(choose([("a", "P@3", ALIKE)], {"s": first(5), "t": first(50)}).most_lost)
+    assert math.isnan(choose([("a", "P@3", ALIKE)], WHOLE, Bootstrap(resamples=0)).most_lost)
 
 
 def test_three_queries_are_never_significant():

@@ -81,8 +81,9 @@ def test_as_many_queries_as_are_needed_decide_in_four_of_five_samples(
     n = non_inferiority(shares, margin).queries_needed
     rng = np.random.default_rng(n)
     decided = [non_inferiority(rng.choice(shares, n), margin).decision for _ in range(120)]
-    assert 0.7 <= decided.count(decision) / 120 <= 0.9  # standard error 0.037
+    assert decided.count(decision) / 120 >= 0.8  # the true difference may be nearer to the margin
 
 
-def test_nothing_says_how_many_are_needed_where_the_difference_is_the_margin():
-    assert non_inferiority(differences(0, 2, 100), 0.02).queries_needed is None
+def test_a_difference_that_is_the_margin_needs_more_than_any_near_it():
+    at, near = (non_inferiority(differences(0, losses, 100), 0.02) for losses in (2, 3))
+    assert at.queries_needed > near.queries_needed > 100

@@ -5,7 +5,12 @@ import pytest
 import scipy.stats
 
 from engine.statistics.leads import p_values
-from engine.statistics.power import MOST_QUERIES, least_enough, queries_needed
+from engine.statistics.power import (
+    MOST_QUERIES,
+    as_small_as_likely,
+    least_enough,
+    queries_needed,
+)
 
 
 def differences(wins, losses, n):
@@ -13,7 +18,8 @@ def differences(wins, losses, n):
 
 
 def needed_for(found, largest=1.0, comparisons=1):
-    return queries_needed(found, largest, confidence=0.95, comparisons=comparisons)
+    """Of differences such as these."""
+    return queries_needed(found, largest, confidence=0.95, comparisons=comparisons, as_here=True)
 
 
 def exact_power(n, wins, losses, alpha=0.05):
@@ -77,3 +83,42 @@ def test_no_difference_needs_no_number_and_a_tiny_one_more_than_a_number_says():
     for nothing in (differences(4, 4, 30), np.zeros(9), np.ones(1)):
         assert needed_for(nothing) is None
     assert needed_for(np.append(differences(2000, 2000, 5000), 0.001)) == MOST_QUERIES
+
+
+def test_the_true_mean_is_nearer_to_0_than_the_planned_one_with_10_percent():
+    # Of a normal variable around 0 the square is above 0.1257² with 90%; far from 0 the quantile is 1.2816 below it.
+    found = differences(10, 10, 64)
+    error = found.std(ddof=1) / 8
+    assert as_small_as_likely(found).mean() == pytest.approx(0.12566 * error, rel=1e-4)
+    for shift in (2 * error, 30 * error):
+        for side in (1, -1):
+            moved = as_small_as_likely(side * (found + shift)).mean()
+            # from both tails: scipy's folded normal
+            nearest = scipy.stats.foldnorm.ppf(0.1, shift / error) * error
+            assert side * moved == pytest.approx(nearest, rel=1e-6)
+    for sure in (np.ones(3), np.ones(1), np.zeros(0)):
+        assert as_small_as_likely(sure).tolist() == sure.tolist()
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(0.15, 0.1), (0.1, 0.05), (0.05, 0.01)])
+def test_most_plans_of_64_queries_are_enough(wins, losses):
+    enough = needed_for(differences(int(1e4 * wins), int(1e4 * losses), 10_000))
+    rng, plans = np.random.default_rng(7), []
+    while len(plans) < 60:
+        found = differences(*rng.multinomial(64, [wins, losses, 1 - wins - losses])[:2], 64)
+        if found.any() and p_values(found[None], 1.0, np.zeros(1), comparisons=1)[0] >= 0.05:
+            both = (queries_needed(found, 1.0, confidence=0.95, as_here=here) for here in (0, 1))
+            plans.append(tuple(both))
+    shown, as_here = (
+        np.array([n or np.inf for n in column]) for column in zip(*plans, strict=True)
+    )
+    assert (shown >= enough).mean() >= 0.9
+    # As large as here is too few in about half.
+    assert 0.25 <= (as_here >= enough).mean() <= 0.75
+
+
+def test_clusters_are_moved_as_one():
+    found = np.repeat(differences(5, 3, 16), 4)
+    clusters = np.repeat(np.arange(16), 4)
+    of_clusters = queries_needed(found, 1.0, confidence=0.95, clusters=clusters)
+    assert of_clusters == 4 * queries_needed(differences(5, 3, 16), 1.0, confidence=0.95)
