@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,13 @@ from engine.statistics.non_inferiority import LEVEL
 from engine.tables import RUN, RUN_B
 from jobs._command import run_command, with_verbosity
 from jobs._options import Words, with_options
-from jobs._terminal import say, say_json, verbosity
+from jobs._terminal import say, say_json, shown, verbosity
 
 # Exit statuses, and how JUnit calls them. Of several pairs, the first that one has is the decision on all.
 _STATUS = {"worse": (1, "failure"), "undecided": (3, "error"), "not worse": (0, "system-out")}
+# How a report begins, and what else XML cannot hold beside characters that no terminal is sent.
+_SUITE = b"<testsuite"
+_NOT_XML = dict.fromkeys((0xFFFE, 0xFFFF), "\N{REPLACEMENT CHARACTER}")
 
 
 @partial(with_verbosity, as_json=True)
@@ -53,6 +57,9 @@ def gate(
     junit
         File for a report in the format of JUnit.
     """
+    if junit and junit.is_file() and junit.read_bytes().startswith(_SUITE):
+        # That of an earlier gate would be taken for this one's, if this one is refused or ends in an error.
+        write_bytes(_report([(candidate, "undecided", "no decision was made")]), junit)
     comparison = compare(baseline, candidate, cluster=cluster, allow=["answers"])
     notes = [with_options(note, {"cluster"}) for note in comparison.notes]
     if junit:
@@ -61,12 +68,12 @@ def gate(
             Inputs({"baseline or candidate": read}, {}), Outputs([junit]), option="junit"
         )
     confidence = next(iter(comparison.evaluations.values())).confidence
-    pairs, suite = [], ElementTree.Element("testsuite", name="erag gate")
+    pairs, cases = [], []
     for pair, one in zip(comparison.pairs, comparison.gate(margin, allow), strict=True):
         # The interval is that of ``erag compare``; the bounds decide.
         stated = {"bounds": [one.low, one.high], "level": LEVEL, "confidence": confidence}
-        shown = {name: pair[name] for name in (RUN, RUN_B, "low", "high")}
-        pairs.append(asdict(one) | shown | stated)
+        of_pair = {name: pair[name] for name in (RUN, RUN_B, "low", "high")}
+        pairs.append(asdict(one) | of_pair | stated)
         interval = with_interval(one.difference, pair["low"], pair["high"], plus="+")
         low, high = (number(bound, plus="+") for bound in (one.low, one.high))
         line = (
@@ -76,17 +83,30 @@ def gate(
         if one.decision == "undecided":
             line += f"; {one.queries_needed or 'no number of'} queries would decide (80% power)"
         say(line)
-        case = ElementTree.SubElement(suite, "testcase", classname="erag.gate", name=pair[RUN_B])
-        ElementTree.SubElement(case, _STATUS[one.decision][1]).text = line
+        cases.append((pair[RUN_B], one.decision, line))
     for note in notes:
         say(f"note: {note}")
     if junit:
-        write_bytes(ElementTree.tostring(suite, encoding="utf-8"), junit)
+        write_bytes(_report(cases), junit)
     decision = next(name for name in _STATUS if name in {pair["decision"] for pair in pairs})
     if verbosity().as_json:
         found = {"decision": decision, "margin": margin, "pairs": pairs}
         say_json(jsonable(found | {"differing": comparison.differing, "notes": notes}))
     sys.exit(_STATUS[decision][0])
+
+
+def _report(cases: Sequence[tuple[str, str, str]]) -> bytes:
+    """A report in the format of JUnit, of names, decisions and lines; without characters that XML cannot hold."""
+    tags = [_STATUS[decision][1] for _, decision, _ in cases]
+    suite = ElementTree.Element("testsuite", name="erag gate", tests=str(len(tags)))
+    suite.set("failures", str(tags.count("failure")))
+    suite.set("errors", str(tags.count("error")))
+    for tag, (name, decision, line) in zip(tags, cases, strict=True):
+        name, line = (shown(text).translate(_NOT_XML) for text in (name, line))
+        case = ElementTree.SubElement(suite, "testcase", classname="erag.gate", name=name)
+        about = {} if tag == "system-out" else {"type": decision}
+        ElementTree.SubElement(case, tag, about).text = line
+    return ElementTree.tostring(suite, encoding="utf-8")
 
 
 if __name__ == "__main__":

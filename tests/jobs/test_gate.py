@@ -35,8 +35,34 @@ def test_the_exit_status_says_whether_the_candidate_may_pass_and_junit_has_it(
 ):
     assert gate(right, "--junit", tmp_path / "gate.xml") == status
     assert capsys.readouterr().out.startswith(said)
-    ((of_case,),) = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    suite = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    ((of_case,),) = suite
     assert of_case.tag == tag
+    counts = {name: int(suite.get(name)) for name in ("tests", "failures", "errors")}
+    assert counts == {"tests": 1, "failures": tag == "failure", "errors": tag == "error"}
+
+
+@pytest.mark.parametrize(
+    "name", ["m\x01ine", "\x1b[31m", "a\ufffeb\uffff", '<b>&"\r\n\t', "\u202e\x9b"]
+)
+def test_any_name_of_a_run_is_well_formed_xml(tmp_path, name):
+    folders = [write_evaluation(tmp_path / one, {name: values(60)}) for one in "ab"]
+    named = ("--baseline", folders[0], "--candidate", folders[1], "--junit", tmp_path / "gate.xml")
+    assert erag("gate", *named, "--margin", 0.02) == 0
+    (case,) = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    assert case.get("name").startswith("b:")
+
+
+def test_a_gate_that_is_refused_leaves_no_report_of_an_earlier_pass(gate, tmp_path):
+    junit = ("--junit", tmp_path / "gate.xml")
+    assert gate(60, *junit) == 0
+    assert gate(60, *junit, reader="0" * 32) == 2
+    suite = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    assert (suite.get("errors"), suite[0][0].tag) == ("1", "error")
+    # A file that is no report is never written over by a gate that is refused.
+    (tmp_path / "gate.xml").write_text("<data/>")
+    assert gate(60, *junit, reader="0" * 32) == 2
+    assert (tmp_path / "gate.xml").read_text() == "<data/>"
 
 
 def test_undecided_says_how_many_queries_would_decide(gate, tmp_path, capsys):
