@@ -133,7 +133,8 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     if full_help:
         tokens = ["--help" if token == HELP_ALL else token for token in tokens]
     in_full = IN_FULL.set(full_help)
-    command = _COMMAND.set(shlex.join([*app.name[0].split(), *map(masked, tokens)]))
+    typed = shlex.join([*app.name[0].split(), *map(masked, tokens)])
+    command = _COMMAND.set(typed.encode(errors="replace").decode())  # results hold it in UTF-8
     before = app.config
     # Nothing a command needs comes from the network, and nothing may be asked there.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

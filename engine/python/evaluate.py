@@ -122,10 +122,10 @@ def evaluate(
     settings = _settings(reader, metric, annotators, k, left)
     refuse_lacking_tables(settings, given.tables)
     _refuse_unused(settings, given)
+    named = name_files(given.files(settings))
     with progress(shown=shown) as on_progress:
         context = Context(store=store, on_progress=on_progress, on_event=_LOG.info)
-        evaluation = _evaluated(given, settings, context)
-    return Result.of(evaluation, name_files(given.files(settings)))
+        return Result.of(_evaluated(given, settings, context), named)
 
 
 def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation:

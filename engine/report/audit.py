@@ -17,6 +17,8 @@ from typing import Any
 from engine.evaluation.inputs import InputFiles, input_tables
 from engine.machine.identity import this_machine
 from engine.messages.errors import InputError, masked
+from engine.messages.wording import quoted
+from engine.sources.io.files import is_text
 from engine.sources.io.fingerprint import file_sha256
 from engine.sources.io.locations import Location, locate
 from engine.sources.runs.forms import is_trec
@@ -78,8 +80,11 @@ class Origin:
 
 
 def place(path: Location | None) -> str | None:
-    """A path or address without credentials."""
-    return None if path is None else masked(str(locate(path)))
+    """A path or address without credentials; an InputError where results could not hold it."""
+    text = "" if path is None else masked(str(locate(path)))
+    if not is_text(text):
+        raise InputError(f"{quoted(text)} is no name in UTF-8", "rename it; results hold its name")
+    return text or None
 
 
 def name_files(files: InputFiles | None) -> dict[str, Any]:

@@ -1,16 +1,21 @@
 """How a result came about, as summary.json has it."""
 
 import json
+import os
 import subprocess
 from datetime import UTC, datetime, timedelta
+
+import pytest
 
 import engine
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
+from engine.messages.errors import InputError
 from engine.report import audit
-from engine.report.audit import code_in, input_files
+from engine.report.audit import code_in, input_files, place
 from engine.report.summary import summarize
+from engine.sources.io.folders import require_folder
 from tests.tables import inputs
 
 SETTINGS = Settings.of(k=2, annotators=("containment",), end_to_end=False, resamples=0)
@@ -97,3 +102,10 @@ def test_the_commit_of_a_checkout_and_whether_it_was_changed(tmp_path, monkeypat
     assert code(tmp_path / "site-packages") == (None, None)
     monkeypatch.setenv("PATH", "")
     assert code(tmp_path) == (None, None)
+
+
+@pytest.mark.parametrize("refuse", [place, require_folder])
+def test_a_name_that_results_cannot_hold_is_refused(refuse, tmp_path):
+    name = os.fsdecode(b"\xff.trec")
+    with pytest.raises(InputError, match=r"\\udcff.trec' is no name in UTF-8"):
+        refuse(tmp_path / name)

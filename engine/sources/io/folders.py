@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.messages.errors import InputError, WriteError, masked
+from engine.messages.wording import quoted
 from engine.sources.io import locations
-from engine.sources.io.files import cannot_write
+from engine.sources.io.files import cannot_write, is_text
 from engine.sources.io.locations import Location, entries, file_system, inside_of, locate, reported
 
 # Written, and deleted, to see whether an address can be written.
@@ -192,8 +193,10 @@ def require_folder(place: Location) -> None:
     At an address, a small file is written and deleted, which is the only way to know.
 
     Raises:
-        InputError: something else is in its place or above it, or it cannot be read or written.
+        InputError: something else is in its place or above it, it cannot be read or written, or its name is not UTF-8.
     """
+    if not is_text(str(place)):
+        raise InputError(f"{quoted(str(place))} is no name in UTF-8", "use another folder")
     folder = folder_at(place)
     if isinstance(folder.at, Path):
         require_output(folder.at, directory=True)
