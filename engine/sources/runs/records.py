@@ -110,6 +110,7 @@ class _Listed:
     rank: int | None
     score: float | None
     run: str
+    stated_rank: int | None = None
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
@@ -160,16 +161,18 @@ def read_records(
         query_id = _query_of(fault, record, (*QUERY_ID_FIELDS, *QUERY_FIELDS))
         found = [_passage(fault, line, query_id, item, texts=texts) for item in items]
         carried += [text for _, given in found for text in given]
-        scored = zip(found, _scores_of(fault, query_id, items), strict=True)
-        for place, ((doc_id, _), score) in enumerate(scored, 1):
-            listed.append(_Listed(line, query_id, doc_id, place, score, run))
+        scores, rise = _scores_of(fault, query_id, items)
+        for place, ((doc_id, _), score) in enumerate(zip(found, scores, strict=True), 1):
+            stated = len(items) - place if rise else None
+            listed.append(_Listed(line, query_id, doc_id, place, score, run, stated))
     entries = (*listed, *_ordered(path, rows))
+    lines = (place if e.line is None else e.line for place, e in enumerate(entries))
     values = [
-        (e.query_id, e.doc_id, e.rank, e.score, e.run, place if e.line is None else e.line)
-        for place, e in enumerate(entries)
+        (e.query_id, e.doc_id, e.rank, e.score, e.run, line, e.stated_rank)
+        for e, line in zip(entries, lines, strict=True)
     ]
-    frame = pl.DataFrame(values, schema={**tables.RUNS, LINE: pl.Int64()}, orient="row")
-    frame = frame.with_columns(pl.lit(None, pl.Int32).alias(STATED_RANK))
+    schema = {**tables.RUNS, LINE: pl.Int64(), STATED_RANK: pl.Int32()}
+    frame = pl.DataFrame(values, schema=schema, orient="row")
     has_lines = bool(entries) and entries[0].line is not None
     texts_given = pl.DataFrame(carried, schema=GIVEN, orient="row")
     return Batch(frame, tuple(frame[RUN].unique()), has_lines, texts_given, taken)
@@ -192,13 +195,15 @@ def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -
     return str(query)
 
 
-def _scores_of(fault: _Fault, query_id: str, items: Sequence[Any]) -> list[float]:
-    """The scores of a list, whose order counts: its own where they fall, or rise as distances do."""
+def _scores_of(fault: _Fault, query_id: str, items: Sequence[Any]) -> tuple[list[float], bool]:
+    """The scores of a list, whose order counts: its own where they fall; and whether they rise, as distances do."""
     given = (one.get(SCORE) if isinstance(one, Mapping) else None for one in items)
     scores = [_score(fault, query_id, score) for score in given]
     known = [score for score in scores if score is not None]
-    in_order = len(known) == len(items) and sorted(known) in (known, known[::-1])
-    return known if in_order else [*map(float, range(len(items), 0, -1))]
+    rising = sorted(known) if len(known) == len(items) else []
+    if rising and rising[::-1] == known:
+        return known, False
+    return [*map(float, range(len(items), 0, -1))], bool(rising) and rising == known
 
 
 def _passage(

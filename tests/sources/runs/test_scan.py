@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from engine.messages.errors import InputError
 from engine.sources.runs import scan
 from engine.sources.runs.scan import scan_run
+from engine.tables import STATED_RANK
 
 
 def scanned(path):
     """What the batches of a run amount to: ids, ranks, scores and lines of its rows, and its names."""
     batches = list(scan_run(path))
     names = set().union(*(batch.names for batch in batches))
-    return [row for batch in batches for row in batch.rows.rows()], names
+    return [row for batch in batches for row in batch.rows.drop(STATED_RANK).rows()], names
 
 
 @pytest.fixture(autouse=True)
@@ -198,3 +199,14 @@ def test_any_text_gives_the_rows_or_the_error_of_python(tmp_path_factory, parts)
         with pytest.MonkeyPatch.context() as patch:
             read_by_python(patch)
             assert outcome(scanned, path) == found, (number, line)
+
+
+@pytest.mark.parametrize("by_python", [False, True])
+def test_ranks_that_order_nothing_are_kept_where_they_are_numbers(tmp_path, monkeypatch, by_python):
+    if by_python:
+        read_by_python(monkeypatch)
+    path = write(
+        tmp_path / "r", "q Q0 a 7 3 s\nq Q0 b x 2 s\nq Q0 c 99999999999 1 s\nq Q0 d 0 1 s\n"
+    )
+    (batch,) = scan_run(path)
+    assert batch.rows[STATED_RANK].to_list() == [7, None, None, 0]
