@@ -12,6 +12,12 @@ Most differences of two runs are 0. At ``m = 0`` such a question changes no capi
 differ. Which share of the capital gains most depends on how uneven these are, and is not known. So the capital is
 divided among bets of fixed shares (``_BETS``), most of it among those that decide within some hundred or thousand
 questions. It then depends on the questions seen, not on their order among each other.
+
+Questions of a cluster are not independent; clusters are, and there is one bet for each, on all its questions together.
+Over questions the mean is m or less if the sum of d - m over a cluster's questions is 0 or less on average. This sum is at
+least -s (1 + m) in a cluster of s questions, and so at least -S (1 + m), where S is the size of the largest cluster, which
+is known before anything is read. So the capital is multiplied by ``1 + c (s / S) (d - m) / (1 + m)``, where d is the
+cluster's mean: at ``m = 0`` a bet on the mean times s / S. Where no two questions are in a cluster, that is the above.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy as sp
 
-from engine.statistics.arrays import Floats
+from engine.statistics.arrays import Floats, Ints
 from engine.statistics.power import MOST_QUERIES, POWER, least_enough
 
 # Shares of the capital that are bet, and what part of the capital each has. Chosen by simulation: runs that differ on
@@ -45,10 +51,11 @@ class Decision:
         n: questions that both runs have.
         value: mean difference on them; NaN without any.
         low, high: the confidence sequence of the mean at ``n``: of all pairs and all numbers of questions together,
-            it holds the mean with the confidence. Within the range of differences.
+            it holds the mean with the confidence. Within the range of differences, and widened to ``value``, which may
+            leave the bounds of earlier questions; where these have crossed, each is the other's.
         p: 1 less the confidence at which the sequence just reaches 0; valid at any time, adjusted for all pairs.
         decided_at: the number of questions at which ``low`` first was above 0, or ``high`` below; None while
-            undecided.
+            undecided, and where they no longer are.
         needed: the number of questions, these included, that would decide with a probability of about ``POWER`` if
             others differ as these do; ``MOST_QUERIES`` where that many do not suffice. None where decided, and
             where nothing is known (no question, or a mean of 0).
@@ -69,7 +76,12 @@ class Decision:
 
 
 def decided(
-    paired: Sequence[Floats] | Floats, *, confidence: float, largest: float = 1.0
+    paired: Sequence[Floats] | Floats,
+    *,
+    confidence: float,
+    largest: float = 1.0,
+    clusters: Sequence[Ints] | None = None,
+    most: int = 1,
 ) -> tuple[Decision, ...]:
     """Decide between the runs of each pair.
 
@@ -80,38 +92,58 @@ def decided(
         confidence: that no statement is false, of all pairs and at all times together, in (0, 1). Each pair gets an
             equal part of the rest (Bonferroni), half of it for each side.
         largest: the largest difference that two runs can have on a question, above 0.
+        clusters: for each pair, (n,) the cluster of each question; those of a cluster are read one after another.
+            None where questions are independent.
+        most: how many questions the largest of all clusters has, be it read or not.
 
     Raises:
-        ValueError: a difference is larger than ``largest``, or not a number.
+        ValueError: a difference is larger than ``largest``, or not a number; a cluster has more than ``most``.
     """
     limit = math.log(2 * max(len(paired), 1) / (1 - confidence))
     found = []
-    for differences in paired:
+    for pair, differences in enumerate(paired):
         scaled = np.asarray(differences, dtype=np.float64) / largest
         if not (np.abs(scaled) <= 1 + _ROUNDING).all():
             raise ValueError(
                 "a difference exceeds the largest that is possible, or is not a number"
             )
-        found.append(_decide(np.clip(scaled, -1, 1), largest, limit, len(paired)))
+        codes = np.arange(len(scaled)) if clusters is None else clusters[pair]
+        starts = np.flatnonzero(np.append(True, codes[1:] != codes[:-1])[: len(codes)])
+        sizes = np.diff(np.append(starts, len(codes)))
+        if sizes.max(initial=0) > most:
+            raise ValueError("a cluster has more questions than the largest")
+        scaled = np.clip(scaled, -1, 1)
+        found.append(_decide(scaled, starts, sizes / most, largest, limit, len(paired)))
     return tuple(found)
 
 
-def _decide(differences: Floats, largest: float, limit: float, pairs: int) -> Decision:
-    """Of one pair, in units of the largest difference; ``limit`` is of the logarithm of the capital."""
+def _decide(
+    differences: Floats, starts: Ints, weights: Floats, largest: float, limit: float, pairs: int
+) -> Decision:
+    """Of one pair, in units of the largest difference; ``limit`` is of the logarithm of the capital.
+
+    Args:
+        starts, weights: of each cluster, the place of its first question, and its size in units of the largest.
+    """
     n = len(differences)
     if n == 0:
         return Decision(0, math.nan, -largest, largest, 1.0, None, None)
-    value = float(differences.mean())
-    ahead, behind = (_log_capital(side, 0.0) for side in (differences, -differences))
+    value, ends = float(differences.mean()), np.append(starts[1:], n)
+    means = np.add.reduceat(differences, starts) / (ends - starts)
+    sides = means, -means
+    ahead, behind = (_log_capital(side, 0.0, weights) for side in sides)
     highest = max(float(ahead.max()), float(behind.max()))
+    above, below = (_bound(side, weights, limit) for side in sides)
+    low, high = min(above, -below, value), max(above, -below, value)
     decided_at = None
-    if highest >= limit:
-        # Of the two sides only one gains for long: where both did, neither mean above nor below 0 would be left.
-        decided_at = int(np.argmax(np.maximum(ahead, behind) >= limit)) + 1
-    low, high = _bound(differences, limit), -_bound(-differences, limit)
+    if highest >= limit and not low <= 0 <= high:
+        decided_at = int(ends[np.argmax(np.maximum(ahead, behind) >= limit)])
     needed = None
-    if decided_at is None and value != 0:
-        needed = _needed(math.copysign(1, value) * differences, limit)
+    if decided_at is None:
+        highest = min(highest, limit)
+        if value != 0:
+            clusters = _needed(math.copysign(1, value) * means, weights, limit)
+            needed = min(-(-clusters * n // len(starts)), MOST_QUERIES)
     return Decision(
         n=n,
         value=value * largest,
@@ -123,9 +155,9 @@ def _decide(differences: Floats, largest: float, limit: float, pairs: int) -> De
     )
 
 
-def _log_capital(differences: Floats, mean: float) -> Floats:
-    """(n,) the logarithm of the capital after each question, bet against a mean of ``mean`` or less, above -1."""
-    gains = np.log1p(np.outer((differences - mean) / (1 + mean), _BETS))
+def _log_capital(differences: Floats, mean: float, weights: Floats | float = 1.0) -> Floats:
+    """(c,) the logarithm of the capital after each cluster, bet against a mean of ``mean`` or less, above -1."""
+    gains = np.log1p(np.outer(weights * (differences - mean) / (1 + mean), _BETS))
     return _log_sum(np.cumsum(gains, axis=0) + _LOG_PARTS)
 
 
@@ -135,24 +167,24 @@ def _log_sum(logarithms: Floats) -> Floats:
     return np.asarray(most[..., 0] + np.log(np.exp(logarithms - most).sum(axis=-1)))
 
 
-def _bound(differences: Floats, limit: float) -> float:
+def _bound(differences: Floats, weights: Floats, limit: float) -> float:
     """The highest mean that was bet against successfully at some time; -1 if none was."""
     low, high = -1.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if _log_capital(differences, middle).max() >= limit:
+        if _log_capital(differences, middle, weights).max() >= limit:
             low = middle
         else:
             high = middle
     return low
 
 
-def _needed(differences: Floats, limit: float) -> int:
-    """Questions at which a lead like this one is decided; differences turned so that their mean is above 0.
+def _needed(differences: Floats, weights: Floats, limit: float) -> int:
+    """Clusters at which a lead like this one is decided; differences turned so that their mean is above 0.
 
-    The logarithm of a bet's capital is taken as normal, with mean and variance as on these questions.
+    The logarithm of a bet's capital is taken as normal, with mean and variance as on these clusters.
     """
-    gains = np.log1p(np.outer(differences, _BETS))
+    gains = np.log1p(np.outer(weights * differences, _BETS))
     mean, spread = gains.mean(axis=0), gains.std(axis=0)
 
     def is_enough(n: int) -> bool:

@@ -10,10 +10,9 @@ from engine.statistics import until
 from engine.statistics.until import decided
 
 
-def one(differences, largest=1.0, confidence=0.95):
-    return decided([np.asarray(differences, dtype=float)], largest=largest, confidence=confidence)[
-        0
-    ]
+def one(differences, confidence=0.95, **options):
+    (found,) = decided([np.asarray(differences, float)], confidence=confidence, **options)
+    return found
 
 
 def drawn(rng, shape, lead, differing):
@@ -53,15 +52,71 @@ def test_questions_that_do_not_differ_change_no_p_value_and_narrow_the_interval(
     assert one([-1.0] * 10).leads == -1
 
 
-def test_a_decision_stays_whatever_comes_later():
+def test_a_decision_stays_while_the_lead_does_and_the_estimate_lies_in_its_interval():
     rng = np.random.default_rng(1)
     first = drawn(rng, 200, 0.2, 0.3)
     early = one(first)
-    late = one(np.append(first, -first))
+    late = one(np.append(first, -first[:100]))
     assert early.decided_at == late.decided_at is not None
     assert late.leads == early.leads == 1
     assert late.needed is None
     assert late.low >= early.low - 1e-6
+    # An estimate beyond an earlier bound; and bounds that crossed, which is 0 from both sides.
+    gone, crossed = one(np.append(first, -first)), one([1.0] * 10 + [-1.0] * 100)
+    assert (gone.low, gone.value) == (0.0, 0.0)
+    for found in (gone, crossed):
+        assert found.low <= found.value <= found.high
+        assert found.low <= 0 <= found.high
+        assert (found.leads, found.decided_at) == (0, None)
+        assert found.p >= 0.05 - 1e-12
+    assert crossed.needed > 110
+
+
+def clustered(rng, samples, clusters, sizes, *, lead=0.0, within=1.0, differing=0.5):
+    """Questions of clusters by their codes, and for each sample their differences; a share ``within`` has its cluster's."""
+    codes = np.repeat(np.arange(clusters), rng.choice(sizes, clusters))
+    shared = drawn(rng, (samples, clusters), lead, differing)[:, codes]
+    own = drawn(rng, (samples, len(codes)), lead, differing)
+    return codes, np.where(rng.random(own.shape) < within, shared, own)
+
+
+def test_no_bet_by_cluster_gains_if_the_mean_over_questions_is_what_it_is_bet_against():
+    """All sequences of three clusters: half of one question, which is won; half of three, of which 0, 2 or 3 are lost.
+
+    A cluster has 2 questions and a sum of 1/2 - 5/6 on average: -1/6 a question, although 2/9 a cluster.
+    """
+    chances = {(1.0, 1): 1 / 2, (0.0, 3): 1 / 6, (-2 / 3, 3): 1 / 6, (-1.0, 3): 1 / 6}
+    expected = 0.0
+    for turn in itertools.product(chances, repeat=3):
+        means, sizes = np.array(turn).T
+        capital = math.exp(until._log_capital(means, -1 / 6, sizes / 3)[-1])
+        expected += math.prod(map(chances.get, turn)) * capital
+    assert expected == pytest.approx(1, abs=1e-12)
+
+
+def test_clusters_of_one_are_questions_and_those_of_equal_size_are_bet_on_as_one():
+    rng = np.random.default_rng(2)
+    values = drawn(rng, 60, 0.4, 0.5)
+    alone = one(values)
+    assert one(values, clusters=[np.arange(60)[::-1]]) == alone
+    fives = one(np.repeat(values, 5), clusters=[np.arange(300) // 5], most=5)
+    assert (fives.low, fives.high, fives.p) == pytest.approx((alone.low, alone.high, alone.p))
+    assert (fives.n, fives.decided_at) == (300, 5 * alone.decided_at)
+    with pytest.raises(ValueError, match="largest"):
+        one(values, clusters=[np.arange(60) // 5], most=4)
+
+
+def test_questions_in_clusters_are_told_apart_falsely_no_more_often_than_others():
+    rng = np.random.default_rng(4)
+    codes, rows = clustered(rng, 200, 60, (1, 5, 10))
+    by_question = [one(row).leads != 0 for row in rows]
+    found = [one(row, clusters=[codes], most=10) for row in rows]
+    assert np.mean(by_question) > 0.15
+    assert np.mean([each.leads != 0 for each in found]) <= 0.05
+    codes, rows = clustered(rng, 100, 200, (2, 3), lead=0.25)
+    found = [one(row, clusters=[codes], most=3) for row in rows]
+    assert np.mean([each.leads == 1 for each in found]) > 0.8
+    assert np.mean([each.low <= 0.25 <= each.high for each in found]) >= 0.95
 
 
 def test_pairs_share_the_error_and_differences_are_in_units_of_the_largest():
