@@ -27,7 +27,7 @@ from engine.statistics.difference_tests import (
     untestable,
     without_interval,
 )
-from engine.statistics.intervals import holm, interval, p_value
+from engine.statistics.intervals import around, holm, interval, p_value
 from engine.statistics.inversion import inverted_difference
 from engine.statistics.resampling import Replicates
 from engine.tables import (
@@ -222,8 +222,9 @@ def _compare(
             found, row[METHOD], row[NOTE] = with_intervals(scores, permuted, bootstrap)
             tests = dict(zip(tests, found, strict=True))
     for name, test in tests.items():
-        row[difference_of(name)] = _difference(name, first, second)
-        row |= {low_of(name): test.low, high_of(name): test.high, p_of(name): test.p}
+        row[difference_of(name)] = value = _difference(name, first, second)
+        low, high = around(value, test.low, test.high)
+        row |= {low_of(name): low, high_of(name): high, p_of(name): test.p}
     return row
 
 

@@ -11,7 +11,7 @@ from engine.messages.checked import Checked, Natural, Positive, Within
 from engine.messages.errors import InputError
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.clustered import from_clusters, independent_queries, method_by_cluster
-from engine.statistics.intervals import IntervalMethod, interval
+from engine.statistics.intervals import IntervalMethod, around, interval
 from engine.statistics.inversion import inverted
 from engine.statistics.methods import Method, Side, method_for, side
 from engine.statistics.resampling import Replicates
@@ -170,7 +170,9 @@ def describe(
         bounds, note = (made[0][:2], made[1][:2]), made[0][2]
     if math.isnan(bounds[0][0]):
         method, note = None, note or f"no interval: the correlation is {values[0]:g}"
-    (tau_low, tau_high), (rho_low, rho_high) = bounds
+    (tau_low, tau_high), (rho_low, rho_high) = (
+        around(value, low, high) for value, (low, high) in zip(values, bounds, strict=True)
+    )
     found = replace(plain, method=method or "", note=note)
     return replace(found, tau_low=tau_low, tau_high=tau_high, rho_low=rho_low, rho_high=rho_high)
 

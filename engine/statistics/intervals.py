@@ -16,6 +16,11 @@ IntervalMethod = Literal["percentile", "bca"]
 _LEAST_DEFINED = 0.5
 
 
+def around(estimate: float, low: float, high: float) -> tuple[float, float]:
+    """The bounds, widened to an estimate that lies beyond one; NaN where they are."""
+    return min(low, estimate), max(high, estimate)
+
+
 def interval(
     estimate: float,
     replicates: Floats,
