@@ -14,6 +14,7 @@ from engine.evaluation.constant import is_told
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
 from engine.evaluation.parts import InFolder
 from engine.evaluation.prepare import refuse_unjudged
+from engine.evaluation.query_clusters import SHARED
 from engine.evaluation.read_jobs import Reading
 from engine.evaluation.score import Scored
 from engine.evaluation.settings import Settings
@@ -112,11 +113,8 @@ def conclude(
         InputError: an annotator labelled nothing.
     """
     refuse_unjudged(scored.labelled_queries)
-    runs, queries = shards.runs, shards.queries()
-    clustered = tables.empty(tables.CLUSTERS)
-    if CLUSTER in queries.columns:
-        clustered = queries.select(list(tables.CLUSTERS))
-    clusters = clusters_of(clustered, settings.bootstrap.cluster)
+    runs, clustered, until = shards.runs, shards.clusters(), settings.bootstrap.until
+    clusters = clusters_of(clustered, settings.bootstrap.cluster or until)
     relevant = settings.relevant(len(runs))
     query_scores, downstream = scored.query_scores, scored.downstream
 
@@ -133,7 +131,9 @@ def conclude(
         clusters=clusters,
     )
     closed_book = (t for t in scored.further.values() if dict(t.schema) == tables.HARM_OUTCOMES)
-    against = scored.label_lists, downstream, settings.bootstrap.of_fixed_n, clusters
+    alone = until and clustered[CLUSTER].is_unique().all()  # an order, and no cluster
+    against = scored.label_lists, downstream, settings.bootstrap.of_fixed_n
+    against = *against, None if alone else clusters
     missed = unseen(*against, next(closed_book, None))
     statistics = replace(statistics, unseen=missed, by_place=by_place(*against))
     return Evaluation(
@@ -184,7 +184,9 @@ def _notes(
         "skipped_queries", scored.left_out, "[query was|queries were] left out", printed=False
     )
     of_all = scored.queries, scored.passages, scored.lengths
-    yield from (note for note in scored.notes if is_told(note, *of_all))
+    clustered = settings.bootstrap.until and not settings.bootstrap.cluster  # which is noted there
+    told = (note for note in scored.notes if is_told(note, *of_all))
+    yield from (note for note in told if not (clustered and note.code == SHARED))
     yield from output_notes(scored.outputs, settings)
     yield from cut_notes(scored.outputs, readings)
     if settings.bootstrap.lists:

@@ -12,6 +12,9 @@ from engine.statistics.cells import shares_much
 from engine.statistics.correlation import ARTICLE
 from engine.tables import CLUSTER, PROVENANCE, QUERY, QUERY_ID
 
+# Codes of the notes on queries that are taken as clusters, and on those that share much and are not.
+CLUSTERS, SHARED = "clusters", "queries_share_articles"
+
 
 def with_clusters(
     queries: pl.DataFrame, groups: Mapping[str, str], cluster: str | None
@@ -40,9 +43,9 @@ def with_clusters(
     text = f"{queries.height} queries are in {len(numbers)} clusters"
     if cluster is not None:
         by = f"{text} by `cluster` {cluster}: intervals and p-values take these as independent"
-        return clustered, Note("clusters", len(numbers), by)
+        return clustered, Note(CLUSTERS, len(numbers), by)
     return clustered, Note(
-        "queries_share_articles",
+        SHARED,
         len(numbers) if shares_much(codes) else 0,
         f"{text} of a common gold article, context or text, but intervals and p-values assume independent "
         f"queries, and may be too narrow: `cluster` {ARTICLE} takes clusters as independent",

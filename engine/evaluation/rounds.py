@@ -19,14 +19,17 @@ import polars as pl
 from engine.evaluation.context import Context
 from engine.evaluation.passes import Kept, Pass, read_and_score
 from engine.evaluation.prepare import prepare
+from engine.evaluation.query_clusters import CLUSTERS
+from engine.evaluation.reading_order import keep_order, reading_order
 from engine.evaluation.shards import FirstQueries
 from engine.evaluation.workload import Workload
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import agreeing, counted, listed
 from engine.ranking.measures import largest_value, parse_measure
-from engine.statistics.runs import RunScores, comparer, drawn_share, place_of, unit
+from engine.statistics.cells import clusters_of, shares_much
+from engine.statistics.runs import RunScores, comparer, drawn_share, unit
 from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, compared, half_width, next_lists
-from engine.tables import ANNOTATOR, MEASURE, QUERY_ID
+from engine.tables import ANNOTATOR, CLUSTER, MEASURE, QUERY_ID
 
 # Codes of the notes on queries that the verdict did without, on runs that it needed fewer of, and on the width.
 STOPPED, DECIDED, REACHED = "queries_not_read", "runs_read_less", "width_reached"
@@ -45,22 +48,29 @@ def read_until_decided(
     Returns:
         The evaluation of what was read, and notes on what was not.
     """
-    settings, runs = work.conditions[0], work.shards.runs
+    settings, runs, queries = work.conditions[0], work.shards.runs, work.shards.queries()
     bootstrap, labels = settings.bootstrap, not settings.scores_lists_alone(len(runs))
-    order = place_of(work.shards.queries()[QUERY_ID], bootstrap.seed).sort()
+    shared = bootstrap.cluster is None and shares_much(work.shards.clusters()[CLUSTER])
+    by_cluster = shared or bootstrap.cluster is not None
+    order = reading_order(queries, bootstrap.seed, by_cluster=by_cluster, store=context.place)
+    numbers = order[CLUSTER].sort()
     parts = ["passages"] * (not labels) + ["lists"] * settings.reader.end_to_end
     kept, stopped = Kept(), dict[str, int]()
     n = min(FIRST_ROUND, len(order))
     while True:
-        last = tuple((run, order[read - 1]) for run, read in stopped.items())
-        now = _first(work, FirstQueries(bootstrap.seed, order[n - 1], last, labels))
+        last = int(numbers[n - 1])
+        n = int(numbers.search_sorted(last, "right"))  # whole clusters
+        keep_order(queries, order, last, context.place, bootstrap.seed)
+        ends = tuple((run, int(numbers[read - 1])) for run, read in stopped.items())
+        now = _first(work, FirstQueries(order, last, ends, labels))
         read_and_score(now, [shard.number for shard in now.shards.shards], passes, context, kept)
         found = _scores(now)
         if found and {*found.runs} != {*runs}:
             found = None  # a run has no score yet
         pairs = found.undecided() if found else list(combinations(runs, 2))
         if n == len(order) or not pairs:
-            return now, tuple(_not_read(len(order) - n, stopped, parts))
+            together = (_together(order),) * shared
+            return now, (*together, *_not_read(len(order) - n, stopped, parts))
         if parts:
             left = {run for pair in pairs for run in pair}
             stopped |= {run: n for run in runs if run not in left | stopped.keys()}
@@ -85,7 +95,7 @@ def read_to_width(
     settings, query_ids = work.conditions[0], work.shards.queries()[QUERY_ID]
     bootstrap, of = settings.bootstrap, len(query_ids)
     width, level = bootstrap.width or 0.0, 1 - bootstrap.confidence
-    order, kept = place_of(query_ids, bootstrap.seed).sort(), Kept()
+    order, kept = reading_order(work.shards.queries(), bootstrap.seed), Kept()
     n, labelled = min(FIRST_LISTS, of), False
     while True:
         if labelled:
@@ -94,7 +104,7 @@ def read_to_width(
             prepared = [prepare(work.shards.read(0), drawn)] if work.prepared else []
             now = replace(work, conditions=(drawn,), prepared=tuple(prepared))
         else:
-            now = _first(work, FirstQueries(bootstrap.seed, order[n - 1]))
+            now = _first(work, FirstQueries(order, n - 1))
         read_and_score(now, [shard.number for shard in now.shards.shards], passes, context, kept)
         found = _compared(now)
         known, further = found[0].n if found else 0, (2 * n, labelled)
@@ -125,6 +135,14 @@ def _first(work: Workload, queries: FirstQueries) -> Workload:
     return replace(work, shards=part, prepared=tuple(prepared))
 
 
+def _together(order: pl.DataFrame) -> Note:
+    """The note on queries that are taken as clusters although nobody asked for that."""
+    clusters = order[CLUSTER].n_unique()
+    text = f"{order.height} queries are in {clusters} clusters of a common gold article, context or text, which are "
+    text += "read whole: intervals and p-values take these as independent"
+    return Note(CLUSTERS, clusters, text)
+
+
 def _not_read(queries: int, stopped: Mapping[str, int], parts: Sequence[str]) -> Iterator[Note]:
     """Notes on queries that the verdict did without, and on runs of which it did without these parts."""
     what = (
@@ -149,13 +167,14 @@ def _scores(work: Workload) -> RunScores | None:
     """The runs by the score that decides: that of whole lists, or of the primary measure."""
     settings = work.conditions[0]
     done = [work.parts[0].done(shard).scored for shard in work.shards.shards]
+    clusters = clusters_of(work.shards.clusters(), settings.bootstrap.until)
     if settings.reader.end_to_end:
         whole = pl.concat([scored.downstream for scored in done])
-        return comparer(settings.bootstrap, unit, None)(whole, None, None)
+        return comparer(settings.bootstrap, unit, clusters)(whole, None, None)
     annotator = settings.resolved.listed[0].name
     scores = pl.concat([one.query_scores for one in done]).filter(pl.col(ANNOTATOR) == annotator)
     measure = str(scores[MEASURE][0])
     largest = max(scored.largest[annotator] for scored in done)
     most = largest_value(parse_measure(measure), settings.ranking.k, largest)
-    compare = comparer(settings.bootstrap, lambda *_: most, None)
+    compare = comparer(settings.bootstrap, lambda *_: most, clusters)
     return compare(scores.filter(pl.col(MEASURE) == measure), annotator, measure)

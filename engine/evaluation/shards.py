@@ -17,8 +17,7 @@ from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, r
 from engine.messages.notes import Note
 from engine.reading.store_files import Span
 from engine.sources.io.locations import Location
-from engine.statistics.runs import place_of
-from engine.tables import DOC_ID, QUERY_ID, RUN
+from engine.tables import CLUSTER, CLUSTERS, DOC_ID, QUERY_ID, RUN, empty
 
 
 @dataclass(frozen=True)
@@ -42,20 +41,22 @@ class Shard:
 
 @dataclass(frozen=True)
 class FirstQueries:
-    """The queries that come first in the order of a seed, up to the place (``runs.place_of``) of the last of them.
+    """The queries of the clusters that come first in an order, up to the number of the last of these.
 
     Attributes:
-        stopped: by run, the place of the last query that is read of it, where that comes earlier.
+        order: of all queries (``reading_order``).
+        stopped: by run, the number of the last cluster that is read of it, where that comes earlier.
         labels: whether passages of these runs are labelled all the same.
     """
 
-    seed: int
-    last: str
-    stopped: tuple[tuple[str, str], ...] = ()
+    order: pl.DataFrame
+    last: int
+    stopped: tuple[tuple[str, int], ...] = ()
     labels: bool = True
 
     def among(self, queries: pl.DataFrame) -> pl.DataFrame:
-        return queries.filter(place_of(queries[QUERY_ID], self.seed) <= self.last)
+        first = self.order.filter(pl.col(CLUSTER) <= self.last)
+        return queries.join(first, on=QUERY_ID, how="semi", maintain_order="left")
 
     def of(self, inputs: EvaluationInputs) -> EvaluationInputs:
         """The inputs of these queries alone."""
@@ -64,9 +65,9 @@ class FirstQueries:
         def of_them(table: pl.DataFrame) -> pl.DataFrame:
             return table.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
 
-        by_place = queries.select(QUERY_ID, place_of(queries[QUERY_ID], self.seed).alias("place"))
-        unread = pl.DataFrame(self.stopped, {RUN: pl.String, "last": pl.String}, orient="row")
-        unread = unread.join(by_place, how="cross").filter(pl.col("place") > pl.col("last"))
+        unread = pl.DataFrame(self.stopped, {RUN: pl.String, "last": pl.Int64}, orient="row")
+        unread = unread.join(self.among(self.order), how="cross")
+        unread = unread.filter(pl.col(CLUSTER) > pl.col("last"))
         unread = unread.select(RUN, QUERY_ID)
         unlabelled = unread.clear() if self.labels else unread
         runs = of_them(inputs.runs).join(
@@ -76,6 +77,13 @@ class FirstQueries:
         judged = {name: of_them(table) for name, table in inputs.tables.items()}
         part = replace(inputs, queries=queries, runs=runs, corpus=corpus, tables=judged)
         return replace(part, names=names, unread=unread, unlabelled=unlabelled, is_whole=False)
+
+
+def clusters_among(queries: pl.DataFrame, only: FirstQueries | None) -> pl.DataFrame:
+    """As ``InputShards.clusters``; without rows where the queries have none."""
+    if only is not None:
+        return only.order
+    return queries.select(list(CLUSTERS)) if CLUSTER in queries.columns else empty(CLUSTERS)
 
 
 class Within(NamedTuple):
@@ -114,6 +122,9 @@ class InputShards(Protocol):
     def queries(self) -> pl.DataFrame:
         """All queries evaluated, in the order of their file, with their ``cluster``."""
 
+    def clusters(self) -> pl.DataFrame:
+        """Their clusters; where these are the first of an order, that of all queries (``reading_order``)."""
+
     def within(self, k: int) -> Within:
         """What of all inputs is within a cutoff, of which shards may have more."""
 
@@ -124,8 +135,9 @@ class InputShards(Protocol):
 class Held:
     """Inputs in memory, as one shard."""
 
-    def __init__(self, inputs: EvaluationInputs) -> None:
+    def __init__(self, inputs: EvaluationInputs, only: FirstQueries | None = None) -> None:
         self.inputs, self.runs, self.tables = inputs, inputs.run_names, tuple(inputs.tables)
+        self.only = only
         self.queries_file, self.unmatchable = inputs.queries_file, inputs.unmatchable
 
     @classmethod
@@ -144,8 +156,11 @@ class Held:
     def queries(self) -> pl.DataFrame:
         return self.inputs.queries
 
+    def clusters(self) -> pl.DataFrame:
+        return clusters_among(self.inputs.queries, self.only)
+
     def within(self, k: int) -> Within:
         return Within(cut_inputs(self.inputs, k).corpus.height)
 
     def first(self, queries: FirstQueries) -> Held:
-        return Held(queries.of(self.inputs))
+        return Held(queries.of(self.inputs), queries)

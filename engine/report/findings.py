@@ -319,9 +319,10 @@ class Findings:
         """The mean of ``value`` over queries (``query_id``), by clusters where these were to be used; None of no query."""
         if scores.is_empty():
             return None
-        if self.bootstrap.until:
-            return mean_until(scores, self.bootstrap)
-        clusters = clusters_of(self.clusters, self.configuration.get("cluster"))
+        until = self.bootstrap.until
+        clusters = clusters_of(self.clusters, self.configuration.get("cluster") or until)
+        if until:
+            return mean_until(scores, self.bootstrap, clusters)
         return mean_interval(scores[VALUE], self.confidence, numbered(scores[QUERY_ID], clusters))
 
     @cached_property

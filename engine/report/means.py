@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 import polars as pl
 
 from engine.statistics import bounded
 from engine.statistics.arrays import Ints
+from engine.statistics.cells import Clusters
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.runs import place_of
+from engine.statistics.runs import in_order
 from engine.statistics.until import decided
 from engine.tables import QUERY_ID, VALUE
 
@@ -38,9 +40,19 @@ def mean_interval(values: pl.Series, confidence: float, clusters: Ints | None = 
     return Interval(mean, low, high, n)
 
 
-def mean_until(scores: pl.DataFrame, bootstrap: Bootstrap) -> Interval:
-    """The mean of ``value``, with the confidence sequence of queries (``query_id``) in the order of reading."""
-    values = scores.sort(place_of(scores[QUERY_ID], bootstrap.seed))[VALUE].to_numpy()
-    largest = max(1.0, float(values.max()))
-    (found,) = decided([values], confidence=bootstrap.confidence, largest=largest)
+def mean_until(scores: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters) -> Interval:
+    """The mean of ``value``, with the confidence sequence of queries (``query_id``) in the order of reading.
+
+    The clusters of all queries are numbered in this order; None for that of the seed alone, in results of earlier versions.
+    """
+    clusters = clusters or in_order(scores[QUERY_ID], bootstrap.seed)
+    place = scores[QUERY_ID].replace_strict(clusters, return_dtype=pl.Int64)
+    values = scores.sort(place, maintain_order=True)[VALUE].to_numpy()
+    (found,) = decided(
+        [values],
+        confidence=bootstrap.confidence,
+        largest=max(1.0, float(values.max())),
+        clusters=[place.sort().to_numpy()],
+        most=max(Counter(clusters.values()).values()),
+    )
     return Interval(found.value, max(found.low, min(0.0, float(values.min()))), found.high, found.n)

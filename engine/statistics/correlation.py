@@ -68,9 +68,8 @@ class Bootstrap(Checked):
                 f"`resamples` is {self.resamples}",
                 f"use {LEAST_RESAMPLES} or more, or 0 for no intervals",
             )
-        if self.until and (self.cluster or not self.resamples):
-            what = "`cluster`" if self.cluster else "`resamples` 0"
-            raise InputError(f"`until` with {what}, which it cannot have", "leave one out")
+        if self.until and not self.resamples:
+            raise InputError("`until` with `resamples` 0, which it cannot have", "leave one out")
         if self.lists and self.lists >= 1 and self.lists % 1:
             remedy = "use a share below 1, or a whole number of lists"
             raise InputError(f"`lists` is {self.lists:g}", remedy)

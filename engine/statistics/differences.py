@@ -14,7 +14,11 @@ from engine.statistics.until import decided
 
 
 def mean_differences(
-    scores: Floats, largest: float, bootstrap: Bootstrap, clusters: Ints | None = None
+    scores: Floats,
+    largest: float,
+    bootstrap: Bootstrap,
+    clusters: Ints | None = None,
+    most: int = 1,
 ) -> Differences:
     """Compare the means of every two runs, query by query.
 
@@ -23,6 +27,7 @@ def mean_differences(
             the plan is to read ``until`` a verdict: intervals are then those of ``until.decided``, each of the
             queries that neither run lacks (NaN).
         largest, clusters: as in ``leads.paired_intervals``.
+        most: as in ``until.decided``.
 
     Returns:
         For the p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``: first run's mean
@@ -31,8 +36,14 @@ def mean_differences(
     """
     paired = _paired(scores)
     if bootstrap.until:
-        known = [row[~np.isnan(row)] for row in paired]
-        found_by = decided(known, confidence=bootstrap.confidence, largest=largest)
+        known = [~np.isnan(row) for row in paired]
+        found_by = decided(
+            [row[has] for row, has in zip(paired, known, strict=True)],
+            confidence=bootstrap.confidence,
+            largest=largest,
+            clusters=None if clusters is None else [clusters[has] for has in known],
+            most=most,
+        )
         columns = [[one.value, one.low, one.high, one.p] for one in found_by]
         value, low, high, p = np.round(np.array(columns).T, DECIMALS) + 0.0
         return Differences(value, low, high, p)

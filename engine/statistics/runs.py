@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations
@@ -64,6 +64,7 @@ class RunScores:
         largest: the largest difference of two runs on a query.
         differences: of every two runs, in the order of ``combinations``.
         clusters: (n,) of the queries, or None.
+        most: how many queries the largest cluster has, be it read or not.
         means: of all queries, where ``values`` are of some of these (``sampled_lists``); else empty.
     """
 
@@ -72,6 +73,7 @@ class RunScores:
     largest: float
     differences: Differences
     clusters: Ints | None
+    most: int = 1
     means: tuple[float, ...] = ()
 
     def of(self, run: str) -> Floats:
@@ -80,9 +82,13 @@ class RunScores:
 
     def paired(self, run: str, over: str) -> Floats:
         """The first run's scores less the second's, of the queries that both have."""
+        differences = self._differences(run, over)
+        return differences[~np.isnan(differences)]
+
+    def _differences(self, run: str, over: str) -> Floats:
+        """Of all queries, NaN where a run was read no further."""
         first, second = (self.values[self.runs.index(name)] for name in (run, over))
-        differences = np.round(first - second, DECIMALS)
-        return np.asarray(differences[~np.isnan(differences)])
+        return np.asarray(np.round(first - second, DECIMALS))
 
     def mean(self, run: str) -> float:
         mean = self.means[self.runs.index(run)] if self.means else float(self.of(run).mean())
@@ -139,10 +145,13 @@ class RunScores:
         With a lead as large as here, or as small as is likely (``power``).
         """
         of_pair = 1 - (1 - confidence) / len(self.differences.value)
+        known = ~np.isnan(self._differences(run, over))
+        codes = None if self.clusters is None else [self.clusters[known]]
+        plan = {"confidence": of_pair, "largest": self.largest, "most": self.most}
         paired = self.paired(run, over)
         if not as_here:
             paired = np.clip(as_small_as_likely(paired), -self.largest, self.largest)
-        return decided([paired], confidence=of_pair, largest=self.largest)[0].needed
+        return decided([paired], clusters=codes, **plan)[0].needed
 
 
 # The scores of a table by a measure of an annotator (None: end to end); None of one run, or of no query.
@@ -173,43 +182,53 @@ def comparer(
             shared = shared.join(of_run, on=QUERY_ID, how="semi", maintain_order="left")
         if shared.is_empty():
             return None
+        of, most_queries = clusters, 1
         if bootstrap.until:
-            shared = _read_as_far(list(by_run.values()), bootstrap.seed)
+            every = pl.concat([of_run[QUERY_ID] for of_run in by_run.values()]).unique()
+            of = clusters or in_order(every, bootstrap.seed)
+            most_queries = max(Counter(of.values()).values())
+            shared = _read_as_far(list(by_run.values()), of)
         columns = [
             shared.join(of_run, on=QUERY_ID, how="left", maintain_order="left")[VALUE].to_numpy()
             for of_run in by_run.values()
         ]
         values = np.stack(columns).round(DECIMALS)
         most = 1.0 if annotator is None or measure is None else largest(annotator, measure)
-        codes = numbered(shared[QUERY_ID], clusters)
+        codes = numbered(shared[QUERY_ID], of)
         content = values.tobytes() + (b"" if codes is None else codes.tobytes())
         key = hashlib.sha256(content).digest(), most
         if key not in known:
-            known[key] = mean_differences(values, most, bootstrap, codes)
-        return RunScores(tuple(by_run), values, most, known[key], codes)
+            known[key] = mean_differences(values, most, bootstrap, codes, most_queries)
+        return RunScores(tuple(by_run), values, most, known[key], codes, most_queries)
 
     return compare
 
 
-def _read_as_far(runs: Sequence[pl.DataFrame], seed: int) -> pl.DataFrame:
-    """The queries that every run has which was read as far, in the order of reading.
+def _read_as_far(runs: Sequence[pl.DataFrame], clusters: Mapping[str, int]) -> pl.DataFrame:
+    """The queries that every run has which was read as far, in the order of reading, which numbers their clusters.
 
-    A run was read as far as its last query. One that lacks a query before (it lists nothing there, or a read failed)
+    A run was read as far as its last cluster. One that lacks a query before (it lists nothing there, or a read failed)
     leaves that query out for all: leads of pairs on other queries could contradict each other.
     """
-    every = pl.concat([of_run.select(QUERY_ID) for of_run in runs]).unique()
-    order = every.sort(place_of(every[QUERY_ID], seed)).with_row_index("place")
-    places = [order.join(of_run, on=QUERY_ID, how="semi")["place"] for of_run in runs]
-    ends, counts = [int(str(of.max())) for of in places], pl.concat(places).value_counts()
-    needed = sum((pl.col("place") <= end).cast(pl.UInt32) for end in ends)
-    kept = order.join(counts, on="place", maintain_order="left").filter(pl.col("count") == needed)
-    return kept.select(QUERY_ID)
+    place = pl.col(QUERY_ID).replace_strict(clusters, return_dtype=pl.Int64)
+    read = [of_run.select(QUERY_ID, place.alias("place")) for of_run in runs]
+    needed = pl.sum_horizontal(
+        (pl.col("place") <= of["place"].max()).cast(pl.UInt32) for of in read
+    )
+    counts = pl.concat(read).group_by(QUERY_ID, "place").len("count")
+    return counts.filter(pl.col("count") == needed).sort("place", QUERY_ID).select(QUERY_ID)
 
 
 def place_of(query_ids: pl.Series, seed: int) -> pl.Series:
     """The place of each query in an order that a seed draws: a hash, which does not depend on other queries."""
     digests = (hashlib.sha256(f"{seed} {query_id}".encode()).hexdigest() for query_id in query_ids)
     return pl.Series("place", list(digests), dtype=pl.String)
+
+
+def in_order(query_ids: pl.Series, seed: int) -> Mapping[str, int]:
+    """Each query as a cluster by itself, numbered in the order of ``place_of``."""
+    ordered = query_ids.to_frame().sort(place_of(query_ids, seed)).to_series()
+    return {query_id: n for n, query_id in enumerate(ordered)}
 
 
 def is_drawn(query_ids: pl.Series, seed: int, share: float) -> pl.Series:

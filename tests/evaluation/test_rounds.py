@@ -307,7 +307,6 @@ def test_results_of_all_queries_are_not_replaced_by_those_of_some(tmp_path):
 
 def test_what_has_no_verdict_or_other_intervals_is_refused(tmp_path):
     for options, problem in (
-        ({"cluster": "article"}, "cluster"),
         ({"resamples": 0}, "resamples"),
         ({"annotators": ("dual",), "measures": "P@3"}, "dual"),
         ({"end_to_end": False, "relevant": "list"}, "does not compare"),
