@@ -49,6 +49,7 @@ HARMED = "harmed"
 METRIC = "metric"
 TOKENS = "tokens"
 # Of judgments: that documents are given as texts. Of traces: that the label of such a text came to a passage of another.
+LARGEST = "largest"  # the largest label of the whole file, of judgments of which some are left
 BY_TEXT = "by_text"
 CARRIED = "carried"
 SHOWN = "shown"

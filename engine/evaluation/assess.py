@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,13 +17,14 @@ from engine.evaluation.parts import InFolder
 from engine.evaluation.prepare import refuse_unjudged
 from engine.evaluation.query_clusters import SHARED
 from engine.evaluation.read_jobs import Reading
-from engine.evaluation.score import Scored
+from engine.evaluation.score import Scored, largest_scores
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import InputShards
 from engine.labels.annotator import Annotator
+from engine.labels.registry import ANNOTATORS
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import agreeing, counted, listed
-from engine.ranking.measures import comparable, largest_value, parse_measure
+from engine.ranking.measures import comparable
 from engine.ranking.scores import Relevant
 from engine.ranking.ties import tie_notes
 from engine.reading.costs import ReadingCosts
@@ -113,13 +115,15 @@ def conclude(
         InputError: an annotator labelled nothing.
     """
     refuse_unjudged(scored.labelled_queries)
-    runs, clustered, until = shards.runs, shards.clusters(), settings.bootstrap.until
-    clusters = clusters_of(clustered, settings.bootstrap.cluster or until)
+    runs, queries, bootstrap = shards.runs, shards.queries(), settings.bootstrap
+    clustered = tables.empty(tables.CLUSTERS)
+    if shards.only is not None:
+        clustered = shards.only.order
+    elif CLUSTER in queries.columns:
+        clustered = queries.select(list(tables.CLUSTERS))
+    clusters = clusters_of(clustered, bootstrap.cluster or bootstrap.until)
     relevant = settings.relevant(len(runs))
     query_scores, downstream = scored.query_scores, scored.downstream
-
-    def largest(annotator: str, measure: str) -> float:
-        return largest_value(parse_measure(measure), settings.ranking.k, scored.largest[annotator])
 
     statistics = analyse(
         query_scores,
@@ -127,13 +131,12 @@ def conclude(
         settings.bootstrap,
         undefined=scored.undefined,
         comparable=comparable,
-        largest=largest,
+        largest=largest_scores(settings, shards),
         clusters=clusters,
     )
     closed_book = (t for t in scored.further.values() if dict(t.schema) == tables.HARM_OUTCOMES)
-    alone = until and clustered[CLUSTER].is_unique().all()  # an order, and no cluster
-    against = scored.label_lists, downstream, settings.bootstrap.of_fixed_n
-    against = *against, None if alone else clusters
+    by_cluster = clusters if bootstrap.cluster else None
+    against = scored.label_lists, downstream, bootstrap.of_fixed_n, by_cluster
     missed = unseen(*against, next(closed_book, None))
     statistics = replace(statistics, unseen=missed, by_place=by_place(*against))
     return Evaluation(
@@ -184,9 +187,12 @@ def _notes(
         "skipped_queries", scored.left_out, "[query was|queries were] left out", printed=False
     )
     of_all = scored.queries, scored.passages, scored.lengths
-    clustered = settings.bootstrap.until and not settings.bootstrap.cluster  # which is noted there
-    told = (note for note in scored.notes if is_told(note, *of_all))
-    yield from (note for note in told if not (clustered and note.code == SHARED))
+    for note in (note for note in scored.notes if is_told(note, *of_all)):
+        if note.code == SHARED and settings.bootstrap.until:
+            text = note.text.partition(", but ")[0] + ", which are read whole: "
+            yield replace(note, text=text + "intervals and p-values take these as independent")
+        else:
+            yield note
     yield from output_notes(scored.outputs, settings)
     yield from cut_notes(scored.outputs, readings)
     if settings.bootstrap.lists:
@@ -200,6 +206,7 @@ def _notes(
     yield _cut_runs(scored.cut_runs, settings)
     yield from tie_notes(scored.query_scores, scored.reordered)
     yield _short_lists(scored, runs, settings)
+    yield _unbounded(settings)
     for annotator in settings.resolved.listed:
         scores = scored.query_scores.filter(pl.col(ANNOTATOR) == annotator.name)
         yield _other_measure(annotator, scores, scored, settings)
@@ -284,6 +291,17 @@ def _other_measure(
     why = settings.resolved.reasons(name, real_valued=real_valued, above_one=above_one)[0]
     text = f"{name} is compared by {used}, since {primary}, the primary measure, is {why}"
     return Note(PRIMARY_UNDEFINED, int(used != str(primary)), text, (name,))
+
+
+def _unbounded(settings: Settings) -> Note:
+    """The annotators whose labels nobody knows a bound of, where a measure has none without it."""
+    resolved = settings.resolved
+    own = [name for name in resolved.scales if name not in ANNOTATORS]
+    names = [name for name in own if resolved.scales[name].largest == math.inf]
+    sums = [str(measure) for measure in resolved.measures if measure.kind == "DCG"]
+    text = f"{listed(sums)} of {listed(names)} decides nothing and its differences have no intervals, since nobody "
+    text += "knows how large a label can be: nDCG needs no bound"
+    return Note("unbounded_labels", len(names) if sums else 0, text, tuple(names))
 
 
 def _cut_runs(names: tuple[str, ...], settings: Settings) -> Note:

@@ -14,7 +14,7 @@ from engine.sources.passages.listed import Listed
 from engine.sources.queries.read import QuerySet
 from engine.sources.runs.texts import ID, with_ids
 from engine.sources.strangers import count_strangers, refuse_strangers
-from engine.tables import ARTICLE_ID, BY_TEXT, DOC_ID, QUERY, QUERY_ID, TEXT, TITLE
+from engine.tables import ARTICLE_ID, BY_TEXT, DOC_ID, LABEL, LARGEST, QUERY, QUERY_ID, TEXT, TITLE
 
 IDENTICAL = "identical_ids"
 
@@ -77,6 +77,8 @@ class Judgments:
             remedy = "give the judgments of these queries"
             count_strangers(table[QUERY_ID], asked, what, remedy=remedy, path=path)
             found[name] = table.join(self.queries, on=QUERY_ID, how="semi", maintain_order="left")
+            if LABEL in table.columns:
+                found[name] = found[name].with_columns(pl.lit(table[LABEL].max()).alias(LARGEST))
             others = table.join(self.query_set.table, on=QUERY_ID, how="anti")[QUERY_ID].n_unique()
             documents = _documents(table)
             lost = lacking.filter(lacking.is_in(documents.implode()))

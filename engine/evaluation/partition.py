@@ -30,7 +30,7 @@ from engine.evaluation.inputs import (
 )
 from engine.evaluation.lists import Lists
 from engine.evaluation.scattered import BUCKET, ScatteredParts, Sorted, count_parts, pairs_by_bucket
-from engine.evaluation.shards import FirstQueries, Shard, Within, clusters_among
+from engine.evaluation.shards import FirstQueries, Shard, Within
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
@@ -142,9 +142,6 @@ class Partition:
     def queries(self) -> pl.DataFrame:
         queries = read_parquet(self.folder.place(_QUERIES))
         return queries if self.only is None else self.only.among(queries)
-
-    def clusters(self) -> pl.DataFrame:
-        return clusters_among(self.queries(), self.only)
 
     def first(self, queries: FirstQueries) -> Partition:
         return replace(self, only=queries)

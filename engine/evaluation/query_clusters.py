@@ -12,8 +12,8 @@ from engine.statistics.cells import shares_much
 from engine.statistics.correlation import ARTICLE
 from engine.tables import CLUSTER, PROVENANCE, QUERY, QUERY_ID
 
-# Codes of the notes on queries that are taken as clusters, and on those that share much and are not.
-CLUSTERS, SHARED = "clusters", "queries_share_articles"
+# Code of the note on queries that share much although nobody asked for clusters.
+SHARED = "queries_share_articles"
 
 
 def with_clusters(
@@ -43,7 +43,7 @@ def with_clusters(
     text = f"{queries.height} queries are in {len(numbers)} clusters"
     if cluster is not None:
         by = f"{text} by `cluster` {cluster}: intervals and p-values take these as independent"
-        return clustered, Note(CLUSTERS, len(numbers), by)
+        return clustered, Note("clusters", len(numbers), by)
     return clustered, Note(
         SHARED,
         len(numbers) if shares_much(codes) else 0,

@@ -1,14 +1,11 @@
 """The order in which queries are read in rounds: drawn by the seed, cluster after cluster, what was read before first.
 
-A verdict at any time is one of a sequence of queries. So queries that are added to a file come behind those that an
-evaluation has read: then the next one goes on with the sequence of the last, and all their verdicts together hold as one
-does. The read store keeps this order for each seed. What was read depends on scores, through the stop; which query is the
-next one never does.
+A verdict at any time is one of a sequence of queries. Those that are added to a file come behind those that an evaluation
+has read: the next one goes on with the sequence of the last, and their verdicts hold together. So the read store keeps the
+order for each seed. How much was read depends on scores, through the stop; which query is the next one never does.
 """
 
 from __future__ import annotations
-
-import hashlib
 
 import polars as pl
 
@@ -26,15 +23,14 @@ def reading_order(
 
     Args:
         by_cluster: whether those of a ``cluster`` are read together; else each query is one by itself.
-        store: of which evaluations read some in an order that is kept; None for the order of the seed alone.
+        store: in which the order of earlier evaluations is kept; None for that of the seed alone.
     """
     unit = pl.col(CLUSTER if by_cluster else QUERY_ID)
     first = queries.select(pl.col(QUERY_ID).first().over(unit)).to_series()
-    known = {} if store is None else {key: n for n, key in enumerate(_kept(store, seed))}
-    before = pl.Series([known.get(key) for key in _keys(queries)], dtype=pl.Int64)
+    kept = {key: n for n, key in enumerate(_kept(store, seed))} if store else {}
+    before = _keys(queries).replace_strict(kept, default=len(kept), return_dtype=pl.Int64)
     placed = queries.with_columns(place_of(first, seed).alias(_PLACE), before.alias(_BEFORE))
-    placed = placed.with_columns(pl.col(_BEFORE).min().over(unit).fill_null(len(known)))
-    number = pl.struct(_BEFORE, _PLACE).rank("dense").cast(pl.Int64) - 1
+    number = pl.struct(pl.col(_BEFORE).min().over(unit), _PLACE).rank("dense").cast(pl.Int64) - 1
     return placed.select(QUERY_ID, number.alias(CLUSTER)).cast(dict(CLUSTERS))
 
 
@@ -43,10 +39,10 @@ def keep_order(
 ) -> None:
     """Note in the store that clusters up to the number ``last`` are read, behind all that were before."""
     read = order.filter(pl.col(CLUSTER) <= last).sort(CLUSTER, maintain_order=True)
-    asked = read.join(queries.select(QUERY_ID, QUERY), on=QUERY_ID, maintain_order="left")
-    kept = _kept(store, seed)
-    if new := [key for key in _keys(asked) if key not in {*kept}]:
-        store.write(_name(seed), "\n".join([*kept, *new]).encode())
+    kept = dict.fromkeys(before := _kept(store, seed))
+    kept |= dict.fromkeys(_keys(read.join(queries, on=QUERY_ID, maintain_order="left")))
+    if len(kept) > len(before):
+        store.write(_name(seed), "\n".join(kept).encode())
 
 
 def _kept(store: Folder, seed: int) -> list[str]:
@@ -60,7 +56,6 @@ def _name(seed: int) -> str:
     return f"reading-order-{seed}.txt"
 
 
-def _keys(queries: pl.DataFrame) -> list[str]:
+def _keys(queries: pl.DataFrame) -> pl.Series:
     """A digest of each query's id and text: other data sets may have the same ids."""
-    rows = queries.select(QUERY_ID, QUERY).iter_rows()
-    return [hashlib.sha256(repr(row).encode()).hexdigest()[:24] for row in rows]
+    return place_of(queries[QUERY_ID] + " " + queries[QUERY], 0)

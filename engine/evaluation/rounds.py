@@ -19,13 +19,12 @@ import polars as pl
 from engine.evaluation.context import Context
 from engine.evaluation.passes import Kept, Pass, read_and_score
 from engine.evaluation.prepare import prepare
-from engine.evaluation.query_clusters import CLUSTERS
 from engine.evaluation.reading_order import keep_order, reading_order
+from engine.evaluation.score import largest_scores
 from engine.evaluation.shards import FirstQueries
 from engine.evaluation.workload import Workload
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import agreeing, counted, listed
-from engine.ranking.measures import largest_value, parse_measure
 from engine.statistics.cells import clusters_of, shares_much
 from engine.statistics.runs import RunScores, comparer, drawn_share, unit
 from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, compared, half_width, next_lists
@@ -50,8 +49,8 @@ def read_until_decided(
     """
     settings, runs, queries = work.conditions[0], work.shards.runs, work.shards.queries()
     bootstrap, labels = settings.bootstrap, not settings.scores_lists_alone(len(runs))
-    shared = bootstrap.cluster is None and shares_much(work.shards.clusters()[CLUSTER])
-    by_cluster = shared or bootstrap.cluster is not None
+    by_cluster = CLUSTER in queries.columns
+    by_cluster = by_cluster and bool(bootstrap.cluster or shares_much(queries[CLUSTER]))
     order = reading_order(queries, bootstrap.seed, by_cluster=by_cluster, store=context.place)
     numbers = order[CLUSTER].sort()
     parts = ["passages"] * (not labels) + ["lists"] * settings.reader.end_to_end
@@ -64,13 +63,12 @@ def read_until_decided(
         ends = tuple((run, int(numbers[read - 1])) for run, read in stopped.items())
         now = _first(work, FirstQueries(order, last, ends, labels))
         read_and_score(now, [shard.number for shard in now.shards.shards], passes, context, kept)
-        found = _scores(now)
+        found = _scores(now, order)
         if found and {*found.runs} != {*runs}:
             found = None  # a run has no score yet
         pairs = found.undecided() if found else list(combinations(runs, 2))
         if n == len(order) or not pairs:
-            together = (_together(order),) * shared
-            return now, (*together, *_not_read(len(order) - n, stopped, parts))
+            return now, tuple(_not_read(len(order) - n, stopped, parts))
         if parts:
             left = {run for pair in pairs for run in pair}
             stopped |= {run: n for run in runs if run not in left | stopped.keys()}
@@ -135,14 +133,6 @@ def _first(work: Workload, queries: FirstQueries) -> Workload:
     return replace(work, shards=part, prepared=tuple(prepared))
 
 
-def _together(order: pl.DataFrame) -> Note:
-    """The note on queries that are taken as clusters although nobody asked for that."""
-    clusters = order[CLUSTER].n_unique()
-    text = f"{order.height} queries are in {clusters} clusters of a common gold article, context or text, which are "
-    text += "read whole: intervals and p-values take these as independent"
-    return Note(CLUSTERS, clusters, text)
-
-
 def _not_read(queries: int, stopped: Mapping[str, int], parts: Sequence[str]) -> Iterator[Note]:
     """Notes on queries that the verdict did without, and on runs of which it did without these parts."""
     what = (
@@ -163,18 +153,16 @@ def _compared(work: Workload) -> list[Estimate]:
     return (leads or list(means.values())) if {*means} == {*work.shards.runs} else []
 
 
-def _scores(work: Workload) -> RunScores | None:
+def _scores(work: Workload, order: pl.DataFrame) -> RunScores | None:
     """The runs by the score that decides: that of whole lists, or of the primary measure."""
     settings = work.conditions[0]
     done = [work.parts[0].done(shard).scored for shard in work.shards.shards]
-    clusters = clusters_of(work.shards.clusters(), settings.bootstrap.until)
+    clusters = clusters_of(order, settings.bootstrap.until)
     if settings.reader.end_to_end:
         whole = pl.concat([scored.downstream for scored in done])
         return comparer(settings.bootstrap, unit, clusters)(whole, None, None)
     annotator = settings.resolved.listed[0].name
     scores = pl.concat([one.query_scores for one in done]).filter(pl.col(ANNOTATOR) == annotator)
     measure = str(scores[MEASURE][0])
-    largest = max(scored.largest[annotator] for scored in done)
-    most = largest_value(parse_measure(measure), settings.ranking.k, largest)
-    compare = comparer(settings.bootstrap, lambda *_: most, clusters)
+    compare = comparer(settings.bootstrap, largest_scores(settings, work.shards), clusters)
     return compare(scores.filter(pl.col(MEASURE) == measure), annotator, measure)

@@ -6,7 +6,7 @@ Each query is scored by itself, so several machines can score parts of an evalua
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -26,12 +26,25 @@ from engine.evaluation.prepare import (
 from engine.evaluation.read_jobs import IDENTITY, Reading, alone, closed_book, failed_queries
 from engine.evaluation.reference_answers import note_unscorable
 from engine.evaluation.settings import Settings
+from engine.evaluation.shards import InputShards
 from engine.labels.annotator import READER, Annotator, Labelled
 from engine.labels.registry import ANNOTATORS
 from engine.messages.notes import Note, count_note, merge_notes
+from engine.ranking.measures import largest_value, parse_measure
 from engine.reading.remote.whole_prompts import CUT_PROMPT
 from engine.scoring.metrics import score_outputs
-from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, FAILURE, LABEL, MEASURE, QUERY_ID, RUN, N
+from engine.tables import (
+    ANNOTATOR,
+    DOC_ID,
+    DOC_IDS,
+    FAILURE,
+    LABEL,
+    LARGEST,
+    MEASURE,
+    QUERY_ID,
+    RUN,
+    N,
+)
 
 # Code of the note on labels that were not needed.
 UNREAD = "labels_not_needed"
@@ -123,6 +136,25 @@ def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored
         outputs=count_outputs(readings.values(), downstream, inputs.queries, settings),
         notes=tuple(_notes(prepared, labelled)),
     )
+
+
+def largest_scores(settings: Settings, shards: InputShards) -> Callable[[str, str], float]:
+    """What gives the largest score of a list, by annotator and measure; no label that was seen decides it.
+
+    DCG has one where labels have: 1 for the engine's own, the largest of the whole file for judgments; else it is infinite.
+    """
+
+    def largest(annotator: str, measure: str) -> float:
+        parsed, known = parse_measure(measure), ANNOTATORS.get(annotator)
+        label = 1.0 if known else settings.resolved.scales[annotator].largest
+        if parsed.kind == "DCG" and known and known.needs_input and known.judges_everything:
+            name, read = known.needs_input.name, shards.read
+            judged = (read(one.number, passages=False).tables[name] for one in shards.shards)
+            some = next((table for table in judged if table.height), tables.empty(tables.QRELS))
+            label = max([1.0, *some[LARGEST if LARGEST in some.columns else LABEL].top_k(1)])
+        return largest_value(parsed, settings.ranking.k, label)
+
+    return largest
 
 
 def merge(

@@ -17,7 +17,7 @@ from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, r
 from engine.messages.notes import Note
 from engine.reading.store_files import Span
 from engine.sources.io.locations import Location
-from engine.tables import CLUSTER, CLUSTERS, DOC_ID, QUERY_ID, RUN, empty
+from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RUN
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,6 @@ class FirstQueries:
         return replace(part, names=names, unread=unread, unlabelled=unlabelled, is_whole=False)
 
 
-def clusters_among(queries: pl.DataFrame, only: FirstQueries | None) -> pl.DataFrame:
-    """As ``InputShards.clusters``; without rows where the queries have none."""
-    if only is not None:
-        return only.order
-    return queries.select(list(CLUSTERS)) if CLUSTER in queries.columns else empty(CLUSTERS)
-
-
 class Within(NamedTuple):
     """How many listed passages a cutoff leaves of the inputs, and notes, where the inputs do not carry them."""
 
@@ -119,11 +112,12 @@ class InputShards(Protocol):
     def tables(self) -> Collection[str]:
         """The names of the inputs of annotators."""
 
+    @property
+    def only(self) -> FirstQueries | None:
+        """The queries that count; None for all."""
+
     def queries(self) -> pl.DataFrame:
         """All queries evaluated, in the order of their file, with their ``cluster``."""
-
-    def clusters(self) -> pl.DataFrame:
-        """Their clusters; where these are the first of an order, that of all queries (``reading_order``)."""
 
     def within(self, k: int) -> Within:
         """What of all inputs is within a cutoff, of which shards may have more."""
@@ -155,9 +149,6 @@ class Held:
 
     def queries(self) -> pl.DataFrame:
         return self.inputs.queries
-
-    def clusters(self) -> pl.DataFrame:
-        return clusters_among(self.inputs.queries, self.only)
 
     def within(self, k: int) -> Within:
         return Within(cut_inputs(self.inputs, k).corpus.height)

@@ -7,6 +7,7 @@ engine's own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -128,10 +129,12 @@ class Scale:
         graded: what labels these are, where they can lie between 0 and 1 ("the judge's graded
             labels"); empty for labels that are 0 or 1, or whole numbers.
         utilities: whether they may be negative, so that utility measures alone fit them.
+        largest: that no label exceeds, of an annotator of the user's; infinite where nobody knows.
     """
 
     graded: str = ""
     utilities: bool = False
+    largest: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from engine.labels.annotator import Annotator, Labelled, Material, labels_of
+from engine.labels.annotator import Annotator, Labelled, Material, Scale, labels_of
 from engine.labels.traces import complete
 from engine.messages.errors import InputError
 from engine.messages.wording import number_of, quoted, reason_of
@@ -45,7 +45,7 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
         labels = labels_of(name, labelled, pl.col(LABEL))
         return Labelled(labels, complete(labels))
 
-    return Annotator(name=name, label=label)
+    return Annotator(name=name, label=label, scale=lambda settings: Scale(largest=1.0))
 
 
 def _value(

@@ -188,7 +188,7 @@ def largest_value(measure: Measure, k: int, largest_label: float) -> float:
 
     Args:
         k: passages of a list, where the measure has no cutoff.
-        largest_label: that the annotator gives; labels lie between 0 and 1 at least.
+        largest_label: that the annotator can give, be it given or not; labels lie between 0 and 1 at least.
     """
     if measure.kind != "DCG":
         return 1.0

@@ -52,7 +52,7 @@ def mean_until(scores: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters) -
         [values],
         confidence=bootstrap.confidence,
         largest=max(1.0, float(values.max())),
-        clusters=[place.sort().to_numpy()],
+        clusters=place.sort().to_numpy(),
         most=max(Counter(clusters.values()).values()),
     )
     return Interval(found.value, max(found.low, min(0.0, float(values.min()))), found.high, found.n)

@@ -187,9 +187,11 @@ def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = Non
     significant = low > 0
     needed = as_here = None
     both = (False, True)
-    if plan is not None and plan.until and not significant:
+    if significant or math.isinf(found.largest):
+        plan = None
+    if plan is not None and plan.until:
         needed, as_here = (found.needed(run, over, plan.confidence, as_here=one) for one in both)
-    elif plan is not None and plan.resamples and not significant and not found.means:
+    elif plan is not None and plan.resamples and not found.means:
         needed, as_here = (
             queries_needed(
                 found.paired(run, over),

@@ -32,25 +32,19 @@ def mean_differences(
     Returns:
         For the p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``: first run's mean
         less the second's, with interval and p-value adjusted for p pairs (``leads``); NaN without
-        resamples, or with a single query or cluster.
+        resamples, with a single query or cluster, or where ``largest`` is infinite.
     """
     paired = _paired(scores)
+    units = scores.shape[1] if clusters is None else len(np.unique(clusters))
+    if math.isinf(largest) or not bootstrap.resamples or (units < 2 and not bootstrap.until):
+        nothing = np.full(len(paired), math.nan)
+        return Differences(np.round(np.nanmean(paired, axis=1), DECIMALS), *[nothing] * 3)
     if bootstrap.until:
-        known = [~np.isnan(row) for row in paired]
-        found_by = decided(
-            [row[has] for row, has in zip(paired, known, strict=True)],
-            confidence=bootstrap.confidence,
-            largest=largest,
-            clusters=None if clusters is None else [clusters[has] for has in known],
-            most=most,
-        )
+        plan = {"confidence": bootstrap.confidence, "largest": largest, "most": most}
+        found_by = decided(paired, clusters=clusters, **plan)
         columns = [[one.value, one.low, one.high, one.p] for one in found_by]
         value, low, high, p = np.round(np.array(columns).T, DECIMALS) + 0.0
         return Differences(value, low, high, p)
-    units = scores.shape[1] if clusters is None else len(np.unique(clusters))
-    if units < 2 or not bootstrap.resamples:
-        nothing = np.full(len(paired), math.nan)
-        return Differences(np.round(paired.mean(axis=1), DECIMALS), nothing, nothing, nothing)
     found = paired_intervals(
         paired,
         largest,

@@ -145,13 +145,13 @@ class RunScores:
         With a lead as large as here, or as small as is likely (``power``).
         """
         of_pair = 1 - (1 - confidence) / len(self.differences.value)
-        known = ~np.isnan(self._differences(run, over))
-        codes = None if self.clusters is None else [self.clusters[known]]
         plan = {"confidence": of_pair, "largest": self.largest, "most": self.most}
-        paired = self.paired(run, over)
+        differences = self._differences(run, over)
+        known = ~np.isnan(differences)
         if not as_here:
-            paired = np.clip(as_small_as_likely(paired), -self.largest, self.largest)
-        return decided([paired], clusters=codes, **plan)[0].needed
+            likely = as_small_as_likely(differences[known])
+            differences[known] = np.clip(likely, -self.largest, self.largest)
+        return decided([differences], clusters=self.clusters, **plan)[0].needed
 
 
 # The scores of a table by a measure of an annotator (None: end to end); None of one run, or of no query.

@@ -80,36 +80,34 @@ def decided(
     *,
     confidence: float,
     largest: float = 1.0,
-    clusters: Sequence[Ints] | None = None,
+    clusters: Ints | None = None,
     most: int = 1,
 ) -> tuple[Decision, ...]:
     """Decide between the runs of each pair.
 
     Args:
         paired: for each pair, the first run's scores less the second's, of (n,) questions in the order in which
-            they are read. Pairs may have read different numbers of questions, also if one was decided and read
-            no further; more questions of a pair are added at its end.
+            they are read; NaN where a pair has no score, as where it was decided and read no further. More questions
+            of a pair are added at its end.
         confidence: that no statement is false, of all pairs and at all times together, in (0, 1). Each pair gets an
             equal part of the rest (Bonferroni), half of it for each side.
         largest: the largest difference that two runs can have on a question, above 0.
-        clusters: for each pair, (n,) the cluster of each question; those of a cluster are read one after another.
-            None where questions are independent.
+        clusters: (n,) of each question, those of a cluster one after another; None where questions are independent.
         most: how many questions the largest of all clusters has, be it read or not.
 
     Raises:
-        ValueError: a difference is larger than ``largest``, or not a number; a cluster has more than ``most``.
+        ValueError: a difference is larger than ``largest``; a cluster has more questions than ``most``.
     """
     limit = math.log(2 * max(len(paired), 1) / (1 - confidence))
     found = []
-    for pair, differences in enumerate(paired):
-        scaled = np.asarray(differences, dtype=np.float64) / largest
+    for differences in paired:
+        known = ~np.isnan(differences)
+        scaled = differences[known] / largest
         if not (np.abs(scaled) <= 1 + _ROUNDING).all():
-            raise ValueError(
-                "a difference exceeds the largest that is possible, or is not a number"
-            )
-        codes = np.arange(len(scaled)) if clusters is None else clusters[pair]
-        starts = np.flatnonzero(np.append(True, codes[1:] != codes[:-1])[: len(codes)])
-        sizes = np.diff(np.append(starts, len(codes)))
+            raise ValueError("a difference exceeds the largest that is possible")
+        codes = np.arange(len(scaled)) if clusters is None else clusters[known]
+        starts = np.flatnonzero(np.diff(codes, prepend=-1))
+        sizes = np.diff(starts, append=len(codes))
         if sizes.max(initial=0) > most:
             raise ValueError("a cluster has more questions than the largest")
         scaled = np.clip(scaled, -1, 1)
