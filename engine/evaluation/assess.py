@@ -296,8 +296,8 @@ def _other_measure(
 def _unbounded(settings: Settings) -> Note:
     """The annotators whose labels nobody knows a bound of, where a measure has none without it."""
     resolved = settings.resolved
-    own = [name for name in resolved.scales if name not in ANNOTATORS]
-    names = [name for name in own if resolved.scales[name].largest == math.inf]
+    scales = resolved.scales.items()
+    names = [name for name, of in scales if of.largest == math.inf and name not in ANNOTATORS]
     sums = [str(measure) for measure in resolved.measures if measure.kind == "DCG"]
     text = f"{listed(sums)} of {listed(names)} decides nothing and its differences have no intervals, since nobody "
     text += "knows how large a label can be: nDCG needs no bound"

@@ -11,9 +11,9 @@ import polars as pl
 
 from engine.sources.io.folders import Folder
 from engine.statistics.runs import place_of
-from engine.tables import CLUSTER, CLUSTERS, QUERY, QUERY_ID
+from engine.tables import CLUSTER, QUERY, QUERY_ID
 
-_PLACE, _BEFORE = "_place", "_before"
+_KEPT = "reading-order-{}.txt"
 
 
 def reading_order(
@@ -29,9 +29,9 @@ def reading_order(
     first = queries.select(pl.col(QUERY_ID).first().over(unit)).to_series()
     kept = {key: n for n, key in enumerate(_kept(store, seed))} if store else {}
     before = _keys(queries).replace_strict(kept, default=len(kept), return_dtype=pl.Int64)
-    placed = queries.with_columns(place_of(first, seed).alias(_PLACE), before.alias(_BEFORE))
-    number = pl.struct(pl.col(_BEFORE).min().over(unit), _PLACE).rank("dense").cast(pl.Int64) - 1
-    return placed.select(QUERY_ID, number.alias(CLUSTER)).cast(dict(CLUSTERS))
+    placed = queries.with_columns(place_of(first, seed).alias("place"), before.alias("before"))
+    number = pl.struct(pl.col("before").min().over(unit), "place").rank("dense").cast(pl.Int64) - 1
+    return placed.select(QUERY_ID, number.alias(CLUSTER))
 
 
 def keep_order(
@@ -42,18 +42,14 @@ def keep_order(
     kept = dict.fromkeys(before := _kept(store, seed))
     kept |= dict.fromkeys(_keys(read.join(queries, on=QUERY_ID, maintain_order="left")))
     if len(kept) > len(before):
-        store.write(_name(seed), "\n".join(kept).encode())
+        store.write(_KEPT.format(seed), "\n".join(kept).encode())
 
 
 def _kept(store: Folder, seed: int) -> list[str]:
     try:
-        return store.read(_name(seed)).decode().split()
+        return store.read(_KEPT.format(seed)).decode().split()
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _name(seed: int) -> str:
-    return f"reading-order-{seed}.txt"
 
 
 def _keys(queries: pl.DataFrame) -> pl.Series:

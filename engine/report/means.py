@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 
 import polars as pl
@@ -41,18 +40,11 @@ def mean_interval(values: pl.Series, confidence: float, clusters: Ints | None = 
 
 
 def mean_until(scores: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters) -> Interval:
-    """The mean of ``value``, with the confidence sequence of queries (``query_id``) in the order of reading.
-
-    The clusters of all queries are numbered in this order; None for that of the seed alone, in results of earlier versions.
-    """
-    clusters = clusters or in_order(scores[QUERY_ID], bootstrap.seed)
-    place = scores[QUERY_ID].replace_strict(clusters, return_dtype=pl.Int64)
-    values = scores.sort(place, maintain_order=True)[VALUE].to_numpy()
-    (found,) = decided(
-        [values],
-        confidence=bootstrap.confidence,
-        largest=max(1.0, float(values.max())),
-        clusters=place.sort().to_numpy(),
-        most=max(Counter(clusters.values()).values()),
-    )
-    return Interval(found.value, max(found.low, min(0.0, float(values.min()))), found.high, found.n)
+    """The same with the confidence sequence of queries (``query_id``) in the order of reading (``in_order``)."""
+    numbers, most = in_order(scores[QUERY_ID], bootstrap.seed, clusters)
+    values, numbers = scores[VALUE].to_numpy()[numbers.arg_sort()], numbers.sort()
+    if values.min() < 0 or values.max() > 1:
+        return Interval(float(values.mean()), math.nan, math.nan, len(values))
+    plan = {"clusters": numbers.to_numpy(), "most": most}
+    (found,) = decided([values], confidence=bootstrap.confidence, **plan)
+    return Interval(found.value, max(found.low, 0.0), found.high, found.n)

@@ -40,8 +40,8 @@ def mean_differences(
         nothing = np.full(len(paired), math.nan)
         return Differences(np.round(np.nanmean(paired, axis=1), DECIMALS), *[nothing] * 3)
     if bootstrap.until:
-        plan = {"confidence": bootstrap.confidence, "largest": largest, "most": most}
-        found_by = decided(paired, clusters=clusters, **plan)
+        level = bootstrap.confidence
+        found_by = decided(paired, confidence=level, largest=largest, clusters=clusters, most=most)
         columns = [[one.value, one.low, one.high, one.p] for one in found_by]
         value, low, high, p = np.round(np.array(columns).T, DECIMALS) + 0.0
         return Differences(value, low, high, p)

@@ -54,6 +54,8 @@ _NO_FIGURES = dict.fromkeys(
     (difference_of(END_TO_END), low_of(END_TO_END), high_of(END_TO_END), p_of(END_TO_END)), math.nan
 )
 
+_NUMBER = "number"
+
 
 @dataclass(frozen=True)
 class RunScores:
@@ -64,7 +66,7 @@ class RunScores:
         largest: the largest difference of two runs on a query.
         differences: of every two runs, in the order of ``combinations``.
         clusters: (n,) of the queries, or None.
-        most: how many queries the largest cluster has, be it read or not.
+        most: as in ``until.decided``.
         means: of all queries, where ``values`` are of some of these (``sampled_lists``); else empty.
     """
 
@@ -86,7 +88,6 @@ class RunScores:
         return differences[~np.isnan(differences)]
 
     def _differences(self, run: str, over: str) -> Floats:
-        """Of all queries, NaN where a run was read no further."""
         first, second = (self.values[self.runs.index(name)] for name in (run, over))
         return np.asarray(np.round(first - second, DECIMALS))
 
@@ -182,41 +183,44 @@ def comparer(
             shared = shared.join(of_run, on=QUERY_ID, how="semi", maintain_order="left")
         if shared.is_empty():
             return None
-        of, most_queries = clusters, 1
+        size = 1
         if bootstrap.until:
-            every = pl.concat([of_run[QUERY_ID] for of_run in by_run.values()]).unique()
-            of = clusters or in_order(every, bootstrap.seed)
-            most_queries = max(Counter(of.values()).values())
-            shared = _read_as_far(list(by_run.values()), of)
+            shared, size = _read_as_far(by_run, bootstrap.seed, clusters)
         columns = [
             shared.join(of_run, on=QUERY_ID, how="left", maintain_order="left")[VALUE].to_numpy()
             for of_run in by_run.values()
         ]
         values = np.stack(columns).round(DECIMALS)
         most = 1.0 if annotator is None or measure is None else largest(annotator, measure)
-        codes = numbered(shared[QUERY_ID], of)
+        codes = numbered(shared[QUERY_ID], clusters)
+        if bootstrap.until:
+            codes = shared[_NUMBER].to_numpy()
         content = values.tobytes() + (b"" if codes is None else codes.tobytes())
         key = hashlib.sha256(content).digest(), most
         if key not in known:
-            known[key] = mean_differences(values, most, bootstrap, codes, most_queries)
-        return RunScores(tuple(by_run), values, most, known[key], codes, most_queries)
+            known[key] = mean_differences(values, most, bootstrap, codes, size)
+        return RunScores(tuple(by_run), values, most, known[key], codes, size)
 
     return compare
 
 
-def _read_as_far(runs: Sequence[pl.DataFrame], clusters: Mapping[str, int]) -> pl.DataFrame:
-    """The queries that every run has which was read as far, in the order of reading, which numbers their clusters.
+def _read_as_far(
+    runs: Mapping[str, pl.DataFrame], seed: int, clusters: Clusters
+) -> tuple[pl.DataFrame, int]:
+    """The queries that every run has which was read as far, in the order of reading; and the size of the largest cluster.
 
     A run was read as far as its last cluster. One that lacks a query before (it lists nothing there, or a read failed)
     leaves that query out for all: leads of pairs on other queries could contradict each other.
     """
-    place = pl.col(QUERY_ID).replace_strict(clusters, return_dtype=pl.Int64)
-    read = [of_run.select(QUERY_ID, place.alias("place")) for of_run in runs]
-    needed = pl.sum_horizontal(
-        (pl.col("place") <= of["place"].max()).cast(pl.UInt32) for of in read
+    rows = pl.concat(
+        of_run.select(QUERY_ID, pl.lit(run).alias(RUN)) for run, of_run in runs.items()
     )
-    counts = pl.concat(read).group_by(QUERY_ID, "place").len("count")
-    return counts.filter(pl.col("count") == needed).sort("place", QUERY_ID).select(QUERY_ID)
+    numbers, most = in_order(rows[QUERY_ID], seed, clusters)
+    rows = rows.with_columns(numbers.alias(_NUMBER))
+    ends = rows.group_by(RUN).agg(pl.col(_NUMBER).max())[_NUMBER].sort()
+    queries = rows.group_by(_NUMBER, QUERY_ID).len().sort(_NUMBER, QUERY_ID)
+    read_less = ends.search_sorted(queries[_NUMBER], "left")
+    return queries.filter(queries["len"] + read_less == len(runs)), most
 
 
 def place_of(query_ids: pl.Series, seed: int) -> pl.Series:
@@ -225,10 +229,15 @@ def place_of(query_ids: pl.Series, seed: int) -> pl.Series:
     return pl.Series("place", list(digests), dtype=pl.String)
 
 
-def in_order(query_ids: pl.Series, seed: int) -> Mapping[str, int]:
-    """Each query as a cluster by itself, numbered in the order of ``place_of``."""
-    ordered = query_ids.to_frame().sort(place_of(query_ids, seed)).to_series()
-    return {query_id: n for n, query_id in enumerate(ordered)}
+def in_order(query_ids: pl.Series, seed: int, clusters: Clusters) -> tuple[pl.Series, int]:
+    """The number of each query's cluster in the order of reading, and how many queries the largest cluster has.
+
+    Clusters are numbered in this order; without any, as in results of earlier versions, it is that of ``place_of``.
+    """
+    if clusters is None:
+        return place_of(query_ids, seed).rank("dense").cast(pl.Int64), 1
+    numbers = query_ids.replace_strict(clusters, return_dtype=pl.Int64)
+    return numbers, max(Counter(clusters.values()).values())
 
 
 def is_drawn(query_ids: pl.Series, seed: int, share: float) -> pl.Series:
