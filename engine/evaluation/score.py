@@ -33,18 +33,7 @@ from engine.messages.notes import Note, count_note, merge_notes
 from engine.ranking.measures import largest_value, parse_measure
 from engine.reading.remote.whole_prompts import CUT_PROMPT
 from engine.scoring.metrics import score_outputs
-from engine.tables import (
-    ANNOTATOR,
-    DOC_ID,
-    DOC_IDS,
-    FAILURE,
-    LABEL,
-    LARGEST,
-    MEASURE,
-    QUERY_ID,
-    RUN,
-    N,
-)
+from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, FAILURE, LABEL, MEASURE, QUERY_ID, RUN, N
 
 # Code of the note on labels that were not needed.
 UNREAD = "labels_not_needed"
@@ -151,7 +140,8 @@ def largest_scores(settings: Settings, shards: InputShards) -> Callable[[str, st
             name, read = known.needs_input.name, shards.read
             judged = (read(one.number, passages=False).tables[name] for one in shards.shards)
             some = next((table for table in judged if table.height), tables.empty(tables.QRELS))
-            label = max([1.0, *some[LARGEST if LARGEST in some.columns else LABEL].top_k(1)])
+            whole = tables.LARGEST if tables.LARGEST in some.columns else LABEL
+            label = max([1.0, *some[whole].top_k(1)])
         return largest_value(parsed, settings.ranking.k, label)
 
     return largest

@@ -45,6 +45,6 @@ def mean_until(scores: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters) -
     values, numbers = scores[VALUE].to_numpy()[numbers.arg_sort()], numbers.sort()
     if values.min() < 0 or values.max() > 1:
         return Interval(float(values.mean()), math.nan, math.nan, len(values))
-    plan = {"clusters": numbers.to_numpy(), "most": most}
-    (found,) = decided([values], confidence=bootstrap.confidence, **plan)
+    level, codes = bootstrap.confidence, numbers.to_numpy()
+    (found,) = decided([values], confidence=level, clusters=codes, most=most)
     return Interval(found.value, max(found.low, 0.0), found.high, found.n)

@@ -37,8 +37,9 @@ def mean_differences(
     paired = _paired(scores)
     units = scores.shape[1] if clusters is None else len(np.unique(clusters))
     if math.isinf(largest) or not bootstrap.resamples or (units < 2 and not bootstrap.until):
+        value = np.asarray(np.round(np.nanmean(paired, axis=1), DECIMALS))
         nothing = np.full(len(paired), math.nan)
-        return Differences(np.round(np.nanmean(paired, axis=1), DECIMALS), *[nothing] * 3)
+        return Differences(value, nothing, nothing, nothing)
     if bootstrap.until:
         level = bootstrap.confidence
         found_by = decided(paired, confidence=level, largest=largest, clusters=clusters, most=most)

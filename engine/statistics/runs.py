@@ -145,14 +145,19 @@ class RunScores:
 
         With a lead as large as here, or as small as is likely (``power``).
         """
-        of_pair = 1 - (1 - confidence) / len(self.differences.value)
-        plan = {"confidence": of_pair, "largest": self.largest, "most": self.most}
         differences = self._differences(run, over)
         known = ~np.isnan(differences)
         if not as_here:
             likely = as_small_as_likely(differences[known])
             differences[known] = np.clip(likely, -self.largest, self.largest)
-        return decided([differences], clusters=self.clusters, **plan)[0].needed
+        (found,) = decided(
+            [differences],
+            confidence=1 - (1 - confidence) / len(self.differences.value),
+            largest=self.largest,
+            clusters=self.clusters,
+            most=self.most,
+        )
+        return found.needed
 
 
 # The scores of a table by a measure of an annotator (None: end to end); None of one run, or of no query.

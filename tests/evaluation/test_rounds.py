@@ -240,15 +240,52 @@ def test_an_interrupted_evaluation_comes_to_the_same_verdict(tmp_path):
     assert sorted(first.asked + rest.asked) == sorted(whole.asked)
 
 
-def test_a_rerun_with_more_queries_reads_the_new_ones_alone(tmp_path):
+def test_a_rerun_with_more_queries_reads_the_new_ones_alone_and_behind_the_others(tmp_path):
     few = made(queries=40, better=0.02)
     reader = ScriptedReader(says)
-    run(tmp_path, few, reader)
+    first = run(tmp_path, few, reader)
     more, again = made(queries=80, better=0.02), ScriptedReader(says)
     new = more.runs.join(few.runs, on="query_id", how="anti", maintain_order="left")
-    run(tmp_path, replace(more, runs=pl.concat([few.runs, new])), again)
+    more = replace(more, runs=pl.concat([few.runs, new]), queries=more.queries.reverse())
+    second = run(tmp_path, more, again)
     assert again.asked
     assert not set(again.asked) & set(reader.asked)
+    assert first.clusters.sort("cluster")["query_id"].to_list() == in_order(few.queries["query_id"])
+    order = second.clusters.sort("cluster")["query_id"].to_list()
+    rest = [query_id for query_id in order if query_id not in set(few.queries["query_id"])]
+    assert order == [*in_order(few.queries["query_id"]), *in_order(rest)]
+
+
+@pytest.mark.parametrize(("share", "cluster"), [(0.7, None), (0.1, "article"), (0.1, None)])
+def test_queries_that_share_much_are_read_by_whole_clusters_which_are_bet_on(
+    tmp_path, share, cluster
+):
+    inputs, shared = made(120, 0.6, near=0.5), round(120 * share)
+    codes = [n // 4 if n < shared else n for n in range(120)]
+    inputs = replace(inputs, queries=inputs.queries.with_columns(cluster=pl.Series(codes)))
+    result = run(tmp_path, inputs, cluster=cluster)
+    of = dict(zip(inputs.queries["query_id"], codes, strict=True))
+    used = cluster or share > 0.2
+    read, order = set(result.inputs.queries["query_id"]), dict(result.clusters.iter_rows())
+    assert len(read) < 120 == len(order)
+    for one, other in combinations(of, 2):
+        together = used and of[one] == of[other]
+        assert (order[one] == order[other]) == together
+        assert not together or (one in read) == (other in read)
+    values = by_run_and_query(result.downstream)
+    scored = sorted({q for _, q in values}, key=order.get)
+    names = result.shards.runs
+    paired = np.array(
+        [[values.get((r, q), np.nan) - values.get((o, q), np.nan) for q in scored]
+         for r, o in combinations(names, 2)]
+    )  # fmt: skip
+    numbers = np.array([order[q] for q in scored])
+    expected = decided(paired, confidence=0.95, clusters=numbers, most=4 if used else 1)
+    found = result.statistics.run_pairs.filter(measure="RR@3", annotator="erag")
+    assert found["end_to_end_difference_low"].to_list() == pytest.approx([e.low for e in expected])
+    assert found["end_to_end_difference_high"].to_list() == pytest.approx(
+        [e.high for e in expected]
+    )
 
 
 class Loaded:
