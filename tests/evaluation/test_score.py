@@ -8,6 +8,12 @@ import pytest
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import read_inputs
 from engine.evaluation.partition import partition
+from engine.evaluation.score import largest_scores
+from engine.evaluation.settings import Settings
+from engine.evaluation.shards import Held
+from engine.labels.annotator import Annotator, Labelled, labels_of
+from engine.labels.traces import complete
+from engine.labels.user_function import from_function
 from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.tables import MEASURE, RUN
@@ -97,3 +103,48 @@ def test_a_run_without_results_for_a_whole_shard_is_refused_where_that_is_an_err
     asked = settings(annotators=("containment",), measures="P@3", missing="error", end_to_end=False)
     with pytest.raises(InputError, match=r"'three' lists nothing for 1 query \('q7', …\)"):
         in_shards(tmp_path, asked, 1, files)
+
+
+@pytest.mark.parametrize("in_shards_on_disk", [False, True])
+def test_the_range_of_dcg_is_that_of_the_whole_file_of_judgments(tmp_path, in_shards_on_disk):
+    """Of the two queries evaluated no passage is judged above 1; of another one, 3."""
+    files = made(tmp_path)
+    inputs = read_inputs(replace(files, limit=2), k=2)
+    judged, other = (
+        inputs.queries["query_id"].to_list(),
+        read_inputs(files, k=2).queries["query_id"][-1],
+    )
+    path = tmp_path / "qrels.txt"
+    doc = inputs.runs["doc_id"][0]
+    path.write_text(f"{judged[0]} 0 {doc} 1\n{other} 0 {doc} 3\n")
+    files = replace(files, limit=2, tables={"qrels": path})
+    shards = Held(read_inputs(files, k=2))
+    if in_shards_on_disk:
+        shards = partition(files, folder_at(tmp_path / "parts"), k=2)
+    options = {"annotators": ("qrels", "containment"), "measures": "DCG@1 nDCG@1"}
+    largest = largest_scores(Settings.of(**options), shards)
+    assert [largest("qrels", "DCG@1"), largest("qrels", "nDCG@1")] == [3, 1]
+    assert largest("containment", "DCG@1") == 1
+
+
+def test_where_nobody_knows_how_large_labels_can_be_dcg_decides_nothing(tmp_path):
+    def label(material):
+        labels = labels_of("mine", material.pairs, pl.col("query_id").rank("dense").cast(float))
+        return Labelled(labels, complete(labels))
+
+    known = from_function("known", lambda query, answers, title, text: len(text) % 2)
+    options = {"annotators": (Annotator(name="mine", label=label), known), "end_to_end": False}
+    inputs = read_inputs(made(tmp_path), k=6)
+    asked = Settings.of(**options, measures="DCG@3 nDCG@3", k=6, missing="skip")
+    for until in (None, "verdict"):
+        found = evaluate(inputs, asked.but(until=until), store=tmp_path / "store")
+        pairs = found.statistics.run_pairs
+        bounds = {
+            key: rows["difference_low"].is_nan().all()
+            for key, rows in pairs.group_by("annotator", "measure")
+        }
+        assert [key for key, unknown in bounds.items() if unknown] == [("mine", "DCG@3")]
+        assert not any(lead.significant for lead in found.statistics.choice.leads)
+        (note,) = [note for note in found.notes if note.code == "unbounded_labels"]
+        assert note.about == ("mine",)
+        assert note.text.startswith("DCG@3 of mine decides nothing")

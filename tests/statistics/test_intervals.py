@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from engine.statistics.intervals import binomial_interval, holm, interval, p_value
+from engine.statistics.intervals import around, binomial_interval, holm, interval, p_value
 
 
 def statistic(x, y):
@@ -107,3 +107,10 @@ def test_holm_by_hand():
 def test_the_interval_of_a_proportion_is_scipys(k, n):
     expected = scipy.stats.binomtest(k, n).proportion_ci(0.9, method="exact")
     assert binomial_interval(k, n, 0.9) == pytest.approx((expected.low, expected.high))
+
+
+def test_bounds_are_widened_to_an_estimate_beyond_them():
+    assert around(0.2, 0.1, 0.3) == (0.1, 0.3)
+    assert around(0.4, 0.1, 0.3) == (0.1, 0.4)
+    assert around(0.0, 0.1, 0.3) == (0.0, 0.3)
+    assert np.isnan(around(0.4, np.nan, np.nan)).all()
