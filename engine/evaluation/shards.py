@@ -66,7 +66,7 @@ class FirstQueries:
             return table.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
 
         unread = pl.DataFrame(self.stopped, {RUN: pl.String, "last": pl.Int64}, orient="row")
-        unread = unread.join(self.among(self.order), how="cross")
+        unread = unread.join(of_them(self.order), how="cross")
         unread = unread.filter(pl.col(CLUSTER) > pl.col("last"))
         unread = unread.select(RUN, QUERY_ID)
         unlabelled = unread.clear() if self.labels else unread
