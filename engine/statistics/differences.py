@@ -37,9 +37,9 @@ def mean_differences(
     paired = _paired(scores)
     units = scores.shape[1] if clusters is None else len(np.unique(clusters))
     if math.isinf(largest) or not bootstrap.resamples or (units < 2 and not bootstrap.until):
-        value = np.asarray(np.round(np.nanmean(paired, axis=1), DECIMALS))
+        means = np.asarray(np.nanmean(paired, axis=1), dtype=np.float64)
         nothing = np.full(len(paired), math.nan)
-        return Differences(value, nothing, nothing, nothing)
+        return Differences(np.round(means, DECIMALS), nothing, nothing, nothing)
     if bootstrap.until:
         level = bootstrap.confidence
         found_by = decided(paired, confidence=level, largest=largest, clusters=clusters, most=most)

@@ -8,7 +8,8 @@ from engine.statistics.runs import place_of
 
 
 def asked(ids, text="what is {}"):
-    return pl.DataFrame({"query_id": [*ids], "query": [text.format(one) for one in ids]})
+    rows = [(one, text.format(one)) for one in ids]
+    return pl.DataFrame(rows, ["query_id", "query"], orient="row")
 
 
 def in_order(order):

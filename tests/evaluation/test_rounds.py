@@ -260,7 +260,7 @@ def test_a_rerun_with_more_queries_reads_the_new_ones_alone_and_behind_the_other
 def test_queries_that_share_much_are_read_by_whole_clusters_which_are_bet_on(
     tmp_path, share, cluster
 ):
-    inputs, shared = made(120, 0.6, near=0.5), round(120 * share)
+    inputs, shared = made(120, 0.9), round(120 * share)
     codes = [n // 4 if n < shared else n for n in range(120)]
     inputs = replace(inputs, queries=inputs.queries.with_columns(cluster=pl.Series(codes)))
     result = run(tmp_path, inputs, cluster=cluster)
