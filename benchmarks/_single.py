@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import numpy as np
 import numpy.typing as npt
 
@@ -11,7 +9,6 @@ from engine.reading.prompting.prompts import DEFAULT_STYLE, Architecture, Prompt
 from engine.reading.prompting.template import Task, read_template
 from engine.reading.protocol import Augmentation
 from engine.statistics.correlation import Bootstrap, Correlation, describe, method_of, undefined
-from engine.statistics.intervals import IntervalMethod
 from engine.statistics.methods import side
 from engine.statistics.resampling import replicate
 
@@ -30,11 +27,11 @@ def correlate(
         clusters: shape (n,), the cluster of each query, from 0 without gaps; None for independent queries.
     """
     defined = not undefined(x, y)
-    method = method_of(side(x), side(y), bootstrap, clusters)[0] if defined else None
+    method = method_of(side(x), side(y), clusters)[0] if defined else None
     result = replicate(
         np.stack([x, y]),
         [(0, 1)],
-        resamples=bootstrap.resamples if method in get_args(IntervalMethod) else 0,
+        resamples=bootstrap.resamples if method == "percentile" else 0,
         seed=bootstrap.seed,
         leave_out=defined and bootstrap.resamples > 0,
         threads=bootstrap.threads,

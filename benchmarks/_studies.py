@@ -32,17 +32,17 @@ from engine.labels.preference import preferred
 from engine.report.page import asking
 from engine.statistics.bounded import mean_interval
 from engine.statistics.cells import Cell as Scores
+from engine.statistics.clustered import from_jackknife
 from engine.statistics.comparison import compare_cells, correlate_cells, with_intervals
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.difference_tests import (
     DifferenceTest,
-    enough_to_resample,
+    enough_for_jackknife,
     permutation_test,
     prepare,
     untestable,
 )
 from engine.statistics.difference_tests import Pair as Correlated
-from engine.statistics.intervals import p_value
 from engine.statistics.leads import p_values, paired_intervals
 from engine.statistics.methods import side
 from engine.statistics.non_inferiority import LEVEL as GATE_LEVEL
@@ -182,31 +182,28 @@ def difference_tests(
     """
     scores = [(x_a, y), (x_b, y)]
     constant = min(np.ptp(one) for one in (x_a, x_b, y)) == 0
-    resampled = not constant and enough_to_resample(scores)
-    if constant or (not resampled and untestable(scores)):
+    if not constant and enough_for_jackknife(scores):
+        made = replicate(
+            np.stack([x_a, x_b, y]), [(0, 2), (1, 2)], resamples=0, seed=0, leave_out=True
+        )
+        assert made.without is not None
+        values = np.array([made.tau, made.rho])
+        without = made.without[0] - made.without[1]
+        return [
+            from_jackknife(first - second, left, (x_a, x_b, y), None, confidence=0.95, scale=2)
+            for (first, second), left in zip(values.tolist(), without, strict=True)
+        ]
+    if constant or untestable(scores):
         return (DifferenceTest(np.nan),) * 2
     found: Sequence[DifferenceTest] = ()
     for draws in (bootstrap.resamples // 5, bootstrap.resamples):
-        if resampled:
-            made = replicate(
-                np.stack([x_a, x_b, y]),
-                [(0, 2), (1, 2)],
-                resamples=draws,
-                seed=bootstrap.seed,
-                threads=1,
-            )
-            rows = (made.taus[0] - made.taus[1], made.rhos[0] - made.rhos[1])
-            found = [
-                DifferenceTest(p_value(one), *np.nanquantile(one, [0.025, 0.975])) for one in rows
-            ]
-        else:
-            first, second = (Correlated(prepare(x), prepare(y)) for x, y in scores)
-            found = permutation_test(
-                first, second, permutations=draws, confidence=0.95, seed=bootstrap.seed, threads=1
-            )
+        first, second = (Correlated(prepare(x), prepare(y)) for x, y in scores)
+        found = permutation_test(
+            first, second, permutations=draws, confidence=0.95, seed=bootstrap.seed, threads=1
+        )
         if min(one.p for one in found) > _SMALL_P:
             break
-    return found if resampled else with_intervals(scores, found, bootstrap)[0]
+    return with_intervals(scores, found, bootstrap)[0]
 
 
 @dataclass(frozen=True)

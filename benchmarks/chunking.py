@@ -40,7 +40,6 @@ from engine.tables import (
     RANK,
     RUN,
     SOFT_ACCURACY,
-    TAU,
     TEXT,
     TITLE,
     TOKENS,
@@ -67,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     evaluation, _ = made
     orders = evaluation.statistics.systems.to_dicts()
     best = next(row for row in orders if row[MEASURE] == f"Success@{options.tokens}tok")
-    told = Line("order of 5 cuts, eRAG Success against end to end: tau", f"{best[TAU]:.2f}")
+    told = Line(
+        "order of 5 cuts, eRAG Success against end to end: SPA", f"{best[SOFT_ACCURACY]:.2f}"
+    )
     write_report(
         options,
         ("polars", "torch"),
@@ -122,10 +123,10 @@ def table(evaluation: Evaluation, sizes: dict[str, tuple[int, float, float]]) ->
     """What cuts are like and what they score, as Markdown; behind each measure how well it orders them."""
     systems, means = evaluation.statistics.systems, evaluation.means
     whole = dict(evaluation.end_to_end.select(RUN, VALUE).iter_rows())
-    columns = (ANNOTATOR, MEASURE, TAU, SOFT_ACCURACY)
+    columns = (ANNOTATOR, MEASURE, SOFT_ACCURACY)
     orders = {
-        (annotator, measure): (tau, soft)
-        for annotator, measure, tau, soft in systems.select(columns).iter_rows()
+        (annotator, measure): soft
+        for annotator, measure, soft in systems.select(columns).iter_rows()
     }
     values = {
         (run, annotator, measure): value
@@ -135,18 +136,18 @@ def table(evaluation: Evaluation, sizes: dict[str, tuple[int, float, float]]) ->
     }
     counts, lengths, held = zip(*sizes.values(), strict=True)
     runs = [f"bm25@{name}" for name in sizes]
-    yield f"| | {' | '.join(sizes)} | tau | agreement |"
-    yield f"|{' --- |' * (len(sizes) + 3)}"
+    yield f"| | {' | '.join(sizes)} | agreement |"
+    yield f"|{' --- |' * (len(sizes) + 2)}"
     for what, figures in (
         ("passages", [f"{count:,}" for count in counts]),
         ("tokens of a listed passage", [f"{length:.0f}" for length in lengths]),
         ("passages within the budget", [f"{most:.1f}" for most in held]),
         ("end to end, exact match", [f"{whole[run]:.3f}" for run in runs]),
     ):
-        yield f"| {what} | {' | '.join(figures)} | | |"
-    for (annotator, measure), (tau, soft) in orders.items():
+        yield f"| {what} | {' | '.join(figures)} | |"
+    for (annotator, measure), soft in orders.items():
         figures = [f"{values[run, annotator, measure]:.3f}" for run in runs]
-        yield f"| {annotator} {measure} | {' | '.join(figures)} | {tau:.2f} | {soft:.2f} |"
+        yield f"| {annotator} {measure} | {' | '.join(figures)} | {soft:.2f} |"
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ from engine.statistics.arrays import Floats
 from engine.statistics.bounded import mean_interval
 from engine.statistics.correlation import Bootstrap, Correlation
 from engine.statistics.margins import margins
-from engine.statistics.single_labels import ceiling, learned
+from engine.statistics.single_labels import ceiling
 from engine.tables import QUERY_ID
 
 # Right and wrong lists without which a share of the ceiling says nothing.
@@ -120,13 +120,13 @@ def _worths(found: Correlation) -> tuple[float, float]:
 
 
 def _ceilings(cell: Cell) -> dict[str, float]:
-    """tau of the best function of eRAG's labels, fitted and learned."""
+    """tau of the best function of eRAG's labels, fitted."""
     _, labels, y = cell.values("erag")
     if not len(y) or not np.isin(y, (0, 1)).all() or len(set(y)) < 2:
-        return {"ceiling": math.nan, "learned": math.nan}
+        return {"ceiling": math.nan}
     _, group = np.unique(labels, axis=0, return_inverse=True)
     group = group.reshape(-1)
-    return {"ceiling": ceiling(group, y), "learned": learned(group, labels.sum(axis=1), y, seed=0)}
+    return {"ceiling": ceiling(group, y)}
 
 
 def orders_of(cell: Cell, bootstrap: Bootstrap) -> dict[str, Any]:
@@ -224,14 +224,14 @@ def report(rows: Sequence[Mapping[str, Any]], orders: Sequence[Mapping[str, Any]
                 f"| {with_interval(row, 'worth')} | {row['reads']:g} | {row['tokens']:,.0f} | {row['n']} |"
             )
     yield "\n**Both orders of the lists** (eRAG's labels)\n"
-    yield "| set | read by | n | score | tau [95%] | best place | score, reversed | tau, reversed [95%] | best place | ceiling: learned, fitted |"
+    yield "| set | read by | n | score | tau [95%] | best place | score, reversed | tau, reversed [95%] | best place | ceiling, fitted |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for row in orders:
         turned = {f"tau{end}": row[f"tau{end}_reversed"] for end in ("", "_low", "_high")}
         yield (
             f"| {row['set']} | {row['way']} | {row['n']} | {row['score']:.3f} | {with_interval(row, 'tau')} | {_best(row['by_place'])} "
             f"| {row['score_reversed']:.3f} | {with_interval(turned, 'tau')} | {_best(row['by_place_reversed'])} "
-            f"| {row['learned']:.2f}, {row['ceiling']:.2f} |"
+            f"| {row['ceiling']:.2f} |"
         )
     yield "\n**Labels by one reader, lists by another** (eRAG's labels; tau [95%])\n"
     yield "| set | lists read by | labels by | tau [95%] | n |"

@@ -94,7 +94,6 @@ TAU = "tau"
 RHO = "rho"
 DIFFERENCE = "difference"
 END_TO_END = "end_to_end"
-AGREEMENT = "agreement"
 SOFT_ACCURACY = "soft_pairwise_accuracy"
 AUC = "auc"
 TAU_MIN = "tau_min"
@@ -300,7 +299,7 @@ CORRELATIONS: Schema = {
     N: pl.Int64(),
     **_with_interval(TAU),
     **_with_interval(RHO),
-    # How the intervals were made: percentile, bca, studentized or inverted; empty where there are none.
+    # How the intervals were made: percentile, studentized or inverted; empty where there are none.
     METHOD: pl.String(),
     # What the two margins make of tau (``margins.Margins``).
     **_floats(AUC, TAU_MIN, TAU_MAX, TAU_REACHED),
@@ -322,7 +321,7 @@ COMPARISONS: Schema = {
     N: pl.Int64(),
     **_floats(difference_of(TAU), low_of(TAU), high_of(TAU), p_of(TAU), p_holm_of(TAU)),
     **_floats(difference_of(RHO), low_of(RHO), high_of(RHO), p_of(RHO), p_holm_of(RHO)),
-    # What the interval comes from: "resampling", "permutation" or "inverted" (the p-value then from
+    # What the interval comes from: "studentized", "permutation" or "inverted" (the p-value then from
     # permutations); empty where there is no p-value.
     METHOD: pl.String(),
     NOTE: pl.String(),
@@ -361,10 +360,8 @@ SYSTEMS: Schema = {
     K: pl.Int64(),
     RUNS_COMPARED: pl.Int64(),
     N: pl.Int64(),
-    **_with_interval(TAU),
     # Mean over the pairs of runs of 1 less the distance of their two one-sided p-values.
     SOFT_ACCURACY: pl.Float64(),
-    NOTE: pl.String(),
 }
 RUN_PAIRS: Schema = {
     ANNOTATOR: pl.String(),
@@ -381,8 +378,6 @@ RUN_PAIRS: Schema = {
     **_floats(difference_of(END_TO_END), low_of(END_TO_END), high_of(END_TO_END), p_of(END_TO_END)),
     # Queries of the end-to-end differences: those that all runs have, whichever the measure has.
     END_TO_END_N: pl.Int64(),
-    # Share of the resamples in which both differences name the same winner.
-    AGREEMENT: pl.Float64(),
 }
 # Of a list that is read whole, in its order, the reader's own labels (eRAG's); null where none was made.
 LABEL_LISTS: Schema = {

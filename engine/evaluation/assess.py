@@ -415,7 +415,7 @@ def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]
     tests = family.height
     if not bootstrap.resamples or not tests:
         return
-    least, needed = reachable_p(family[tables.METHOD], bootstrap)
+    least, needed = reachable_p(tests, bootstrap)
     if least > 1 - bootstrap.confidence:
         yield Note(
             "unreachable_p",

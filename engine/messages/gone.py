@@ -18,6 +18,7 @@ GONE: dict[tuple[Kind, str], str] = {
     ): "use ir_measures QRELS RUN MEASURES, also on the files in exported/",
     ("option", "edits"): "write a second run with the edits, as docs/guide/recipes.md does",
     ("option", "dry_run"): "erag plan, with the same options, counts the LLM calls",
+    ("option", "interval"): "intervals of resamples are percentile ones",
     ("option", "probe_reads"): "use pace, the results of an earlier evaluation",
     ("annotator", "grogu"): "use pmi, dig or likelihood: the threshold of its paper is not public",
     ("name", "engine.conformance"): "use ir_measures, also on the files in exported/",

@@ -31,7 +31,6 @@ class EvaluateOptions(TypedDict, total=False):
     relevant: Literal["list", "pool", "qrels"] | None
     missing: Literal["zero", "skip", "error"]
     resamples: int
-    interval: Literal["percentile", "bca"]
     confidence: float
     seed: int
     cluster: str | None

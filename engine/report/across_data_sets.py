@@ -228,7 +228,7 @@ def notes(found: Together) -> list[str]:
     """That resamples are too few for any difference to be significant, where they are."""
     drawn = pl.col(tables.METHOD) != STUDENTIZED
     tested = found.comparisons.filter(drawn, pl.col(tables.p_of(TAU)).is_not_nan())
-    least, needed = reachable_p(tested[tables.METHOD], found.bootstrap)
+    least, needed = reachable_p(tested.height, found.bootstrap)
     if least <= 1 - found.bootstrap.confidence:
         return []
     have = f"with {found.bootstrap.resamples} resamples, no p-value of {counted(len(tested), 'test[|s]')}"

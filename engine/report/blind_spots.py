@@ -11,7 +11,7 @@ from engine.report import layout
 from engine.report.findings import Findings
 from engine.report.layout import Grid
 from engine.statistics import single_labels
-from engine.statistics.single_labels import LEARNED, RIGHT_CLOSED, RIGHT_UNSEEN, WRONG_DESPITE
+from engine.statistics.single_labels import RIGHT_CLOSED, RIGHT_UNSEEN, WRONG_DESPITE
 from engine.tables import FIGURE, HIGH, LABEL, LOW, METHOD, NOTE, PLACE, RHO, RUN, VALUE, N
 
 # A share of the queries that is certainly larger than this is worth a line of advice.
@@ -28,8 +28,8 @@ _HEADS = {
     RIGHT_CLOSED: "right without a passage",
 }
 _BEST_TAU = (
-    "Shares of the lists, against the reader's labels of their passages one by one. Best tau: of any function of these labels; "
-    "the lower figure is of one learned from other queries, the higher one is fitted to these, and an upper bound."
+    "Shares of the lists, against the reader's labels of their passages one by one. Best tau: of any function of these labels, "
+    "fitted to these queries, and so an upper bound."
 )
 _ORDER = "the same lists in the other order show"
 _APART = "Useful passages mostly stand first, and this reader encodes each passage by itself."
@@ -55,12 +55,13 @@ def unseen(findings: Findings) -> Grid:
     }
     rows, notes = [], [_BEST_TAU]
     for run, of_run in of_runs.items():
-        taus = [of_run[name] for name in (LEARNED, single_labels.CEILING) if name in of_run]
-        known = [number(row[VALUE], 2) for row in taus if not math.isnan(row[VALUE])]
-        why = taus[-1][NOTE] if taus else "undefined without labels of erag"
+        row = of_run.get(single_labels.CEILING)
+        known = row is not None and not math.isnan(row[VALUE])
+        why = row[NOTE] if row else "undefined without labels of erag"
         notes += [] if known else [f"{run}: {why}."]
         shares = [_share(of_run[name]) if name in of_run else "" for name in shown]
-        best, n = " to ".join(known) or "undefined", next(iter(of_run.values()))[N]
+        best = number(row[VALUE], 2) if row and known else "undefined"
+        n = next(iter(of_run.values()))[N]
         rows.append([run, *shares, best, str(n)])
     level = layout.level(findings.bootstrap.of_fixed_n)
     heads = [f"{head}{level}" for head in shown.values()]

@@ -24,11 +24,12 @@ _MIB = 2**20
 # Letters that follow intervals, and what they stand for.
 _METHODS = {
     "percentile": ("p", "percentile of resamples"),
-    "bca": ("b", "BCa of resamples"),
     "studentized": ("s", "studentized"),
     "inverted": ("i", "by inverting a test"),
-    "resampling": ("r", "resampled"),
     "permutation": ("t", "by a permutation test"),
+    # Of results of earlier versions.
+    "bca": ("b", "BCa of resamples"),
+    "resampling": ("r", "resampled"),
 }
 
 

@@ -237,23 +237,12 @@ def _order_of_runs(findings: Findings) -> Grid:
         winners = pairs[DIFFERENCE].sign() * pairs[tables.difference_of(END_TO_END)].sign()
         tied = (winners == 0).sum()
         agreed = f"{(winners > 0).sum()} of {pairs.height}" + (f" ({tied} tied)" if tied else "")
-        values = [layout.interval(row, TAU), agreed]
-        if resampled:
-            soft, agreement = row[tables.SOFT_ACCURACY], pairs[tables.AGREEMENT].to_numpy().mean()
-            values.insert(1, "" if math.isnan(soft) else f"{soft:.2f}")
-            values.append("" if math.isnan(agreement) else f"{agreement:.0%}")
+        soft = row[tables.SOFT_ACCURACY]
+        values = [*(["" if math.isnan(soft) else f"{soft:.2f}"] if resampled else []), agreed]
         names = [row[ANNOTATOR], findings.named(row[MEASURE], row[ANNOTATOR])]
         rows.append([*names, *values, *(str(row[N]) for _ in partial)])
-    caption, columns = _WINNERS, ["same winner"]
-    if resampled:
-        caption = f"{_SOFT}{_WINNERS}, here and in resamples\nintervals: percentile of resamples"
-        columns = ["SPA", "same winner", "resampled"]
-    head = [
-        "annotator",
-        "measure",
-        f"{layout.KENDALL} over runs{layout.level(findings.bootstrap.of_fixed_n)}",
-        *columns,
-    ]
+    caption = f"{_SOFT}{_WINNERS}" if resampled else _WINNERS
+    head = ["annotator", "measure", *(["SPA"] if resampled else []), "same winner"]
     runs = next(iter(systems["runs"]), 0)
     title = f"Order of the {runs} runs, by measure and by end-to-end score"
     return Grid("systems", caption, [*head, *partial], rows, 2, title)
@@ -278,7 +267,6 @@ def remarks(findings: Findings) -> list[str]:
     return [
         *_empty_cells(findings.summary["undefined"]),
         *_cell_notes(correlations, several + "{annotator} {measure}"),
-        *_cell_notes(findings.table("systems"), "order of runs by {annotator} {measure}"),
         *_untested(findings.table("comparisons")),
     ]
 

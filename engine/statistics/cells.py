@@ -113,15 +113,17 @@ def _once(known: dict[tuple[str, ...], tuple[str, ...]], frame: pl.DataFrame) ->
     return known.setdefault(query_ids, query_ids)
 
 
-def replicate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> Replicates:
-    """Replicates of cells on the same queries. Equal columns are held once."""
+def replicate_cells(
+    cells: Sequence[Cell], bootstrap: Bootstrap, *, resampled: bool = True
+) -> Replicates:
+    """Replicates of cells on the same queries; resamples where ``resampled``. Equal columns are held once."""
     columns = {column.tobytes(): column for cell in cells for column in (cell.x, cell.y)}
     places = {content: place for place, content in enumerate(columns)}
     pairs = [(places[cell.x.tobytes()], places[cell.y.tobytes()]) for cell in cells]
     return replicate(
         np.stack(list(columns.values())),
         pairs,
-        resamples=bootstrap.resamples,
+        resamples=bootstrap.resamples if resampled else 0,
         seed=bootstrap.seed,
         leave_out=bootstrap.resamples > 0,
         threads=bootstrap.threads,

@@ -15,7 +15,6 @@ import scipy as sp
 
 from engine.statistics.arrays import Floats, Ints, Mask
 from engine.statistics.difference_tests import DifferenceTest
-from engine.statistics.intervals import IntervalMethod
 from engine.statistics.inversion import MOST_CELLS
 from engine.statistics.methods import (
     ENOUGH_TO_RESAMPLE,
@@ -38,15 +37,13 @@ def clusters_with_rarer(one: Side, clusters: Ints) -> Mask:
     return np.bincount(clusters, one.rarer) > 0
 
 
-def method_by_cluster(
-    x: Side, y: Side, clusters: Ints, wanted: IntervalMethod
-) -> tuple[Method | None, str]:
+def method_by_cluster(x: Side, y: Side, clusters: Ints) -> tuple[Method | None, str]:
     """``method_for`` of queries in clusters.
 
     - ``inverted``: where that would be used without clusters, or fewer than ten clusters have a rarer
       value of some side, and the table is small enough.
     - ``studentized``: fewer than 50 clusters have a rarer value of some side.
-    - what is wanted (resampling of clusters), elsewhere.
+    - ``percentile`` (of resampled clusters), elsewhere.
 
     Args:
         clusters: (n,) of each query, numbered from 0 without gaps.
@@ -54,7 +51,7 @@ def method_by_cluster(
     count = int(clusters.max()) + 1
     if count < LEAST_QUERIES:
         return None, f"no interval: {count} clusters are too few"
-    method, note = method_for(x, y, wanted)
+    method, note = method_for(x, y)
     fewest = min(int(clusters_with_rarer(one, clusters).sum()) for one in (x, y))
     if method is None or method == "inverted":
         return method, note
@@ -65,7 +62,7 @@ def method_by_cluster(
             "no interval: measure or end-to-end score has values other than the most frequent one in "
             f"fewer than {LEAST_OF_MANY} of {count} clusters"
         )
-    return ("studentized" if fewest < ENOUGH_TO_RESAMPLE else wanted), ""
+    return ("studentized" if fewest < ENOUGH_TO_RESAMPLE else "percentile"), ""
 
 
 def independent_queries(x: Floats, y: Floats, clusters: Ints, *, confidence: float) -> int:
@@ -110,11 +107,11 @@ def _ranks(score: Floats) -> Floats:
     return np.asarray((np.cumsum(counts) - counts / 2)[codes.reshape(-1)])
 
 
-def from_clusters(
+def from_jackknife(
     estimate: float,
     without: Floats,
     sides: Sequence[Floats],
-    clusters: Ints,
+    clusters: Ints | None,
     *,
     confidence: float,
     scale: float = 1,
@@ -122,25 +119,22 @@ def from_clusters(
     """The studentized interval of a correlation, or of a difference, and the test that it inverts.
 
     Args:
-        without: (clusters,) the estimate without each.
+        without: (clusters,) the estimate without each, or (n,) without each query where ``clusters`` is None.
         sides: the scores that it is made of, each (n,).
         scale: how far it can go from 0: 1 for a correlation, 2 for a difference.
 
     Returns:
-        NaN where without some cluster a side is constant, or the estimate is the same without any of them.
+        NaN where without some query or cluster a side is constant, or the estimate is the same without any;
+        a difference of 0 throughout is one of 0.
     """
     if not np.isfinite(without).all() or float(np.ptp(without)) < _NO_SPREAD:
-        return DifferenceTest(math.nan)
-    masks = (clusters_with_rarer(side(one), clusters) for one in sides)
+        same = scale == 2 and float(np.abs(without).max()) < _NO_SPREAD
+        return DifferenceTest(1.0, 0.0, 0.0) if same else DifferenceTest(math.nan)
+    found = map(side, sides)
+    masks = (one.rarer if clusters is None else clusters_with_rarer(one, clusters) for one in found)
     sparser = min(masks, key=np.count_nonzero)
     low, high, p = studentized(estimate / scale, without / scale, sparser, confidence=confidence)
     return DifferenceTest(p, scale * low, scale * high)
-
-
-def enough_clusters(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> bool:
-    """``difference_tests.enough_to_resample`` of clusters, a rare one having a rarer value."""
-    counts = [[_with_rarer(one, clusters) for one in pair] for pair in pairs]
-    return all(x * y >= ENOUGH_TO_RESAMPLE * (clusters.max() + 1) for x, y in counts)
 
 
 def incomparable(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> str:

@@ -15,21 +15,20 @@ import polars as pl
 from engine import tables
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.cells import Cell, only, replicate_cells
-from engine.statistics.clustered import enough_clusters, from_clusters, incomparable
+from engine.statistics.clustered import from_jackknife, incomparable
 from engine.statistics.correlation import Bootstrap, Correlation, describe, undefined
 from engine.statistics.difference_tests import (
     DifferenceTest,
     Pair,
-    enough_to_resample,
+    enough_for_jackknife,
     permutation_test,
     permutations_for,
     prepare,
     untestable,
     without_interval,
 )
-from engine.statistics.intervals import around, holm, interval, p_value
+from engine.statistics.intervals import around, holm
 from engine.statistics.inversion import inverted_difference
-from engine.statistics.resampling import Replicates
 from engine.tables import (
     ANNOTATOR,
     ANNOTATOR_B,
@@ -51,7 +50,6 @@ from engine.tables import (
 )
 
 # What a difference's interval and p-value come from.
-RESAMPLING = "resampling"
 PERMUTATION = "permutation"
 STUDENTIZED = "studentized"
 INVERTED = "inverted"
@@ -59,49 +57,44 @@ INVERTED = "inverted"
 Comparable = Callable[[str, str], bool]
 
 
-def reachable_p(methods: pl.Series, bootstrap: Bootstrap) -> tuple[float, int]:
-    """What resamples can show of tests made in these ways, at best, after Holm's correction for all of them.
+def reachable_p(tests: int, bootstrap: Bootstrap) -> tuple[float, int]:
+    """What permutations can show of so many tests, at best, after Holm's correction for all of them.
 
     Returns:
-        the least p-value, and how many resamples would let one reach the level of the intervals.
+        the least p-value, and how many permutations would let one reach the level of the intervals.
     """
-    # Of resamples twice the smaller tail is taken, of permutations both tails.
-    tails = 1 if (methods != RESAMPLING).any() else 2
-    least = min(1.0, tails * len(methods) / (bootstrap.resamples + 1))
-    return least, math.ceil(tails * len(methods) / (1 - bootstrap.confidence))
+    least = min(1.0, tests / (bootstrap.resamples + 1))
+    return least, math.ceil(tests / (1 - bootstrap.confidence))
 
 
 @dataclass(frozen=True)
 class Correlated:
-    """A cell's correlation, and where its replicates are: a row of those of cells on the same queries."""
+    """A cell's correlation, and tau and rho without each query or cluster, (2, n), where intervals are made."""
 
     correlation: Correlation
-    replicates: Replicates
-    pair: int
-
-    def resampled(self, name: str) -> Floats:
-        """Replicates of ``tau`` or ``rho``."""
-        replicates: Floats = self.replicates.taus if name == TAU else self.replicates.rhos
-        return replicates[self.pair]
-
-    def without(self, name: str) -> Floats | None:
-        """``tau`` or ``rho`` without each query, if computed."""
-        values = self.replicates.without
-        return None if values is None else values[self.pair, (TAU, RHO).index(name)]
+    without: Floats | None
 
 
-def correlate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[Correlated]:
-    """Correlate every cell; cells on the same queries are resampled together."""
+def correlate_cells(
+    cells: Sequence[Cell], bootstrap: Bootstrap, *, intervals: bool = True
+) -> list[Correlated]:
+    """Correlate every cell; cells on the same queries are resampled together, where ``intervals`` are wanted."""
     together: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for position, cell in enumerate(cells):
         together[cell.query_ids].append(position)
     results: dict[int, Correlated] = {}
     for positions in together.values():
-        replicates = replicate_cells([cells[position] for position in positions], bootstrap)
+        of_queries = [cells[position] for position in positions]
+        replicates = replicate_cells(of_queries, bootstrap, resampled=intervals)
         for pair, position in enumerate(positions):
             cell = cells[position]
-            correlation = describe(cell.x, cell.y, replicates, pair, bootstrap, cell.clusters)
-            results[position] = Correlated(correlation, replicates, pair)
+            correlation = Correlation(
+                n=len(cell.x), tau=float(replicates.tau[pair]), rho=float(replicates.rho[pair])
+            )
+            if intervals:
+                correlation = describe(cell.x, cell.y, replicates, pair, bootstrap, cell.clusters)
+            without = None if replicates.without is None else replicates.without[pair]
+            results[position] = Correlated(correlation, without)
     return [results[position] for position in range(len(cells))]
 
 
@@ -114,7 +107,7 @@ def compare_cells(
 ) -> pl.DataFrame:
     """The comparisons table: every two cells that differ only in the annotator or only in the run.
 
-    Intervals and p-values are from joint resamples of the queries where these hold, else from permutations
+    Intervals and p-values are studentized, by leaving out queries, where these hold, else from permutations
     of the outcomes, or the interval from inverting a test; ``method`` says which. Where none holds there
     is none, and ``note`` says why (``difference_tests``). ``tau_p_holm`` and ``rho_p_holm`` are corrected within
     three families, each statistic separately: the first annotator against every rival, in all runs
@@ -137,7 +130,7 @@ def compare_cells(
         correlated = {place: results[place] for place in involved}
         if any(cell.query_ids != queries for cell in involved.values()):
             involved = {place: only(cell, queries) for place, cell in involved.items()}
-            again = correlate_cells(list(involved.values()), bootstrap)
+            again = correlate_cells(list(involved.values()), bootstrap, intervals=False)
             correlated = dict(zip(involved, again, strict=True))
         for a, b in pairs:
             both = involved[a], involved[b], correlated[a], correlated[b]
@@ -203,12 +196,8 @@ def _compare(
     if not reasons and bootstrap.resamples:
         scores = [(cell.x, cell.y) for cell in (cell_a, cell_b)]
         clusters = cell_a.clusters
-        if enough_to_resample(scores) if clusters is None else enough_clusters(scores, clusters):
-            row[METHOD] = RESAMPLING
-            for name in tests:
-                tests[name], row[NOTE] = _by_resampling(name, first, second, bootstrap)
-        elif clusters is not None:
-            row[METHOD], row[NOTE], tests = _by_cluster(first, second, scores, clusters, bootstrap)
+        if clusters is not None or enough_for_jackknife(scores):
+            row[METHOD], row[NOTE], tests = _studentized(first, second, scores, clusters, bootstrap)
         elif reason := untestable(scores):
             row[NOTE] = reason
         else:
@@ -228,30 +217,30 @@ def _compare(
     return row
 
 
-def _by_cluster(
+def _studentized(
     first: Correlated,
     second: Correlated,
     scores: Sequence[tuple[Floats, Floats]],
-    clusters: Ints,
+    clusters: Ints | None,
     bootstrap: Bootstrap,
 ) -> tuple[str, str, dict[str, DifferenceTest]]:
-    """Method, note and tests of a difference where queries come in clusters."""
-    reason = incomparable(scores, clusters)
+    """Method, note and tests of a difference by the jackknife over queries or clusters."""
+    reason = incomparable(scores, clusters) if clusters is not None else ""
     tests = {TAU: DifferenceTest(math.nan), RHO: DifferenceTest(math.nan)}
+    assert first.without is not None
+    assert second.without is not None
+    without = dict(zip(tests, first.without - second.without, strict=True))
     for name in () if reason else tests:
-        without_a, without_b = first.without(name), second.without(name)
-        assert without_a is not None
-        assert without_b is not None
-        tests[name] = from_clusters(
+        tests[name] = from_jackknife(
             _difference(name, first, second),
-            without_a - without_b,
+            without[name],
             [one for pair in scores for one in pair],
             clusters,
             confidence=bootstrap.confidence,
             scale=2,
         )
     if not reason and any(math.isnan(test.p) for test in tests.values()):
-        reason = "no interval: the difference does not vary, or is undefined, without some cluster"
+        reason = "no interval: the difference does not vary, or is undefined, without some query or cluster"
     return (STUDENTIZED if not reason else ""), reason, tests
 
 
@@ -286,19 +275,3 @@ def with_intervals(
 
 def _difference(name: str, first: Correlated, second: Correlated) -> float:
     return float(getattr(first.correlation, name) - getattr(second.correlation, name))
-
-
-def _by_resampling(
-    name: str, first: Correlated, second: Correlated, bootstrap: Bootstrap
-) -> tuple[DifferenceTest, str]:
-    """The test of a difference from joint resamples, and a note on what weakens its interval."""
-    differences = first.resampled(name) - second.resampled(name)
-    without_a, without_b = first.without(name), second.without(name)
-    low, high, note = interval(
-        _difference(name, first, second),
-        differences,
-        None if without_a is None or without_b is None else without_a - without_b,
-        method=bootstrap.interval,
-        confidence=bootstrap.confidence,
-    )
-    return DifferenceTest(p_value(differences), low, high), note

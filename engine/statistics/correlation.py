@@ -10,12 +10,11 @@ from typing import Annotated, Literal
 from engine.messages.checked import Checked, Natural, Positive, Within
 from engine.messages.errors import InputError
 from engine.statistics.arrays import Floats, Ints
-from engine.statistics.clustered import from_clusters, independent_queries, method_by_cluster
-from engine.statistics.intervals import IntervalMethod, around, interval
+from engine.statistics.clustered import from_jackknife, independent_queries, method_by_cluster
+from engine.statistics.intervals import around, interval
 from engine.statistics.inversion import inverted
 from engine.statistics.methods import Method, Side, method_for, side
 from engine.statistics.resampling import Replicates
-from engine.statistics.studentized import studentized
 
 # Decimals at which scores are compared: sums of the same labels in another order differ in the last
 # bits, and must not rank.
@@ -32,8 +31,6 @@ class Bootstrap(Checked):
 
     Attributes:
         resamples: Bootstrap resamples of each interval, 100 or more; 0 for no intervals.
-        interval: Percentile, or BCa (corrected for bias and acceleration), where the data suffice
-            for resampling (docs/methods.md).
         confidence: Level of the intervals, between 0 and 1.
         seed: Seed of the resamples, and of all other random draws; 0 or more.
         threads: that resample; None for all cores. Changes no figure.
@@ -52,7 +49,6 @@ class Bootstrap(Checked):
     """
 
     resamples: Natural = 10_000
-    interval: IntervalMethod = "percentile"
     confidence: Annotated[float, Within(0, 1, is_open=True)] = 0.95
     seed: Natural = 0
     threads: Positive | None = None
@@ -127,7 +123,7 @@ def describe(
     if bootstrap.resamples == 0:
         return plain
     sides = side(x), side(y)
-    method, note = method_of(*sides, bootstrap, clusters)
+    method, note = method_of(*sides, clusters)
     if method is None:
         return replace(plain, note=note)
     assert result.without is not None
@@ -145,26 +141,15 @@ def describe(
             seed=bootstrap.seed,
             size=size,
         )
-    elif method == "studentized" and clusters is not None:
+    elif method == "studentized":
         tests = (
-            from_clusters(value, left, (x, y), clusters, confidence=bootstrap.confidence)
+            from_jackknife(value, left, (x, y), clusters, confidence=bootstrap.confidence)
             for value, left in zip(values, without, strict=True)
         )
         bounds = [(test.low, test.high) for test in tests]
-    elif method == "studentized":
-        sparser = min(sides, key=lambda one: one.amount).rarer
-        bounds = [
-            studentized(value, left, sparser, confidence=bootstrap.confidence)[:2]
-            for value, left in zip(values, without, strict=True)
-        ]
     else:
         replicates = result.taus[pair], result.rhos[pair]
-        made = [
-            interval(
-                value, resampled, left, method=bootstrap.interval, confidence=bootstrap.confidence
-            )
-            for value, resampled, left in zip(values, replicates, without, strict=True)
-        ]
+        made = [interval(resampled, bootstrap.confidence) for resampled in replicates]
         # tau and rho are undefined on the same resamples, so one note serves both.
         bounds, note = (made[0][:2], made[1][:2]), made[0][2]
     if math.isnan(bounds[0][0]):
@@ -176,12 +161,8 @@ def describe(
     return replace(found, tau_low=tau_low, tau_high=tau_high, rho_low=rho_low, rho_high=rho_high)
 
 
-def method_of(
-    x: Side, y: Side, bootstrap: Bootstrap, clusters: Ints | None
-) -> tuple[Method | None, str]:
-    if clusters is None:
-        return method_for(x, y, bootstrap.interval)
-    return method_by_cluster(x, y, clusters, bootstrap.interval)
+def method_of(x: Side, y: Side, clusters: Ints | None) -> tuple[Method | None, str]:
+    return method_for(x, y) if clusters is None else method_by_cluster(x, y, clusters)
 
 
 def undefined(x: Floats, y: Floats) -> str:

@@ -39,7 +39,7 @@ _NO_ERROR = 1e-9
 # Quotients that differ by less than this share are equal: sums were taken in another order.
 _ROUNDING = 1e-9
 # What the rules below were chosen by: benchmarks/intervals.py.
-# With fewer queries expected in the rarest combination of values, resamples reject too often.
+# With fewer queries expected in the rarest combination of values, the jackknife rejects too often.
 _LEAST_EXPECTED = 50
 # With fewer expected there, and that in both measures, no symmetric interval holds.
 _LEAST_FOR_INTERVAL = 5
@@ -271,8 +271,8 @@ def difference_test(
     return DifferenceTest(p, max(-2.0, difference - margin), min(2.0, difference + margin))
 
 
-def enough_to_resample(pairs: Sequence[tuple[Floats, Floats]]) -> bool:
-    """Whether p-values and percentile intervals from bootstrap resamples hold for these correlations.
+def enough_for_jackknife(pairs: Sequence[tuple[Floats, Floats]]) -> bool:
+    """Whether studentized intervals and p-values hold for the difference of these correlations.
 
     They do where both sides have 50 queries or more in the rarest combination of their values, were the sides
     independent: the queries that do not have the measure's most frequent value, times those that do not

@@ -94,6 +94,25 @@ def chances_above(scores: Floats, bootstrap: Bootstrap, clusters: Ints | None = 
     return np.asarray((0.5 + above.sum(axis=0)) / (1 + bootstrap.resamples))
 
 
+def soft_pairwise_accuracy(by_measure: Floats, by_outcome: Floats) -> float:
+    """Whether a measure is as certain of every pair of runs as the end-to-end score is.
+
+    SPA, the mean over the pairs of ``1 - |p_outcome - p_measure|`` (Thompson, Mathur, Deutsch & Khayrallah,
+    WMT 2024, "Improving Statistical Significance in Human Evaluation of Automatic Metrics via Soft
+    Pairwise Accuracy"). A pair that both find certain counts 1 where they name the same run and 0 where they do
+    not; one that both find undecided counts nearly 1, whichever run is ahead.
+
+    Args:
+        by_measure, by_outcome: (p,) one-sided p-values of the pairs of runs in the same order
+            (``chances_above``). There equal draws count half, so that SPA
+            does not depend on the order of the runs.
+
+    Returns:
+        In [0, 1]; NaN where p-values are.
+    """
+    return float((1 - np.abs(by_outcome - by_measure)).mean())
+
+
 def _paired(scores: Floats) -> Floats:
     first, second = np.triu_indices(len(scores), 1)
     return np.asarray(np.round(scores[first] - scores[second], DECIMALS))

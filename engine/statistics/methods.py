@@ -13,10 +13,9 @@ from typing import Literal
 import numpy as np
 
 from engine.statistics.arrays import Floats, Mask
-from engine.statistics.intervals import IntervalMethod
 from engine.statistics.inversion import MOST_CELLS
 
-Method = IntervalMethod | Literal["studentized", "inverted"]
+Method = Literal["percentile", "studentized", "inverted"]
 
 LEAST_QUERIES = 11
 # With fewer queries that have another value than the most frequent one, a test is inverted.
@@ -61,13 +60,13 @@ def side(scores: Floats) -> Side:
     return Side(float(mode), len(values), scores != mode)
 
 
-def method_for(x: Side, y: Side, wanted: IntervalMethod) -> tuple[Method | None, str]:
+def method_for(x: Side, y: Side) -> tuple[Method | None, str]:
     """The method for a measure (x) and an end-to-end score (y); or None, and why there is no interval.
 
     - ``inverted``: both sides are binary; or a side has fewer than 10 queries with a rarer value, or both
       are mostly one value and hardly a query is rarer on both, and the table of their values is not too large.
     - ``studentized``: a side has fewer than 50 queries with a rarer value.
-    - what is wanted (resampling), elsewhere.
+    - ``percentile`` (of resamples), elsewhere.
     """
     n = len(x.rarer)
     if n < LEAST_QUERIES:
@@ -93,7 +92,7 @@ def method_for(x: Side, y: Side, wanted: IntervalMethod) -> tuple[Method | None,
         )
     if min(x.amount, y.amount) < ENOUGH_TO_RESAMPLE:
         return "studentized", ""
-    return wanted, ""
+    return "percentile", ""
 
 
 def _corner_is_thin(x: Side, y: Side, expected: float) -> bool:

@@ -82,7 +82,7 @@ def replicate(
 
     Args:
         columns: shape (c, n), finite.
-        leave_out: whether to compute the leave-one-out values that BCa intervals need.
+        leave_out: whether to compute the leave-one-out values that studentized intervals need.
         clusters: (n,) the cluster of each query, numbered from 0 without gaps: these are drawn, and left
             out, instead of queries.
         table_bytes: of pair tables that are held at a time, and one more; of two continuous columns of

@@ -20,26 +20,26 @@ from engine.messages.wording import counted
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.cells import Cell, Clusters, numbered, on_shared_queries
 from engine.statistics.correlation import DECIMALS, Bootstrap
-from engine.statistics.differences import chances_above, mean_differences
+from engine.statistics.differences import (
+    chances_above,
+    mean_differences,
+    soft_pairwise_accuracy,
+)
 from engine.statistics.leads import Differences
 from engine.statistics.power import as_small_as_likely
-from engine.statistics.systems import soft_pairwise_accuracy, system_agreement
 from engine.statistics.until import decided
 from engine.tables import (
-    AGREEMENT,
     ANNOTATOR,
     DIFFERENCE,
     END_TO_END,
     END_TO_END_N,
     MEASURE,
-    NOTE,
     PAIRS,
     QUERY_ID,
     RUN,
     RUN_B,
     RUNS_COMPARED,
     SOFT_ACCURACY,
-    TAU,
     VALUE,
     K,
     N,
@@ -302,26 +302,22 @@ def compare_runs(
         x, y = np.stack([cell.x for cell in group]), np.stack([cell.y for cell in group])
         clusters = group[0].clusters
         key = {ANNOTATOR: group[0].annotator, MEASURE: group[0].measure, K: group[0].k}
-        agreement = np.full(math.comb(len(group), 2), np.nan)
         if group[0].k is not None:
-            orders = system_agreement(x, y, bootstrap, clusters)
-            agreement = orders.agreement
-            tau = {TAU: orders.tau, low_of(TAU): orders.tau_low, high_of(TAU): orders.tau_high}
             sides = (above(scores, clusters) for scores in (x, y))
             soft = {SOFT_ACCURACY: soft_pairwise_accuracy(*sides)}
             counts = {RUNS_COMPARED: len(group), N: x.shape[1]}
-            systems.append(key | counts | tau | soft | {NOTE: orders.note})
+            systems.append(key | counts | soft)
         table = pl.concat(
             pl.DataFrame({RUN: cell.run, QUERY_ID: cell.query_ids, VALUE: cell.x}) for cell in each
         )
         scored = compare(table, group[0].annotator, group[0].measure)
         assert scored is not None
-        for (a, b), share in zip(combinations(group, 2), agreement.tolist(), strict=True):
-            counts = {N: scored.shared(a.run, b.run), PAIRS: len(agreement)}
+        for a, b in combinations(group, 2):
+            counts = {N: scored.shared(a.run, b.run), PAIRS: math.comb(len(group), 2)}
             outcome = _NO_FIGURES if whole is None else _figures(whole, a.run, b.run, END_TO_END)
             measures.append(
                 key
-                | {RUN: a.run, RUN_B: b.run, AGREEMENT: share}
+                | {RUN: a.run, RUN_B: b.run}
                 | counts
                 | {END_TO_END_N: 0 if whole is None else whole.shared(a.run, b.run)}
                 | _figures(scored, a.run, b.run, DIFFERENCE)

@@ -2,15 +2,13 @@
 
 The ceiling is the greatest tau-b that any function of a list's labels, in their order, has with the scores of the
 lists, where these are 0 and 1. Lists with the same labels are a group that no function tells apart. Fitted to the queries
-at hand it is an upper bound: the more groups, the higher by chance alone. Learned from four fifths of the
-queries and counted on the others, it is unbiased for what so many queries teach, and so below the best function.
-What the labels could say lies between the two; neither has an interval, since resamples of a maximum do not hold it.
+at hand it is an upper bound: the more groups, the higher by chance alone. It has no interval, since resamples of a
+maximum do not hold it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
@@ -38,11 +36,10 @@ from engine.tables import (
 
 # The least score that is right, of scores and labels between 0 and 1.
 SUCCESS = 0.5
-# The figures: shares of the queries, and tau of the best function of the labels and of one that was learned.
+# The figures: shares of the queries, and tau of the best function of the labels.
 RIGHT_UNSEEN, WRONG_DESPITE = "right_without_label", "wrong_despite_label"
 RIGHT_CLOSED = "right_without_passage"
-CEILING, LEARNED = "tau_ceiling", "tau_learned"
-_FOLDS, _REPEATS = 5, 20
+CEILING = "tau_ceiling"
 
 
 def unseen(
@@ -77,8 +74,8 @@ def unseen(
     for of, lists in scored.sort(QUERY_ID).group_by([RUN, K], maintain_order=True):
         for name in (RIGHT_UNSEEN, WRONG_DESPITE):
             add_share(of, lists, name)
-        for name, tau, note in _at_best(lists, bootstrap.seed, numbered(lists[QUERY_ID], clusters)):
-            rows.append((*of, lists.height, name, tau, math.nan, math.nan, note))
+        tau, note = _at_best(lists)
+        rows.append((*of, lists.height, CEILING, tau, math.nan, math.nan, note))
     if known is not None:
         answered = downstream.join(known.rename({KNOWN: RIGHT_CLOSED}), on=QUERY_ID).sort(QUERY_ID)
         for of, lists in answered.group_by([RUN, K], maintain_order=True):
@@ -86,10 +83,8 @@ def unseen(
     return pl.DataFrame(rows, schema=tables.UNSEEN, orient="row")
 
 
-def _at_best(
-    lists: pl.DataFrame, seed: int, clusters: Ints | None
-) -> Iterator[tuple[str, float, str]]:
-    """Both figures of the ceiling, with their notes."""
+def _at_best(lists: pl.DataFrame) -> tuple[float, str]:
+    """The ceiling, with a note."""
     y, labels = lists[VALUE].to_numpy(), lists[LABEL]
     reasons = {
         "labels were made only as far as measures need them": not lists["made"].all(),
@@ -98,15 +93,10 @@ def _at_best(
         "the labels are the same for every query": labels.n_unique() < 2,
     }
     if note := next((f"undefined: {why}" for why, holds in reasons.items() if holds), ""):
-        yield from ((name, math.nan, note) for name in (CEILING, LEARNED))
-        return
+        return math.nan, note
     texts = labels.list.eval(pl.element().cast(pl.String)).list.join(" ")
     group = texts.rank("dense").to_numpy().astype(np.intp) - 1
-    note = f"{group.max() + 1} combinations of labels"
-    yield CEILING, ceiling(group, y), f"upper bound, fitted; {note}"
-    tau = learned(group, labels.list.sum().to_numpy(), y, seed=seed, clusters=clusters)
-    why = "; undefined: too few queries" if math.isnan(tau) else ""
-    yield LEARNED, tau, f"cross-validated; {note}{why}"
+    return ceiling(group, y), f"upper bound, fitted; {group.max() + 1} combinations of labels"
 
 
 def ceiling(group: Ints, y: Floats) -> float:
@@ -151,34 +141,6 @@ def _split(ones: Floats, sizes: Floats, price: float) -> tuple[float, float]:
         last = np.argmax(net - price * pair)
         pairs[end], nets[end] = pair[last], net[last]
     return float(pairs[-1]), float(nets[-1])
-
-
-def learned(
-    group: Ints, useful: Floats, y: Floats, *, seed: int, clusters: Ints | None = None
-) -> float:
-    """tau-b with y of a function of the group that was learned from other queries; NaN where no fold says anything.
-
-    Its value is the mean score of the group's queries, drawn towards that of queries with as many useful passages
-    (``useful``), and this towards the mean of all, each as by one more query. Pairs are counted within the queries left
-    out, none of whose clusters is in two folds, and added up over the folds of 20 partitions.
-    """
-    rng, sums = np.random.default_rng(seed), np.zeros(3)
-    together = np.arange(len(y)) if clusters is None else clusters
-    amount = np.unique(useful, return_inverse=True)[1]
-    for _ in range(_REPEATS):
-        fold = rng.permutation(int(together.max()) + 1)[together] % _FOLDS
-        for out in (fold == number for number in np.unique(fold) if np.ptp(fold)):
-            expected = np.full(len(y), y[~out].mean())
-            for code in (amount, group):
-                size = np.bincount(code[~out], minlength=code.max() + 1)
-                right = np.bincount(code[~out], y[~out], code.max() + 1)
-                expected = (right[code] + expected) / (size[code] + 1)
-            level = np.unique(expected[out], return_inverse=True)[1]
-            ones, sizes = np.bincount(level, y[out]), np.bincount(level)
-            below, ones_below = np.cumsum(sizes) - sizes, np.cumsum(ones) - ones
-            apart = ones.sum() * (sizes.sum() - ones.sum())
-            sums += sizes @ below, ones @ below - sizes @ ones_below, apart
-    return float(sums[1] / math.sqrt(sums[0] * sums[2])) if sums[0] * sums[2] else math.nan
 
 
 def by_place(

@@ -55,8 +55,8 @@ def analyse(
       what their margins allow (AUC, the farthest tau).
     - comparisons: differences of two annotators' correlations within a run and measure, and of two
       runs' within an annotator and measure, with interval and p-value (Holm, by family).
-    - systems: with several runs, whether a measure orders them as the end-to-end score does (tau over
-      the runs, soft pairwise accuracy).
+    - systems: with several runs, whether a measure orders them as the end-to-end score does (soft pairwise
+      accuracy).
     - run_pairs: of every two runs, the differences of their means by measure and by end-to-end score,
       with intervals and p-values for all pairs together; by measure alone where ``downstream`` is empty.
 

@@ -59,14 +59,13 @@ def test_two_runs_with_judgments_are_compared(files, tiny_t5, tmp_path, capsys):
     qrels = tmp_path / "qrels.txt"
     qrels.write_text("1 0 a 1\n2 0 b 1\n")
     more = ["--run", other, "--store", tmp_path / "store", "--actors", 0, "--reader", tiny_t5]
-    more += ["--k", 2, "--annotators", "erag,qrels", "--qrels", qrels, "--interval", "bca"]
+    more += ["--k", 2, "--annotators", "erag,qrels", "--qrels", qrels]
     more += ["--resamples", 200, "--measures", "P@1 Judged@2 nDCG(dcg='exp-log2')@2", "--full"]
     assert evaluate(files, *more) == 0
     printed = capsys.readouterr().out
     assert "recall base: pooled passages" in printed
     assert "Order of the 2 runs" in printed
     summary = json.loads((files["out"] / "summary.json").read_text())
-    assert summary["configuration"]["interval"] == "bca"
     assert summary["configuration"]["qrels"] == str(qrels)
     assert {row["run_b"] for row in summary["run_pairs"]} == {"other"}
     judged = {

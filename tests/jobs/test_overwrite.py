@@ -42,7 +42,7 @@ def test_the_same_evaluation_is_repeated_and_another_one_is_refused(files, capsy
     files |= {"queries": renamed}
     assert evaluate(files, *ALONE, "--certify", 0, "--actors", 1) == 0
     # Nor does what merely analyses the same scores again.
-    again = ("--seed", 7, "--confidence", 0.9, "--cluster", "article", "--interval", "bca")
+    again = ("--seed", 7, "--confidence", 0.9, "--cluster", "article")
     assert evaluate(files, *ALONE, *again) == 0
     assert json.loads((files["out"] / "summary.json").read_text())["configuration"]["seed"] == 7
     assert refused(files, capsys, *ALONE, "--seed", 8, "--measures", "P@1") == (

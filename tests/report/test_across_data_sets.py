@@ -26,7 +26,7 @@ def correlation(annotator, tau, note="", run="bm25", measure="nDCG@5", n=10):
 def comparison(rival, difference, p, run="bm25", measure="nDCG@5", run_b=None):
     names = {"run": run, "run_b": run_b or run, "annotator": "erag", "annotator_b": rival}
     figures = {"tau_difference": difference, "tau_p": p, "rho_p": p, "tau_p_holm": 0.0}
-    more = {"measure": measure, "measure_b": measure, "k": 5, "method": "resampling"}
+    more = {"measure": measure, "measure_b": measure, "k": 5, "method": "permutation"}
     return {**names, **more, **figures}
 
 
@@ -135,17 +135,14 @@ def test_conditions_make_rows():
 
 
 def test_too_few_resamples_for_the_family_are_noted(found):
-    # 3 tests, each p at least 2 / 1001: 0.006 after correction; of 100 resamples, 6 / 101 = 0.059.
-    assert across.notes(found) == []
-    few = across.together(found.cells, Bootstrap(resamples=100))
-    assert "below 0.06 after correction; give `resamples` 120 or more" in across.notes(few)[0]
-    # Of permutations both tails are taken: 3 / 101 = 0.030.
-    kind = pl.lit("permutation").alias("method")
-    cells = [one._replace(comparisons=one.comparisons.with_columns(kind)) for one in found.cells]
-    assert across.notes(across.together(cells, Bootstrap(resamples=100))) == []
+    # 3 tests, each p at least 1 / 1001: 0.003 after correction; of 100 permutations, 3 / 101 = 0.030.
+    few = Bootstrap(resamples=100, confidence=0.98)
+    assert across.notes(across.together(found.cells, Bootstrap())) == []
+    assert (
+        "below 0.03 after correction; give `resamples` 150 or more"
+        in (across.notes(across.together(found.cells, few))[0])
+    )
     # Studentized p-values do not depend on how many there are.
     kind = pl.lit("studentized").alias("method")
     known = [one._replace(comparisons=one.comparisons.with_columns(kind)) for one in found.cells]
-    assert across.notes(across.together(known, Bootstrap(resamples=100, confidence=0.999))) == []
-    few = across.together(cells, Bootstrap(resamples=100, confidence=0.98))
-    assert "below 0.03 after correction; give `resamples` 150 or more" in across.notes(few)[0]
+    assert across.notes(across.together(known, few)) == []

@@ -7,7 +7,7 @@ from benchmarks._studies import Clusters
 from benchmarks.intervals import faults, figures
 from engine.statistics.bounded import mean_interval
 from engine.statistics.clustered import (
-    from_clusters,
+    from_jackknife,
     independent_queries,
     intraclass,
 )
@@ -86,8 +86,8 @@ def test_the_test_is_the_level_at_which_its_interval_reaches_0():
         np.stack([x, y]), [(0, 1)], resamples=0, seed=0, leave_out=True, clusters=CLUSTERS
     ).without[0, 0]
     tau = scipy.stats.kendalltau(x, y).statistic
-    test = from_clusters(tau, without, (x, y), CLUSTERS, confidence=0.95)
-    at_p = from_clusters(tau, without, (x, y), CLUSTERS, confidence=1 - test.p)
+    test = from_jackknife(tau, without, (x, y), CLUSTERS, confidence=0.95)
+    at_p = from_jackknife(tau, without, (x, y), CLUSTERS, confidence=1 - test.p)
     assert at_p.low == pytest.approx(0, abs=1e-9)
     assert (test.p < 0.05) == (test.low > 0)
 

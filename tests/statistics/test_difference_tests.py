@@ -13,7 +13,7 @@ from engine.statistics import resampling
 from engine.statistics.difference_tests import (
     Pair,
     difference_test,
-    enough_to_resample,
+    enough_for_jackknife,
     influences,
     permutation_test,
     permutations_for,
@@ -218,8 +218,8 @@ def test_resamples_are_used_where_the_rarest_combination_has_fifty_queries(
     n, right, misses, enough
 ):
     x, y = (np.arange(n) >= misses).astype(float), (np.arange(n) < right).astype(float)
-    assert enough_to_resample([(x, y)]) == enough
-    assert enough_to_resample([(y, y), (x, y)]) == enough
+    assert enough_for_jackknife([(x, y)]) == enough
+    assert enough_for_jackknife([(y, y), (x, y)]) == enough
 
 
 def test_what_cannot_be_tested_is_said():

@@ -13,7 +13,7 @@ def scores(amounts):
 
 def chosen(x, y, seed=0):
     rng = np.random.default_rng(seed)
-    return method_for(side(rng.permutation(x)), side(rng.permutation(y)), "percentile")
+    return method_for(side(rng.permutation(x)), side(rng.permutation(y)))
 
 
 SPREAD = np.arange(400.0)
@@ -59,7 +59,7 @@ def test_an_empty_corner_of_two_sides_that_are_mostly_one_value_is_thin():
     x, y = np.zeros((2, 400))
     x[:100] = np.arange(100) % 3 + 1
     y[100:200] = 1
-    assert method_for(side(x), side(y), "percentile") == ("inverted", "")
+    assert method_for(side(x), side(y)) == ("inverted", "")
     assert chosen(x, y) == ("percentile", "")
 
 
