@@ -447,6 +447,30 @@ class Width(Study):
             yield {"held": held, "low": float(self.mean < low), "high": float(self.mean > high), "all": float(n == count), "lists": n}  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Lists(Study):
+    """A mean from so many lists, of which ``right`` are expected to be right, with labels that know ``know``."""
+
+    lists: int
+    right: float
+    queries: int
+    know: float
+
+    limits: ClassVar[Limits] = {"held": (0.95, 1)}
+    amounts: ClassVar = {"width": np.median}
+
+    def each(self) -> Iterator[Found]:
+        share = self.right / self.lists
+        drawn_by = Width(share, False, False, self.queries, 1.0, self.know, samples=0)
+        for number in self.numbers:
+            rng = np.random.default_rng(
+                [self.lists, int(10 * self.right), self.queries, int(100 * self.know), number]
+            )
+            made = _of_lists(drawn_by.draw(rng), np.arange(self.queries), self.lists)
+            low, high = made.interval(LEVEL)
+            yield {"held": _held(low, share, high), "low": float(share < low), "high": float(share > high), "width": high - low}  # fmt: skip
+
+
 def _of_lists(runs: list[tuple[Floats, Floats]], known: Any, n: int) -> Estimate:
     """From the labels of some queries, and the lists of the first n of these."""
     unread = np.arange(len(known)) >= n

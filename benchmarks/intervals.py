@@ -19,6 +19,7 @@ samples without. A cell fails where the 99% binomial interval of a share lies be
 - gate: pairs whose loss is the margin, so that both decisions are errors; ``family`` has three pairs.
 - plan: how often as many queries as ``queries_needed`` says of a lead as large as here show it.
 - width: intervals at which ``--width`` stops; ``low`` and ``high`` lie below the truth and above it.
+- lists: means from sampled lists of which few are expected to be right.
 - ask: the mean of what people prefer from tasks that ``erag ask`` chooses; from the random part of these (``alone``), and
   from as many of all queries (``at random``). ``of random`` is the share of random tasks that have intervals as wide.
 """
@@ -46,6 +47,7 @@ from benchmarks._studies import (
     Clusters,
     Difference,
     Gate,
+    Lists,
     Plan,
     Several,
     Study,
@@ -96,6 +98,8 @@ def _cells() -> Iterator[Study]:
     for setting, share, graded, pair in product(settings, (0.03, 0.1, 0.3, 0.6), (False, True), (False, True)):  # fmt: skip
         yield Width(share, graded, pair, *setting, samples=1000)
     yield Width(0.03, False, False, 1500, 1.5, 0.85, samples=120)
+    for lists, right, know in product((20, 40, 60, 200), (1, 2.4, 5), (0.3, 0.85)):
+        yield Lists(lists, right, 10 * lists, know, samples=1000)
     for runs, tasks in product(PREFERENCES, (30, 60, 120)):
         yield Ask(runs, tasks, samples=1000)
 
@@ -111,6 +115,7 @@ QUICK = {
     "gate 5% right alone, and 5% and the margin 0.05 100": 40,
     "plan 5% differ, all for one": 100,
     "width 0.1 400 1.5 0.85": 10,
+    "lists 20 2.4 200 0.3": 100,
     "ask half differ, labels right in 70% 60": 40,
 }
 

@@ -1,13 +1,10 @@
 """Intervals and p-values of differences of means that hold for all pairs of runs together.
 
-The interval of a pair is the wider one, at either side, of two:
-
-- that of a mean of values from a bounded range (``bounded``; Gaffke 2005), which holds where two runs are
-  nearly alike and differ much on a few queries. The p-value of differences of -1, 0 and 1 is that of the exact
-  sign test;
-- that of Bonett & Price (2012, "Adjusted Wald confidence interval for a difference of binomial proportions
-  based on paired data", after Agresti & Min 2005), in which one query is added for each of the two runs, as
-  far apart as the range allows. It is the wider one with few discordant queries and many pairs of runs.
+The interval of a pair is that of a mean of values from a bounded range (``bounded``; Gaffke 2005), which holds where
+two runs are nearly alike and differ much on a few queries. The p-value of differences of -1, 0 and 1 is that of the exact
+sign test. Of one pair whose queries come in clusters it is that of Bonett & Price (2012, "Adjusted Wald confidence
+interval for a difference of binomial proportions based on paired data", after Agresti & Min 2005), in which one
+cluster is added for each of the two runs, as far apart as the range allows: there it holds as well and is narrower.
 
 Levels are divided by the number of pairs (Bonferroni), so that the intervals hold together, and therefore
 also for pairs that are chosen by what the data show.
@@ -17,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -64,88 +60,77 @@ def paired_intervals(
             score, above 0. Not the largest in the data, which says little where runs are nearly alike.
         confidence: that all intervals hold, in (0, 1).
         comparisons: number of intervals that hold together, 1 or more.
-        clusters: (n,) the cluster of each query, from 0; None where queries are independent. Then clusters
-            are weighted in place of queries, and the added one is as large as the largest.
+        clusters: (n,) the cluster of each query, from 0; None where queries are independent. Clusters then stand in
+            the place of queries, and added ones are as large as the largest.
 
     Raises:
         ValueError: a difference is larger than ``largest``.
     """
-    level = (1 - confidence) / comparisons
+    tail = (1 - confidence) / (2 * comparisons)
     # In units of the largest difference: squares of large numbers overflow.
-    samples = list(_samples(paired / largest, clusters))
+    scaled = paired / largest
+    if clusters is not None and comparisons == 1:
+        middle, error, freedom = np.array(list(_one_for_each(scaled, clusters))).T
+        reach = sp.special.stdtrit(freedom, 1 - tail) * error
+        bounds = np.array([middle - reach, middle + reach])
+        tails = sp.special.stdtr(freedom, -np.abs(middle) / error)
+        p = np.array([_adjusted(float(one), 1) for one in tails])
+    else:
+        sides = list(_sides(scaled, clusters))
+        bounds = np.array(
+            [(lower_bound(more, tail), -lower_bound(less, tail)) for more, less in sides]
+        ).T
+        p = np.array([_p_value(one, 0.0, comparisons) for one in sides])
     value = paired.mean(axis=1)
-    low, high = np.array([_bounds(sample, level) for sample in samples]).T * largest
-    p = np.array([_p_value(sample, 0.0, comparisons) for sample in samples])
+    low, high = bounds * largest
     low, high = np.clip(low, -largest, value), np.clip(high, value, largest)
     return Differences(value, low, high, p)
 
 
 def p_values(paired: Floats, largest: float, means: Floats, *, comparisons: int) -> Floats:
-    """Of each pair (p,), 1 less the confidence at which its interval just reaches a mean (p,)."""
-    samples = zip(_samples(paired / largest, None), (means / largest).tolist(), strict=True)
-    return np.array([_p_value(sample, mean, comparisons) for sample, mean in samples])
+    """Of each pair (p,) of independent queries, 1 less the confidence at which its interval just reaches a mean (p,)."""
+    sides = zip(_sides(paired / largest, None), (means / largest).tolist(), strict=True)
+    return np.array([_p_value(one, mean, comparisons) for one, mean in sides])
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """The differences of two runs, by query or by cluster.
-
-    Attributes:
-        sums, sizes: (r,) of the differences of each row, and how many these are.
-        sides: the rows from either run's side, with one more that favours the other as far as can be.
-    """
-
-    sums: Floats
-    sizes: Floats
-    sides: tuple[Weighed, Weighed]
+def _one_for_each(paired: Floats, clusters: Ints) -> Iterator[tuple[float, float, int]]:
+    """Bonett & Price's mean and standard error of each pair, by residuals of clusters, and Student's degrees of freedom."""
+    size_of = np.bincount(clusters).astype(np.float64)
+    size = float(size_of.max())
+    sizes = np.append(size_of, [size, size])
+    total = float(sizes.sum())
+    for differences in _checked(paired):
+        sums = np.append(np.bincount(clusters, differences), [size, -size])
+        mean = float(sums.sum()) / total
+        yield mean, math.sqrt(float(((sums - mean * sizes) ** 2).sum())) / total, len(size_of) - 1
 
 
-def _samples(paired: Floats, clusters: Ints | None) -> Iterator[_Sample]:
-    """Of differences of 1 at most."""
-    if np.abs(paired).max(initial=0) > 1 + _ROUNDING:
-        raise ValueError("a difference exceeds the largest that is possible")
+def _sides(paired: Floats, clusters: Ints | None) -> Iterator[tuple[Weighed, Weighed]]:
+    """The differences of each pair from either run's side, with one more that favours the other as far as can be."""
     sizes = np.ones(paired.shape[1])
     if clusters is not None:
         sizes = np.bincount(clusters).astype(np.float64)
     size = float(sizes.max())
-    for differences in paired:
-        sums = differences
-        if clusters is not None:
-            sums = np.bincount(clusters, differences)
+    for differences in _checked(paired):
+        sums = differences if clusters is None else np.bincount(clusters, differences)
         more, less = (
             weighed(np.append(sign * sums, -size), np.append(sizes, size)) for sign in (1, -1)
         )
-        yield _Sample(sums, sizes, (more, less))
+        yield more, less
 
 
-def _bounds(sample: _Sample, level: float) -> tuple[float, float]:
-    mean, error, freedom = _with_one_for_each(sample)
-    half = float(sp.special.stdtrit(freedom, 1 - level / 2)) * error
-    low, high = mean - half, mean + half
-    # A bound is sought only where it is the wider one.
-    more, less = sample.sides
-    if lower_tail(more, low) > level / 2:
-        low = lower_bound(more, level / 2)
-    if lower_tail(less, -high) > level / 2:
-        high = -lower_bound(less, level / 2)
-    return low, high
+def _checked(paired: Floats) -> Floats:
+    """Differences of 1 at most."""
+    if np.abs(paired).max(initial=0) > 1 + _ROUNDING:
+        raise ValueError("a difference exceeds the largest that is possible")
+    return paired
 
 
-def _p_value(sample: _Sample, value: float, comparisons: int) -> float:
+def _p_value(sides: tuple[Weighed, Weighed], value: float, comparisons: int) -> float:
     """Of the hypothesis that the mean is ``value``, adjusted for the number of comparisons."""
-    mean, error, freedom = _with_one_for_each(sample)
-    p = 2 * comparisons * float(sp.special.stdtr(freedom, -abs(mean - value) / error))
-    if p < 1:  # else the tails, which take longer, cannot change it
-        more, less = sample.sides
-        p = max(p, 2 * comparisons * min(lower_tail(more, value), lower_tail(less, -value)))
-    return min(max(p, _LEAST_P), 1.0)
+    more, less = sides
+    return _adjusted(min(lower_tail(more, value), lower_tail(less, -value)), comparisons)
 
 
-def _with_one_for_each(sample: _Sample) -> tuple[float, float, int]:
-    """Bonett & Price's mean and standard error, and Student's degrees of freedom; of clusters by residuals."""
-    size = float(sample.sizes.max())
-    sums, sizes = np.append(sample.sums, [size, -size]), np.append(sample.sizes, [size, size])
-    total = float(sizes.sum())
-    mean = float(sums.sum()) / total
-    error = math.sqrt(float(((sums - mean * sizes) ** 2).sum())) / total
-    return mean, error, len(sample.sums) - 1
+def _adjusted(tail: float, comparisons: int) -> float:
+    return min(max(2 * comparisons * tail, _LEAST_P), 1.0)

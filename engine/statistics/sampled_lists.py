@@ -5,8 +5,8 @@ score f is foretold for each of the N queries, and the mean is that of f over al
 were read. It is right on average whatever f is; the closer f is to y, the narrower the interval. f is linear in what
 the labels say of a list (its ranking measures), shrunken, and fitted without the queries that it is subtracted from.
 
-The interval of the mean of y - f is that of a mean from a bounded range (``bounded``), with half a value added at each
-end of the range: of scores that are 0 and 1, and foretold alike, it is Jeffreys'. For other queries like these, the
+The interval of the mean of y - f is that of a mean from a bounded range (``bounded``), as of leads: of scores that are 0
+and 1, and foretold alike, it is Clopper & Pearson's. For other queries like these, the
 interval of the mean of f is put together with it (Zou & Donner 2008, "Construction of confidence limits about effect
 measures", Statistics in Medicine 27); for these N queries it is as much narrower as the lists that were read are many.
 """
@@ -104,7 +104,7 @@ class Estimate:
             least, most = (float(self.known.sum()) / of + unread * end for end in (least, most))
         else:
             below, above = (math.hypot(*parts) for parts in reach)
-        # Nothing seen but an end of the range: the mean may be there (Brown, Cai & DasGupta 2001 of Jeffreys').
+        # Nothing seen but an end of the range: the mean may be there.
         low = least if (self.known == self.low).all() else max(least, self.value - below)
         high = most if (self.known == self.high).all() else min(most, self.value + above)
         return low, high
@@ -119,8 +119,8 @@ class Estimate:
         residuals, ends, tail = self.known - self.foretold, self._ends(), level / 2
         mean, each = float(residuals.mean()), n / self.n
         of_f = -float(sp.special.stdtrit(of - 1, tail)) * float(self.f.std(ddof=1)) / math.sqrt(of)
-        below = mean - _bound(residuals, ends, tail, each)
-        above = -mean - _bound(-residuals, -ends, tail, each)
+        below = mean - _bound(residuals, float(ends[0]), tail, each)
+        above = -mean - _bound(-residuals, -float(ends[1]), tail, each)
         apart = np.append(residuals, ends) - mean
         second, fourth = float((apart**2).mean()), float((apart**4).mean())
         wider = math.sqrt(1 + doubt * math.sqrt((fourth / second**2 - 1) / len(apart)))
@@ -280,9 +280,8 @@ def _fitted(columns: Floats, y: Floats, of_all: Floats) -> Floats:
     return np.asarray(mean + (of_all - middle) @ np.linalg.solve(square, centred.T @ (y - mean)))
 
 
-def _bound(residuals: Floats, ends: Floats, tail: float, each: float) -> float:
-    """The lower bound of the mean, each residual counted so often, with half a value at each end of the range."""
+def _bound(residuals: Floats, end: float, tail: float, each: float) -> float:
+    """The lower bound of the mean, each residual counted so often, with one more at the lower end of the range."""
     sums, sizes, amounts = weighed(residuals, np.ones(len(residuals)))
-    amounts, both = amounts * each, np.ones(2)
-    rows = Weighed(np.append(sums, ends), np.append(sizes, both), np.append(amounts, both / 2))
+    rows = Weighed(np.append(sums, end), np.append(sizes, 1.0), np.append(amounts * each, 1.0))
     return lower_bound(rows, tail)

@@ -19,20 +19,21 @@ def test_differences_of_one_have_the_p_value_of_the_sign_test_for_two_runs():
     for wins, losses in ((5, 0), (6, 0), (8, 1), (20, 9), (33, 33)):
         found = paired_intervals(differing(wins, losses, 100), 1.0, confidence=0.95, comparisons=1)
         exact = scipy.stats.binomtest(wins, wins + losses).pvalue
-        assert found.p[0] >= exact * (1 - 1e-9)
-        assert found.p[0] == pytest.approx(exact, rel=0.05)  # at times Bonett & Price's is above
+        assert found.p[0] == pytest.approx(exact, rel=1e-6)
         assert (found.low[0] > 0) == (exact < 0.05)
 
 
-def test_with_many_pairs_and_few_discordant_queries_bonett_and_price_are_wider():
-    # seven of seven: 3 x 2 / 2^7 = 0.047 by the sign test, and (b - c) / sqrt(b + c + 2 - (b - c)² / (n + 2))
-    # is 7 / sqrt(9 - 49 / 402) = 2.35, whose two-sided p-value by Student's t times 3 is 0.058
-    found = paired_intervals(differing(7, 0, 400), 1.0, confidence=0.95, comparisons=3)
-    expected = 3 * 2 * scipy.stats.t.sf(7 / math.sqrt(9 - 49 / 402), 399)
-    assert found.p[0] == pytest.approx(expected)
-    assert found.low[0] < 0
-    t, error = scipy.stats.t.ppf(1 - 0.025 / 3, 399), math.sqrt(9 - 49 / 402) / 402
-    assert found.low[0] == pytest.approx(7 / 402 - t * error)
+def test_one_pair_of_clustered_runs_has_bonett_and_prices_interval():
+    # Clusters of one query are queries: 7 of 400, and one more for either run.
+    paired, clusters = differing(7, 0, 400), np.arange(400)
+    found = paired_intervals(paired, 1.0, confidence=0.95, comparisons=1, clusters=clusters)
+    error = math.sqrt(9 - 49 / 402) / 402
+    assert found.p[0] == pytest.approx(2 * scipy.stats.t.sf(7 / 402 / error, 399))
+    assert found.low[0] == pytest.approx(7 / 402 - scipy.stats.t.ppf(0.975, 399) * error)
+    # Of several pairs, and of independent queries, Gaffke's is taken.
+    alone = paired_intervals(paired, 1.0, confidence=0.95, comparisons=3)
+    several = paired_intervals(paired, 1.0, confidence=0.95, comparisons=3, clusters=clusters)
+    assert np.allclose(alone, several)
 
 
 @settings(max_examples=40)

@@ -114,14 +114,14 @@ def test_a_lead_is_the_difference_of_two_means(seed):
 
 
 def test_the_interval_of_a_lead_is_that_of_paired_residuals():
-    """Not to the last digit: half a value at either end of the range of scores is added."""
+    """Not to the last digit: a value at the end of the range of scores is added for either bound."""
     good, poor = pair(np.random.default_rng(9), 3000, 1500)
     lead = good.less(poor)
     residuals = good.known - good.foretold - (poor.known - poor.foretold)
     of_f = (good.f - poor.f).std() / math.sqrt(3000)
     half = 1.96 * math.hypot(residuals.std() / math.sqrt(1500), of_f)
     low, high = lead.interval(0.05)
-    assert (high - low) / 2 == pytest.approx(half, rel=0.01)
+    assert (high - low) / 2 == pytest.approx(half, rel=0.03)
 
 
 def test_the_p_value_is_where_the_interval_reaches_0():
