@@ -36,10 +36,10 @@ def queries_needed(
     """The least number of queries that would show a difference as small as these make likely with ``POWER``.
 
     Other queries are taken to differ ``as_small_as_likely``; with ``as_here`` as these do, in mean and spread. A lead
-    is significant if both intervals of ``leads.paired_intervals`` leave 0 (``of_mean``) out, which nearly means that
-    ``_beyond_gaffke`` and ``_beyond_bonett_price`` are above 0. These are taken as normal, with the variance by the
-    delta method: where all differing queries favour one run, sums of powers rise together, and treating all but the
-    first as known would misstate n.
+    is significant if its interval (``leads.paired_intervals``) leaves 0 (``of_mean``) out, which nearly means that
+    ``_beyond_gaffke``, or of one pair with clusters ``_beyond_bonett_price``, is above 0. This is taken as normal, with
+    the variance by the delta method: where all differing queries favour one run, sums of powers rise together, and
+    treating all but the first as known would misstate n.
 
     Args:
         differences: (n,) query by query.
@@ -72,10 +72,10 @@ def queries_needed(
     def is_enough(n: int) -> bool:
         z, t = float(sp.special.ndtri(level)), float(sp.special.stdtrit(n - 1, level))
         t /= math.sqrt(1 + t**2 / (n + 2))
-        gaffke = partial(_beyond_gaffke, z=z, shift=shift)
-        bonett_price = partial(_beyond_bonett_price, t=t, shift=shift)
-        wanted = float(sp.special.ndtri(POWER))
-        return all(_in_deviations(b, moments, n) >= wanted for b in (gaffke, bonett_price))
+        beyond = partial(_beyond_gaffke, z=z, shift=shift)
+        if clusters is not None and comparisons == 1:
+            beyond = partial(_beyond_bonett_price, t=t, shift=shift)
+        return _in_deviations(beyond, moments, n) >= float(sp.special.ndtri(POWER))
 
     return math.ceil(least_enough(is_enough, 2, MOST_QUERIES / size) * size)
 

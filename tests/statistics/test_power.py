@@ -120,5 +120,6 @@ def test_most_plans_of_64_queries_are_enough(wins, losses):
 def test_clusters_are_moved_as_one():
     found = np.repeat(differences(5, 3, 16), 4)
     clusters = np.repeat(np.arange(16), 4)
-    of_clusters = queries_needed(found, 1.0, confidence=0.95, clusters=clusters)
-    assert of_clusters == 4 * queries_needed(differences(5, 3, 16), 1.0, confidence=0.95)
+    plan = {"confidence": 0.95, "comparisons": 3}  # of one pair the interval of clusters is another
+    of_clusters = queries_needed(found, 1.0, clusters=clusters, **plan)
+    assert of_clusters == 4 * queries_needed(differences(5, 3, 16), 1.0, **plan)
