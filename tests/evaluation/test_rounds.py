@@ -282,10 +282,8 @@ def test_queries_that_share_much_are_read_by_whole_clusters_which_are_bet_on(
     numbers = np.array([order[q] for q in scored])
     expected = decided(paired, confidence=0.95, clusters=numbers, most=4 if used else 1)
     found = result.statistics.run_pairs.filter(measure="RR@3", annotator="erag")
-    assert found["end_to_end_difference_low"].to_list() == pytest.approx([e.low for e in expected])
-    assert found["end_to_end_difference_high"].to_list() == pytest.approx(
-        [e.high for e in expected]
-    )
+    assert found["end_to_end_low"].to_list() == pytest.approx([e.low for e in expected])
+    assert found["end_to_end_high"].to_list() == pytest.approx([e.high for e in expected])
 
 
 class Loaded:
