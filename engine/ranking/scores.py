@@ -68,14 +68,7 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.ranking.budget import Lengths, measure_within
-from engine.ranking.kernel import (
-    USUAL,
-    Floats,
-    Ints,
-    RankedLabels,
-    Split,
-    is_real_valued,
-)
+from engine.ranking.kernel import USUAL, Floats, Ints, RankedLabels, Split, is_real_valued
 from engine.ranking.measures import GRADED_KINDS, UTILITY_KIND, Measure, undefined_on_graded
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, TOKENS, VALUE
 

@@ -130,17 +130,10 @@ def describe(
     without = result.without[pair]
     bounds: Sequence[tuple[float, float]]
     if method == "inverted":
-        size = None
+        size, level, draws = None, bootstrap.confidence, bootstrap.resamples
         if clusters is not None:
-            size = independent_queries(x, y, clusters, confidence=bootstrap.confidence)
-        bounds = inverted(
-            x,
-            y,
-            confidence=bootstrap.confidence,
-            draws=bootstrap.resamples,
-            seed=bootstrap.seed,
-            size=size,
-        )
+            size = independent_queries(x, y, clusters, confidence=level)
+        bounds = inverted(x, y, confidence=level, draws=draws, seed=bootstrap.seed, size=size)
     elif method == "studentized":
         tests = (
             from_jackknife(value, left, (x, y), clusters, confidence=bootstrap.confidence)

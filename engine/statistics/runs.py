@@ -20,11 +20,7 @@ from engine.messages.wording import counted
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.cells import Cell, Clusters, numbered, on_shared_queries
 from engine.statistics.correlation import DECIMALS, Bootstrap
-from engine.statistics.differences import (
-    chances_above,
-    mean_differences,
-    soft_pairwise_accuracy,
-)
+from engine.statistics.differences import chances_above, mean_differences, soft_pairwise_accuracy
 from engine.statistics.leads import Differences
 from engine.statistics.power import as_small_as_likely
 from engine.statistics.until import decided

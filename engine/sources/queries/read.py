@@ -19,13 +19,7 @@ from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set
 from engine.sources.fields import ANSWER_FIELDS, CONTEXT_FIELD, first_of
-from engine.sources.io.locations import (
-    Location,
-    is_directory,
-    list_files,
-    named,
-    require_file,
-)
+from engine.sources.io.locations import Location, is_directory, list_files, named, require_file
 from engine.sources.queries.layouts import OWN_FIELDS, WHAT, layout_of, no_column, rows_of
 from engine.sources.queries.rows import QueryRow
 from engine.sources.strangers import Numbering, count_strangers
