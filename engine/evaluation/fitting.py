@@ -77,7 +77,7 @@ class Judgments:
             remedy = "give the judgments of these queries"
             count_strangers(table[QUERY_ID], asked, what, remedy=remedy, path=path)
             found[name] = table.join(self.queries, on=QUERY_ID, how="semi", maintain_order="left")
-            if LABEL in table.columns:
+            if tables.QRELS.keys() <= {*table.columns}:
                 found[name] = found[name].with_columns(pl.lit(table[LABEL].max()).alias(LARGEST))
             others = table.join(self.query_set.table, on=QUERY_ID, how="anti")[QUERY_ID].n_unique()
             documents = _documents(table)

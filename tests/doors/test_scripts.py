@@ -183,7 +183,9 @@ def test_keys_that_are_texts_find_theirs_in_whatever_form(tmp_path, of_queries, 
         assert inputs.runs.select("query_id", "doc_id").rows() == [("q", "d"), ("q", "e")]
         assert inputs.corpus.filter(pl.col("doc_id") == "d")["text"].to_list() == [TEXT]
         assert inputs.queries.filter(pl.col("query_id") == "q")["query"].to_list() == [QUERY]
-        material = SimpleNamespace(**vars(inputs), pairs=inputs.runs.select("query_id", "doc_id"))
+        material = SimpleNamespace(
+            **vars(inputs), passages=inputs.corpus, pairs=inputs.runs.select("query_id", "doc_id")
+        )
         labels = label_by_text(inputs.tables["qrels"], material)
         assert labels["label"].to_list() == [1, 0]
 
@@ -246,7 +248,7 @@ def test_judged_texts_label_the_passages_that_cover_them(kind):
     columns = {"query_id": "q", "doc_id": corpus["whole"], "label": 2.0}
     for by_text, doc in ((False, corpus["whole"]), (True, sentence)):
         material = SimpleNamespace(
-            corpus=pl.DataFrame({"doc_id": [*corpus], "text": [*corpus.values()]}),
+            passages=pl.DataFrame({"doc_id": [*corpus], "text": [*corpus.values()]}),
             queries=pl.DataFrame({"query_id": ["q"], "answers": [[answer]]}),
             pairs=pl.DataFrame({"query_id": "q", "doc_id": [*corpus]}),
         )

@@ -122,6 +122,7 @@ def test_ids_of_which_some_fit_are_counted(tmp_path, door):
         "answers_of_others": 1,
         "gold_not_in_corpus": 1,  # z9
         "identical_ids": 2,
+        "corpus_passages": 5,
     }
 
 

@@ -118,6 +118,8 @@ def test_any_damaged_file_of_results_is_one_line_or_changes_nothing(
                 copied,
                 "--margin",
                 0.2,
+                "--allow",
+                "reader",
                 "--json",
             ),
             "report": ("report", copied, *page),

@@ -144,7 +144,7 @@ def test_each_row_has_its_price():
         ({"lists": 0.5}, 2, []),
         ({"width": 0.1, "measures": "RR@3"}, 2, ["width 0.1"]),
         ({"end_to_end": False}, 2, ["until"]),
-        ({"measures": "RR@3", "cluster": "article"}, 2, ["lazy"]),
+        ({"measures": "RR@3", "cluster": "article"}, 2, ["lazy", "until", "lazy until"]),
         ({"measures": "RR@3"}, 1, ["lists 0.4", "lazy"]),
     ],
 )

@@ -166,6 +166,7 @@ def test_what_is_left_out_is_counted():
     )
     assert {note.code: note.amount for note in inputs.notes if note.amount} == {
         "empty_passages": 1,
+        "corpus_passages": 3,
         "ignored_queries": 1,
     }
     assert inputs.cut_runs == ()
@@ -189,7 +190,7 @@ def test_judgments_may_be_a_dictionary_a_table_or_a_file(tmp_path):
     frame = pd.DataFrame(table)
     for given in (judged, path, table, pl.DataFrame(table), frame, frame.rename(columns=renamed)):
         inputs = inputs_of(Given(QUERIES, PASSAGES, RUN, tables={"qrels": given}), settings)
-        assert inputs.tables["qrels"].rows() == [("1", "a", 1), ("1", "c", 0)]
+        assert inputs.tables["qrels"].rows() == [("1", "a", 1, 1), ("1", "c", 0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -228,5 +229,5 @@ def test_judgments_of_one_of_several_corpora_name_it_as_runs_do(paths, tmp_path)
     given = Given(str(paths["q"]), corpora, [f"{paths['r']}@c"], tables=judged)
     settings = Settings.of(k=2, annotators=("qrels",))
     assert inputs_of(given, settings).tables["qrels"].rows() == [
-        ("1", "Oranjestad, Aruba", 2.0, False)
+        ("1", "Oranjestad, Aruba", 2.0, False, 2.0)
     ]
