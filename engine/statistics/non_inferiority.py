@@ -32,8 +32,7 @@ class NonInferiority:
     Attributes:
         decision: about the candidate: worse is worse by more than the margin.
         difference, low, high: candidate less baseline, and one-sided bounds; -1 and 1 of one query.
-        queries_needed: of ``n``, to decide with a power of 80% (``power``); None where these decide, or the
-            difference is the margin itself.
+        queries_needed: of ``n``, to decide with a power of 80% (``power``); None where these decide.
     """
 
     decision: Decision
