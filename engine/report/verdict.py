@@ -45,7 +45,8 @@ SENTENCES = {
     **CASES,
     "by_end_to_end": "End to end ({metric}, {number}): {figures}.",
     "by_labels": "By {annotator} {measure} ({number}): {figures}.",
-    "needed": "{few} too few: plan for {numbers} ({power} power; {as_here} if the true {differences} as large as here).",
+    "needed": "{few} too few: plan for {numbers} ({power} power{as_here}).",
+    "as_here": "; {numbers} if the true {differences} as large as here",
     "lost": "Whichever {of_some}you choose, you lose at most {most} ({confidence}).",
     "labels_agree": "The {annotator} labels also prefer {run} ({measure}: {lead}).",
     "labels_prefer": "The {annotator} labels prefer {run} ({measure}: {lead}).",
@@ -237,23 +238,27 @@ def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
             f"{_number(lead.queries_needed, lead, choice.n)} to separate {choice.best} from {lead.over}"
             for lead in planned
         ]
-        as_here = [_number(lead.queries_as_here, lead, choice.n) for lead in planned]
-        needed = SENTENCES["needed"].format(
-            few=counted(choice.n, "[query is|queries are]"),
-            numbers=_listed(numbers),
-            power=f"{POWER:.0%}",
-            as_here=_listed(as_here),
+        # A lead nearer to 0 than the true one may well be is no plan.
+        is_less = all(
+            (lead.queries_as_here or math.inf) < (lead.queries_needed or 0) for lead in planned
+        )
+        as_here = SENTENCES["as_here"].format(
+            numbers=_listed([_number(lead.queries_as_here, lead, choice.n) for lead in planned]),
             differences="difference is" if len(numbers) == 1 else "differences are",
         )
-        said.append(needed)
+        said.append(
+            SENTENCES["needed"].format(
+                few=counted(choice.n, "[query is|queries are]"),
+                numbers=_listed(numbers),
+                power=f"{POWER:.0%}",
+                as_here=as_here * is_less,
+            )
+        )
     if choice.undecided and math.isfinite(choice.most_lost):
         some = len(choice.undecided) < len(choice.leads)
-        lost = SENTENCES["lost"].format(
-            of_some=f"of {_listed([choice.best, *choice.undecided])} " * some,
-            most=_most(choice),
-            confidence=f"{bootstrap.confidence * 100:g}%",
-        )
-        said.append(lost)
+        of_some = f"of {_listed([choice.best, *choice.undecided])} " * some
+        level = f"{bootstrap.confidence * 100:g}%"
+        said += [SENTENCES["lost"].format(of_some=of_some, most=_most(choice), confidence=level)]
     return [" ".join(said)] if said else []
 
 

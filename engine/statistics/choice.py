@@ -186,11 +186,12 @@ def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = Non
     value, low, high, p = found.difference(run, over)
     significant = low > 0
     needed = as_here = None
-    both = (False, True)
     if significant or math.isinf(found.largest):
         plan = None
     if plan is not None and plan.until:
-        needed, as_here = (found.needed(run, over, plan.confidence, as_here=one) for one in both)
+        needed, as_here = (
+            found.needed(run, over, plan.confidence, as_here=one) for one in (False, True)
+        )
     elif plan is not None and plan.resamples and not found.means:
         needed, as_here = (
             queries_needed(
@@ -201,7 +202,7 @@ def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = Non
                 clusters=found.clusters,
                 as_here=one,
             )
-            for one in both
+            for one in (False, True)
         )
     return Lead(
         run=run,

@@ -32,11 +32,9 @@ def interval(replicates: Floats, confidence: float) -> tuple[float, float, str]:
     share = len(defined) / len(replicates)
     if share < _LEAST_DEFINED:
         return nan, nan, f"no interval: one side is constant in {1 - share:.0%} of the resamples"
-    note = ""
-    if share < 1:
-        note = f"one side is constant in {(1 - share) * 100:.2g}% of the resamples, left out"
+    left_out = f"one side is constant in {(1 - share) * 100:.2g}% of the resamples, left out"
     low, high = np.quantile(defined, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high), note
+    return float(low), float(high), left_out * (share < 1)
 
 
 def binomial_interval(successes: float, n: float, confidence: float) -> tuple[float, float]:
