@@ -22,6 +22,17 @@ def run(tmp_path, monkeypatch):
     return lambda name: runpy.run_path(str(EXAMPLES / f"{name}.py"))
 
 
+def test_the_readme_shows_what_its_example_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ERAG_CACHE", str(tmp_path / "cache"))
+    code, printed = re.search(
+        r"```python\n(.*?)```\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    ).groups()
+    Path("example.py").write_text(code)
+    runpy.run_path("example.py")
+    assert printed in capsys.readouterr().out
+
+
 def test_three_retrievers(run, capsys):
     result = run("three_retrievers")["result"]
     assert result.verdict.startswith("Choose tf-idf.\n")
