@@ -252,10 +252,11 @@ def _notes_on_runs(lists: Lists) -> Iterator[Note]:
     )
     yield count_note(
         WRITTEN_PASSAGES,
-        lists.taken.pop(WRITTEN, 0),
+        lists.taken[WRITTEN],
         "[list|lists] of passages [was|were] written as a text, and [was|were] taken as the list",
     )
-    for names, rows in lists.taken.items():
+    unranked = ((names, rows) for names, rows in lists.taken.items() if names != WRITTEN)
+    for names, rows in unranked:
         yield count_note(UNRANKED, rows, _UNRANKED.format(names))
     yield from lists.notes
 
