@@ -80,10 +80,10 @@ _LACKING = re.compile(r"No module named '([\w.]+)'|pip install 'erag-engine\[(\w
 # so that all processes end at about the same time.
 GROUPS = {
     "ray": (
+        "tests/evaluation/test_passes.py",
         "tests/evaluation/test_stream.py::test_shards_on_ray",
         "tests/machine/test_cluster.py",
         "tests/machine/test_nodes.py",
-        "tests/machine/test_tasks.py",
         "tests/reading/test_ledger.py",
         "tests/reading/test_stream_on_ray.py",
         "tests/retrieval/test_dense.py",

@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -21,7 +22,7 @@ from engine.evaluation.shard_plans import planned_reading, planner_for
 from engine.evaluation.workload import Workload
 from engine.machine.remote.limits import limits_of
 from engine.machine.watch import OnEvent, PoolTotals, silent
-from engine.messages.errors import WriteError
+from engine.messages.errors import ReadError, WriteError
 from engine.reading import store
 from engine.reading.costs import (
     ReadingCosts,
@@ -47,7 +48,7 @@ from engine.reading.stream import (
 from engine.tables import FAILURE
 
 if TYPE_CHECKING:
-    from engine.machine.tasks import Tasks
+    import ray
 
 
 # The share of a reader's reads that may fail where nothing is said about failed reads.
@@ -366,34 +367,63 @@ def _ready(plans: Sequence[ShardPlan], backend: Backend) -> list[Ready]:
     ]
 
 
+# Calls of a shard's scoring after which it is given up: its process may lack memory, or go with its node.
+_CALLS = 4
+
+
 class _Scoring:
     """Scores shards: in this process, or on Ray's workers where these read shards that are files."""
 
     def __init__(self, work: Workload, *, on_ray: bool) -> None:
         self._work = work
-        self._tasks: Tasks | None = None
+        self._on_workers: partial[ray.ObjectRef] | None = None
+        # What calls again for each call that is under way, and how often it has.
+        self._under_way: dict[ray.ObjectRef, tuple[partial[ray.ObjectRef], int]] = {}
         if on_ray:
-            from engine.machine.tasks import Tasks
+            import ray
 
-            self._tasks = Tasks(_scored, work, "scoring")
+            # A part of a CPU: they go on beside actors that take nearly all. Ray's own retries have no end where
+            # its memory monitor kills a process.
+            remote = ray.remote(num_cpus=0.1, max_retries=0)(score_shard).remote
+            self._on_workers = partial(remote, ray.put(work))
 
     def score(self, shard: int, failures: Mapping[str, Failure]) -> None:
-        if self._tasks is None:
+        """Score a shard here, or when fewer are scored on workers than the cluster has CPUs now; errors of an earlier one."""
+        if self._on_workers is None:
             score_shard(self._work, shard, failures)
-        else:
-            self._tasks.submit(shard, failures)
+            return
+        import ray
+
+        self._wait(max(2, int(ray.cluster_resources().get("CPU", 1))) - 1)
+        call = partial(self._on_workers, shard, failures)
+        self._under_way[call()] = call, 1
 
     def finish(self) -> None:
-        if self._tasks is not None:
-            self._tasks.finish()
+        if self._under_way:
+            self._wait(0)
 
+    def _wait(self, left: int) -> None:
+        """Wait until at most so many calls are under way."""
+        import ray
 
-def _scored(work: Workload, shard: int, failures: Mapping[str, Failure]) -> Exception | None:
-    try:
-        score_shard(work, shard, failures)
-    except USER_ERRORS as error:
-        return error
-    return None
+        from engine.machine import cluster
+
+        while len(self._under_way) > left:
+            (done,), _ = ray.wait(list(self._under_way))
+            call, calls = self._under_way.pop(done)
+            try:
+                ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, USER_ERRORS):
+                    raise error.cause from None
+                raise ReadError(f"scoring on Ray failed: {cluster.cause(error)}") from error
+            except ray.exceptions.RayError as error:
+                if calls == _CALLS:
+                    raise ReadError(
+                        "scoring on Ray failed: its process died again and again, perhaps for want of memory; "
+                        f"what is finished is kept ({cluster.cause(error)})"
+                    ) from error
+                self._under_way[call()] = call, calls + 1
 
 
 def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure]) -> None:

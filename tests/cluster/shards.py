@@ -59,7 +59,7 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
 
     Each writes a line to the log when it begins: what, which, the node and the process, and the time.
     """
-    from engine.evaluation.passes import _scored
+    from engine.evaluation.passes import score_shard
     from engine.reading.plan import INPUTS
     from engine.reading.protocol import ReaderStats, ReadOutput
     from engine.reading.stream import Host, UnitSizes
@@ -131,7 +131,7 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
 
         note("judge", shard)
         time.sleep(judging)
-        return _scored(work, shard, failures)
+        return score_shard(work, shard, failures)
 
     return OnActor, Slow, judge
 
@@ -173,7 +173,7 @@ def evaluated(
     planner_for = passes.planner_for
     with (
         patch.object(passes, "planner_for", lambda *of, **more: planner(planner_for(*of, **more))),
-        patch.object(passes, "_scored", judge),
+        patch.object(passes, "score_shard", judge),
     ):
         (evaluation,) = evaluate_shards(
             partition(
