@@ -137,9 +137,9 @@ def test_subfolders_import_one_way():
             "ray",
             {
                 f"machine/{name}.py"
-                for name in ("attempts", "autoscaler", "cluster", "functions", "nodes", "pool", "survey")
+                for name in ("attempts", "cluster", "functions", "nodes", "pool", "ray_internals", "survey", "watch")
             }
-            | {"machine/watch.py", "evaluation/passes.py"}
+            | {"evaluation/passes.py"}
             | {"reading/ledger.py", "reading/stream_on_ray.py"}
             | {"retrieval/distribute.py", "retrieval/search_on_ray.py", "retrieval/tickets.py"}
             | {"training/on_ray.py"},
@@ -192,6 +192,35 @@ def test_heavy_libraries_are_imported_only_where_they_are_used(library, allowed)
         if any(name.split(".")[0] == library for name in imports(path))
     }
     assert users == allowed
+
+
+def private_to_ray(name, path):
+    """What a module that imports Ray uses of what begins with an underscore or is called internal, but its own; and
+    how any module of the engine ends its process.
+    """
+    of_ray = [imported for imported in imports(path) if imported.split(".")[0] == "ray"]
+    found = [imported for imported in of_ray if re.search(r"\._|internal", imported)]
+    found += {"os._exit"}.intersection(imports(path) if name.startswith("engine.") else ())
+    for node in ast.walk(parsed(path)):
+        match node:
+            case ast.Attribute(value=ast.Name(id="os"), attr="_exit") if name.startswith("engine."):
+                found.append("os._exit")
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                pass
+            case ast.Attribute(attr="_asdict" | "_replace"):
+                pass  # of a named tuple
+            case ast.Attribute(attr=used) | ast.keyword(arg=str(used)) | ast.Constant(str(used)):
+                if of_ray and re.search(r"^_[a-z]|\bray\W[\w\W]*_internal|__internal", used):
+                    found.append(used)
+    return found
+
+
+def test_what_is_private_to_ray_is_used_in_one_module():
+    found = {name: private_to_ray(name, path) for name, path in modules(*CODE).items()}
+    own = found.pop("engine.machine.ray_internals")
+    assert {name: used for name, used in found.items() if used} == {}
+    assert {"_client_job", "_temp_dir", "_global_node", "node:__internal_head__"} <= {*own}
+    assert {"os._exit", "ray.autoscaler._private.commands.debug_status"} <= {*own}
 
 
 def test_help_loads_nothing_heavy():

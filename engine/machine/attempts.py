@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterator
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import ray
 import ray.exceptions
 
-from engine.machine import cluster
+from engine.machine import ray_internals
 from engine.machine.device import is_fatal
 from engine.machine.watch import Start, Tally
 
@@ -49,7 +48,7 @@ def ending_if_fatal() -> Iterator[None]:
         yield
     except Exception as error:
         if is_fatal(error):
-            os._exit(1)
+            ray_internals.end_process()
         raise
 
 
@@ -60,7 +59,7 @@ class Counts:
     """
 
     def __init__(self) -> None:
-        cluster.end_at_exit()
+        ray_internals.end_at_exit()
         self._name = uuid.uuid4().hex
         self._attempts: defaultdict[int, set[Attempt]] = defaultdict(set)
         self._repeated: set[int] = set()

@@ -23,6 +23,7 @@ import ray
 from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from engine.machine import ray_internals
 from engine.machine.batching import machine_memory
 from engine.machine.private_folder import PrivateFolder, make_folder
 from engine.messages.errors import InputError, ReadError
@@ -69,7 +70,7 @@ def start_ray(plan_bytes: int = 0) -> None:
         settings: dict[str, Any] = {
             "include_dashboard": False,
             # Ray opens the folder that it is given to everybody: it is one inside ours.
-            "_temp_dir": str(folder / "r"),
+            ray_internals.FOLDER: str(folder / "r"),
             "object_store_memory": max(256 * 2**20, machine_memory() // 20, 2 * plan_bytes),
         }
     else:
@@ -127,8 +128,7 @@ def _job_config() -> JobConfig | None:
         spec = PathFinder.find_spec(own.name, [folder or here])
         places = [*(spec.submodule_search_locations or [str(spec.origin)])] if spec else []
         if places and Path(places[0]).resolve() != own:
-            # Where this is said to be a client's job, Ray does not add the current directory to these.
-            return JobConfig(_client_job=True, _py_driver_sys_path=[here, str(own.parent)])
+            return ray_internals.looking_in([here, str(own.parent)])
     return None
 
 
@@ -220,18 +220,6 @@ def stop_ray() -> None:
 def is_joined() -> bool:
     """Whether Ray is a cluster of the user's, which other nodes may join, and not this process's own."""
     return ray.is_initialized() and _folder is None
-
-
-def end_at_exit() -> None:
-    """Have this process end without Ray's native exit handlers, if it is an actor's.
-
-    Ray 2.60's core worker can wait for itself for ever while it is taken down (seen once in some
-    twenty runs: its publisher posts to the event loop that is being destroyed). The process then
-    outlives its node with the model, and a GPU, in its hands. Everything of ours is committed by
-    the driver, so nothing is lost by ending at once. Any other process has an exit status to keep.
-    """
-    if ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None:
-        atexit.register(os._exit, 0)
 
 
 def beside_driver() -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,12 +10,10 @@ from typing import Any
 
 import yaml
 
+from engine.machine import ray_internals
 from engine.messages.wording import counted, listed
 
 _ACCELERATOR = "accelerator_type:"
-_HEAD = "node:__internal_head__"
-# Where ``ray up`` leaves the cluster's configuration, on the head.
-_BOOTSTRAP = "ray_bootstrap_config.yaml"
 # Of a type of nodes, memory that is not stated is not a limit, since nodes find it themselves.
 _ANY_MEMORY = {"memory": math.inf}
 
@@ -78,7 +75,7 @@ def _node(resources: Mapping[str, float], **more: Any) -> Node:
         float(resources.get("GPU", 0)),
         float(resources.get("memory", 0)),
         frozenset(kinds),
-        is_head=_HEAD in resources,
+        is_head=ray_internals.HEAD in resources,
         **more,
     )
 
@@ -105,18 +102,12 @@ def promised() -> list[Node] | None:
 
 
 def _from_control_store() -> list[Node] | None:
-    import ray
-
-    config = None
-    with contextlib.suppress(Exception):  # not a public interface: it may not be there
-        config = ray._private.state.state.get_cluster_config()
-    groups = config.node_group_configs if config else ()
     return [
         _node(
             {**_ANY_MEMORY, **group.resources},
             most=float(group.max_count) if group.max_count >= 0 else math.inf,
         )
-        for group in groups
+        for group in ray_internals.node_groups()
         if group.max_count and group.resources
     ] or None
 
@@ -128,7 +119,7 @@ def _from_file() -> list[Node] | None:
     if not any(node.id == here and node.is_head for node in alive()):
         return None
     try:
-        config = yaml.safe_load((Path.home() / _BOOTSTRAP).read_text(encoding="utf-8"))
+        config = yaml.safe_load((Path.home() / ray_internals.BOOTSTRAP).read_text(encoding="utf-8"))
         types = config["available_node_types"].values()
         most = float(config.get("max_workers", math.inf))
         return [

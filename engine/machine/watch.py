@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.machine import autoscaler, nodes
+from engine.machine import nodes, ray_internals
 from engine.machine.nodes import Needs, Node
 from engine.messages.wording import counted
 
@@ -210,7 +210,8 @@ def watched(
     """
     from ray.exceptions import RayError
 
-    observer = Observer(needs, tell, totals, autoscaler.status, autoscaler.last_lines)
+    said = ray_internals.autoscaler_status, ray_internals.autoscaler_lines
+    observer = Observer(needs, tell, totals, *said)
     ended = threading.Event()
 
     def look() -> None:

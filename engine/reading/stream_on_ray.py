@@ -24,7 +24,7 @@ import pyarrow as pa
 import ray
 import ray.data
 
-from engine.machine import cluster
+from engine.machine import ray_internals
 from engine.machine.attempts import Attempt, ending_if_fatal, new_attempt, tally_of
 from engine.machine.model_loading import loading_turn
 from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
@@ -107,7 +107,7 @@ def _results(
     shards: Sequence[int], planners: Sequence[Planner], host: Host, pool: Pool, attempts: Any
 ) -> Iterator[pa.Table]:
     # That a small evaluation has fewer shards than actors is not news.
-    warnings.filterwarnings("ignore", module=r"ray\.data\._internal\.execution")
+    warnings.filterwarnings("ignore", module=ray_internals.EXECUTION)
     roles = range(len(planners))
     rows = [ShardRole(one, role, len(roles))._asdict() for one in shards for role in roles]
     dataset = one_row_blocks(rows)
@@ -167,7 +167,7 @@ class _Actor:
     """
 
     def __init__(self, host: Host, attempts: Any) -> None:
-        cluster.end_at_exit()
+        ray_internals.end_at_exit()
         self._host, self._attempts = host, Attempts(attempts)
         self._reading = ThreadPoolExecutor(1)
         # In which order units come to read; how many of those that do not begin before their turn are left.

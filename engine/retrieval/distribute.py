@@ -12,8 +12,9 @@ import pyarrow as pa
 import ray
 
 from engine.machine.attempts import ending_if_fatal, new_attempt, tally_of
-from engine.machine.cluster import beside_driver, end_at_exit
+from engine.machine.cluster import beside_driver
 from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
+from engine.machine.ray_internals import end_at_exit
 from engine.machine.watch import OnEvent, PoolTotals, silent, started_here, watched
 from engine.messages.errors import EncodeError
 from engine.retrieval.encode import Encoded

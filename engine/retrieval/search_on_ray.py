@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import ray
 
-from engine.machine import cluster, device, model_files
+from engine.machine import cluster, device, model_files, ray_internals
 from engine.machine.attempts import Counts, answer, ending_if_fatal, new_attempt, tally_of
 from engine.machine.pool import Pool, PoolSettings, decide, one_row_blocks, pool_options, reported
 from engine.machine.watch import OnEvent, PoolTotals, silent, started_here, watched
@@ -52,7 +52,7 @@ class SearchActor:
     """
 
     def __init__(self, counts: Any, spec: EncoderSpec, queries: Any = None, k: int = 0) -> None:
-        cluster.end_at_exit()
+        ray_internals.end_at_exit()
         self._counts = counts
         self._spec = spec
         self._queries: Singles | None = None if queries is None else ray.get(queries)

@@ -1,6 +1,6 @@
 """What happens to a pool becomes one line each, and totals."""
 
-from engine.machine import autoscaler
+from engine.machine import ray_internals
 from engine.machine.nodes import Needs, Node
 from engine.machine.watch import Observer, PoolTotals, Start, Tally
 
@@ -50,7 +50,7 @@ def test_an_autoscaler_that_does_nothing_is_told_with_its_last_lines(tmp_path):
     lines = []
     observer = Observer(
         Needs(0, 1, 0, None), lines.append, PoolTotals(),
-        lambda: "2 pending" if seconds < 200 else "1 pending", lambda: autoscaler._tail(tmp_path),
+        lambda: "2 pending" if seconds < 200 else "1 pending", lambda: ray_internals._tail(tmp_path),
     )  # fmt: skip
     for seconds in range(0, 1000, 2):
         observer.see([HEAD], None, seconds)
@@ -60,7 +60,7 @@ def test_an_autoscaler_that_does_nothing_is_told_with_its_last_lines(tmp_path):
         f"`ray status` has not changed for 8 minutes: {said}",
     ]
     (tmp_path / "monitor.err").write_text("\n")
-    assert autoscaler._tail(tmp_path) == "monitor.log: started"
+    assert ray_internals._tail(tmp_path) == "monitor.log: started"
 
 
 def test_waiting_ends_when_a_node_fits():

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 import ray
 
-from engine.machine import cluster
 from engine.machine import pool as pools
+from engine.machine import ray_internals
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
 from engine.messages.errors import ReadError
@@ -31,8 +31,8 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 def test_only_an_actors_process_ends_without_its_exit_handlers(monkeypatch):
     registered = []
-    monkeypatch.setattr(cluster.atexit, "register", lambda *call: registered.append(call))
-    cluster.end_at_exit()  # as when its classes are used in a driver, or in a test
+    monkeypatch.setattr(ray_internals.atexit, "register", lambda *call: registered.append(call))
+    ray_internals.end_at_exit()  # as when its classes are used in a driver, or in a test
     assert registered == []
 
     class Ending:
@@ -40,7 +40,7 @@ def test_only_an_actors_process_ends_without_its_exit_handlers(monkeypatch):
             import atexit
 
             before = atexit._ncallbacks()
-            cluster.end_at_exit()
+            ray_internals.end_at_exit()
             return atexit._ncallbacks() - before
 
     ending = ray.remote(num_cpus=0)(Ending).remote()
