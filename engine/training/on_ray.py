@@ -76,11 +76,10 @@ def train_on_ray(
     """
     cluster.start_ray()
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # Each worker has its GPU for the first; nothing is counted for anybody, and nobody changes folders.
-    os.environ["TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES"] = "0"
+    # Nothing is counted for anybody, and nobody changes folders.
     os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     gpus = _gpus(workers)
@@ -99,9 +98,7 @@ def train_on_ray(
         trainer = TorchTrainer(
             _work,
             train_loop_config={"plan": plan, "folder": at, "desk": desk},
-            torch_config=TorchConfig(
-                backend="nccl" if gpus else "gloo", timeout_s=_SECONDS_OF_PATIENCE
-            ),
+            torch_config=_group("nccl" if gpus else "gloo"),
             scaling_config=ScalingConfig(
                 num_workers=workers.workers,
                 use_gpu=bool(gpus),
@@ -159,6 +156,18 @@ def _gpus(workers: Workers) -> int:
             "use fewer `workers`, or `gpus_per_worker` 0",
         )
     return gpus
+
+
+def _group(backend: str) -> Any:
+    """Ray Train's settings of a group in which every worker sees the GPU that Ray gave it, and no other."""
+    from ray.train.torch import TorchConfig
+
+    # By default each sees those of all workers on its node. A variable would say so to the driver alone, while the
+    # trainer's controller, a process of its own, decides.
+    own = type("Own", (TorchConfig().backend_cls,), {"share_cuda_visible_devices": False})
+    return type("OwnConfig", (TorchConfig,), {"backend_cls": own})(
+        backend=backend, timeout_s=_SECONDS_OF_PATIENCE
+    )
 
 
 def _work(config: dict[str, Any]) -> None:

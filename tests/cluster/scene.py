@@ -4,6 +4,7 @@ Every scene is given a head alone, without GPUs but where ``WITH_GPU_ON_HEAD`` s
 """
 
 import collections
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -20,12 +22,19 @@ import ray
 
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.survey import reading_dtype
+from engine.messages.errors import ReadError
 from engine.retrieval import distribute, flat, search_on_ray
 from engine.retrieval.index_shards import Block, Shard
+from engine.sources.io.folders import folder_at
+from engine.training import on_ray
+from engine.training.settings import Workers
+from engine.training.start import specify_start
+from engine.training.train import Plan
 from tests.cluster.play import READS
 from tests.cluster.stage import Stage
 from tests.faults import driver
 from tests.retrieval import search_actors
+from tests.training.facts import RECIPE, facts, save_start
 
 
 def killed(stage):
@@ -255,6 +264,28 @@ def resumed(stage):
         "repeated": sum(times - 1 for times in collections.Counter(log).values()),
         "resumed": len(before),
     }
+
+
+def trains(stage):
+    """Two workers of a training on a node with two GPUs, which torch for CPUs refuses as the workers begin."""
+    stage.node(gpus=2)
+    start = specify_start(str(save_start(stage.folder)), augmentation="fid")
+    of_engine, seen = on_ray._work, stage.folder / "seen"
+
+    def work(config):
+        with seen.open("a") as stream:
+            try:
+                of_engine(config)
+            finally:
+                stream.write(f"{os.environ['CUDA_VISIBLE_DEVICES']} {os.environ['LOCAL_RANK']}\n")
+
+    # NCCL needs more than pretended GPUs.
+    group = partial(on_ray._group, "gloo")
+    pretended = patch.multiple(on_ray, _work=work, _group=lambda _: group())
+    with pretended, contextlib.suppress(ReadError):
+        plan = Plan(start, RECIPE, facts(8, 1))
+        on_ray.train_on_ray(plan, folder_at(stage.folder), Workers(workers=2))
+    return {"seen": sorted(set(seen.read_text().splitlines()))}
 
 
 SHARDS = 24

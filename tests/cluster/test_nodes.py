@@ -87,3 +87,10 @@ def test_a_lost_head_costs_what_was_under_way(tmp_path):
     # A unit is a sixteenth; two actors work at one each, and one of each may be on its way to the driver.
     check(found, repeated=READS // 4)
     assert READS // 4 <= found["resumed"] < READS
+
+
+@pytest.mark.faults
+def test_workers_that_train_on_a_node_have_a_gpu_each(tmp_path):
+    found = play("trains", tmp_path)
+    # The GPU of each is the first of those that it sees.
+    assert found["seen"] == ["0 0", "1 0"]
