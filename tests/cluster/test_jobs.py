@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ import polars as pl
 import pytest
 
 from tests.cluster.shards import inputs_in
+from tests.cluster.test_files import commands_of_the_page
 from tests.faults.test_kills import is_alive
 
 ROOT = Path(__file__).parent.parent.parent
@@ -174,20 +176,27 @@ def inputs(tmp_path_factory):
     return folder
 
 
-def submission(inputs, store, out):
-    """What follows `ray job submit …  --`: an evaluation of `READS` reads by one actor."""
-    options = {
+def submission(inputs, store, out, *options):
+    """What follows `ray job submit` on the page, with these files: an evaluation of `READS` reads by one actor."""
+    (command,) = (line for line in commands_of_the_page() if "job submit" in line)
+    (*_, in_cluster) = shlex.split(command)
+    _, _, _, *words = shlex.split(in_cluster)
+    at = words.index("--address")
+    del words[at : at + 2]
+    here = {
         "queries": inputs / "q.jsonl",
         "corpus": inputs / "c.jsonl",
         "run": inputs / "r.trec",
         "store": store,
         "out": out,
+        "reader": "bundled",
         "actors": 1,
-        "dtype": "float32",
-        "resamples": 0,
+        "gpus-per-actor": 0,
     }
-    words = [f"--{name}={value}" for name, value in options.items()]
-    return ["--", sys.executable, "-m", "jobs.evaluate", "--no-end-to-end", *words]
+    for name, value in here.items():
+        words[words.index(f"--{name}") + 1] = str(value)
+    words[words.index("python")] = sys.executable
+    return [*options, *words, "--no-end-to-end", "--dtype=float32", "--resamples=0"]
 
 
 def stored(store):
@@ -261,8 +270,8 @@ def test_evaluations_are_submitted_watched_stopped_and_taken_up_again(head, inpu
     # Stopped half-way: what was stored stays, and nothing is left half-written where results go. What
     # `ray job stop` sends is sent here, because the program takes as long to start as these reads do.
     store, out = tmp_path / "store", tmp_path / "out"
-    half = ("--submission-id", "half", "--no-wait")
-    assert head.ray("submit", *half, *submission(inputs, store, out)).returncode == 0
+    half = submission(inputs, store, out, "--submission-id", "half", "--no-wait")
+    assert head.ray("submit", *half).returncode == 0
     wait_until(lambda: store.exists() and stored(store), 600, "no read was stored")
     assert actors_of(head)
     assert head.ask("/api/jobs/half/stop", head.token, "POST") == (200, {"stopped": True})
@@ -274,7 +283,7 @@ def test_evaluations_are_submitted_watched_stopped_and_taken_up_again(head, inpu
     assert 0 < len(kept) < READS
     assert not (out / "summary.json").exists()
 
-    # Submitted again: no stored read is done again, none is stored twice, labels are as undisturbed.
+    # The page's command, submitted again: no stored read is done again, none is stored twice, labels are as undisturbed.
     again = head.ray("submit", *submission(inputs, store, out))
     assert again.returncode == 0, again.stdout + again.stderr
     assert shown_reads(again.stdout) == (READS, len(kept), READS - len(kept))
