@@ -22,6 +22,7 @@ from engine.reading.execute import OUTPUT_COLUMNS, UnitResult, output_columns
 from engine.reading.executors import Backend, NamedExecutor, by_model, input_sizes, unit_tokens
 from engine.reading.plan import WANTED, read_key
 from engine.reading.protocol import ReadOutput
+from engine.sources.io import temporary
 from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
 from tests.conftest import SPEC, STATS, ScriptedReader
@@ -289,7 +290,7 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     # a file that a killed process was writing is not taken for a finished one, and does not stay
-    abandoned = tmp_path / SPEC.fingerprint / f".x.{'0' * 32}.erag.parquet"
+    abandoned = tmp_path / SPEC.fingerprint / f".x.{temporary._machine()}{'0' * 20}.erag.parquet"
     abandoned.write_bytes(b"half")
     reader = ScriptedReader(str.upper)
     found, costs = ask(list("abcdefgh"), tmp_path, reader)

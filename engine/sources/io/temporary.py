@@ -2,16 +2,21 @@
 
 Each lies beside what it will become, and the process that made it holds a lock on it, which ends with
 the process however it ends. So whoever writes into the same folder next can tell what is abandoned
-from what another process is writing right now, and removes the former.
+from what another process is writing right now, and removes the former. On some network file systems no
+other machine sees a lock: names begin with digits of their machine, and what another one left is
+removed only when nobody has changed it for a day.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import re
 import shutil
+import socket
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -22,6 +27,8 @@ from pathlib import Path
 NAME = re.compile(r"\..*\.[0-9a-f]{32}\.erag(\.\w+)?")
 # Characters of the final name that a temporary name keeps: all of a long one would exceed 255 bytes.
 _KEPT = 20
+# Seconds: longer than a writer pauses, and than the clocks of machines and of a file server differ.
+_OLD = 24 * 3600.0
 
 
 def temporary_file(target: Path) -> AbstractContextManager[Path]:
@@ -40,12 +47,15 @@ def temporary_directory(target: Path) -> AbstractContextManager[Path]:
 def abandoned(directory: Path, *, of: Path | None = None) -> Iterator[Path]:
     """The temporary files and folders in a folder whose processes are gone, each locked for its turn.
 
-    ``of`` leaves only those that were to become this file or folder, or one of a name that begins alike.
+    ``of`` leaves only those that were to become this file or folder, or one of a name that begins alike. Those of
+    other machines, and of engines that named no machine, are left out for a day after their last change.
     """
     begin = "." if of is None else _begin(of)
     if directory.is_dir():
         names = (path for path in sorted(directory.iterdir()) if path.name.startswith(begin))
-        yield from left_behind(path for path in names if NAME.fullmatch(path.name))
+        for path in left_behind(path for path in names if NAME.fullmatch(path.name)):
+            if f".{_machine()}" in path.name or time.time() - _last_change(path) > _OLD:
+                yield path
 
 
 def left_behind(paths: Iterable[Path]) -> Iterator[Path]:
@@ -63,6 +73,23 @@ def left_behind(paths: Iterable[Path]) -> Iterator[Path]:
                 yield path
         finally:
             os.close(number)
+
+
+@functools.cache
+def _machine() -> str:
+    """Twelve digits of this machine since it started: host names are given twice, and containers share a start."""
+    try:
+        started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:  # not Linux
+        started = str(uuid.getnode())
+    return hashlib.sha256(f"{socket.gethostname()} {started}".encode()).hexdigest()[:12]
+
+
+def _last_change(path: Path) -> float:
+    """When a file, or a folder or anything in it, was changed last; now, where it is gone."""
+    with contextlib.suppress(OSError):
+        return max(one.lstat().st_mtime for one in (path, *path.rglob("*")))
+    return time.time()
 
 
 def remove_abandoned(directory: Path) -> None:
@@ -91,7 +118,8 @@ def _held(target: Path, suffix: str, make: Callable[[Path], None]) -> Iterator[P
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned_once(target.parent)
     while True:
-        path = target.with_name(f"{_begin(target)}{uuid.uuid4().hex}.erag{suffix}")
+        unique = _machine() + uuid.uuid4().hex[:20]
+        path = target.with_name(f"{_begin(target)}{unique}.erag{suffix}")
         make(path)
         if (number := hold(path)) is not None:
             break

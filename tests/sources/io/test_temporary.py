@@ -1,8 +1,12 @@
 """Temporary files: whose process is gone is removed, whose process lives stays."""
 
 import os
+import socket
 import subprocess
 import sys
+import time
+
+import pytest
 
 from engine.sources.io import temporary
 from engine.sources.io.files import write_text
@@ -49,6 +53,33 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_holds_is_no
     temporary._remove_abandoned_once.cache_clear()
     write_text("new", tmp_path / "other.txt")  # whoever writes there next clears up
     assert names(tmp_path) == [".mine.tmp", "other.txt"]
+
+
+DAY = 24 * 3600
+AGED = [("file", DAY - 60, True), ("file", DAY + 60, False), ("folder", DAY + 60, False), ("within", DAY + 60, True)]  # fmt: skip
+
+
+@pytest.mark.parametrize("named", ["another", "none"])
+@pytest.mark.parametrize(("kind", "age", "stays"), AGED)
+def test_what_another_machine_may_be_writing_stays_for_a_day(
+    kind, age, stays, named, tmp_path, monkeypatch
+):
+    """Its locks are not seen here, as with NFS's ``local_lock``; older engines named no machine."""
+    with monkeypatch.context() as there:
+        there.setattr(socket, "gethostname", lambda: "another")
+        temporary._machine.cache_clear()
+        make = temporary_file if kind == "file" else temporary_directory
+        with make(tmp_path / "a.txt") as path:
+            name = path.name if named == "another" else f".a.{'0' * 32}.erag"
+    temporary._machine.cache_clear()
+    left = tmp_path / name
+    left.touch() if kind == "file" else left.mkdir()
+    when = time.time() - age
+    if kind == "within":  # a folder is not changed by what is written into its files
+        (left / "part").touch()
+    os.utime(left, (when, when))
+    remove_abandoned(tmp_path)
+    assert left.exists() == stays
 
 
 def test_names_of_any_length_have_a_temporary_one(tmp_path):
