@@ -234,20 +234,20 @@ def prepare(spec: Share) -> torch.device:
     return torch.device("cuda", 0)
 
 
-def gpu_share(spec: Share) -> float:
-    """The part of the GPU's memory that this process may take, from 0 to 1."""
+def gpu_share(spec: Share, *, spare: int = 0) -> float:
+    """The part of the GPU's memory that this process may take, from 0 to 1; it spares bytes of what others leave."""
     import torch
 
-    return min(1.0, _gpu_memory(spec) / torch.cuda.get_device_properties(0).total_memory)
+    return min(1.0, _gpu_memory(spec, spare) / torch.cuda.get_device_properties(0).total_memory)
 
 
-def _gpu_memory(spec: Share) -> float:
+def _gpu_memory(spec: Share, spare: int = 0) -> float:
     """Bytes of the GPU to take: as given, by default nine tenths of the assigned part; only what others leave free."""
     import torch
 
     free, total = torch.cuda.mem_get_info()
     own = torch.cuda.memory_reserved()
-    return min(float(spec.memory or 0.9 * _assigned_share() * total), float(free + own))
+    return min(float(spec.memory or 0.9 * _assigned_share() * total), float(free + own - spare))
 
 
 def _assigned_share() -> float:
@@ -302,7 +302,7 @@ def peak_memory(device: torch.device) -> int:
         return max(_peak_before_probes, torch.cuda.max_memory_allocated())
     with contextlib.suppress(OSError, ValueError):
         # getrusage would count the process that this one was started from.
-        return max(_peak_before_probes, _status_bytes("VmHWM"))
+        return max(_peak_before_probes, status_bytes("VmHWM"))
     scale = 1 if sys.platform == "darwin" else 1024
     return max(_peak_before_probes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)
 
@@ -358,20 +358,21 @@ def peak_above(device: torch.device, run: Callable[[], None]) -> int | None:
     except (OSError, AttributeError, ValueError):
         return None
     run()
-    return _status_bytes("VmHWM") - before
+    return status_bytes("VmHWM") - before
 
 
 def _resident() -> int:
     """Bytes of main memory that this process holds, without those that were freed: these would be reused unseen."""
     ctypes.CDLL("libc.so.6").malloc_trim(0)
-    return _status_bytes("VmRSS")
+    return status_bytes("VmRSS")
 
 
-def _status_bytes(name: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").split("\n"):
+def status_bytes(name: str, file: str = "/proc/self/status") -> int:
+    """What Linux says of this process, or of the machine in ``/proc/meminfo``; elsewhere an OSError."""
+    for line in Path(file).read_text(encoding="ascii", errors="replace").split("\n"):
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    raise ValueError(f"no {name} in /proc/self/status")
+    raise ValueError(f"no {name} in {file}")
 
 
 # What CUDA, its libraries and vLLM say when the process can do no more work on its GPU.

@@ -7,12 +7,13 @@ tensor by tensor, so that only the few in flight are there twice. Values are the
 those whose tensors are replaced one after another (``engine.reading.models.ordered``).
 
 A process that has several readers of one model holds its weights once, and processes of one machine load
-large models one after another.
+large models one after another on each GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import tempfile
@@ -20,12 +21,14 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from engine.machine import model_files
-from engine.machine.device import Dtype
+from engine.machine.batching import machine_memory
+from engine.machine.device import Dtype, gpu_count, status_bytes
 from engine.messages.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,8 +39,8 @@ Kind = Literal["causal", "encoder-decoder", "encoder"]
 # Models in use, with what was said of their weights; each goes with the last of those that use it.
 _IN_USE: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
 _TOLD: dict[tuple[object, ...], dict[str, Any]] = {}
-# Weights in bytes from which on loads take turns: several at once can take a machine's main memory, and
-# its disk serves one after another sooner. Smaller ones are loaded before they could wait.
+# Weights in bytes from which on loads take turns: several at once can take a machine's main memory, and without
+# GPUs its disk serves one after another sooner. Smaller ones are loaded before they could wait.
 LARGE = 2**30
 
 
@@ -204,20 +207,33 @@ def end_tokens(settings: Any) -> frozenset[int]:
 def loading_turn(
     weights: int, folder: Path | None = None, *, always: bool = False
 ) -> Iterator[None]:
-    """Wait until no other process of this user on this machine loads a large model; small ones pass.
+    """Wait until no other process of this user loads a large model on a GPU that this one sees, nor, without GPUs,
+    on this machine, and until the free main memory has room; small ones pass.
 
     Args:
         weights: bytes of the model.
         always: whether a small one waits, too: vLLM takes what others load meanwhile for its own.
-        folder: of the lock; the machine's folder for temporary files by default. A process that dies
+        folder: of the locks; the machine's folder for temporary files by default. A process that dies
             gives its turn away.
     """
     if weights < LARGE and not always:
         yield
         return
-    path = (folder or Path(tempfile.gettempdir())) / f"erag-loading-{os.getuid()}.lock"
+    own = (folder or Path(tempfile.gettempdir())) / f"erag-loading-{os.getuid()}"
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpu_count())))
     with contextlib.ExitStack() as held:
         # Somebody else's file of that name, or a full disk: no reason not to load.
         with contextlib.suppress(OSError):
-            held.enter_context(FileLock(path, mode=0o600, fallback_to_soft=False))
+            # GPUs in one order, so that no two wait for each other; then one of the places that memory has.
+            seen = {quote(gpu.strip(), safe="") for gpu in gpus.split(",")}
+            turns = [[gpu] for gpu in sorted(seen)]
+            if weights >= LARGE:
+                free = min(machine_memory(), status_bytes("MemAvailable", "/proc/meminfo"))
+                turns.append([f"memory-{place}" for place in range(max(1, free // weights))])
+            for names in turns:
+                for name in itertools.cycle(names):
+                    lock = FileLock(f"{own}-{name}.lock", 0.1, mode=0o600, fallback_to_soft=False)
+                    with contextlib.suppress(Timeout):
+                        held.enter_context(lock)
+                        break
         yield

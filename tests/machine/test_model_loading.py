@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engine.machine import device, model_files
+from engine.machine import device, model_files, model_loading
 from engine.machine.model_loading import LARGE, load_model, loading_turn, shared_model
 from engine.messages.errors import InputError
 from engine.reading.readers import specify
@@ -217,40 +218,76 @@ def test_shards_are_found_by_their_index_and_files_beside_them_are_not_read(stor
     assert model_files.weight_files(tmp_path) == []
 
 
-def most_at_once(weights, folder, *, always=False):
-    """The most of three loads that are under way at the same time."""
-    begun = threading.Semaphore(0)
-    go_on = threading.Event()
+def most_at_once(folder, asked, expected):
+    """The most of some loads that are under way at the same time, of which so many are expected."""
+    changing, enough = threading.Lock(), threading.Event()
     together, seen = [], []
-    changing = threading.Lock()
 
-    def load():
+    def load(gpus, weights, always):
+        GPUS.names = gpus
         with loading_turn(weights, folder, always=always):
             with changing:
                 together.append(1)
                 seen.append(len(together))
-            begun.release()
-            go_on.wait()
+                if len(together) >= expected:
+                    enough.set()
+            assert enough.wait(60)
+            time.sleep(0.1)  # others that wrongly do not wait come
             with changing:
                 together.pop()
 
-    loads = [threading.Thread(target=load) for _ in range(3)]
+    loads = [threading.Thread(target=load, args=one) for one in asked]
     for one in loads:
         one.start()
-    begun.acquire()
-    if weights < LARGE and not always:
-        begun.acquire()
-        begun.acquire()
-    go_on.set()
     for one in loads:
         one.join()
-    return max(seen), len(seen)
+    assert len(seen) == len(asked)
+    return max(seen)
 
 
-def test_large_models_take_turns_and_small_ones_on_vllm(tmp_path):
-    assert most_at_once(LARGE, tmp_path) == (1, 3)
-    assert most_at_once(LARGE - 1, tmp_path) == (3, 3)
-    assert most_at_once(1, tmp_path, always=True) == (1, 3)
+class Environment(dict):
+    """The environment of a process, of which each thread is one here."""
+
+    def get(self, name, default=None):
+        return GPUS.names if name == "CUDA_VISIBLE_DEVICES" else super().get(name, default)
+
+
+GPUS = threading.local()
+EIGHT = [str(number) for number in range(8)]
+# GPUs that each load sees, weights in units of LARGE, whether on vLLM, free memory in such units, and how
+# many load at the same time.
+TURNS = {
+    "vLLM on GPUs of its own": (EIGHT, 0.1, True, 0, 8),
+    "large models on GPUs of their own": (EIGHT, 2, True, 16, 8),
+    "large models without vLLM": (EIGHT, 2, False, 16, 8),
+    "more than memory holds": (EIGHT, 2, True, 7, 3),
+    "one that memory does not hold": (EIGHT[:3], 2, False, 1, 1),
+    "vLLM on one GPU": (["0", "0", " 0"], 0.1, True, 9, 1),
+    "large ones on one GPU": (["MIG-1/2"] * 3, 1, False, 9, 1),
+    "small ones": (["0"] * 3, 0.9, False, 0, 3),
+    "several GPUs, of which they share one": (["0,1", "2,1", "2, 0"], 1, True, 9, 1),
+    "several GPUs, of which they share none": (["1,0", "3,2"], 1, True, 9, 2),
+    "all GPUs": ([None, "1", None], 1, True, 9, 1),
+    "no GPU": ([""] * 3, 1, False, 9, 1),
+    "vLLM without a GPU": (["-1"] * 3, 0.1, True, 9, 1),
+}
+
+
+@pytest.mark.parametrize("what", TURNS)
+def test_loads_wait_for_their_gpus_and_for_memory_alone(what, tmp_path, monkeypatch):
+    gpus, size, always, free, most = TURNS[what]
+    monkeypatch.setattr(os, "environ", Environment(os.environ))
+    monkeypatch.setattr(model_loading, "gpu_count", lambda: 2 if None in gpus else 0)
+    monkeypatch.setattr(model_loading, "status_bytes", lambda *of: free * LARGE)
+    monkeypatch.setattr(model_loading, "machine_memory", lambda: 99 * LARGE)
+    asked = [(seen, int(size * LARGE), always) for seen in gpus]
+    assert most_at_once(tmp_path, asked, most) == most
+
+
+def test_a_control_groups_limit_bounds_what_loads_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "environ", Environment(os.environ))
+    monkeypatch.setattr(model_loading, "machine_memory", lambda: 2 * LARGE)
+    assert most_at_once(tmp_path, [(gpu, LARGE, False) for gpu in EIGHT[:3]], 2) == 2
 
 
 def test_a_lock_that_cannot_be_made_stops_nobody(tmp_path):

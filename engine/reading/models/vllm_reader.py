@@ -39,6 +39,8 @@ from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 # The share of each of several GPUs that vLLM takes where the user does not say; it looks itself whether that
 # much is free.
 _SHARE_OF_SEVERAL = 0.9
+# vLLM does not start where less is free than its share, when it has set itself up (vllm/v1/worker/utils.py).
+_SPARE = 512 * 2**20
 # Prefixes are shared in whole blocks; vLLM's 128 on a CPU are more than an instruction with examples.
 _CPU_BLOCK = 32
 
@@ -187,7 +189,7 @@ def _prepare(spec: ReaderSpec) -> torch.device:
 def _share_of_each(spec: ReaderSpec) -> float:
     """The part of each GPU's memory that vLLM may take."""
     if spec.gpus == 1:
-        return device.gpu_share(spec)
+        return device.gpu_share(spec, spare=_SPARE)
     if not spec.memory:
         return _SHARE_OF_SEVERAL
     from vllm.platforms import current_platform

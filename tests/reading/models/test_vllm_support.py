@@ -234,6 +234,20 @@ def on_vllm(bundled_spec):
     return replace(bundled_spec, engine="vllm", max_new_tokens=2)
 
 
+@pytest.mark.parametrize("others", [0, 0.05, 0.09, 0.11, 0.3, 0.8])
+@pytest.mark.parametrize("memory", [0, 12 * 2**30])
+def test_vllm_asks_for_less_than_others_leave_of_a_gpu(asked_of_vllm, others, memory):
+    """vLLM 0.32 refuses where its share is more than is free once it has set itself up (``request_memory``)."""
+    total = 23_034_200_064
+    spec = replace(SPEC, engine="vllm", memory=memory)
+    with pretended_cuda(memory=total, others=int(others * total)):
+        share = asked_of_vllm(spec, "cuda")["gpu_memory_utilization"]
+    free = total - int(others * total)
+    assert math.ceil(total * share) <= free - 500 * MIB
+    # A tenth that is free is enough.
+    assert share == pytest.approx(min(memory / total or 0.9, (free - 512 * MIB) / total), rel=1e-9)
+
+
 def test_readers_of_one_model_share_vllm_and_ask_each_in_its_own_way(vllm, on_vllm):
     module, started = vllm
     reader = module.VllmReader(on_vllm)
