@@ -92,7 +92,7 @@ def evaluate_and_report(
     step("reading the inputs")
     if pairs := shard_pairs(files, settings[0]):
         folder = folder_at(out) / SHARDS
-        shards: InputShards = _cut(files, settings, folder / _INPUTS, pairs)
+        shards: InputShards = _cut(files, settings, folder, folder_at(store), pairs)
         digests = {"shards": digest_of_shards(shards)}
     else:
         held = Held.of_files(files, k=max(condition.k for condition in conditions))
@@ -113,7 +113,9 @@ def evaluate_and_report(
     return found
 
 
-def _cut(files: InputFiles, settings: Sequence[Settings], folder: Folder, pairs: int) -> Partition:
+def _cut(
+    files: InputFiles, settings: Sequence[Settings], folder: Folder, store: Folder, pairs: int
+) -> Partition:
     """The inputs in shards of so many listed passages, with progress."""
     with shown_progress("cutting into shards", "rows") as on_rows:
 
@@ -123,10 +125,10 @@ def _cut(files: InputFiles, settings: Sequence[Settings], folder: Folder, pairs:
 
         return partition_beside_ray(
             files,
-            folder,
+            folder / _INPUTS,
             settings[0].running.pool(),
             k=max(one.ranking.k for one in settings),
             pairs_per_shard=pairs,
             on_progress=on_cut,
-            check=partial(check_readers, settings, event),
+            check=partial(check_readers, settings, event, (folder, store)),
         )

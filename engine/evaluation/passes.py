@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -45,6 +45,7 @@ from engine.reading.stream import (
     UnitDone,
     UnitSizes,
 )
+from engine.sources.io.folders import Folder
 from engine.tables import FAILURE
 
 if TYPE_CHECKING:
@@ -198,12 +199,16 @@ def read_and_score(
     scoring.finish()
 
 
-def check_readers(conditions: Sequence[Settings], on_event: OnEvent = silent) -> None:
-    """Refuse readers that cannot be used and pools that cannot be; where Ray reads, it must have been started."""
+def check_readers(
+    conditions: Sequence[Settings], on_event: OnEvent = silent, folders: Sequence[Folder] = ()
+) -> None:
+    """Refuse readers that cannot be used, pools that cannot be, and folders that nodes do not share; where Ray reads,
+    it must have been started.
+    """
     for settings in conditions:
         jobs = specify_jobs(asks_of(settings), settings, on_event=on_event)
         for group in by_model(jobs, lambda job: job.spec):
-            backend_for(settings.running.pool(), [job.spec for job in group])
+            backend_for(settings.running.pool(), [job.spec for job in group], folders=folders)
 
 
 def failures_of(passes: Sequence[Pass], shard: int) -> dict[str, Failure]:
@@ -323,7 +328,11 @@ def _reads(
     specs = [pass_.job.spec for pass_ in group]
     size = sum(int(plan.reads.estimated_size()) for plan in plans)
     nothing = bool(plans) and all(plan.reads.is_empty() for plan in plans)
-    backend = Backend() if nothing else backend_for(settings, specs, context.executor, size=size)
+    how: dict[str, Any] = {
+        "size": size,
+        "folders": (work.unkept, work.store) if work.unkept else (),
+    }
+    backend = Backend() if nothing else backend_for(settings, specs, context.executor, **how)
     planners = _ready(plans, backend) if plans else _planners(work, group, shards, backend)
     if specs[0].api and not (plans or context.executor):
         from engine.reading.remote.run import Requests

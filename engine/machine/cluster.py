@@ -1,4 +1,4 @@
-"""Start or join Ray, on one machine or many, and end its processes."""
+"""Start or join Ray, on one machine or many, see that its nodes share folders, and end its processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,18 @@ import ray
 from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from engine.machine import ray_internals
+from engine.machine import nodes, ray_internals
 from engine.machine.batching import machine_memory
 from engine.machine.private_folder import PrivateFolder, make_folder
-from engine.messages.errors import InputError, ReadError
+from engine.messages.errors import InputError, ReadError, WriteError
+from engine.sources.io.folders import Folder
 
 # A socket's path has 107 bytes at most. Below its folder Ray needs a session's name, with the time and a
 # process id of up to seven digits, and "/sockets/plasma_store": 64 bytes, and some to spare.
 _LONGEST_FOLDER = 38
-# Seconds in which the head of a cluster answers.
-_ANSWERS = 5.0
+# Seconds in which the head of a cluster answers, and nodes whether they share a folder.
+_ANSWERS, _LOOKS = 5.0, 120.0
+_SHARE = "give a folder of a file system that all nodes mount, or of a bucket (s3://…)"
 _JOINED = "give host:port of the cluster's head, as in 10.0.0.1:6379, or unset it to use this machine alone"
 # The folder of the Ray that this process started, and the variables of its environment before.
 _folder: PrivateFolder | None = None
@@ -220,6 +223,53 @@ def stop_ray() -> None:
 def is_joined() -> bool:
     """Whether Ray is a cluster of the user's, which other nodes may join, and not this process's own."""
     return ray.is_initialized() and _folder is None
+
+
+def require_shared(folders: Sequence[Folder]) -> None:
+    """Check that this process and the other nodes that a joined cluster has now see what either writes into folders.
+
+    Raises:
+        InputError: they do not.
+        WriteError: this process cannot write there.
+    """
+    if not is_joined():
+        return
+    here = ray.get_runtime_context().get_node_id()
+    others = [node for node in nodes.alive() if node.id != here and (node.cpus or node.gpus)]
+    for folder in folders if others else ():
+        at = folder.at  # which need not be there yet
+        at = next(filter(Path.exists, (at, *at.parents))) if isinstance(at, Path) else at
+        # Names of temporary files: what a killed process leaves is removed in time.
+        trial, *replies = (f".trial.{secrets.token_hex(16)}.erag" for _ in [here, *others])
+        Folder(at).write(trial, b"")
+        try:
+            asked = {}
+            for node, reply in zip(others, replies, strict=True):
+                there = NodeAffinitySchedulingStrategy(node.id, soft=False)
+                look = ray.remote(num_cpus=0, scheduling_strategy=there)(_unseen)
+                asked[look.remote(Folder(at), trial, reply)] = node.address, reply
+            for answer in ray.wait([*asked], num_returns=len(asked), timeout=_LOOKS)[0]:
+                with contextlib.suppress(ray.exceptions.RayError):  # it left
+                    address, reply = asked[answer]
+                    if unseen := ray.get(answer) or _unseen(Folder(at), reply):
+                        problem = f"is not shared by this node and {address}: {unseen}"
+                        raise InputError(problem, _SHARE, path=Folder(at).shown())
+        finally:
+            Folder(at).delete([trial, *replies])
+
+
+def _unseen(folder: Folder, sought: str, reply: str = "") -> str:
+    """Look for what another node wrote, and write a reply; what is wrong, or nothing."""
+    try:
+        for wait in (0, 1, 2, 4):  # some file systems show late what others wrote
+            time.sleep(wait)
+            if next(folder.read_each([sought]))[1] is not None:
+                if reply:
+                    folder.write(reply, b"")
+                return ""
+    except (InputError, WriteError) as error:
+        return str(error)
+    return "one does not see what the other writes"
 
 
 def beside_driver() -> dict[str, Any]:

@@ -18,6 +18,7 @@ from engine.reading.execute import Run, UnitResult
 from engine.reading.plan import Unit
 from engine.reading.protocol import UNNAMED, ReaderSpec
 from engine.reading.stream import Host, Planner, UnitDone, read_here
+from engine.sources.io.folders import Folder
 
 Progress = Callable[[int, int], None]
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
@@ -144,15 +145,17 @@ def backend_for(
     executor: Executor | None = None,
     *,
     size: int = 0,
+    folders: Sequence[Folder] = (),
 ) -> Backend:
     """What does reads; Ray is started where it is needed and is not.
 
     Args:
         executor: a program of the user's that reads in their place.
         size: bytes of what they read, where this process gives it to actors.
+        folders: where actors read and write.
 
     Raises:
-        InputError: the cluster can never host such a pool, or a reader not use it.
+        InputError: the cluster can never host such a pool, or a reader not use it; its nodes do not share the folders.
     """
     if executor is not None:
         return Backend(lambda plan, units, specs: _by_program(executor, plan, units, specs[0]))
@@ -169,6 +172,7 @@ def backend_for(
     from engine.machine import cluster
 
     cluster.start_ray(size)
+    cluster.require_shared(folders)
     loading = device.default_actor_memory(specs[0].weight_bytes)
     pool = decide(settings, loading, budget=specs[0].memory)
     return Backend(pool=pool, gpu=pool.needs.gpus > 0)

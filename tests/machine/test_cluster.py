@@ -1,5 +1,6 @@
 """The Ray that the engine starts: closed to strangers, private, and gone with its driver."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -13,8 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.machine import cluster
-from engine.messages.errors import InputError
+from engine.machine import cluster, nodes
+from engine.machine.nodes import Node
+from engine.messages.errors import InputError, WriteError
+from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.locations import entries
 
 # Knows the address, as anybody does who looks at the open ports, and not the token.
 STRANGER = """
@@ -99,6 +103,103 @@ def test_an_address_where_no_cluster_is_ends_with_one_line(monkeypatch, address,
     with pytest.raises(InputError) as refused:
         cluster.start_ray()
     assert str(refused.value).startswith(f"RAY_ADDRESS is {address}, {told}")
+
+
+class OtherNode:
+    """Ray with another node: a task is called when it is asked for, with the folder that it sees there."""
+
+    exceptions = cluster.ray.exceptions
+
+    def __init__(self, sees):
+        self.sees = sees
+
+    def get_runtime_context(self):
+        return SimpleNamespace(get_node_id=lambda: "0" * 56)
+
+    def remote(self, **options):
+        assert options["scheduling_strategy"].node_id == "1" * 56
+        return lambda function: SimpleNamespace(
+            remote=lambda folder, *given: function(self.sees(folder), *given)
+        )
+
+    def wait(self, asked, **options):
+        return asked, []
+
+    def get(self, answer):
+        return answer
+
+
+class WritesElsewhere(Folder):
+    """As one in a container, whose changes to what the image holds stay its own."""
+
+    def write(self, name, content):
+        pass
+
+
+class MayNotWrite(Folder):
+    def write(self, name, content):
+        raise WriteError("read-only file system")
+
+
+SEEN = {
+    "the same disk": (lambda folder: folder, None),
+    "another disk": (lambda folder: folder / "elsewhere", "does not see what the other writes"),
+    "a folder that is not there": (
+        lambda folder: Folder(Path("/no/such/folder")),
+        "does not see what the other writes",
+    ),
+    "its own copy": (
+        lambda folder: WritesElsewhere(folder.at),
+        "does not see what the other writes",
+    ),
+    "a disk that it may not write": (
+        lambda folder: MayNotWrite(folder.at),
+        "read-only file system",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["folder", "absent", "bucket"])
+@pytest.mark.parametrize("what", SEEN)
+def test_a_folder_that_another_node_does_not_share_is_refused_in_one_line(
+    what, kind, tmp_path, monkeypatch
+):
+    sees, told = SEEN[what]
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(cluster, "ray", OtherNode(sees))
+    monkeypatch.setattr(cluster, "is_joined", lambda: True)
+    both = [
+        Node(2, 0, 1.0, frozenset(), id=digit * 56, address=f"10.0.0.{digit}") for digit in "01"
+    ]
+    monkeypatch.setattr(nodes, "alive", lambda: both)
+    there = f"memory://{tmp_path.name}" if kind == "bucket" else tmp_path
+    written = folder_at(there) / "not" / "yet" if kind == "absent" else folder_at(there)
+    expected = pytest.raises(InputError, match=told) if told else contextlib.nullcontext()
+    with expected as refused:
+        cluster.require_shared([written])
+    if told:
+        said = f"{there}: is not shared by this node and 10.0.0.1: "
+        assert str(refused.value).startswith(said)
+        assert str(refused.value).count("\n") == 0
+        assert "or of a bucket" in refused.value.remedy
+    assert list(tmp_path.iterdir()) == []
+    assert [name for name, _ in entries(folder_at(there).at, "file")] == []
+
+
+@pytest.mark.parametrize(
+    ("other", "joined"),
+    [
+        ([], True),
+        ([Node(0, 0, 1.0, frozenset(), id="1" * 56)], True),  # a head that is given no work
+        ([Node(2, 1, 1.0, frozenset(), id="1" * 56)], False),
+    ],
+)
+def test_nothing_is_tried_without_another_node_that_works(other, joined, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "ray", OtherNode(None))
+    monkeypatch.setattr(cluster, "is_joined", lambda: joined)
+    own = Node(2, 0, 1.0, frozenset(), id="0" * 56)
+    monkeypatch.setattr(nodes, "alive", lambda: [own, *other])
+    cluster.require_shared([Folder(tmp_path / "nothing is read or written")])
 
 
 def test_workers_of_a_joined_cluster_are_asked_to_hide_gpus_and_a_submitted_job_is_not_asked_twice(

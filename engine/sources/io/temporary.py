@@ -54,8 +54,10 @@ def abandoned(directory: Path, *, of: Path | None = None) -> Iterator[Path]:
     if directory.is_dir():
         names = (path for path in sorted(directory.iterdir()) if path.name.startswith(begin))
         for path in left_behind(path for path in names if NAME.fullmatch(path.name)):
-            if f".{_machine()}" in path.name or time.time() - _last_change(path) > _OLD:
-                yield path
+            with contextlib.suppress(FileNotFoundError):
+                changed = max(one.lstat().st_mtime for one in (path, *path.rglob("*")))
+                if f".{_machine()}" in path.name or time.time() - changed > _OLD:
+                    yield path
 
 
 def left_behind(paths: Iterable[Path]) -> Iterator[Path]:
@@ -77,19 +79,10 @@ def left_behind(paths: Iterable[Path]) -> Iterator[Path]:
 
 @functools.cache
 def _machine() -> str:
-    """Twelve digits of this machine since it started: host names are given twice, and containers share a start."""
-    try:
-        started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    except OSError:  # not Linux
-        started = str(uuid.getnode())
-    return hashlib.sha256(f"{socket.gethostname()} {started}".encode()).hexdigest()[:12]
-
-
-def _last_change(path: Path) -> float:
-    """When a file, or a folder or anything in it, was changed last; now, where it is gone."""
-    with contextlib.suppress(OSError):
-        return max(one.lstat().st_mtime for one in (path, *path.rglob("*")))
-    return time.time()
+    """Digits of this machine since it started: host names are given twice."""
+    started = Path("/proc/sys/kernel/random/boot_id")  # Linux's
+    since = started.read_text(encoding="ascii") if started.exists() else uuid.getnode()
+    return hashlib.sha256(f"{socket.gethostname()} {since}".encode()).hexdigest()[:12]
 
 
 def remove_abandoned(directory: Path) -> None:
@@ -118,8 +111,8 @@ def _held(target: Path, suffix: str, make: Callable[[Path], None]) -> Iterator[P
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned_once(target.parent)
     while True:
-        unique = _machine() + uuid.uuid4().hex[:20]
-        path = target.with_name(f"{_begin(target)}{unique}.erag{suffix}")
+        name = f"{_begin(target)}{_machine()}{uuid.uuid4().hex[12:]}.erag{suffix}"
+        path = target.with_name(name)
         make(path)
         if (number := hold(path)) is not None:
             break
