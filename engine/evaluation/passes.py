@@ -202,9 +202,7 @@ def read_and_score(
 def check_readers(
     conditions: Sequence[Settings], on_event: OnEvent = silent, folders: Sequence[Folder] = ()
 ) -> None:
-    """Refuse readers that cannot be used, pools that cannot be, and folders that nodes do not share; where Ray reads,
-    it must have been started.
-    """
+    """Refuse readers and pools that cannot be, and folders that nodes do not share; where Ray reads, it was started."""
     for settings in conditions:
         jobs = specify_jobs(asks_of(settings), settings, on_event=on_event)
         for group in by_model(jobs, lambda job: job.spec):
@@ -328,10 +326,8 @@ def _reads(
     specs = [pass_.job.spec for pass_ in group]
     size = sum(int(plan.reads.estimated_size()) for plan in plans)
     nothing = bool(plans) and all(plan.reads.is_empty() for plan in plans)
-    how: dict[str, Any] = {
-        "size": size,
-        "folders": (work.unkept, work.store) if work.unkept else (),
-    }
+    folders = (work.unkept, work.store) if work.unkept else ()
+    how: dict[str, Any] = {"size": size, "folders": folders}
     backend = Backend() if nothing else backend_for(settings, specs, context.executor, **how)
     planners = _ready(plans, backend) if plans else _planners(work, group, shards, backend)
     if specs[0].api and not (plans or context.executor):

@@ -8,6 +8,7 @@ import random
 import shutil
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import polars as pl
@@ -25,7 +26,7 @@ from engine.evaluation.passes import check_readers
 from engine.evaluation.read_jobs import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.workload import Workload
-from engine.machine import device
+from engine.machine import cluster, device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.messages.errors import InputError, ReadError
@@ -580,6 +581,34 @@ def test_readers_and_pools_that_cannot_be_are_refused_without_any_inputs():
         check_readers([asked.but(gpus_per_actor=1, dtype="float32")])
     with pytest.raises(InputError, match="no-such-reader"):
         check_readers([asked.but(reader="no-such-reader")])
+
+
+def test_nodes_are_asked_for_the_folders_that_they_are_to_write_to_and_for_no_others(
+    tmp_path, monkeypatch
+):
+    """While inputs are cut, and before shards are planned; held inputs, and readers here, need no shared folder."""
+
+    class Asked(BaseException):
+        pass
+
+    def ask(folders):
+        raise Asked([str(folder) for folder in folders])
+
+    monkeypatch.setattr(cluster, "start_ray", lambda plan_bytes=0: None)
+    monkeypatch.setattr(cluster, "require_shared", ask)
+    asked, out = settings(**FEW, actors=2), folder_at(tmp_path / "out")
+    with pytest.raises(Asked) as while_cut:
+        check_readers([asked], folders=(out,))
+    assert while_cut.value.args == ([str(out)],)
+    with pytest.raises(Asked) as before_planned:
+        in_shards(tmp_path, asked)
+    ((at_work, store),) = before_planned.value.args
+    assert Path(at_work).parent.parent == tmp_path / "shards"
+    assert store == str(tmp_path / "store-of-shards")
+    with pytest.raises(Asked) as held:
+        the_whole(tmp_path, asked)
+    assert held.value.args == ([],)
+    check_readers([asked.but(actors=0)], folders=(out,))
 
 
 @pytest.mark.usefixtures("ray_session")
