@@ -45,7 +45,7 @@ for dtype in dtypes:
         try:
             reader = readers.load(replace(spec, threads=1))
             outputs = [output.output for output in reader.read(reads)]
-            peak = device._status_bytes("VmHWM")
+            peak = device.status_bytes("VmHWM")
             print(json.dumps([dtype, spec.memory, peak, outputs]), flush=True)
         finally:
             os._exit(0)
