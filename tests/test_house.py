@@ -159,7 +159,7 @@ def test_subfolders_import_one_way():
         ),
         (
             "transformers",
-            {"reading/prompting/chat.py", "reading/readers.py"}
+            {"reading/readers.py"}
             | {"machine/model_code.py", "machine/model_loading.py", "retrieval/encoder.py"}
             | {"reading/prompting/controls.py", "training/learner.py"}
             | {"training/train.py", "training/trainer.py"}

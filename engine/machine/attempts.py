@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterator
@@ -10,15 +12,22 @@ from typing import Any, NamedTuple
 
 import ray
 import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.machine import ray_internals
-from engine.machine.device import is_fatal
+from engine.machine.device import is_at_fault, is_fatal
 from engine.machine.watch import Start, Tally
+from engine.messages.errors import ReadError
+from engine.messages.wording import listed
 
 # An attempt that ended with its whole node says little of the work: nodes are taken away in the middle of
 # it. It says something, since a piece of work can bring its machine down.
 LOST_WITH_NODE = 0.25
 SECONDS_TO_ANSWER = 5.0
+# Seconds for who counts attempts, and may be starting again; and for the keeper of a GPU to wait for it.
+_SECONDS_TO_COUNT, _SECONDS_TO_QUEUE = 30.0, 2.0
+_FAULTS = 2  # loads that fail on a GPU before it is kept
+_REMEDY = "see `nvidia-smi` there, and run the same command again: what is finished is kept"
 
 
 class Attempt(NamedTuple):
@@ -42,14 +51,33 @@ def weight(ended: Collection[Attempt]) -> float:
 
 
 @contextlib.contextmanager
-def ending_if_fatal() -> Iterator[None]:
-    """End this process where its GPU can do no more: Ray retries its task on a fresh one; an error would end the job."""
+def ending_if_fatal(counts: Any = None) -> Iterator[None]:
+    """End this process where its GPU can do no more: Ray retries its task on a fresh one; an error would end the job.
+
+    Where a model is loaded, ``Counts`` count the faults of GPUs; a ReadError if no node has one left.
+    """
     try:
         yield
     except Exception as error:
-        if is_fatal(error):
-            ray_internals.end_process()
-        raise
+        # A ReadError that comes from a load tells what it quotes.
+        told = isinstance(error, ReadError) or not is_fatal(error)
+        if told if counts is None else not is_at_fault(error):
+            raise
+        if counts is not None:
+            context, said = ray.get_runtime_context(), " ".join(str(error).split())[:300]
+            ids = ",".join(context.get_accelerator_ids().get("GPU", ()))
+            # One attempt, in whichever thread of the process.
+            attempt = Attempt(str(os.getpid()), context.get_node_id())
+            gpu = f"GPU {ids} of node {attempt.node[:8]} ({ray.util.get_node_ip_address()})"
+            fault = counts.fault.remote(attempt, gpu, context.get_assigned_resources(), said)
+            if ended := answer(fault, "", _SECONDS_TO_COUNT):
+                raise ReadError(ended) from error
+            time.sleep(_SECONDS_TO_QUEUE)
+        ray_internals.end_process()
+
+
+class _Keeper:
+    """An actor that keeps a GPU from others."""
 
 
 class Counts:
@@ -64,6 +92,9 @@ class Counts:
         self._attempts: defaultdict[int, set[Attempt]] = defaultdict(set)
         self._repeated: set[int] = set()
         self._starts: list[Start] = []
+        self._faults: defaultdict[str, set[Attempt]] = defaultdict(set)
+        self._kept: dict[str, str] = {}
+        self._keepers: defaultdict[str, list[Any]] = defaultdict(list)
 
     def deaths(self, piece: int, attempt: Attempt) -> float:
         """Record the beginning of a piece; how many deaths its earlier attempts count for."""
@@ -78,9 +109,30 @@ class Counts:
         if start not in self._starts:
             self._starts.append(start)
 
+    def fault(self, attempt: Attempt, gpu: str, needs: dict[str, float], said: str) -> str:
+        """Record that the GPU of an actor failed while a model was loaded; why the job cannot go on, if no node is left.
+
+        From the second time on the GPU is kept from actors, which Ray would start there again and again.
+        """
+        if attempt not in self._faults[gpu]:
+            self._faults[gpu].add(attempt)
+            if len(self._faults[gpu]) >= _FAULTS:
+                self._kept[gpu] = said
+                there = NodeAffinitySchedulingStrategy(attempt.node, soft=False)
+                amount = {"num_cpus": needs.get("CPU", 0.0), "num_gpus": needs.get("GPU", 0.0)}
+                keeper = ray.remote(scheduling_strategy=there, **amount)(_Keeper)
+                self._keepers[attempt.node].append(keeper.remote())
+        for node in filter(lambda node: node["Alive"], ray.nodes()):
+            rooms = (node["Resources"].get(name, 0.0) / one for name, one in needs.items())
+            if int(min(rooms, default=1.0) + 1e-3) > len(self._keepers[node["NodeID"]]):
+                return ""
+        gpus = [*self._kept][:5] + [f"{len(self._kept) - 5} others"] * (len(self._kept) > 5)
+        return f"no node can load the model: {listed(gpus)} failed (the last: {said}); {_REMEDY}"
+
     def tally(self) -> Tally:
         """What was counted since this process started."""
-        return Tally(self._name, list(self._starts), len(self._repeated))
+        kept = [f"{gpu} failed and is left alone: {said}" for gpu, said in self._kept.items()]
+        return Tally(self._name, list(self._starts), len(self._repeated), kept)
 
 
 def answer(call: ray.ObjectRef, otherwise: Any, seconds: float) -> Any:

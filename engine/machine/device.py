@@ -227,7 +227,7 @@ def prepare(spec: Share) -> torch.device:
         if os.environ.get("CUDA_VISIBLE_DEVICES", "") not in _NO_DEVICES:
             raise ReadError(
                 f"a GPU was assigned, but torch {torch.__version__} cannot use it; "
-                "install a CUDA build of torch"
+                "see whether `nvidia-smi` can, or install a CUDA build of torch"
             )
         return torch.device("cpu")
     torch.cuda.set_per_process_memory_fraction(gpu_share(spec))
@@ -399,3 +399,24 @@ def is_fatal(error: BaseException) -> bool:
     if isinstance(error, TimeoutError) and _NO_ANSWER.match(said):
         return True
     return type(error).__name__ in _FATAL_CLASSES or any(words in said for words in _FATAL)
+
+
+# What CUDA's libraries say, too, on a GPU that works.
+_NO_MEMORY = re.compile(r"out of memory|allocate memory|ALLOC_FAILED", re.IGNORECASE)
+
+
+def is_at_fault(error: BaseException) -> bool:
+    """Whether a GPU, and no want of memory, is why a model was not loaded: the error is fatal, or a GPU that this
+    process was given does not add two numbers.
+    """
+    torch = sys.modules.get("torch")  # imported, where anything was done on a GPU
+    given = _assigned_share() and os.environ.get("CUDA_VISIBLE_DEVICES", "") not in _NO_DEVICES
+    try:
+        # A build without CUDA is no fault of the GPU that it cannot use.
+        built = torch and (torch.version.cuda or torch.version.hip)
+        if torch and (torch.cuda.is_available() or (given and built)):
+            for index in range(max(1, torch.cuda.device_count())):
+                torch.ones(2, device=f"cuda:{index}").sum().item()
+    except Exception as problem:
+        return _NO_MEMORY.search(f"{error} {problem}") is None
+    return is_fatal(error) and _NO_MEMORY.search(str(error)) is None

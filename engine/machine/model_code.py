@@ -13,8 +13,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from engine.machine import device
 from engine.machine.model_files import file_digest
-from engine.messages.errors import InputError
+from engine.messages.errors import InputError, ReadError
 
 _NAMING = ("config.json", "tokenizer_config.json")
 _REMEDY = "give a model that transformers knows; or read its *.py files and set `trust_remote_code`"
@@ -65,6 +66,19 @@ def needs_code(name: str) -> InputError:
 def is_need_of_code(error: BaseException) -> bool:
     """Whether transformers refused to load a model because that would run its code."""
     return isinstance(error, ValueError) and "trust_remote_code" in str(error)
+
+
+def refusal(error: Exception, name: str, what: str = "") -> InputError | ReadError:
+    """The error for a model, or what of it, that cannot be loaded: for want of its code, for the GPU, or else for its
+    files, which can make the libraries raise anything.
+    """
+    if is_need_of_code(error):
+        return needs_code(name)
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    if device.is_at_fault(error):
+        return ReadError(f"{name}: the GPU failed while it was loaded ({reason}); see `nvidia-smi`")
+    remedy = "check or fetch the model again"
+    return InputError(f"{what} cannot be loaded ({reason})".lstrip(), remedy, path=name)
 
 
 def _named_code(path: Path) -> set[str]:

@@ -137,8 +137,8 @@ def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> list[tuple[Ability
             try:
                 answers.append((ray.get(answer), asked[answer]))
             except ray.exceptions.RayError as error:
-                # A node that left meanwhile has no say; one that lacks the package has a cause to tell.
-                if isinstance(error, ray.exceptions.RayTaskError):
+                # A node that left, or whose GPU fails, has no say; one that lacks the package has a cause to tell.
+                if isinstance(error, ray.exceptions.RayTaskError) and not device.is_fatal(error):
                     raise ReadError(
                         f"a node cannot read: {cluster.cause(error)}; install the package there"
                     ) from error

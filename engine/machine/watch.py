@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,11 +61,13 @@ class Tally(NamedTuple):
     Attributes:
         counter: differs from one start of the one who counts to the next, since counts then begin anew.
         repeated: tasks that were begun more than once.
+        faults: a line for each GPU on which nothing is started any more.
     """
 
     counter: str
     starts: list[Start]
     repeated: int
+    faults: Sequence[str] = ()
 
 
 @dataclass
@@ -100,6 +102,7 @@ class Observer:
     _counter: str = ""
     _restarts: int = 0
     _repeated: int = 0
+    _faults: int = 0
     _waiting_since: float | None = None
     _told_at: float = 0.0
     _gap: float = _SECONDS_BETWEEN_LINES
@@ -133,7 +136,7 @@ class Observer:
 
     def _see_tally(self, tally: Tally) -> None:
         if tally.counter != self._counter:
-            self._counter, self._restarts, self._repeated = tally.counter, 0, 0
+            self._counter, self._restarts, self._repeated, self._faults = tally.counter, 0, 0, 0
         self._any_started |= bool(tally.starts)
         again = [start for start in tally.starts if start.again]
         for start in again[self._restarts :]:
@@ -145,6 +148,9 @@ class Observer:
             units = counted(more, "[unit of work is|units of work are]")
             self.tell(f"{units} done again, {self.totals.repeated_units} in all")
         self._repeated = tally.repeated
+        for line in tally.faults[self._faults :]:
+            self.tell(line)
+        self._faults = len(tally.faults)
 
     def _see_waiting(self, alive: list[Node], now: float) -> None:
         if any(node.fits(self.needs) for node in alive):

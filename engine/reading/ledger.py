@@ -98,7 +98,7 @@ class Attempts:
     """
 
     def __init__(self, ledger: Any) -> None:
-        self._ledger = ledger
+        self._ledger = self.counts = ledger
 
     def started(self) -> None:
         """Announce that this process has loaded its reader."""

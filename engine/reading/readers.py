@@ -197,7 +197,7 @@ def load(spec: ReaderSpec) -> Reader:
     """Load a reader in this process.
 
     Raises:
-        ReadError: the weights or the code on this machine are not those that the specification names.
+        ReadError: the weights or the code on this machine are not those that the specification names, or its GPU failed.
         InputError: the model cannot be loaded.
     """
     if spec.api:
@@ -245,10 +245,5 @@ def load(spec: ReaderSpec) -> Reader:
         return EncoderDecoderReader(spec)
     except InputError:
         raise
-    except Exception as error:  # whatever a damaged file makes the libraries raise
-        if model_code.is_need_of_code(error):
-            raise model_code.needs_code(spec.name) from None
-        reason = f"{type(error).__name__}: {error}"[:300]
-        raise InputError(
-            f"cannot be loaded ({reason})", "check or fetch the model again", path=spec.name
-        ) from error
+    except Exception as error:
+        raise model_code.refusal(error, spec.name) from error

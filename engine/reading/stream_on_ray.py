@@ -186,7 +186,8 @@ class _Actor:
         with ending_if_fatal():
             try:
                 if row.reads is not None and row.unread.role not in self._host.loaded:
-                    self._reading.submit(self._load, row.unread.role).result()
+                    with ending_if_fatal(self._attempts.counts):
+                        self._reading.submit(self._load, row.unread.role).result()
                 done = self._host.done(row, self._read)
             except USER_ERRORS as error:
                 return pickle.dumps(error)
@@ -203,10 +204,12 @@ class _Actor:
         if not self._attempts.enter(actor, new_attempt(), _LOADING_DEATHS):
             raise ReadError(f"the reader cannot be loaded: {_DIED}")
         spec = self._host.specs[role]
-        with loading_turn(spec.weight_bytes, always=spec.engine == "vllm"):
-            self._host.reader(role)
+        try:
+            with loading_turn(spec.weight_bytes, always=spec.engine == "vllm"):
+                self._host.reader(role)
+        finally:
+            self._attempts.leave(actor)  # with its process alive
         gc.freeze()  # what is loaded by now stays: no need to look through it again and again
-        self._attempts.leave(actor)
         self._attempts.started()
 
     def _read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:

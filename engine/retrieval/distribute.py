@@ -30,7 +30,8 @@ class EncoderActor:
 
     def __init__(self, desk: Any, spec: EncoderSpec, storage: Storage) -> None:
         end_at_exit()
-        self._encoder = self.load(spec)
+        with ending_if_fatal(desk):
+            self._encoder = self.load(spec)
         self._storage: Storage = storage
         self._desk = desk
         desk.started.remote(started_here())

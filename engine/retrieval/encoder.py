@@ -206,13 +206,8 @@ def _load(spec: EncoderSpec, where: torch.device) -> tuple[Any, Any]:
             code=spec.code,
             device=where,
         )
-    except Exception as error:  # a damaged file can make the libraries raise anything
-        if model_code.is_need_of_code(error):
-            raise model_code.needs_code(spec.name) from None
-        reason = f"{type(error).__name__}: {error}"[:300]
-        raise InputError(
-            f"cannot be loaded ({reason})", "check the model or fetch it again", path=spec.name
-        ) from error
+    except Exception as error:
+        raise model_code.refusal(error, spec.name) from error
     # BERT's pooler has no effect on the vectors; many encoders are saved without it.
     missing = {key for key in loading.get("missing_keys", ()) if "pooler." not in str(key)}
     model_files.refuse_missing({**loading, "missing_keys": missing}, spec.name)

@@ -78,7 +78,8 @@ class SearchActor:
         """The vectors of queries, see ``Encoder.queries``."""
         from engine.retrieval.encoder import Encoder
 
-        self._encoder = self._encoder or Encoder(self._spec)
+        with ending_if_fatal(self._counts):
+            self._encoder = self._encoder or Encoder(self._spec)
         vectors: Singles = self._encoder.queries(texts)
         return vectors
 

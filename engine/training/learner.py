@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from engine.machine import batching, device
+from engine.machine import batching, device, model_code
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import load_model
 from engine.messages.errors import InputError
@@ -234,11 +234,8 @@ def load_learner(
         model = initial_model(start, recipe.seed)
     except InputError:
         raise
-    except Exception as error:  # whatever damaged files make the libraries raise
-        reason = f"{type(error).__name__}: {error}"[:300]
-        raise InputError(
-            f"cannot be loaded ({reason})", "check or fetch the model again", path=spec.name
-        ) from error
+    except Exception as error:
+        raise model_code.refusal(error, spec.name) from error
     _refuse_unfit(model, tokenizer, spec)
     parameters = sum(one.numel() for one in model.parameters())
     refuse_too_little(spec.memory, parameters)  # of a start from scratch, nobody knew before

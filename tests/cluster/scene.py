@@ -92,6 +92,16 @@ def all_lost(stage):
     return stage.read(actors="1:2", after=4, do=change)
 
 
+def sick(stage):
+    """The GPU of one node, and then those of all nodes, fail while the model is loaded."""
+    nodes = [stage.node().node_id, stage.node().node_id]
+    found = stage.read(actors=2, sick=nodes[:1])
+    try:
+        stage.read(actors=2, sick=nodes)
+    except ReadError as error:
+        return found | {"sick": nodes, "ended": str(error)}
+
+
 def from_zero(stage):
     """Nodes with GPUs join some seconds after the job began."""
 

@@ -31,8 +31,9 @@ def answer(text):
     return text.upper()
 
 
-def host_of(log, load, pace, together=1):
-    """A host whose reader takes ``load`` seconds to load and ``pace`` seconds a read, and logs both.
+def host_of(log, load, pace, together=1, sick=()):
+    """A host whose reader takes ``load`` seconds to load and ``pace`` seconds a read, and logs both; on sick nodes it
+    does not load.
 
     No read ends before one has begun on ``together`` nodes, or the reader is four minutes old.
     """
@@ -62,6 +63,8 @@ def host_of(log, load, pace, together=1):
             with open(f"{log}.loading", "a") as stream:
                 stream.write(f"{ray.get_runtime_context().get_node_id()}\n")
             time.sleep(load)
+            if ray.get_runtime_context().get_node_id() in sick:
+                raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
             return Reader()
 
     return OnActor
@@ -151,11 +154,13 @@ class Stage:
             by_time[int(float(when)) // 2].add(node)
         return max(map(len, by_time.values()))
 
-    def read(self, *, after=0, do=None, load=0, pace=0.05, together=1, reads=READS, **settings):
+    def read(
+        self, *, after=0, do=None, load=0, pace=0.05, together=1, reads=READS, sick=(), **settings
+    ):
         """Do the reads in a thread, and ``do`` beside them when ``after`` units are done.
 
         Args:
-            load, pace, together: as in ``host_of``.
+            load, pace, together, sick: as in ``host_of``.
             reads: how many.
             settings: as in ``PoolSettings``.
         """
@@ -172,7 +177,7 @@ class Stage:
                 results = read_on_ray(
                     [0],
                     [Ready(ShardPlan(plan, 0, UnitSizes(UNIT, UNIT, UNIT), None))],
-                    host_of(str(self.log), load, pace, together)([SPEC], [None], held=True),
+                    host_of(str(self.log), load, pace, together, sick)([SPEC], [None], held=True),
                     pool=decide(PoolSettings(**settings), ACTOR_BYTES),
                     on_event=self.say,
                     totals=totals,

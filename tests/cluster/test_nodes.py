@@ -21,6 +21,21 @@ def test_a_killed_ledger_and_a_killed_node_lose_no_read(tmp_path):
     assert any("started again on node" in line for line in found["events"])
 
 
+def test_a_sick_gpu_costs_its_node_and_the_job_ends_when_no_node_can_load(tmp_path):
+    found = play("sick", tmp_path)
+    check(found, repeated=0)
+    one, other = (name[:8] for name in found["sick"])
+    assert list(found["workers"]) == [f"node {other}"]
+    ecc = "CUDA error: uncorrectable ECC error encountered"
+    (told,) = {line for line in found["events"] if one in line and "left alone" in line}
+    assert told.startswith("GPU 0 of node")
+    assert told.endswith(ecc)
+    assert found["ended"].startswith("no node can load the model: GPU 0 of node ")
+    assert one in found["ended"]
+    assert other in found["ended"]
+    assert ecc in found["ended"]
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("scene", "lost"),

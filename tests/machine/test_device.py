@@ -8,8 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from engine.machine import device
+from engine.messages.errors import InputError, ReadError
 from tests.pretended_cuda import pretended_cuda
 
 ROOT = Path(__file__).parents[2]
@@ -242,6 +244,50 @@ def test_a_processor_without_bf16_arithmetic_passes_too():
 )
 def test_errors_after_which_a_process_can_do_nothing_are_told_from_others(error, fatal):
     assert device.is_fatal(error) is fatal
+
+
+ECC = "CUDA error: uncorrectable ECC error encountered"
+
+
+@pytest.mark.parametrize(
+    ("error", "computing", "fault"),
+    [
+        (RuntimeError(ECC), None, True),
+        (InputError(f"cannot be loaded ({ECC})", "fetch it again"), None, True),
+        (RuntimeError("CUDA error: out of memory"), None, False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), None, False),
+        (ValueError("unknown architecture"), None, False),
+        # No words say it: the GPU itself does, whatever it says.
+        (RuntimeError("Engine core initialization failed"), RuntimeError("unspecified"), True),
+        (ValueError("unknown architecture"), RuntimeError("CUDA error: out of memory"), False),
+    ],
+)
+def test_a_gpu_is_at_fault_where_it_says_so_or_computes_no_more(
+    error, computing, fault, monkeypatch
+):
+    def ones(*_, **__):
+        if computing:
+            raise computing
+        return torch.tensor([1.0, 1.0])
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "ones", ones)
+    assert device.is_at_fault(error) is fault
+
+
+@pytest.mark.parametrize(("cuda", "visible", "fault"), [("13.0", "0", True), ("13.0", "", False), (None, "0", False)])  # fmt: skip
+def test_a_gpu_that_was_given_and_is_gone_is_at_fault(cuda, visible, fault, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    spec = SimpleNamespace(threads=0, memory=0)
+    error = ReadError("a weight is missing")
+    if visible:
+        with pytest.raises(ReadError, match="a GPU was assigned") as caught:
+            device.prepare(spec)
+        error = caught.value
+    assert device.is_at_fault(error) is fault
 
 
 def test_a_gpu_that_does_not_show_as_nvidias_is_asked_for_through_torch(monkeypatch, tmp_path):

@@ -6,10 +6,9 @@ import datetime
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from engine.machine import model_code
 from engine.messages.errors import InputError
+from engine.reading.prompting.controls import load_tokenizer
 
 # Stand for messages while the template is applied. Templates may trim what they are given.
 _MESSAGE, _SYSTEM = "\ue000message\ue001", "\ue000system\ue001"
@@ -39,7 +38,7 @@ def around_message(
         InputError: the model has no chat template, or it cannot be applied to these messages.
     """
     fault = partial(InputError, path=name)
-    tokenizer = _tokenizer(path, name, trusted)
+    tokenizer = load_tokenizer(path, name, trusted=trusted)
     if not tokenizer.chat_template:
         raise fault(
             "has no chat template",
@@ -77,29 +76,16 @@ def around_message(
 
 def is_begun(path: Path, name: str, *, trusted: bool) -> bool:
     """Whether a model's tokenizer adds a token before a text. Arguments and errors as ``around_message``."""
-    return bool(_tokenizer(path, name, trusted)("")["input_ids"])
+    return bool(load_tokenizer(path, name, trusted=trusted)("")["input_ids"])
 
 
 def count_tokens(path: Path, name: str, texts: Sequence[str], *, trusted: bool) -> list[int]:
     """The tokens of each text alone, without those that the tokenizer adds. Errors as ``around_message``."""
     if not texts:
         return []
-    tokenizer = _tokenizer(path, name, trusted)
+    tokenizer = load_tokenizer(path, name, trusted=trusted)
     # Not verbose: texts longer than the model's input are no news, since only their length counts.
     encoded = tokenizer(
         list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False
     )
     return [len(tokens) for tokens in encoded["input_ids"]]
-
-
-def _tokenizer(path: Path, name: str, trusted: bool) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trusted)
-    except Exception as error:  # whatever a damaged file makes the libraries raise
-        if model_code.is_need_of_code(error):
-            raise model_code.needs_code(name) from None
-        raise InputError(
-            f"its tokenizer cannot be loaded ({error})"[:300], "fetch the model again", path=name
-        ) from error

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.machine import model_code
 from engine.messages.errors import InputError
 
 # What tokenizers drop from a text before they look for pieces: control and format characters.
@@ -178,14 +179,11 @@ def _read(file: Path) -> dict[str, Any]:
     return content
 
 
-def load_tokenizer(path: Path, *, trusted: bool = False) -> Any:
-    """The tokenizer in a model's directory; an InputError where it cannot be loaded."""
+def load_tokenizer(path: Path, name: str = "", *, trusted: bool = False) -> Any:
+    """The tokenizer in the directory of a model of this name; an InputError where it cannot be loaded."""
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trusted)
-    except Exception as error:  # whatever a damaged file makes the libraries raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputError(
-            f"its tokenizer cannot be loaded ({reason})", "fetch its files again", path=path
-        ) from None
+    except Exception as error:
+        raise model_code.refusal(error, name or str(path), "its tokenizer") from error

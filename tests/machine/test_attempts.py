@@ -1,0 +1,91 @@
+"""Faults of GPUs while models are loaded count against the GPU, and end a job only where no node has another."""
+
+import pytest
+import ray
+
+from engine.machine import attempts
+from engine.machine.attempts import Attempt, Counts
+from engine.messages.errors import ReadError
+
+ONE, TWO, GONE = ("a" * 56, "b" * 56, "c" * 56)
+
+
+def node(name, gpus, alive=True):
+    return {"NodeID": name, "Alive": alive, "Resources": {"CPU": 8.0, "GPU": gpus}}
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """Who counts for a cluster of two nodes, with two GPUs and one, that has lost a third; keepers are listed."""
+    kept = []
+
+    class Keeper:
+        def remote(self):
+            kept.append((options["scheduling_strategy"].node_id, options["num_gpus"]))
+
+    options = {}
+    monkeypatch.setattr(ray, "nodes", lambda: [node(ONE, 2), node(TWO, 1), node(GONE, 8, False)])
+    monkeypatch.setattr(
+        ray, "remote", lambda **given: options.update(given) or (lambda _: Keeper())
+    )
+    made = Counts()
+    made.kept = kept
+    return made
+
+
+def failed(counts, process, where, gpu, needs=1.0):
+    name = f"GPU {gpu} of node {where[:8]}"
+    attempt = Attempt(str(process), where)
+    return counts.fault(attempt, name, {"CPU": 1.0, "GPU": needs}, f"ECC {process}")
+
+
+def test_a_gpu_is_kept_at_its_second_fault_and_the_job_ends_with_the_last_gpu(counts):
+    assert [failed(counts, process, ONE, 0) for process in (1, 1)] == ["", ""]
+    assert failed(counts, 2, ONE, 1) == ""  # another GPU: may have been an accident, too
+    assert counts.kept == []
+    assert [failed(counts, process, ONE, 0) for process in (3, 3)] == ["", ""]
+    assert counts.kept == [(ONE, 1.0)]
+    assert [failed(counts, process, TWO, 0) for process in (4, 5)] == ["", ""]
+    assert counts.kept == [(ONE, 1.0), (TWO, 1.0)]
+    ended = failed(counts, 6, ONE, 1)
+    assert (
+        "no node can load the model: GPU 0 of node aaaaaaaa, GPU 0 of node bbbbbbbb and GPU 1"
+        in ended
+    )
+    assert "(the last: ECC 6)" in ended
+    assert "`nvidia-smi`" in ended
+    assert counts.tally().faults[0] == "GPU 0 of node aaaaaaaa failed and is left alone: ECC 3"
+
+
+def test_of_a_shared_gpu_each_share_is_kept(counts):
+    assert [failed(counts, process, TWO, 0, 1 / 3) for process in range(4)] == [""] * 4
+    assert counts.kept == [(TWO, 1 / 3)] * 3
+    # Six thirds of the other node are left.
+    assert [failed(counts, process, ONE, process % 2, 1 / 3) != "" for process in range(8)] == [
+        *[False] * 7, True,
+    ]  # fmt: skip
+
+
+def test_many_gpus_are_not_all_named(counts, monkeypatch):
+    monkeypatch.setattr(ray, "nodes", lambda: [node(ONE, 8)])
+    said = [failed(counts, process, ONE, process // 2) for process in range(16)]
+    assert said[:15] == [""] * 15
+    assert "GPU 4 of node aaaaaaaa and 3 others failed" in said[15]
+
+
+@pytest.mark.parametrize("needs", [{}, {"CPU": 8.0}])
+def test_where_actors_have_no_gpus_the_job_ends_too(counts, monkeypatch, needs):
+    monkeypatch.setattr(ray, "nodes", lambda: [node(ONE, 0)])
+    said = [counts.fault(Attempt(one, ONE), "GPU ", needs, "dead") for one in "ab"]
+    assert said[0] == ""
+    assert "(the last: dead)" in said[1]
+
+
+def test_what_is_no_fault_of_a_gpu_is_the_users(counts):
+    with pytest.raises(ValueError, match="unknown architecture"), attempts.ending_if_fatal(counts):
+        raise ValueError("unknown architecture")
+
+
+def test_that_no_node_can_load_is_told_through_the_work_that_asked_for_the_model():
+    with pytest.raises(ReadError, match="CUDA error"), attempts.ending_if_fatal():
+        raise ReadError("no node can load the model: GPU 0 failed (the last: CUDA error: ECC)")
