@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import polars as pl
@@ -20,6 +21,8 @@ from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
 from engine.evaluation.shards import InputShards
 from engine.machine.functions import by_value
 from engine.machine.remote.api_settings import ApiSettings
+from engine.messages.extras import refuse_other_versions
+from engine.reading.protocol import versions
 from engine.sources.io.folders import Folder
 from engine.version import __version__
 
@@ -38,7 +41,7 @@ WITHOUT_EFFECT = (
     "certify",
     "reread",  # what it comes to is in the fingerprints, too
     "shard_pairs",
-    *(field.name for field in fields(ApiSettings)),  # what they decide is in the fingerprints, too
+    *(one.name for one in fields(ApiSettings)),  # what they decide is in the fingerprints, too
 )
 
 
@@ -54,6 +57,7 @@ class Workload:
         unkept: the store, for as long as the evaluation lasts, of reads that no later one may look up; None
             where all is held.
         prepared: of each condition, where all inputs are held.
+        versions: of the driver; a process that has others gets an InputError in its place.
     """
 
     shards: InputShards
@@ -64,6 +68,10 @@ class Workload:
     store: Folder
     unkept: Folder | None
     prepared: tuple[Prepared, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=versions)
+
+    def __post_init__(self) -> None:
+        refuse_other_versions(self.versions, versions(), f"node {platform.node()}")
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         # Settings may hold functions of the user's, whose files other machines lack.

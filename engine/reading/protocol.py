@@ -11,6 +11,7 @@ from typing import Literal, Protocol, get_args, get_type_hints, runtime_checkabl
 
 from engine.machine.device import Dtype, weight_bytes
 from engine.machine.remote.spec import ApiSpec
+from engine.messages import extras
 from engine.messages.wording import as_unicode
 from engine.reading.function import FunctionSpec
 
@@ -34,6 +35,13 @@ UNNAMED = "a function without a name"
 # Part of every read's key. Raise it with any change that makes a reader answer differently: how prompts
 # are cut, where output ends, how it is cleaned.
 READING_VERSION = 3
+_LIBRARIES = {"transformers": ("torch", "transformers"), "vllm": ("torch", "transformers", "vllm")}
+
+
+def versions(specs: Sequence[ReaderSpec] = ()) -> dict[str, str]:
+    """The versions that reads depend on: of the engine, of reading, and of the libraries that hold readers' models."""
+    used = {name for spec in specs for name in _LIBRARIES.get(spec.engine, ())}
+    return extras.versions(*sorted(used)) | {"READING_VERSION": str(READING_VERSION)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,12 +19,13 @@ from typing import NamedTuple, Protocol
 import polars as pl
 
 from engine.messages.errors import InputError, ReadError, WriteError
+from engine.messages.extras import refuse_other_versions
 from engine.reading import readers, store
 from engine.reading.costs import Kinds, unit_kinds
 from engine.reading.execute import Run, UnitResult, reads_table, run_unit, start
 from engine.reading.identity import keep, records_of
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units
-from engine.reading.protocol import Finish, Reader, ReaderSpec
+from engine.reading.protocol import Finish, Reader, ReaderSpec, versions
 from engine.reading.store_files import Span
 from engine.sources.io.ahead import ahead, mapped
 from engine.sources.io.folders import Folder
@@ -246,6 +247,7 @@ class Host:
     ) -> None:
         self.specs, self.places, self.held = specs, places, held
         self.worker = f"process {os.getpid()}"
+        self._versions = versions(specs)
         self._readers: dict[int, Reader] = {}
         self._told: defaultdict[int, set[str]] = defaultdict(set)
 
@@ -261,6 +263,7 @@ class Host:
     def reader(self, role: int) -> Reader:
         """The reader of a role, loaded where it is not yet."""
         if role not in self._readers:
+            refuse_other_versions(self._versions, versions(self.specs), self.worker)
             self._readers[role] = self.load(self.specs[role])
         return self._readers[role]
 

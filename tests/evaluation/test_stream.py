@@ -30,7 +30,7 @@ from engine.machine import cluster, device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.messages.errors import InputError, ReadError
-from engine.reading import executors, readers, store
+from engine.reading import executors, protocol, readers, store
 from engine.reading.execute import run_unit
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReaderStats, ReadOutput
@@ -183,6 +183,18 @@ def work_of(tmp_path, place, pairs):
         unkept=place,
     )
     return work, job
+
+
+def test_a_worker_with_another_reading_version_plans_and_scores_nothing(tmp_path, monkeypatch):
+    work, _ = work_of(tmp_path, folder_at(tmp_path / "store"), 30)
+    content = pickle.dumps(work)
+    assert pickle.loads(content).versions == work.versions
+    monkeypatch.setattr(protocol, "READING_VERSION", 99)
+    now = work.versions["READING_VERSION"]
+    with pytest.raises(
+        InputError, match=f"^node .* has READING_VERSION 99, the driver {now}; start all"
+    ):
+        pickle.loads(content)
 
 
 def sorted_rows(frame):

@@ -1,11 +1,17 @@
 """Faults of GPUs while models are loaded count against the GPU, and end a job only where no node has another."""
 
+import os
+from types import SimpleNamespace
+
 import pytest
 import ray
 
 from engine.machine import attempts
 from engine.machine.attempts import Attempt, Counts
 from engine.messages.errors import ReadError
+from engine.retrieval import search_on_ray
+from engine.retrieval.distribute import EncoderActor
+from engine.retrieval.search_on_ray import SearchActor
 
 ONE, TWO, GONE = ("a" * 56, "b" * 56, "c" * 56)
 
@@ -89,3 +95,58 @@ def test_what_is_no_fault_of_a_gpu_is_the_users(counts):
 def test_that_no_node_can_load_is_told_through_the_work_that_asked_for_the_model():
     with pytest.raises(ReadError, match="CUDA error"), attempts.ending_if_fatal():
         raise ReadError("no node can load the model: GPU 0 failed (the last: CUDA error: ECC)")
+
+
+def raising(*_):
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+
+class Encodes(EncoderActor):
+    load = raising
+
+
+def loads(counts):
+    with attempts.ending_if_fatal(counts):
+        raising()
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        loads,
+        lambda counts: Encodes(counts, None, "fp32"),
+        lambda counts: SearchActor(counts, None).encode(["a"]),
+    ],
+)
+@pytest.mark.parametrize("ended", ["", "no node can load the model"])
+def test_a_fault_while_loading_ends_the_process_or_else_the_job(load, ended, monkeypatch):
+    asked = []
+
+    class Counting:
+        def __getattr__(self, name):
+            return SimpleNamespace(remote=lambda *told: asked.append((name, *told)))
+
+    class Ended(BaseException):
+        pass
+
+    def end(status):
+        raise Ended(status)
+
+    here = SimpleNamespace(
+        get_accelerator_ids=lambda: {"GPU": ["3"]},
+        get_assigned_resources=lambda: {"GPU": 1.0},
+        get_node_id=lambda: ONE,
+    )
+    monkeypatch.setattr("engine.retrieval.encoder.Encoder", raising)
+    monkeypatch.setattr(search_on_ray, "started_here", lambda: None)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.7")
+    monkeypatch.setattr(attempts, "answer", lambda call, otherwise, seconds: ended)
+    monkeypatch.setattr(attempts, "_SECONDS_TO_QUEUE", 0.0)
+    monkeypatch.setattr(attempts.os, "_exit", end)
+    with pytest.raises(ReadError if ended else Ended, match=ended or "1"):
+        load(Counting())
+    said = "CUDA error: uncorrectable ECC error encountered"
+    process = Attempt(str(os.getpid()), ONE)
+    gpu = "GPU 3 of node aaaaaaaa (10.0.0.7)"
+    assert asked[-1] == ("fault", process, gpu, {"GPU": 1.0}, said)

@@ -1,10 +1,13 @@
 """In one process, a unit is started, and another committed, while one is read; nothing that was read is lost."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
-from engine.messages.errors import WriteError
+from engine.messages import extras
+from engine.messages.errors import InputError, WriteError
+from engine.reading import protocol
 from engine.reading.plan import cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes, read_here
@@ -135,3 +138,61 @@ def test_a_reader_that_cannot_start_a_unit_does_it_read_by_read():
     (failure,) = done.failures.values()
     assert failure.reason.startswith(f"ValueError: no such token ({__file__}:")
     assert done.outputs["output"].to_list() == ["A", "C"]
+
+
+class Loads(Host):
+    def load(self, spec):
+        return "a reader"
+
+
+HERE = {"torch": "2.13.0+cpu", "transformers": "5.17.0", "vllm": "0.32.0"}
+ENGINE = f"erag-engine {extras.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("engine", "driver", "said"),
+    [
+        ("transformers", {}, ""),
+        (
+            "transformers",
+            {"torch": "2.13.0+cu130", "vllm": "0.31.0"},
+            "",
+        ),  # a build, and one not in use
+        ("transformers", {"torch": "2.12.0+cpu"}, "has torch 2.13.0, the driver 2.12.0"),
+        ("transformers", {"transformers": "5.16.0"}, "has transformers 5.17.0, the driver 5.16.0"),
+        ("vllm", {"vllm": "0.31.0"}, "has vllm 0.32.0, the driver 0.31.0"),
+        ("vllm", {"vllm": None}, ""),  # on a head without GPUs
+        ("function", {"torch": "2.12.0", "vllm": "0.31.0"}, ""),
+        ("function", {"engine": "0.9"}, f"has {ENGINE}, the driver 0.9"),
+        (
+            "openai",
+            {"reading": 99},
+            f"has READING_VERSION {protocol.READING_VERSION}, the driver 99",
+        ),
+    ],
+)
+def test_a_worker_with_other_versions_than_the_drivers_reads_nothing(
+    engine, driver, said, monkeypatch
+):
+    monkeypatch.setattr(extras, "version_of", HERE.get)
+    with monkeypatch.context() as there:
+        there.setattr(extras, "version_of", (HERE | driver).get)
+        there.setattr(extras, "__version__", driver.get("engine", extras.__version__))
+        there.setattr(protocol, "READING_VERSION", driver.get("reading", protocol.READING_VERSION))
+        host = Loads([replace(SPEC, engine=engine)], [None])
+    host.worker = "node 12345678 process 9"
+    if not said:
+        assert host.reader(0) == "a reader"
+        return
+    with pytest.raises(InputError) as caught:
+        host.reader(0)
+    assert str(caught.value).startswith(f"node 12345678 process 9 {said}; start all nodes with")
+
+
+def test_a_worker_that_lacks_a_library_reads_nothing(monkeypatch):
+    host = Loads([replace(SPEC, engine="transformers")], [None])
+    monkeypatch.setattr(extras, "version_of", lambda name: None)
+    with pytest.raises(
+        InputError, match=r"has torch \(none\) and transformers \(none\), the driver"
+    ):
+        host.reader(0)
