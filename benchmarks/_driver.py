@@ -57,7 +57,7 @@ def simulate(
                 continue
             reads = round(of_shard / tokens_per_pair)
             rows = pl.DataFrame({GROUP: range(reads), SIZE: [int(tokens_per_pair)] * reads})
-            cut = cut_units(rows, size, actors=actors, behind=behind)
+            cut = cut_units(rows, lambda _, size=size: size, actors=actors, behind=behind)
             waiting.extend(unit.length * tokens_per_pair for unit in cut)
 
     held: list[deque[float]] = [deque() for _ in range(actors)]

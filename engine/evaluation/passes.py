@@ -18,7 +18,8 @@ from engine.evaluation.parts import Done, InMemory, RoleReads
 from engine.evaluation.read_jobs import Job, Reading, asks_of, reads_failed, specify_jobs
 from engine.evaluation.score import score_queries
 from engine.evaluation.settings import Settings
-from engine.evaluation.shard_plans import planned_reading, planner_for
+from engine.evaluation.shard_plans import Files, planned_reading, planner_for
+from engine.evaluation.shard_plans import Planner as ShardPlanner
 from engine.evaluation.workload import Workload
 from engine.machine.remote.limits import limits_of
 from engine.machine.watch import OnEvent, PoolTotals, silent
@@ -46,6 +47,7 @@ from engine.reading.stream import (
     UnitSizes,
 )
 from engine.sources.io.folders import Folder
+from engine.sources.queries.buckets import BUCKETS
 from engine.tables import FAILURE
 
 if TYPE_CHECKING:
@@ -160,17 +162,23 @@ def read_and_score(
     scoring = _Scoring(work, on_ray=any(reads.on_ray for reads in executors))
     if passes:
         context.on_progress(*progress.reached)
+    # Of the store: by reader, what was listed; by shard, until it is scored, and reader, what came since.
+    listed: dict[str, store.Listing] = {}
+    came: defaultdict[int, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for group in groups:
         # Its readers are loaded no longer than they read.
         reads = executors.pop(0)
         start = time.perf_counter()
         left, further = list(shards), set[int]()
         while left:
-            for pass_ in group:
+            for pass_, planner in zip(group, reads.planners, strict=True):
                 pass_.begin()
+                if isinstance(planner, ShardPlanner):
+                    listed[pass_.job.spec.fingerprint] = planner.listing
             for unit in reads.read(left):
                 pass_ = group[unit.role]
                 pass_.add(unit)
+                came[unit.shard][pass_.job.spec.fingerprint].add(unit.file)
                 if isinstance(parts, InMemory) and unit.outputs is not None:
                     parts.outputs[pass_.job.spec.fingerprint].append(unit.outputs)
                 if not unit.last:
@@ -179,7 +187,12 @@ def read_and_score(
                 if group is groups[-1] and is_read and unit.shard not in further:
                     failures = failures_of(passes, unit.shard)
                     if not (failures and refused):
-                        scoring.score(unit.shard, failures)
+                        span, new = work.shards.shards[unit.shard].span, came.pop(unit.shard)
+                        files = {
+                            reader: listing.within(span or (0, BUCKETS), new[reader] - {""})
+                            for reader, listing in listed.items()
+                        }
+                        scoring.score(unit.shard, failures, files)
                 progress.add(pass_, unit)
                 context.on_progress(*progress.reached)
             if left := [shard for shard in left if shard in further]:
@@ -195,7 +208,7 @@ def read_and_score(
             _refuse_failures(pass_)
     if not passes:
         for shard in shards:
-            scoring.score(shard, {})
+            scoring.score(shard, {}, {})
     scoring.finish()
 
 
@@ -392,15 +405,15 @@ class _Scoring:
             remote = ray.remote(num_cpus=0.1, max_retries=0)(score_shard).remote
             self._on_workers = partial(remote, ray.put(work))
 
-    def score(self, shard: int, failures: Mapping[str, Failure]) -> None:
+    def score(self, shard: int, failures: Mapping[str, Failure], files: Files) -> None:
         """Score a shard here, or when fewer are scored on workers than the cluster has CPUs now; errors of an earlier one."""
         if self._on_workers is None:
-            score_shard(self._work, shard, failures)
+            score_shard(self._work, shard, failures, files)
             return
         import ray
 
         self._wait(max(2, int(ray.cluster_resources().get("CPU", 1))) - 1)
-        call = partial(self._on_workers, shard, failures)
+        call = partial(self._on_workers, shard, failures, files)
         self._under_way[call()] = call, 1
 
     def finish(self) -> None:
@@ -431,10 +444,12 @@ class _Scoring:
                 self._under_way[call()] = call, calls + 1
 
 
-def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure]) -> None:
+def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure], files: Files) -> None:
     """Label and score a shard whose reads are in the store, under all settings; errors as in ``planned_reading``."""
     inputs = work.shards.read(shard)
-    readings = {job.identity: planned_reading(work, job, shard, failures) for job in work.jobs}
+    readings = {
+        job.identity: planned_reading(work, job, shard, failures, files) for job in work.jobs
+    }
     alone = len(work.conditions) == 1
     for condition in range(len(work.conditions)):
         prepared = work.prepare(condition, inputs)
@@ -451,21 +466,21 @@ def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure]) -> 
             by_role if work.prepared else {},
         )
         work.parts[condition].keep(work.shards.shards[shard], done)
-    _compact(work, shard)
+    _compact(work, shard, files)
 
 
 def _reads_of(reading: Reading) -> RoleReads:
     return RoleReads(wanted_kinds(reading.wanted), reading.costs.failed)
 
 
-def _compact(work: Workload, shard: int) -> None:
+def _compact(work: Workload, shard: int, files: Files) -> None:
     """Merge the files of a shard's units, a file for each reader, now that they were read for the last time."""
     span = work.shards.shards[shard].span
     if span is None:
         return
     for job in work.jobs:
         place, fingerprint = work.place(job) or work.store, job.spec.fingerprint
-        names = store.listing(place, fingerprint).inside(span).names
+        names = files[fingerprint].inside(span).names
         # Where files can be written and not deleted, they stay as they are.
         with contextlib.suppress(WriteError):
             store.compact(place, fingerprint, names, span)

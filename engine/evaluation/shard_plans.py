@@ -35,9 +35,12 @@ from engine.reading.stream import Failure, ShardPlan, UnitSizes
 from engine.tables import DOC_ID, DOC_IDS, FAILURE, LABEL, OUTPUT, QUERY_ID, READ_KEY, RUN, TEXT
 
 # Columns of a plan that say how it was made: for which pass over the shards (``store.Listing.made``),
-# for which pace, which reads are stored or done by another job, which files of the store were damaged, and
-# whether it is the last of its shard.
-_PASS, _PACE, _STORED, _DAMAGED, _LAST = "pass", "pace", "stored", "damaged", "last"
+# which reads are stored or done by another job, which files of the store were damaged, and whether it is the
+# last of its shard.
+_PASS, _STORED, _DAMAGED, _LAST = "pass", "stored", "damaged", "last"
+
+# By a reader's fingerprint, the files of the store that may have its reads of a shard.
+Files = Mapping[str, store.Listing]
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Planner:
     restarts: bool = False
     failures: Mapping[int, Mapping[str, Failure]] = field(default_factory=dict)
 
-    def __call__(self, shard: int, pace: float | None = None) -> ShardPlan:
+    def __call__(self, shard: int) -> ShardPlan:
         job, known = self.work.jobs[self.place], self.work.shards.shards
         spec = job.spec
         inputs = self.work.shards.read(shard)
@@ -70,8 +73,7 @@ class Planner:
         # Of lazy labels nobody knows which reads another job will do.
         before = () if self.work.is_lazy(job) else self.work.before(job)
         earlier = [self.work.wanted(other, inputs)[[READ_KEY]] for other in before]
-        shard_plan = self._made(shard, wanted.drop(INPUTS), earlier, pace, last)
-        pace = None if shard_plan.is_empty() else shard_plan[_PACE][0]
+        shard_plan = self._made(shard, wanted.drop(INPUTS), earlier, last)
         damaged = () if shard_plan.is_empty() else tuple(shard_plan[_DAMAGED][0])
         missing = missing_reads(wanted, shard_plan.filter(_STORED))
         reused = wanted[READ_KEY].n_unique() - missing.height
@@ -85,7 +87,7 @@ class Planner:
         alone = spec.function is not None and self.actors == 1
         units = unit_sizes(total, actors=self.actors, gpu=self.gpu, alone=alone)
         span = known[shard].span
-        return ShardPlan(plan, reused, units, span, pace, self.actors, behind, damaged, last=last)
+        return ShardPlan(plan, reused, units, span, self.actors, behind, damaged, last=last)
 
     def _asked(self, shard: int, inputs: EvaluationInputs) -> tuple[pl.DataFrame, bool]:
         """The reads that are asked for (``plan.WANTED``), and whether these are all that will be."""
@@ -178,7 +180,6 @@ class Planner:
         shard: int,
         identified: pl.DataFrame,
         earlier: Sequence[pl.DataFrame],
-        pace: float | None,
         last: bool,
     ) -> pl.DataFrame:
         """The plan that this pass over the shards has made, else a new one."""
@@ -193,7 +194,6 @@ class Planner:
         stored = pl.concat([found.reads[[READ_KEY]], failed, *earlier])
         plan = identified.with_columns(
             pl.col(READ_KEY).is_in(stored[READ_KEY].implode()).alias(_STORED),
-            pl.lit(pace, pl.Float64).alias(_PACE),
             pl.lit(self.listing.made).alias(_PASS),
             pl.lit(last).alias(_LAST),
             pl.lit(list(found.damaged), pl.List(pl.String)).alias(_DAMAGED),
@@ -242,7 +242,7 @@ def planner_for(work: Workload, job: Job, shards: Sequence[int], **how: Any) -> 
 
 
 def planned_reading(
-    work: Workload, job: Job, shard: int, failures: Mapping[str, Failure]
+    work: Workload, job: Job, shard: int, failures: Mapping[str, Failure], files: Files
 ) -> Reading:
     """The reads of a job, as they were planned, from the store.
 
@@ -250,9 +250,14 @@ def planned_reading(
         ReadError: reads are lost, or a reader wrote where it had to choose.
     """
     plan = work.parts[0].needed_plan(plan_name(work, job), shard)
-    wanted = plan.drop(_STORED, _PACE, _PASS, _DAMAGED, _LAST)
-    spec = job.spec
-    reads = with_failures(wanted, _outputs(work, job, shard, wanted), failures)
+    wanted = plan.select(name for name in WANTED if name != INPUTS)
+    spec, parts, span = job.spec, work.parts[0], work.shards.shards[shard].span
+    if isinstance(parts, InMemory):
+        outputs = pl.concat([tables.empty(tables.READS), *parts.outputs[spec.fingerprint]])
+    else:  # what came from earlier keys has no unit
+        listed = store.listing(work.store, spec.fingerprint) if spec.earlier else None
+        outputs = store.find(listed or files[spec.fingerprint], wanted[READ_KEY], span=span).reads
+    reads = with_failures(wanted, outputs, failures)
     if lost := reads.filter(pl.col(OUTPUT).is_null()).height:
         raise ReadError(f"{lost} reads were lost on the way; run again")
     reads = reads.select([*tables.READS, FAILURE])
@@ -273,13 +278,3 @@ def with_failures(
     )
     whole = outputs.with_columns(pl.lit(None, pl.String).alias(FAILURE))
     return answered(wanted, pl.concat([whole, failed], how="diagonal"))
-
-
-def _outputs(work: Workload, job: Job, shard: int, wanted: pl.DataFrame) -> pl.DataFrame:
-    """The reads that a job has of a shard: those that are held, or those in the store."""
-    parts, fingerprint = work.parts[0], job.spec.fingerprint
-    if isinstance(parts, InMemory):
-        return pl.concat([tables.empty(tables.READS), *parts.outputs[fingerprint]])
-    listing = store.listing(work.place(job) or work.store, fingerprint)
-    span = work.shards.shards[shard].span
-    return store.find(listing, wanted[READ_KEY].unique(), span=span).reads

@@ -1,23 +1,33 @@
-"""Count attempts at units and reads in a ledger, so that no retry goes on for ever.
+"""Count attempts at units and reads in a ledger, so that no retry goes on for ever; and hold back those who cut units.
 
 Ray hands a unit whose process died out again, without end. The ledger is an actor that counts; the actors that
 read ask it through ``Attempts``. It stands on the driver's node, so that no other node's end takes it away, and
 restarts where its process ends alone. Its counts are then lost and start anew: a read that kills its process
 costs two deaths of its unit and two of its own more, each time that the ledger is lost. No unit fails for want
 of the ledger.
+
+Tasks that plan cut a unit when the ledger lets them, for the pace that actors have by then, so that few units wait,
+whatever Ray's object store would hold. Which pace a unit was cut for is in a file beside the driver: who plans a
+shard again, after a node was lost, cuts the units that it had, though the ledger was lost as well.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import struct
 import time
 from collections import defaultdict, deque
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
 
-from engine.machine import attempts, cluster
+from engine.machine import cluster
 from engine.machine.attempts import Attempt, Counts, answer, weight
 from engine.machine.watch import started_here
+from engine.reading.stream import shared_pace
 
 # Seconds that a unit waits for a ledger that starts again; it may never, on a node that is being drained.
 _SECONDS_TO_COUNT = 30.0
@@ -25,6 +35,12 @@ _SECONDS_TO_COUNT = 30.0
 # an actor that has ended none for so long, while others have, is taken for gone.
 _LAST_UNITS, _SECONDS_TO_BE_GONE = 8, 300.0
 _STRIKES = 2  # deaths during a read before the read counts as their cause
+# Units that are cut and not done, for each actor, before a pace is known and after. An actor has two of them, so that
+# Ray Data sees what a larger pool is for; two more last while a shard is planned.
+_FIRST_UNITS, _UNITS = 2, 4
+# Who asks waits for so long at most; all together look a hundred times a second whether they may go on.
+_SECONDS_TO_HOLD, _LOOK = 10.0, 0.01
+_CUT = struct.Struct("qd")  # a unit, and the pace that it was cut for; 0 where none was known
 
 
 def planning_of(piece: int) -> int:
@@ -41,12 +57,52 @@ class _Done(NamedTuple):
 
 
 class Ledger(Counts):
-    """The actor."""
+    """The actor; ``kept`` is a file in which it keeps the paces that units were cut for."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: str = os.devnull) -> None:
         super().__init__()
         self._entered: defaultdict[int, set[Attempt]] = defaultdict(set)
         self._done: defaultdict[int, dict[str, deque[_Done]]] = defaultdict(dict)
+        self._actors = set[str]()
+        self._kept = Path(kept).open("a+b", buffering=0)
+        self._kept.seek(0)
+        self._cut: dict[int, float] = dict(_CUT.iter_unpack(self._kept.read()))
+        # Units that are cut and not done; shards in a row that had none; who waits to cut one.
+        self._open, self._empty, self._waiting = set[int](), 0, 0
+        self._pace = lru_cache(64)(self._pace_in)
+
+    def joined(self, actor: str) -> None:
+        """Record that an actor is there, and takes units."""
+        self._actors.add(actor)
+
+    def cut(self, unit: int, role: int) -> tuple[bool, float | None]:
+        """Whether a unit may be cut, and for which pace: the one that it had, where it was cut before."""
+        if unit not in self._cut:
+            pace, actors = self._pace(role, int(time.monotonic()), len(self._done))
+            # A shard is planned when its first unit may be cut. So more are at a time where nothing is left to read.
+            if len(self._open) >= actors * (_UNITS if pace else _FIRST_UNITS) + self._empty:
+                return False, None
+            self._kept.write(_CUT.pack(unit, pace or 0.0))
+            self._cut[unit] = pace or 0.0
+            self._open.add(unit)
+        return True, self._cut[unit] or None
+
+    async def hand_over(self, unit: int, role: int) -> tuple[bool, float | None]:
+        """``cut``, once it may be; not yet where that takes some seconds, so that who asks knows that this lives."""
+        until = time.monotonic() + _SECONDS_TO_HOLD
+        self._waiting += 1
+        while not (answered := self.cut(unit, role))[0] and time.monotonic() < until:
+            await asyncio.sleep(_LOOK * self._waiting)
+        self._waiting -= 1
+        return answered
+
+    def _pace_in(self, role: int, *_when: int) -> tuple[float | None, int]:
+        """The pace that a role's units are cut for, and the number of actors; another role's, whose model is the same,
+        until its own is known. It takes a while for many actors, and so is found once a second.
+        """
+        paces = self.paces(role) or [pace for other in self._done for pace in self.paces(other)]
+        actors = max(1, len(self._actors))
+        return shared_pace(paces, actors), actors
 
     def begin(self, unit: int, attempt: Attempt) -> int:
         """Record the beginning of a unit; returns how often it was begun so far, this one included."""
@@ -65,29 +121,28 @@ class Ledger(Counts):
     def ended(self, unit: int, role: int, size: int, seconds: float, actor: str) -> None:
         """Record that an actor has done a unit, of this size in this time; it is not begun again but by chance."""
         self._attempts.pop(unit, None)
+        self._open.discard(unit)
+        self._empty = 0 if size else self._empty + 1
+        self._actors.add(actor)
         done = self._done[role].setdefault(actor, deque(maxlen=_LAST_UNITS))
         done.append(_Done(time.monotonic(), size, seconds))
 
     def paces(self, role: int) -> list[float]:
         """What each actor reads in a second for a role, in the sizes of units; those before their first unit
-        are left out.
+        are left out, and those that are gone.
         """
-        actors = self._done[role].values()
-        latest = max((done[-1].at for done in actors), default=0.0)
-        there = [done for done in actors if latest - done[-1].at <= _SECONDS_TO_BE_GONE]
+        actors = self._done.get(role, {})
+        latest = max((done[-1].at for done in actors.values()), default=0.0)
+        gone = {name for name in actors if latest - actors[name][-1].at > _SECONDS_TO_BE_GONE}
+        self._actors -= gone
+        there = [done for name, done in actors.items() if name not in gone]
         sums = [(sum(d.size for d in done), sum(d.seconds for d in done)) for done in there]
         return [size / seconds for size, seconds in sums if seconds]
 
 
-def start_ledger() -> Any:
+def start_ledger(kept: str = os.devnull) -> Any:
     """Start the ledger beside the driver; its handle. End it with ``ray.kill``."""
-    return ray.remote(**cluster.beside_driver())(Ledger).remote()
-
-
-def paces_of(ledger: Any, role: int) -> list[float]:
-    """What each actor reads in a second for a role, as far as is known."""
-    paces: list[float] = answer(ledger.paces.remote(role), [], attempts.SECONDS_TO_ANSWER)
-    return paces
+    return ray.remote(**cluster.beside_driver())(Ledger).remote(kept)
 
 
 class Attempts:
@@ -103,6 +158,21 @@ class Attempts:
     def started(self) -> None:
         """Announce that this process has loaded its reader."""
         self._ledger.started.remote(started_here())
+
+    def joined(self, actor: str) -> None:
+        """Announce that this process takes units, without waiting."""
+        self._ledger.joined.remote(actor)
+
+    def hand_over(self, unit: int, role: int) -> float | None:
+        """Wait until a unit may be cut; the pace for it. Ray lends the CPU of a task that waits for an answer."""
+        # Not sent again by Ray, which would say so where a job ends while units wait.
+        wait, ask = self._ledger.hand_over.options(max_task_retries=0), self._ledger.cut
+        may, pace = False, None
+        while not may:
+            may, pace = answer(wait.remote(unit, role), None, _SECONDS_TO_COUNT) or answer(
+                ask.remote(unit, role), (True, None), _SECONDS_TO_COUNT
+            )
+        return pace
 
     def begin(self, unit: int, attempt: Attempt) -> int:
         """How often a unit was begun, this attempt included."""

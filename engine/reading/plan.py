@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -137,32 +137,32 @@ def longest_first(missing: pl.DataFrame, sizes: Sequence[int], *, lead: int = 0)
 
 
 def cut_units(
-    plan: pl.DataFrame, size: int, *, actors: int = 1, behind: int = 0, least: int = _LEAST
-) -> list[Unit]:
-    """Cut a plan into units of at most ``size`` in total (and at least one group of reads).
+    plan: pl.DataFrame, size: Callable[[int], int], *, actors: int = 1, behind: int = 0
+) -> Iterator[Unit]:
+    """Cut a plan into units of at most a ``size`` in total (and at least one group of reads), when they are asked for.
 
     Where several actors share them, units become smaller towards the end, each at most a part of what is
     left (guided self-scheduling: Polychronopoulos & Kuck 1987), so that actors of different speed end
     together: what a slow one still holds when the others have nothing left to do is little.
 
     Args:
+        size: of a unit, by its number.
         actors: among which units are divided as they become free.
         behind: what they have to read when the plan is done.
-        least: units are not made smaller than this, where ``size`` is not.
     """
     groups = plan.group_by(GROUP, maintain_order=True).agg(
         pl.len().alias("reads"), pl.col(SIZE).sum()
     )
     left = behind + int(groups[SIZE].sum())
-    units: list[Unit] = []
-    offset, filled, length = 0, 0, 0
+    number, offset, filled, length, most = 0, 0, 0, 0, 0
     for reads, tokens in groups.select("reads", SIZE).iter_rows():
-        share = max(least, size // _SMALLEST, left // (_SHARE * actors))
-        if length and filled + tokens > (size if actors == 1 else min(size, share)):
-            units.append(Unit(len(units), offset, length))
+        share = max(_LEAST, most // _SMALLEST, left // (_SHARE * actors))
+        if length and filled + tokens > (most if actors == 1 else min(most, share)):
+            yield Unit(number, offset, length)
             left -= filled
-            offset, filled, length = offset + length, 0, 0
+            number, offset, filled, length = number + 1, offset + length, 0, 0
+        if not length:
+            most = size(number)
         filled, length = filled + tokens, length + reads
     if length:
-        units.append(Unit(len(units), offset, length))
-    return units
+        yield Unit(number, offset, length)

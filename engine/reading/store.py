@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -96,11 +96,12 @@ class Listing:
     names: tuple[str, ...]
     made: str
 
-    def within(self, span: Span) -> Listing:
-        """Only the files that may have reads of queries in these buckets."""
+    def within(self, span: Span, came: Iterable[str] = ()) -> Listing:
+        """Only the files that may have reads of queries in these buckets, and those that ``came`` since."""
         low, high = self._spans
         inside = np.flatnonzero((low < span[1]) & (high > span[0]))
-        return Listing(self.folder, tuple(self.names[place] for place in inside), self.made)
+        names = {*came, *(self.names[place] for place in inside)}
+        return Listing(self.folder, tuple(sorted(names)), self.made)
 
     def inside(self, span: Span) -> Listing:
         """Only the files that have a span, and reads of queries in these buckets alone."""
@@ -116,8 +117,8 @@ class Listing:
         return low, high
 
 
-def add(store: Folder, fingerprint: str, reads: pl.DataFrame, *, span: Span | None = None) -> None:
-    """Add finished reads (the reads table) as one file; from any process on any machine.
+def add(store: Folder, fingerprint: str, reads: pl.DataFrame, *, span: Span | None = None) -> str:
+    """Add finished reads (the reads table) as one file, whose name it gives; from any process on any machine.
 
     Args:
         reads: without failed ones.
@@ -127,12 +128,11 @@ def add(store: Folder, fingerprint: str, reads: pl.DataFrame, *, span: Span | No
         WriteError: it cannot be written; the store is as it was.
         ValueError: no span.
     """
-    if not reads.is_empty():
-        write_file(store / fingerprint, reads, span, {})
+    return "" if reads.is_empty() else write_file(store / fingerprint, reads, span, {})
 
 
 def listing(store: Folder, fingerprint: str) -> Listing:
-    """The files of one reader, by name; made once for a job."""
+    """The files of one reader, by name; made once for a pass over all shards, which may be as many as the files."""
     folder = store / fingerprint
     if isinstance(folder.at, Path):
         remove_abandoned(folder.at)

@@ -65,8 +65,8 @@ def names_of(folder: Folder) -> list[str]:
 
 def write_file(
     folder: Folder, reads: pl.DataFrame, span: Span | None, metadata: Mapping[str, str]
-) -> None:
-    """Write reads as one file.
+) -> str:
+    """Write reads as one file; its name.
 
     Raises:
         WriteError: it cannot be written; the folder is as it was.
@@ -80,6 +80,7 @@ def write_file(
     buckets = "" if span is None else f"{span[0]:04x}-{span[1]:04x}-"
     name = f"{buckets}{_digest_of_keys(reads[READ_KEY])}-{digest(content)[:32]}{SUFFIX}"
     folder.write(name, content)
+    return name
 
 
 def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:

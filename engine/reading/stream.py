@@ -31,7 +31,8 @@ from engine.sources.io.ahead import ahead, mapped
 from engine.sources.io.folders import Folder
 from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
 
-_MOST = 2**40
+# Numbers that a shard's units, and reads, have of their own in the whole job: one has fewer of either.
+NUMBERS = 2**40
 # A unit takes about so long, once it is known how fast actors read: little is lost with one, and what
 # a unit costs the driver is little beside it. No unit of a steady reader takes more than five seconds then,
 # unless there are more actors (190) than a driver can serve with such units.
@@ -57,19 +58,23 @@ class UnitSizes(NamedTuple):
         return max(1, min(self.most, max(self.least, int(pace * UNIT_SECONDS))))
 
 
-def shared_pace(paces: Sequence[float]) -> float | None:
+def shared_pace(paces: Sequence[float], actors: int = 0) -> float | None:
     """The pace for which units are cut that any of several actors may get: nearly that of the slowest.
 
     So no actor holds a unit for much longer than ``UNIT_SECONDS``. Faster actors then have more and smaller
     units, and each costs the driver: it is an eighth of the mean at least, and so much that all actors
     together end no more than 40 units a second. A thousand actors have units of 25 s so, and as much work is
-    lost with each that ends. Paces are in sizes a second.
+    lost with each that ends. Paces are in sizes a second; actors beyond those whose pace is known have the mean.
     """
     if not paces:
         return None
-    together = sum(paces)
-    slowest = max(min(paces), together / len(paces) * _SLOWEST)
+    together = sum(paces) * max(1.0, actors / len(paces))
+    slowest = max(min(paces), sum(paces) / len(paces) * _SLOWEST)
     return max(slowest, together / (_UNITS_A_SECOND * UNIT_SECONDS))
+
+
+# The pace for which the unit of a number is cut, in sizes a second; None where it is unknown.
+PaceOf = Callable[[int], float | None]
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,6 @@ class ShardPlan:
         reads: the plan, as ``plan.longest_first`` gives it; empty if everything is stored.
         reused: distinct reads that were found in the store, or that another role does.
         span: the buckets of its queries (``store.add``); None where they may be any.
-        pace: for which they are cut, in sizes a second; None where it is unknown.
         sharing: number of actors that read it; units shrink towards the end.
         behind: what they read after it, in sizes, about.
         cut: its units, where they were cut already.
@@ -91,7 +95,6 @@ class ShardPlan:
     reused: int
     sizes: UnitSizes
     span: Span | None
-    pace: float | None = None
     sharing: int = 1
     behind: int = 0
     damaged: tuple[str, ...] = ()
@@ -109,23 +112,29 @@ class ShardPlan:
             role, shard, self.wanted, self.reused, self.damaged, self.span, last=self.last
         )
 
-    def units(self) -> list[Unit]:
-        """Its units, as large as an actor reads in some seconds at the plan's pace."""
-        if self.cut is not None:
-            return list(self.cut)
-        size = self.sizes.at(self.pace)
-        return cut_units(self.reads, size, actors=self.sharing, behind=self.behind)
+    def units(self, pace_of: PaceOf = lambda _: None) -> Iterator[Unit]:
+        """Its units, each as large as an actor reads in some seconds at the pace that there is for its number."""
+        for unit in self.cut or ():
+            pace_of(unit.number)
+            yield unit
+        if self.cut is None:
+            yield from cut_units(
+                self.reads,
+                lambda number: self.sizes.at(pace_of(number)),
+                actors=self.sharing,
+                behind=self.behind,
+            )
 
 
 class Planner(Protocol):
     """Plans a shard, on any worker.
 
     The units that a lost node held are made again, from a plan made again, while others of the same plan
-    are done: so a shard that is planned again has the plan that it had, whatever the pace is by then and
-    whatever came to the store.
+    are done: so a shard that is planned again has the plan that it had, whatever came to the store. Whoever
+    cuts it keeps the pace of each unit.
     """
 
-    def __call__(self, shard: int, pace: float | None = None) -> ShardPlan: ...
+    def __call__(self, shard: int) -> ShardPlan: ...
 
 
 @dataclass(frozen=True)
@@ -134,7 +143,7 @@ class Ready:
 
     plan: ShardPlan
 
-    def __call__(self, shard: int, pace: float | None = None) -> ShardPlan:
+    def __call__(self, shard: int) -> ShardPlan:
         return self.plan
 
 
@@ -158,6 +167,7 @@ class UnitDone:
         failures: reads that failed, by their keys; the others are in the store, if they are kept.
         outputs: the others, where this process holds the inputs or read.
         kinds: what it cost, by kind of reads.
+        file: its name, where it came to the store.
     """
 
     role: int
@@ -177,6 +187,7 @@ class UnitDone:
     stats: dict[str, int] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=dict)
     last: bool = True
+    file: str = ""
 
 
 class UnitRow(NamedTuple):
@@ -209,16 +220,13 @@ class ShardRole(NamedTuple):
         return self.shard * self.roles + self.role
 
 
-def unit_rows(shard_role: ShardRole, plan: ShardPlan) -> Iterator[UnitRow]:
-    """The units of a shard for a role, one at least."""
-    unread, units = plan.unread(shard_role.role, shard_role.shard), plan.units()
-    if not units:
-        yield UnitRow(unread)
-        return
+def unit_rows(shard_role: ShardRole, plan: ShardPlan, pace_of: PaceOf) -> Iterator[UnitRow]:
+    """The units of a shard for a role, one at least, each cut when it is asked for, by its number in the whole job."""
+    unread = plan.unread(shard_role.role, shard_role.shard)
+    unit: Unit | None = None
     needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS)
-    # Numbers of their own in the whole job: one has fewer units, and fewer reads, than this.
-    before = shard_role.number * _MOST
-    for unit in units:
+    before = shard_role.number * NUMBERS
+    for unit in plan.units(lambda number: pace_of(before + number)):
         content = io.BytesIO()
         reads = needed.slice(unit.offset, unit.length)
         # Newer layouts of texts would be written with all texts of the table that this is a slice of.
@@ -229,6 +237,8 @@ def unit_rows(shard_role: ShardRole, plan: ShardPlan) -> Iterator[UnitRow]:
             int(plan.reads[SIZE].slice(unit.offset, unit.length).sum()),
             content.getvalue(),
         )
+    if unit is None:
+        yield UnitRow(unread, Unit(before, before, 0, shard_role.role))
 
 
 ReadUnit = Callable[[Reader, Unit, Sequence[Sequence[str]]], UnitResult]
@@ -299,7 +309,8 @@ class Host:
             for record in records_of(spec) - self._told[done.role] if done.outputs.height else ():
                 keep(place / spec.fingerprint, record)
                 self._told[done.role].add(record)
-            store.add(place, spec.fingerprint, done.outputs, span=done.span)
+            file = store.add(place, spec.fingerprint, done.outputs, span=done.span)
+            return replace(done, file=file)
         return done
 
 
@@ -339,16 +350,14 @@ def read_here(
     """
     size, seconds = [0] * len(planners), [0.0] * len(planners)
     for shard in shards:
-        plans: list[ShardPlan] = []
-        for role, planner in enumerate(planners):
-            pace = size[role] / seconds[role] if seconds[role] else None
-            plans.append(planner(shard, pace))
+        plans = [planner(shard) for planner in planners]
         units: list[Unit] = []
         unread: list[UnitDone] = []
         offset = 0
         for role, plan in enumerate(plans):
             first = len(units)
-            for unit in plan.units():
+            pace = size[role] / seconds[role] if seconds[role] else None
+            for unit in plan.units(lambda _, pace=pace: pace):  # type: ignore[misc]
                 units.append(Unit(len(units), offset + unit.offset, unit.length, role))
                 unread.append(replace(plan.unread(role, shard), number=unit.number))
             offset += plan.reads.height

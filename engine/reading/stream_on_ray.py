@@ -2,9 +2,9 @@
 
 The rows of the dataset are shards, one for each reader that shares the actors. One stage plans, a task a
 row: from the number of the shard to its units, each a block of its own. The other reads: an actor takes a
-unit. Ray Data holds the first stage
-back while the second has enough to do, so that the prompts of a few shards are in memory at a time,
-whatever the total.
+unit. The ledger holds the first stage back: four units an actor are cut and not done, two before a pace is known,
+and a task that plans has one shard. So the prompts in memory are bounded by the actors and the tasks, whatever the
+total and whatever Ray's object store would hold.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import contextlib
 import gc
 import os
 import pickle
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -31,17 +33,17 @@ from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.messages.errors import ReadError
 from engine.reading.execute import UnitResult, run_unit, start
-from engine.reading.ledger import Attempts, paces_of, planning_of, start_ledger
+from engine.reading.ledger import Attempts, planning_of, start_ledger
 from engine.reading.plan import Unit
 from engine.reading.protocol import Reader, ReadOutput, StartingReader
 from engine.reading.stream import (
+    NUMBERS,
     USER_ERRORS,
     Host,
     Planner,
     Ready,
     ShardRole,
     UnitDone,
-    shared_pace,
     unit_rows,
 )
 
@@ -54,6 +56,11 @@ _DONE = pa.schema({"done": pa.binary()})
 # have taken the memory that a task lacked; a model takes as much the next time.
 _PLANNING_DEATHS, _LOADING_DEATHS = 4, 3
 _WHOLE_ATTEMPTS = 2  # at a unit; the next one goes read by read
+# Of the object store, for each actor; a quarter is for units that wait, so for eight of a million tokens. A pool without
+# a bound has as much as one of a thousand.
+_BYTES_AN_ACTOR, _MANY_ACTORS = 128 << 20, 1000
+# Tasks that plan at a time: more than a thousand actors need, and fewer than the ledger answers at a time.
+_PLANNED_AT_ONCE = 500
 _AT_ONCE = 2  # units that an actor has: one is started, or committed, while it reads the other
 _DIED = (
     "its process died in it again and again, perhaps for want of memory; what is finished is kept"
@@ -81,12 +88,14 @@ def read_on_ray(
         InputError, WriteError, ReadError: as raised on a worker.
         ReadError: Ray failed.
     """
-    ready = [len(planner.plan.units()) for planner in planners if isinstance(planner, Ready)]
+    ready = [len(list(planner.plan.units())) for planner in planners if isinstance(planner, Ready)]
     if len(ready) == len(planners):
         pool = pool.at_most(sum(ready))
-    attempts = start_ledger()
+    kept = tempfile.TemporaryDirectory(prefix="erag-units-")
+    attempts = start_ledger(f"{kept.name}/paces")
     try:
         with (
+            kept,
             reported("reading", ReadError, pool.needs),
             watched(pool.needs, on_event, totals or PoolTotals(), lambda: tally_of(attempts)),
         ):
@@ -96,7 +105,7 @@ def read_on_ray(
                     if isinstance(done, Exception):
                         raise done
                     if host.held:
-                        host.commit(done)
+                        done = host.commit(done)
                     yield done
     finally:
         with contextlib.suppress(Exception):
@@ -114,6 +123,10 @@ def _results(
     # Blocks are cut at a byte: each unit is a block, and so a task, of its own. `repartition` would do it with
     # tasks that take a whole CPU, which the actors may have left none of.
     dataset.context.target_max_block_size = 1
+    # However large the store is, of which Ray Data takes half otherwise.
+    dataset.context.execution_options.resource_limits = ray.data.ExecutionResources(
+        object_store_memory=_BYTES_AN_ACTOR * (pool.most or _MANY_ACTORS)
+    )
     # Of the units that an actor works on: it has as many as when it worked on one of two.
     scaling = dataset.context.autoscaling_config
     scaling.actor_pool_util_upscaling_threshold /= _AT_ONCE
@@ -125,14 +138,14 @@ def _results(
     # Ray Data keeps the number of rows that are planned at a time, and a cluster may begin without any CPU. Beside actors
     # with GPUs a task has a CPU of its own, so there are as many as CPUs; beside others it has a tenth.
     cpus = int(ray.cluster_resources().get("CPU", 1))
-    planned_at_once = min(max(2, cpus, pool.most or 0), len(rows))
+    planned_at_once = len(rows) if pool.needs.gpus else max(2, cpus, pool.most or 0)
     results = dataset.map_batches(
         _plan_batch,
         fn_kwargs={"planners": ray.put(planners), "ledger": attempts},
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
-        compute=ray.data.TaskPoolStrategy(size=len(rows) if pool.needs.gpus else planned_at_once),
+        compute=ray.data.TaskPoolStrategy(size=min(planned_at_once, len(rows), _PLANNED_AT_ONCE)),
     ).map_batches(
         _Actor,
         fn_constructor_kwargs={"host": host, "attempts": attempts},
@@ -148,14 +161,14 @@ def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Tabl
     for asked in batch.to_pylist():
         shard_role = ShardRole(**asked)
         planning = planning_of(shard_role.number)
+        pace_of = partial(attempts.hand_over, role=shard_role.role)
         try:
+            pace_of(shard_role.number * NUMBERS)
             if not attempts.enter(planning, new_attempt(), _PLANNING_DEATHS):
                 raise ReadError(f"shard {shard_role.shard} cannot be planned: {_DIED}")
-            planned = plans[shard_role.role](
-                shard_role.shard, shared_pace(paces_of(ledger, shard_role.role))
-            )
+            planned = plans[shard_role.role](shard_role.shard)
             attempts.leave(planning)
-            for row in unit_rows(shard_role, planned):
+            for row in unit_rows(shard_role, planned, pace_of):
                 yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
         except USER_ERRORS as error:
             yield pa.table({"unit": [pickle.dumps(error)]}, schema=_UNIT)
@@ -174,6 +187,7 @@ class _Actor:
         self._order, self._in_turn = threading.Lock(), 0
         node = ray.get_runtime_context().get_node_id()[:8]
         host.worker = f"node {node} process {os.getpid()}"
+        self._attempts.joined(host.worker)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         done = [self._done(content) for content in batch["unit"].to_pylist()]

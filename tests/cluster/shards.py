@@ -59,7 +59,10 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
 
     Each writes a line to the log when it begins: what, which, the node and the process, and the time.
     """
+    from dataclasses import fields
+
     from engine.evaluation.passes import score_shard
+    from engine.evaluation.shard_plans import Planner
     from engine.reading.plan import INPUTS
     from engine.reading.protocol import ReaderStats, ReadOutput
     from engine.reading.stream import Host, UnitSizes
@@ -109,11 +112,8 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
             time.sleep(load)
             return Reader()
 
-    class Slow:
-        def __init__(self, planner):
-            self.planner = planner
-
-        def __call__(self, shard, *more):
+    class Slow(Planner):
+        def __call__(self, shard):
             import time
             from dataclasses import replace
 
@@ -121,19 +121,22 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
 
             note("plan", shard)
             time.sleep(planning)
-            plan = self.planner(shard, *more)
+            plan = Planner.__call__(self, shard)
             padded = pl.col(INPUTS).list.eval(pl.element() + " " * pad)
             reads = plan.reads.with_columns(padded) if plan.reads.height else plan.reads
             return replace(plan, reads=reads, sizes=UnitSizes(1, unit, 2**30))
 
-    def judge(work, shard, failures):
+    def slow(planner):
+        return Slow(**{one.name: getattr(planner, one.name) for one in fields(planner)})
+
+    def judge(work, shard, *of):
         import time
 
         note("judge", shard)
         time.sleep(judging)
-        return score_shard(work, shard, failures)
+        return score_shard(work, shard, *of)
 
-    return OnActor, Slow, judge
+    return OnActor, slow, judge
 
 
 def inputs_in(folder: Path, queries: int = QUERIES, passages: int = PASSAGES) -> InputFiles:

@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 import shutil
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from engine.reading.execute import run_unit
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.stream import Host, ShardPlan, ShardRole, UnitSizes, unit_rows
-from engine.sources.io.folders import folder_at
+from engine.sources.io.folders import Folder, folder_at
 from engine.sources.queries.buckets import BUCKETS
 
 
@@ -348,25 +349,24 @@ def test_without_manifests_keys_are_rendered_and_found(tmp_path):
 
 
 def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monkeypatch):
-    """Whatever the pace is by then, and though a merged file of the store now has some of the reads."""
-    # Small enough for the pace to matter here.
+    """Though a merged file of the store now has some of the reads."""
     monkeypatch.setattr(executors, "CPU_BATCH_TOKENS", 200)
     place = folder_at(tmp_path / "store")
     work, job = work_of(tmp_path, place, 10_000)
     host = Host([job.spec], [place])
     read = partial(run_unit, worker="here")
 
-    def planned(planner, pace):
-        return list(unit_rows(ShardRole(0), planner(0, pace)))
+    def planned(planner, pace=None):
+        return list(unit_rows(ShardRole(0), planner(0), lambda _: pace))
 
-    host.done(planned(shard_plans.planner_for(work, job, [0]), None)[0], read)
+    host.done(planned(shard_plans.planner_for(work, job, [0]))[0], read)
     planner = shard_plans.planner_for(work, job, [0])
-    first = planned(planner, None)
+    first = planned(planner)
     host.done(first[0], read)
     names = store.listing(place, job.spec.fingerprint).names
     store.compact(place, job.spec.fingerprint, names, (0, BUCKETS))
     assert len(names) == 2
-    assert planned(planner, 1e9) == first
+    assert planned(planner) == first
     # Another pass over the shards plans anew: fewer and larger units, without the reads of two.
     later = planned(shard_plans.planner_for(work, job, [0]), 1e9)
     assert 1 <= len(later) < len(first) - 1
@@ -405,7 +405,8 @@ def test_a_unit_travels_with_its_own_prompts_alone():
             "group": range(reads),
         }
     )
-    rows = list(unit_rows(ShardRole(0), ShardPlan(plan, 0, UnitSizes(1, 10, 10), (0, 1))))
+    shard_plan = ShardPlan(plan, 0, UnitSizes(1, 10, 10), (0, 1))
+    rows = list(unit_rows(ShardRole(0), shard_plan, lambda _: None))
     assert len(rows) == 100
     # 10 prompts of 700 characters, their keys, and what the formats add.
     assert max(len(pickle.dumps(row)) for row in rows) < 13_000
@@ -417,13 +418,42 @@ def test_a_scored_shard_has_one_file_in_the_store(tmp_path, monkeypatch):
     monkeypatch.setattr(executors, "CPU_BATCH_TOKENS", 200)
     written = []
     add = store.add
-    monkeypatch.setattr(store, "add", lambda *of, **more: written.append(add(*of, **more)))
+
+    def added(*of, **more):
+        written.append(add(*of, **more))
+        return written[-1]
+
+    monkeypatch.setattr(store, "add", added)
     asked = settings(**FEW)
     result = in_shards(tmp_path, asked)
     shards = len(list((tmp_path / "shards" / result.parts.name / "manifests").iterdir()))
     files = list((tmp_path / "store-of-shards").rglob("*.parquet"))
     assert len(written) > len(files) == shards > 1
     assert_same(the_whole(tmp_path, asked), result, tmp_path / "shards")
+
+
+def test_a_pass_lists_the_store_of_each_reader_once_whatever_the_shards(tmp_path, monkeypatch):
+    listed, sizes = Counter(), Folder.sizes
+
+    def counted(folder):
+        listed[str(folder)] += 1
+        return sizes(folder)
+
+    monkeypatch.setattr(Folder, "sizes", counted)
+    asked = settings(annotators=("erag", "judge"), measures="nDCG@6")
+    seen = []
+    for pairs in (30, 240):
+        folder = tmp_path / str(pairs)
+        folder.mkdir()
+        listed.clear()
+        result = in_shards(folder, asked, pairs=pairs)
+        shards = len(list((folder / "shards" / result.parts.name / "manifests").iterdir()))
+        of_readers = sorted(listed[name] for name in listed if "/store-of-shards/" in name)
+        seen.append((shards, of_readers))
+    (many, of_many), (few, of_few) = seen
+    assert many > 4 * few
+    assert of_many == of_few
+    assert len(of_many) == 2
 
 
 def test_damaged_files_of_the_store_are_told_and_their_reads_done_again(tmp_path):
@@ -447,9 +477,9 @@ def test_roles_that_share_a_model_read_shard_after_shard_together(tmp_path, monk
     begun = []
     score = passes.score_shard
 
-    def scored(work, shard, failures):
+    def scored(*of):
         begun.append(len(Scripted.asked))
-        score(work, shard, failures)
+        score(*of)
 
     monkeypatch.setattr(passes, "score_shard", scored)
     asked = settings(annotators=("erag", "judge"), measures="nDCG@6")

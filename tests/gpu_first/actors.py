@@ -142,7 +142,8 @@ def trial(
     from engine.reading.stream_on_ray import read_on_ray
 
     made = plan(reads)
-    units = tuple(cut_units(made, scale.on_ray[1] * max(1, int(made["size"].mean() or 1))))  # type: ignore[arg-type]
+    size = scale.on_ray[1] * max(1, int(made["size"].mean() or 1))  # type: ignore[arg-type]
+    units = tuple(cut_units(made, lambda _: size))
     settings = PoolSettings(actors=actors, gpus_per_actor=gpus)
     planner = Ready(ShardPlan(made, 0, UnitSizes(1, 1, 1), None, cut=units))
     outputs: dict[str, str] = {}

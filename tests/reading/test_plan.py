@@ -1,5 +1,6 @@
 import itertools
 import statistics
+from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 
 from benchmarks._single import default_prompt
 from engine import tables
-from engine.reading.plan import cut_units, longest_first, missing_reads, read_key, wanted_reads
+from engine.reading import plan as plans
+from engine.reading.plan import longest_first, missing_reads, read_key, wanted_reads
 from tests.tables import framed
 
 QUERIES = framed([("1", "who", ["A"], []), ("2", "who", ["B"], [])], tables.QUERIES)
@@ -41,6 +43,11 @@ def test_keys_depend_on_reader_text_and_order_alone():
 def test_stored_reads_are_not_planned():
     frame = wanted(("1", ["x"]), ("1", ["y"]))
     assert missing_reads(frame, frame.head(1))["doc_ids"].to_list() == [["y"]]
+
+
+def cut_units(plan, size, least=plans._LEAST, **how):
+    with patch.object(plans, "_LEAST", least):
+        return list(plans.cut_units(plan, lambda _: size, **how))
 
 
 def alike(count, size=1):

@@ -65,7 +65,9 @@ class Logging(Host):
 
 def read(host, texts=("a", "b", "c")):
     plan = planned(list(texts))
-    ready = Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(cut_units(plan, 1))))
+    ready = Ready(
+        ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(cut_units(plan, lambda _: 1)))
+    )
     return read_here([0], [ready], host)
 
 
@@ -133,7 +135,9 @@ def test_a_reader_that_cannot_start_a_unit_does_it_read_by_read():
             return super().start(inputs)
 
     plan = planned(["a", "b", "c"])
-    ready = Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(cut_units(plan, 9))))
+    ready = Ready(
+        ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(cut_units(plan, lambda _: 9)))
+    )
     (done,) = read_here([0], [ready], Logging(Refusing()))
     (failure,) = done.failures.values()
     assert failure.reason.startswith(f"ValueError: no such token ({__file__}:")

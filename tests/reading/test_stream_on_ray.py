@@ -52,7 +52,7 @@ def test_only_an_actors_process_ends_without_its_exit_handlers(monkeypatch):
 def plan_of(texts, size=3):
     """A plan of texts, or of that many, and its units."""
     plan = planned([f"t{i}" for i in range(texts)] if isinstance(texts, int) else texts)
-    return plan, cut_units(plan, size)
+    return plan, list(cut_units(plan, lambda _: size))
 
 
 def host_of(on_text):
@@ -216,6 +216,28 @@ def test_a_pool_that_gets_no_node_is_given_up_in_one_line(monkeypatch):
     assert told == ["waiting for a node with 1 GPU: none is there"]
 
 
+def test_planning_waits_for_actors_however_much_the_object_store_would_hold(tmp_path):
+    log = tmp_path / "planned"
+    plan, units = plan_of(4, 1)
+    path, of_shard = str(log), ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(units))
+
+    class Planner:
+        def __call__(self, shard):
+            with open(path, "a") as stream:
+                stream.write(f"{shard}\n")
+            return of_shard
+
+    class Slow(host_of(str)):
+        def load(self, spec):
+            time.sleep(5)
+            return super().load(spec)
+
+    done = read_on_ray(range(30), [Planner()], Slow([SPEC], [None]), pool=of(2))
+    next(done)
+    assert len(log.read_text().split()) <= 4  # two units an actor; two shards are planned at a time
+    assert len(list(done)) == 30 * len(units) - 1
+
+
 def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
     spec, _ = specify(str(tiny_t5), augmentation="fid", task="short-answer", dtype="float32")
     texts = [" ".join(f"w{(i * 13 + j) % 97}" for j in range(5 + i % 4)) for i in range(14)]
@@ -329,6 +351,9 @@ class Played:
     def __init__(self, begun):
         self.begun, self.asked = begun, []
 
+    def joined(self, actor):
+        pass
+
     def begin(self, unit, attempt):
         self.asked.append(unit)
         return self.begun[unit]
@@ -372,10 +397,10 @@ class Begins:
         ({0: 1, 1: 3}, [("start", "a"), ("end", "a"), ("start", "b"), ("end", "b")]),
     ],
 )
-def test_a_unit_in_which_processes_died_is_read_beside_no_other(begun, log):
+def test_a_unit_in_which_processes_died_is_read_beside_no_other(monkeypatch, begun, log):
     reader = Begins()
-    actor = stream_on_ray._Actor(Host([SPEC], [None]), None)
-    actor._attempts = Played(begun)
+    monkeypatch.setattr(stream_on_ray, "Attempts", Played)
+    actor = stream_on_ray._Actor(Host([SPEC], [None]), begun)
     with ThreadPoolExecutor(2) as threads:
         both = []
         for number, text in enumerate("ab"):
