@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -25,7 +26,7 @@ from engine.retrieval.morphemes import Tokenizer
 from engine.sources.io.folders import require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.skipping import SkipBad
-from engine.sources.passages.read import scan_corpus
+from engine.sources.passages.read import scan_corpus, split_corpus
 from jobs._command import ConfigFile, run_app, with_verbosity
 from jobs._examples import epilogue
 from jobs._options import Models, Size, parts_of
@@ -127,10 +128,11 @@ def dense(
         skipped = SkipBad(build.skip_bad)  # counted anew each time the corpus is read
         return scan_corpus(build.corpus, skip_bad=skipped, distinct=True)
 
+    split = partial(split_corpus, build.corpus)
     keeps(f"encoded shards are kept in {build.out}; run the same command again to go on from there")
     with shown_progress("encoding", "shards") as on_progress:
         index = vectors.build_index(
-            scan, build.out, spec, options, on_progress=on_progress, on_event=event
+            scan, build.out, spec, options, on_progress=on_progress, on_event=event, split=split
         )
     indexed = counted(index.passages, "passage[|s]")
     say(f"{indexed} indexed ({spec.dimensions} dimensions, {options.storage}) -> {build.out}")

@@ -141,7 +141,7 @@ def test_subfolders_import_one_way():
             }
             | {"evaluation/passes.py"}
             | {"reading/ledger.py", "reading/stream_on_ray.py"}
-            | {"retrieval/distribute.py", "retrieval/search_on_ray.py", "retrieval/tickets.py"}
+            | {"retrieval/desk.py", "retrieval/distribute.py", "retrieval/search_on_ray.py"}
             | {"training/on_ray.py"},
         ),
         (

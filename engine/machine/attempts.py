@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from typing import Any, NamedTuple
 
 import ray
@@ -17,13 +17,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from engine.machine import ray_internals
 from engine.machine.device import is_at_fault, is_fatal
 from engine.machine.watch import Start, Tally
-from engine.messages.errors import ReadError
+from engine.messages.errors import EncodeError, ReadError
 from engine.messages.wording import listed
 
 # An attempt that ended with its whole node says little of the work: nodes are taken away in the middle of
 # it. It says something, since a piece of work can bring its machine down.
 LOST_WITH_NODE = 0.25
 SECONDS_TO_ANSWER = 5.0
+_DEATHS = 3  # of processes in a piece, before it counts as their cause
 # Seconds for who counts attempts, and may be starting again; and for the keeper of a GPU to wait for it.
 _SECONDS_TO_COUNT, _SECONDS_TO_QUEUE = 30.0, 2.0
 _FAULTS = 2  # loads that fail on a GPU before it is kept
@@ -89,14 +90,14 @@ class Counts:
     def __init__(self) -> None:
         ray_internals.end_at_exit()
         self._name = uuid.uuid4().hex
-        self._attempts: defaultdict[int, set[Attempt]] = defaultdict(set)
-        self._repeated: set[int] = set()
+        self._attempts: defaultdict[Hashable, set[Attempt]] = defaultdict(set)
+        self._repeated: set[Hashable] = set()
         self._starts: list[Start] = []
         self._faults: defaultdict[str, set[Attempt]] = defaultdict(set)
         self._kept: dict[str, str] = {}
         self._keepers: defaultdict[str, list[Any]] = defaultdict(list)
 
-    def deaths(self, piece: int, attempt: Attempt) -> float:
+    def deaths(self, piece: Hashable, attempt: Attempt) -> float:
         """Record the beginning of a piece; how many deaths its earlier attempts count for."""
         earlier = self._attempts[piece] - {attempt}
         self._attempts[piece].add(attempt)
@@ -140,6 +141,13 @@ def answer(call: ray.ObjectRef, otherwise: Any, seconds: float) -> Any:
     with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
         return ray.get(call, timeout=seconds)
     return otherwise
+
+
+def begin(counts: Any, piece: Hashable, name: str) -> None:
+    """Count an attempt at a piece; an EncodeError names it where processes died in it again and again, as Ray would have it."""
+    deaths = counts.deaths.remote(piece, new_attempt())
+    if answer(deaths, 0.0, _SECONDS_TO_COUNT) >= _DEATHS:
+        raise EncodeError(f"the process died {_DEATHS} times in {name}")
 
 
 def tally_of(counts: Any) -> Tally | None:

@@ -22,7 +22,7 @@ from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.retrieval import approximate, encode, flat, index_shards, manifest
 from engine.retrieval.encoders import EncoderSpec, Preset, lacks_scaling, locate
-from engine.retrieval.index_shards import Shard, Storage
+from engine.retrieval.index_shards import Part, Storage
 from engine.retrieval.manifest import Manifest
 from engine.sources.io.fingerprint import Fingerprint
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Starts reading the corpus from the beginning: batches of the corpus table.
 Scan = Callable[[], Iterator[pl.DataFrame]]
+# Of a corpus whose parts any process can read: the first row of each, a multiple of the number given, and its scan.
+Split = Callable[[int], Sequence[tuple[int, Scan]]]
 Progress = Callable[[int, int], None]
 # Reads a part of an index's vectors.
 ReadPart = Callable[[], index_shards.Block]
@@ -89,6 +91,7 @@ class SearchOptions(ServerSettings):
     trust_remote_code: bool = False
 
 
+# Wide: a corpus is read, divided, encoded and watched by functions of the caller's.
 def build_index(
     scan: Scan,
     directory: str | Path,
@@ -99,6 +102,7 @@ def build_index(
     on_progress: Progress = lambda done, total: None,
     on_event: OnEvent = silent,
     executor: encode.Executor | None = None,
+    split: Split = lambda rows: [],
 ) -> Manifest:
     """Encode a corpus and make it searchable, reusing the shards of an earlier build.
 
@@ -115,6 +119,7 @@ def build_index(
         on_event: told one line when nodes of the cluster come or go, or the build waits.
         executor: runs the encoder instead, as on machines of one's own. What it makes must be that
             encoder's vectors: shards are kept under the encoder's name.
+        split: gives parts of the corpus that actors can read; none where this process has to.
 
     Raises:
         InputError: the directory holds something else, the corpus cannot be read or changed
@@ -130,17 +135,18 @@ def build_index(
         (directory / manifest.UNFINISHED).touch()
     fingerprint = Fingerprint()
 
-    def cut(batches: Iterator[pl.DataFrame]) -> Iterator[Shard]:
-        return index_shards.cut(batches, spec, options.storage, size=shard)
-
+    cut = partial(index_shards.cut, spec=spec, storage=options.storage, size=shard)
     keys = [piece.key for piece in cut(_fingerprinted(scan(), fingerprint))]
     missing = {key for key in keys if not index_shards.path(directory, key).exists()}
     on_progress(len(keys) - len(missing), len(keys))
     if missing:
-
-        def wanted() -> Iterator[Shard]:
-            return (piece for piece in cut(scan()) if piece.key in missing)
-
+        scans = split(shard) or [(0, scan)]
+        stops = [*(first // shard for first, _ in scans[1:]), len(keys)]
+        wanted = [
+            Part(lacking, read, cut, anywhere=read is not scan)
+            for (first, read), stop in zip(scans, stops, strict=True)
+            if (lacking := [key for key in keys[first // shard : stop] if key in missing])
+        ]
         run = executor or executor_for(options.pool(), len(missing), spec, on_event)
         remaining = set(missing)
         for encoded in run(wanted, len(missing), spec, options.storage):

@@ -14,7 +14,7 @@ from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.retrieval import encoders
 from engine.retrieval.encoders import PRESETS, EncoderOptions, EncoderSpec
-from engine.retrieval.index_shards import SHARD, TYPES, Floats, Shard, Storage
+from engine.retrieval.index_shards import SHARD, TYPES, Floats, Part, Storage
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class Encoded:
     vectors: Floats
 
 
-# Encodes a stream of shards, in any order: takes a function that begins the stream, and its length.
-Executor = Callable[[Callable[[], Iterator[Shard]], int, EncoderSpec, Storage], Iterator[Encoded]]
+# Encodes shards, in any order: takes the parts of a corpus that have them, and their number.
+Executor = Callable[[Sequence[Part], int, EncoderSpec, Storage], Iterator[Encoded]]
 
 
 def execute(
-    shards: Callable[[], Iterator[Shard]], count: int, spec: EncoderSpec, storage: Storage
+    parts: Sequence[Part], count: int, spec: EncoderSpec, storage: Storage
 ) -> Iterator[Encoded]:
     """Encode shards with one encoder in this process, in their order."""
     encoder = encoder_for(spec)
-    for shard in shards():
+    for shard in (shard for part in parts for shard in part()):
         vectors = encoder.encode(shard.texts).astype(TYPES[storage], copy=False)
         yield Encoded(shard.key, shard.doc_ids, vectors)
 

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -47,6 +47,25 @@ class Shard:
     key: str
     doc_ids: list[str]
     texts: list[str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a corpus, some shards of which are to be encoded; called, it reads and gives them.
+
+    Attributes:
+        keys: theirs, in the order of the corpus.
+        anywhere: whether processes that see the files of the corpus may call it, too.
+    """
+
+    keys: Sequence[str]
+    scan: Callable[[], Iterable[pl.DataFrame]]
+    cut: Callable[[Iterable[pl.DataFrame]], Iterable[Shard]]
+    anywhere: bool
+
+    def __call__(self) -> Iterator[Shard]:
+        wanted = set(self.keys)
+        yield from (shard for shard in self.cut(self.scan()) if shard.key in wanted)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ becomes of actors does not show in the run: queries are encoded in the same part
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,18 +18,15 @@ import pyarrow as pa
 import ray
 
 from engine.machine import cluster, device, model_files, ray_internals
-from engine.machine.attempts import Counts, answer, ending_if_fatal, new_attempt, tally_of
-from engine.machine.pool import Pool, PoolSettings, decide, one_row_blocks, pool_options, reported
-from engine.machine.watch import OnEvent, PoolTotals, silent, started_here, watched
-from engine.messages.errors import EncodeError, InputError
+from engine.machine.attempts import Counts, begin, ending_if_fatal
+from engine.machine.pool import Pool, PoolSettings, decide, one_row_blocks, pool_options
+from engine.machine.watch import OnEvent, silent, started_here
+from engine.messages.errors import InputError
 from engine.retrieval import flat
+from engine.retrieval.distribute import results_of
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.flat import Doubles, Found, Nearest, Singles
 from engine.retrieval.index_shards import SHARD, Block
-
-_DEATHS = 3  # of processes in a part, before it counts as their cause
-# Seconds that a part waits for who counts its attempts, and may be starting again.
-_SECONDS_TO_COUNT = 30.0
 
 
 def pool_for(spec: EncoderSpec, parts: int) -> Pool | None:
@@ -65,9 +61,7 @@ class SearchActor:
     def __call__(self, batch: pa.Table) -> pa.Table:
         (row,) = batch.to_pylist()
         number: int = row["number"]
-        deaths = self._counts.deaths.remote(number, new_attempt())
-        if answer(deaths, 0.0, _SECONDS_TO_COUNT) >= _DEATHS:
-            raise EncodeError(f"the process died {_DEATHS} times in part {number + 1}")
+        begin(self._counts, number, f"part {number + 1}")
         with ending_if_fatal():
             part = pickle.loads(row["content"])
             result = self.encode(part) if self._queries is None else self.candidates(part())
@@ -141,19 +135,10 @@ class SearchOnRay:
         # Where a node is lost, actors that have nothing more to do give their GPUs to those that were on it.
         pool = replace(self.pool, least=1, most=self.pool.start).at_most(len(rows))
         counts = ray.remote(**cluster.beside_driver())(Counts).remote()
-        try:
-            with (
-                reported(doing, EncodeError, pool.needs),
-                watched(pool.needs, self.on_event, PoolTotals(), lambda: tally_of(counts)),
-            ):
-                results = one_row_blocks(rows).map_batches(
-                    self.actor_class or SearchActor,
-                    fn_constructor_kwargs={"counts": counts, "spec": self.spec, **arguments},
-                    **pool_options(pool, in_flight=1),
-                )
-                for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
-                    for row in block.to_pylist():
-                        yield row["number"], pickle.loads(row["content"])
-        finally:
-            with contextlib.suppress(Exception):
-                ray.kill(counts)
+        results = one_row_blocks(rows).map_batches(
+            self.actor_class or SearchActor,
+            fn_constructor_kwargs={"counts": counts, "spec": self.spec, **arguments},
+            **pool_options(pool, in_flight=1),
+        )
+        for row in results_of(doing, results, counts, pool.needs, self.on_event):
+            yield row["number"], pickle.loads(row["content"])

@@ -22,9 +22,9 @@ import ray
 
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.survey import reading_dtype
-from engine.messages.errors import ReadError
+from engine.messages.errors import InputError, ReadError
 from engine.retrieval import distribute, flat, search_on_ray
-from engine.retrieval.index_shards import Block, Shard
+from engine.retrieval.index_shards import Block, Part, Shard
 from engine.sources.io.folders import folder_at
 from engine.training import on_ray
 from engine.training.settings import Workers
@@ -146,7 +146,13 @@ def grows_and_shrinks(stage):
     return found | {"most_at_once": stage.most_at_once()}
 
 
-def encoding(stage):
+def encoding_parquet(stage):
+    """A corpus that actors' nodes read, but for its second half, which they do not see."""
+    half = SHARDS // 2
+    return encoding(stage, [(0, half, True), (half, SHARDS, False)], anywhere=True)
+
+
+def encoding(stage, parts=((0, None, True),), anywhere=False):
     """Shards of a corpus are encoded; the desk's process is killed, and then a node that encodes."""
     nodes = [stage.node(), stage.node()]
     log = str(stage.log)
@@ -163,8 +169,22 @@ def encoding(stage):
         def load(self, spec):
             return Encoder()
 
-    def corpus():
-        return (Shard(f"key {n}", [f"d{n}"], [f"{n}"]) for n in range(SHARDS))
+    driver = os.getpid()
+
+    def part(first, stop, seen):
+        numbers = range(first, stop or SHARDS)
+
+        def scan():
+            if not seen and os.getpid() != driver:
+                raise InputError("no such file", "give a corpus")
+            return numbers
+
+        def cut(numbers):
+            return (Shard(f"key {n}", [f"d{n}"], [f"{n}"]) for n in numbers)
+
+        return Part([f"key {n}" for n in numbers], scan, cut, anywhere)
+
+    corpus = [part(*one) for one in parts]
 
     got: dict[str, list[float]] = collections.defaultdict(list)
     enough = threading.Event()
@@ -182,7 +202,7 @@ def encoding(stage):
     encoding = threading.Thread(target=encode, daemon=True)
     encoding.start()
     enough.wait()
-    stage.kill_process("TicketQueue")
+    stage.kill_process("Desk")
     stage.kill(stage.busy(nodes))
     encoding.join()
     begun = collections.Counter(text for text, _, _ in stage.lines())

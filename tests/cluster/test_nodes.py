@@ -81,8 +81,9 @@ def test_a_pool_of_gpu_actors_grows_shrinks_and_replaces_with_its_cluster(tmp_pa
 
 
 @pytest.mark.faults
-def test_a_killed_desk_and_a_killed_node_lose_no_shard(tmp_path):
-    found = play("encoding", tmp_path)
+@pytest.mark.parametrize("scene", ["encoding", "encoding_parquet"])
+def test_a_killed_desk_and_a_killed_node_lose_no_shard(scene, tmp_path):
+    found = play(scene, tmp_path)
     check(found, repeated=1)
     assert any("is lost; 2 nodes left" in line for line in found["events"])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -155,9 +157,13 @@ def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
         records = ((None, record) for record in records_of(path, "passages"))
         yield from _row_batches(path, _json_rows(path, records, skip))
         return
+    for file in _files(path):
+        yield from _file_batches(file, skip)
+
+
+def _files(path: Location) -> list[Location]:
     if not locations.is_directory(path):
-        yield from _file_batches(locations.require_file(path, _WHAT), skip)
-        return
+        return [locations.require_file(path, _WHAT)]
     files = list_files(path)
     beir = locations.named(files, "corpus.jsonl")
     shards = [file for file in files if suffix_of(file) == ".parquet"]
@@ -165,8 +171,41 @@ def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
         problem = "a directory without *.parquet files or a corpus.jsonl"
         remedy = "give a corpus in Parquet shards, a BEIR data set, or a file"
         raise InputError(problem, remedy, path=path)
-    for file in beir[:1] or shards:
-        yield from _file_batches(file, skip)
+    return beir[:1] or shards
+
+
+def split_corpus(path: Location, rows: int) -> list[tuple[int, partial[Iterator[pl.DataFrame]]]]:
+    """The parts of a corpus in Parquet, which any process reads that sees its files; none in another layout, or of a pipe.
+
+    A part begins with a file, or less than ``rows`` later. Each is its first row, a multiple of ``rows``, and what reads
+    it as ``scan_corpus`` does, in constant memory.
+    """
+    path = locations.locate(path)
+    files = [] if is_data_set(path) else _files(path)
+    files = [file.absolute() if isinstance(file, Path) else file for file in files]
+    heights = []
+    for file in files:
+        if suffix_of(file) != ".parquet" or (isinstance(file, Path) and not file.is_file()):
+            return []
+        with open_parquet(file, in_parts=True) as table:
+            heights.append(table.rows)
+    begins = [0, *itertools.accumulate(heights)]
+    parts = []
+    for number, (begin, end) in enumerate(itertools.pairwise(begins)):
+        first, stop = -(-begin // rows) * rows, min(-(-end // rows) * rows, begins[-1])
+        if first < stop:
+            own = files[number : bisect.bisect_left(begins, stop)]
+            parts.append((first, partial(_rows, own, first - begin, stop - first)))
+    return parts
+
+
+def _rows(files: Sequence[Location], skip: int, rows: int) -> Iterator[pl.DataFrame]:
+    """So many rows of files after those to skip."""
+    for batch in itertools.chain.from_iterable(map(_parquet_batches, files)):
+        yield (frame := batch.frame.slice(skip, rows))
+        skip, rows = max(0, skip - batch.frame.height), rows - frame.height
+        if not rows:
+            return
 
 
 def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:

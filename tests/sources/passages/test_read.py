@@ -1,5 +1,7 @@
 import gzip
+import itertools
 import json
+import os
 import random
 
 import polars as pl
@@ -11,7 +13,7 @@ from engine.sources.io import duplicate_ids as distinct
 from engine.sources.io.files import write_parquet
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages import read as corpus
-from engine.sources.passages.read import read_corpus, scan_corpus
+from engine.sources.passages.read import read_corpus, scan_corpus, split_corpus
 
 
 def write(path, *records):
@@ -249,3 +251,31 @@ def test_bad_items_of_an_array_can_be_skipped_and_broken_json_cannot(tmp_path):
     path.write_text('[{"id": "1", "text": "x"},\n {"id": "2", "text": }]')
     with pytest.raises(InputError, match=r"c\.json:2: broken JSON"):
         read_corpus(path, skip_bad=9)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64, 1000])
+@pytest.mark.parametrize("heights", [[50], [20, 1, 0, 2, 27], [3] * 16 + [2]])
+def test_parts_of_parquet_are_the_corpus_and_begin_at_multiples(
+    heights, rows, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(corpus, "_ROWS", 7)
+    texts = [f"e\u0301 {i}" for i in range(50)]  # to be composed
+    whole = pl.DataFrame({"id": range(50), "text": texts})
+    for number, height in enumerate(heights):
+        first = sum(heights[:number])
+        write_parquet(whole[first : first + height], tmp_path / f"{number:02}.parquet")
+    parts = split_corpus(tmp_path, rows)
+    assert all(first % rows == 0 for first, _ in parts)
+    assert len(parts) <= len(heights)
+    read = [pl.concat(scan()) for _, scan in parts]
+    firsts = [0, *itertools.accumulate(part.height for part in read)]
+    assert firsts == [first for first, _ in parts] + [50]
+    assert pl.concat(read).equals(read_corpus(tmp_path))
+
+
+def test_only_stored_parquet_has_parts(tmp_path):
+    """A pipe gives its content once, and others are read from their beginning."""
+    write(tmp_path / "c.jsonl", {"id": "1", "text": "t"})
+    os.mkfifo(tmp_path / "p.parquet")
+    for path in (tmp_path / "c.jsonl", tmp_path / "p.parquet", "irds:nothing"):
+        assert split_corpus(path, 10) == []
