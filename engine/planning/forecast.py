@@ -11,9 +11,9 @@ from typing import Annotated, Any, NamedTuple
 from engine.messages.checked import Amount, Checked, Within
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
+from engine.reading.spending import Prices, cost
 from engine.sources.io.locations import Location
 
-HOUR = 3600.0
 BUDGET = re.compile(r"(\d+(?:\.\d+)?)(reads|h|)")
 SINGLE_PASSAGES, WHOLE_LISTS = "single passages", "whole lists"
 
@@ -136,9 +136,10 @@ class Forecast:
 
     def money(self, seconds: float | None, tokens: float | None) -> float | None:
         """The price of an actor's seconds and of tokens; None where seconds have one and are not known."""
-        price = self.settings.price_per_hour
-        of_actor = 0.0 if price is None else seconds and seconds * price / HOUR
-        return None if of_actor is None else of_actor + (tokens or 0.0)
+        prices = Prices(per_hour=self.settings.price_per_hour)
+        if prices.per_hour is not None and seconds is None:
+            return None
+        return (cost(prices, 0, 0, seconds or 0.0) or 0.0) + (tokens or 0.0)
 
 
 def add_up(kinds: Sequence[Kind], reader: str = "", way: Way = ALL, name: str = "all") -> Kind:

@@ -19,9 +19,10 @@ from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.wording import listed
 from engine.planning.counts import LISTS, Counted, Sample, count_reads
-from engine.planning.forecast import HOUR, Forecast, PlanSettings, Way
+from engine.planning.forecast import Forecast, PlanSettings, Way
 from engine.planning.pace import Pace, RolePace, read_pace
 from engine.reading.executors import Executor
+from engine.reading.spending import HOUR
 from engine.sources.io.locations import Location, locate, shown
 from engine.tables import QUERY_ID
 

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.messages.wording import agreeing, counted
-from engine.planning.forecast import ALL, BUDGET, HOUR, Forecast, Kind, add_up
+from engine.planning.forecast import ALL, BUDGET, Forecast, Kind, add_up
+from engine.reading.spending import HOUR
 from engine.report.layout import Grid, terminal_table
 
 _MINUTE, _GIB = 60.0, 2**30

@@ -164,9 +164,7 @@ class ApiSettings(ServerSettings):
 
     def cost(self, prompt_tokens: float, output_tokens: float) -> float | None:
         """What tokens cost; None without prices."""
-        if self.price_in is None or self.price_out is None:
-            return None
-        return (prompt_tokens * self.price_in + output_tokens * self.price_out) / 1e6
+        return token_cost(self.price_in, self.price_out, prompt_tokens, output_tokens)
 
     def require_server(self, what: str) -> None:
         """Refuse a server that cannot be asked for ``what``, before it is; credentials in its address are masked.
@@ -182,6 +180,15 @@ class ApiSettings(ServerSettings):
                 f"{self.api_key_env} is not set, and {self.host} wants a key",
                 "set it in the environment, or give `base_url` for a server of your own",
             )
+
+
+def token_cost(
+    price_in: float | None, price_out: float | None, prompt_tokens: float, output_tokens: float
+) -> float | None:
+    """What tokens cost at the prices of a million, of prompts and of answers; None without prices."""
+    if price_in is None or price_out is None:
+        return None
+    return (prompt_tokens * price_in + output_tokens * price_out) / 1e6
 
 
 def _refuse_address(address: str, what: str) -> None:
