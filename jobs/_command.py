@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
 
 from engine.messages.errors import (
+    BoundError,
     EncodeError,
     InputError,
     LaterError,
@@ -44,7 +45,7 @@ from jobs._terminal import (
     verbosity,
 )
 
-BAD_INPUT = 2
+BAD_INPUT, _AT_BOUND = 2, 4
 # What other programs call options of these, and no command does here.
 HABITS = {
     "--model": "--reader",
@@ -124,8 +125,8 @@ def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Ca
 def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     """Run an app and exit.
 
-    The status is 0 if it is done, 2 for bad input, 130 after Ctrl-C, 143 after SIGTERM, and 1 for anything
-    else; but for 0, one line on standard error says why.
+    The status is 0 if it is done, 2 for bad input, 4 at a bound, 130 after Ctrl-C, 143 after SIGTERM, and 1 for
+    anything else; but for 0, one line on standard error says why.
     """
     open_streams()
     tokens = list(sys.argv[1:] if arguments is None else arguments)
@@ -158,6 +159,9 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         _fail(_habit(tokens) or _missing(error) or error, BAD_INPUT)
     except LaterError as later:
         tell(with_options_of(app, str(later)))
+    except BoundError as bound:
+        text = "; ".join([str(bound).partition(";")[0], *bound.__notes__])
+        _fail(f"{with_options_of(app, text)}: {typed}", _AT_BOUND)
     except (ReadError, EncodeError, WriteError) as error:
         _fail(with_options_of(app, str(error)), 1)
     except StoppedError as stop:

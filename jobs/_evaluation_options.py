@@ -37,7 +37,7 @@ _DATA = (
     "Data sets of a study, in the place of `queries` and `run`: a YAML file of each, with what is its own of these "
     "options (docs/guide/studies.md). Each is evaluated into a folder of its own in `out`, and one table shows all."
 )
-_NAMES = ("Inputs", "Reader", "Behind an API", "Labels", "Measures", "Statistics", "Running")
+_NAMES = ("Inputs", "Reader", "Servers and bounds", "Labels", "Measures", "Statistics", "Running")
 INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
     Group(name, sort_key=place) for place, name in enumerate(_NAMES)
 )

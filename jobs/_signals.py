@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 
-from engine.messages.errors import masked
+from engine.messages.errors import BoundError, masked
 from jobs._terminal import discard, shown
 
 _STOPPING = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
@@ -62,6 +62,8 @@ def stoppable() -> Iterator[None]:
             try:
                 yield
             except BaseException as error:
+                if isinstance(error, BoundError):
+                    error.add_note(_KEPT.get()[0])
                 number = watch.received if watch else None
                 if number is None and not isinstance(error, KeyboardInterrupt):
                     raise

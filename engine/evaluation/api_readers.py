@@ -22,6 +22,8 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
     models = dict.fromkeys(model for condition in settings for model in models_of(condition))
     servers = [model for model in models if is_api(model)]
     for name in settings[0].api.changed() if settings and not servers else ():
+        if name in ("max_cost", "max_hours", "price_per_hour"):  # of all readers
+            continue
         raise InputError(
             f"`{name}` without a reader behind an API",
             "name one, as in `reader` openai:MODEL, or leave it out",

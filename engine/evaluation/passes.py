@@ -349,6 +349,7 @@ def _reads(
         backend = Backend(Requests(size=_size_of_prompts(planners, shards, specs)))
     places = [work.place(pass_.job) for pass_ in group]
     host = context.host(specs, places, held=bool(plans))
+    host.bounds = work.conditions[0].api
     return _Reads(planners, host, backend, context.on_event, PoolTotals(), nothing)
 
 

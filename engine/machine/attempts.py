@@ -136,7 +136,7 @@ class Counts:
         return Tally(self._name, list(self._starts), len(self._repeated), kept)
 
 
-def answer(call: ray.ObjectRef, otherwise: Any, seconds: float) -> Any:
+def answer(call: ray.ObjectRef, otherwise: Any, seconds: float = SECONDS_TO_ANSWER) -> Any:
     """What an actor beside the driver answers to a call; something else where it does not within some seconds."""
     with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
         return ray.get(call, timeout=seconds)

@@ -78,6 +78,10 @@ class ReadError(Exception):
     """Some reads failed; all others are in the store."""
 
 
+class BoundError(ReadError):
+    """The next reads would pass what an evaluation may take; the same command, with as much again, goes on."""
+
+
 class LaterError(Exception):
     """What was asked for is done, and the evaluation goes on when others have done their part; not a fault."""
 

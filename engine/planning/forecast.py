@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from operator import mul
 from typing import Annotated, Any, NamedTuple
 
-from engine.messages.checked import Amount, Checked, Within
+from engine.messages.checked import Checked, Within
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.reading.spending import Prices, cost
@@ -24,8 +24,6 @@ class PlanSettings(Checked):
 
     Attributes:
         pace: Folder or address of the results of an earlier evaluation: LLM calls are taken to be as fast as there.
-        price_per_hour: Price of one actor for an hour, in any currency: that of the machine, or of the part
-            of it that one actor takes.
         finish_in: Hours in which the LLM calls should end; the plan says how many actors that takes.
         budget: Most that the evaluation may take: LLM calls, hours or money, as in 20000reads, 2h or 5.00. The plan
             says which way of reading keeps to it.
@@ -35,7 +33,6 @@ class PlanSettings(Checked):
     """
 
     pace: Location | None = None
-    price_per_hour: Amount | None = None
     finish_in: Annotated[float, Within(0, is_open=True)] | None = None
     budget: str | None = None
 
@@ -43,12 +40,11 @@ class PlanSettings(Checked):
         super().__post_init__()
         if self.budget and not BUDGET.fullmatch(self.budget):
             raise InputError(f"`budget` is {quoted(self.budget)}", "use 20000reads, 2h or 5.00")
-        for name in ("price_per_hour", "finish_in"):
-            if getattr(self, name) is not None and self.pace is None:
-                raise InputError(
-                    f"`{name}` without `pace`: nothing says how long LLM calls take",
-                    "give the results of an earlier evaluation as `pace`",
-                )
+        if self.finish_in is not None and self.pace is None:
+            raise InputError(
+                "`finish_in` without `pace`: nothing says how long LLM calls take",
+                "give the results of an earlier evaluation as `pace`",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +99,7 @@ class Forecast:
         pace: the results of the evaluation that time is taken from; None where nothing says it.
         start: seconds until the actors read, and in which they load further models; of each actor.
         peak: memory of an actor in bytes: measured at that pace, or what it is taken to need; 0 without a model.
+        price_per_hour: of an actor; None where no price, or no pace, is known.
         certified: reads that are repeated for a certificate, and not counted.
         ways: to read less, down to their shares, and at most all.
     """
@@ -116,6 +113,7 @@ class Forecast:
     peak: int = 0
     actors: int = 1
     settings: PlanSettings = field(default_factory=PlanSettings)
+    price_per_hour: float | None = None
     certified: int = 0
     ways: tuple[Way, ...] = ()
 
@@ -127,7 +125,7 @@ class Forecast:
     @property
     def is_priced(self) -> bool:
         """Whether a price is known, of an actor or of tokens."""
-        return self.settings.price_per_hour is not None or self.all.token_price is not None
+        return self.price_per_hour is not None or self.all.token_price is not None
 
     def seconds(self, actors: int, kind: Kind | None = None) -> float | None:
         """Wall-clock seconds of reading with so many actors, each like those of the earlier evaluation."""
@@ -136,10 +134,10 @@ class Forecast:
 
     def money(self, seconds: float | None, tokens: float | None) -> float | None:
         """The price of an actor's seconds and of tokens; None where seconds have one and are not known."""
-        prices = Prices(per_hour=self.settings.price_per_hour)
-        if prices.per_hour is not None and seconds is None:
+        if self.price_per_hour is not None and seconds is None:
             return None
-        return (cost(prices, 0, 0, seconds or 0.0) or 0.0) + (tokens or 0.0)
+        of_actor = cost(Prices(per_hour=self.price_per_hour), 0, 0, seconds or 0.0)
+        return (of_actor or 0.0) + (tokens or 0.0)
 
 
 def add_up(kinds: Sequence[Kind], reader: str = "", way: Way = ALL, name: str = "all") -> Kind:

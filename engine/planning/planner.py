@@ -14,7 +14,7 @@ from engine.evaluation.prepare import with_share
 from engine.evaluation.rounds import FIRST_LISTS, FIRST_ROUND
 from engine.evaluation.settings import Settings
 from engine.machine.device import default_actor_memory
-from engine.machine.remote.api_settings import is_api
+from engine.machine.remote.api_settings import HOUR, is_api
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.wording import listed
@@ -22,7 +22,6 @@ from engine.planning.counts import LISTS, Counted, Sample, count_reads
 from engine.planning.forecast import Forecast, PlanSettings, Way
 from engine.planning.pace import Pace, RolePace, read_pace
 from engine.reading.executors import Executor
-from engine.reading.spending import HOUR
 from engine.sources.io.locations import Location, locate, shown
 from engine.tables import QUERY_ID
 
@@ -69,6 +68,7 @@ def plan_evaluation(
         peak=max((_peak(one, of_role) for one, of_role in both), default=0),
         actors=max(1, most),
         settings=asked,
+        price_per_hour=first.api.price_per_hour if pace else None,
         certified=first.running.certify,
         ways=tuple(ways),
     )

@@ -9,9 +9,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from engine.machine.remote.api_settings import HOUR
 from engine.messages.wording import agreeing, counted
 from engine.planning.forecast import ALL, BUDGET, Forecast, Kind, add_up
-from engine.reading.spending import HOUR
 from engine.report.layout import Grid, terminal_table
 
 _MINUTE, _GIB = 60.0, 2**30
@@ -55,7 +55,7 @@ def content(forecast: Forecast) -> dict[str, Any]:
 def _cost(forecast: Forecast) -> float | None:
     """The price of the actors, from their start to the end; None where no price or no time is known."""
     seconds = forecast.seconds(forecast.actors)
-    if forecast.settings.price_per_hour is None or seconds is None:
+    if forecast.price_per_hour is None or seconds is None:
         return None
     return forecast.money(seconds * forecast.actors, None)
 
@@ -131,7 +131,7 @@ def _lines(forecast: Forecast) -> Iterator[str]:
     if forecast.peak:
         yield f"memory: about {forecast.peak / _GIB:.1f} GiB, of each actor"
     if (cost := _cost(forecast)) is not None:
-        price = forecast.settings.price_per_hour
+        price = forecast.price_per_hour
         yield f"cost: {_money(cost)} at {price:g} for an actor's hour, start included"
     if (price := forecast.all.token_price) is not None:
         yield f"price of the tokens of new LLM calls: about {price:.4g} at most"

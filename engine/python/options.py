@@ -60,6 +60,8 @@ class EvaluateOptions(TypedDict, total=False):
     batch_in: Location | Sequence[Location]
     endpoint: Literal["chat", "completions"]
     price_out: float | None
+    price_per_hour: float | None
+    max_hours: float | None
     erag_reader: ReaderChoice | None
     dual_words: Literal["tokens", "substring"]
     judge: ReaderChoice | None

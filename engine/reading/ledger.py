@@ -27,6 +27,7 @@ import ray
 from engine.machine import cluster
 from engine.machine.attempts import Attempt, Counts, answer, weight
 from engine.machine.watch import started_here
+from engine.messages.errors import BoundError
 from engine.reading.stream import shared_pace
 
 # Seconds that a unit waits for a ledger that starts again; it may never, on a node that is being drained.
@@ -70,6 +71,7 @@ class Ledger(Counts):
         # Units that are cut and not done; shards in a row that had none; who waits to cut one.
         self._open, self._empty, self._waiting = set[int](), 0, 0
         self._pace = lru_cache(64)(self._pace_in)
+        self._ended, self._is_closed = 0, False
 
     def joined(self, actor: str) -> None:
         """Record that an actor is there, and takes units."""
@@ -104,8 +106,16 @@ class Ledger(Counts):
         actors = max(1, len(self._actors))
         return shared_pace(paces, actors), actors
 
+    def close(self) -> int:
+        """Let no unit begin from now on; how many did."""
+        self._is_closed = True
+        return self._ended + len(self._attempts)
+
     def begin(self, unit: int, attempt: Attempt) -> int:
-        """Record the beginning of a unit; returns how often it was begun so far, this one included."""
+        """Record the beginning of a unit; how often it was begun so far, this one included, and 0 where none may be."""
+        if self._is_closed:
+            self._attempts.pop(unit, None)
+            return 0
         return int(1 + self.deaths(unit, attempt))
 
     def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:
@@ -120,7 +130,7 @@ class Ledger(Counts):
 
     def ended(self, unit: int, role: int, size: int, seconds: float, actor: str) -> None:
         """Record that an actor has done a unit, of this size in this time; it is not begun again but by chance."""
-        self._attempts.pop(unit, None)
+        self._ended += self._attempts.pop(unit, None) is not None
         self._open.discard(unit)
         self._empty = 0 if size else self._empty + 1
         self._actors.add(actor)
@@ -175,8 +185,10 @@ class Attempts:
         return pace
 
     def begin(self, unit: int, attempt: Attempt) -> int:
-        """How often a unit was begun, this attempt included."""
-        return int(answer(self._ledger.begin.remote(unit, attempt), 1, _SECONDS_TO_COUNT))
+        """How often a unit was begun, this attempt included; a BoundError where none may be."""
+        if begun := int(answer(self._ledger.begin.remote(unit, attempt), 1, _SECONDS_TO_COUNT)):
+            return begun
+        raise BoundError("no unit is begun any more")
 
     def ended(self, unit: int, role: int, size: int, seconds: float, actor: str) -> None:
         """Record that an actor has done a unit, without waiting."""

@@ -1,22 +1,15 @@
-"""What reads cost: tokens by their prices, and the time of actors by theirs; both add up."""
+"""What reads cost, by the prices of tokens and of actors' time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.machine.remote.api_settings import token_cost
-
-HOUR = 3600.0
+from engine.machine.remote.api_settings import ApiSettings
 
 
 @dataclass(frozen=True)
 class Prices:
-    """What is paid for reads, in one currency; None where it has no price.
-
-    Attributes:
-        price_in, price_out: of a million tokens of prompts, and of answers; both or neither.
-        per_hour: of one actor for an hour.
-    """
+    """Prices in one currency: of a million tokens of prompts and of answers, and of one actor for an hour; None for none."""
 
     price_in: float | None = None
     price_out: float | None = None
@@ -26,11 +19,8 @@ class Prices:
 def cost(
     prices: Prices, prompt_tokens: float, output_tokens: float, actor_seconds: float
 ) -> float | None:
-    """What tokens and the seconds of actors, added up over actors, cost together, in the currency of the prices.
-
-    What has no price costs nothing beside what has one; None where no price is known.
-    """
-    of_tokens = token_cost(prices.price_in, prices.price_out, prompt_tokens, output_tokens)
-    of_time = None if prices.per_hour is None else actor_seconds * prices.per_hour / HOUR
-    known = [one for one in (of_tokens, of_time) if one is not None]
-    return sum(known) if known else None
+    """What tokens, and the seconds of all actors together, cost; None where nothing has a price."""
+    settings = ApiSettings(
+        price_in=prices.price_in, price_out=prices.price_out, price_per_hour=prices.per_hour
+    )
+    return settings.cost(prompt_tokens, output_tokens, actor_seconds)

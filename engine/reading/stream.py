@@ -18,6 +18,8 @@ from typing import NamedTuple, Protocol
 
 import polars as pl
 
+from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.limits import limits_of
 from engine.messages.errors import InputError, ReadError, WriteError
 from engine.messages.extras import refuse_other_versions
 from engine.reading import readers, store
@@ -250,7 +252,10 @@ class Host:
     Attributes:
         places: of each, the store that its reads go to; None where they are not kept.
         held: whether the driver holds the inputs. Actors then give it what they read, and it commits.
+        bounds: what the driver takes the bounds of all reads from.
     """
+
+    bounds = ApiSettings()
 
     def __init__(
         self, specs: Sequence[ReaderSpec], places: Sequence[Folder | None], *, held: bool = False
@@ -337,6 +342,20 @@ def done_of(unread: UnitDone, planned: pl.DataFrame, result: UnitResult) -> Unit
     )
 
 
+def _bounded(results: Iterable[UnitResult], reads: int, host: Host) -> Iterator[UnitResult]:
+    """The results of so many reads; none is begun that would pass a bound, which requests see to themselves."""
+    limits, asks = limits_of(host.bounds), host.specs[0].api and not host.specs[0].executor
+    limits.see(1)
+    if not asks:
+        limits.require()
+    for result in results:
+        limits.took.append(result.seconds)
+        yield result
+        reads -= result.unit.length
+        if reads and not asks:
+            limits.require()
+
+
 def read_here(
     shards: Iterable[int], planners: Sequence[Planner], host: Host, run: Run | None = None
 ) -> Iterator[UnitDone]:
@@ -347,6 +366,7 @@ def read_here(
 
     Raises:
         ReadError: reads were lost on the way.
+        BoundError: the next unit would pass a bound.
     """
     size, seconds = [0] * len(planners), [0.0] * len(planners)
     for shard in shards:
@@ -369,7 +389,7 @@ def read_here(
         whole, left = pl.concat([plan.reads for plan in plans]), offset
         read = (
             done_of(unread[one.unit.number], whole.slice(one.unit.offset, one.unit.length), one)
-            for one in (run or host.run)(whole, units, host.specs)
+            for one in _bounded((run or host.run)(whole, units, host.specs), offset, host)
         )
         # A thread commits a unit while the next one is read; requests are under way without that.
         for done in map(host.commit, read) if run else mapped(host.commit, read, to_the_end=True):

@@ -26,12 +26,13 @@ import pyarrow as pa
 import ray
 import ray.data
 
-from engine.machine import ray_internals
-from engine.machine.attempts import Attempt, ending_if_fatal, new_attempt, tally_of
+from engine.machine import nodes, ray_internals
+from engine.machine.attempts import Attempt, answer, ending_if_fatal, new_attempt, tally_of
 from engine.machine.model_loading import loading_turn
 from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
-from engine.machine.watch import OnEvent, PoolTotals, silent, watched
-from engine.messages.errors import ReadError
+from engine.machine.remote.limits import limits_of
+from engine.machine.watch import OnEvent, PoolTotals, Tally, silent, watched
+from engine.messages.errors import BoundError, ReadError
 from engine.reading.execute import UnitResult, run_unit, start
 from engine.reading.ledger import Attempts, planning_of, start_ledger
 from engine.reading.plan import Unit
@@ -87,29 +88,49 @@ def read_on_ray(
     Raises:
         InputError, WriteError, ReadError: as raised on a worker.
         ReadError: Ray failed.
+        BoundError: the next units would pass a bound; those that were begun are done.
     """
+    limits, ended, refused, bound = limits_of(host.bounds), 0, False, ""
     ready = [len(list(planner.plan.units())) for planner in planners if isinstance(planner, Ready)]
     if len(ready) == len(planners):
         pool = pool.at_most(sum(ready))
+    if not ready or sum(ready):
+        limits.require()
     kept = tempfile.TemporaryDirectory(prefix="erag-units-")
     attempts = start_ledger(f"{kept.name}/paces")
+
+    def tally() -> Tally | None:
+        limits.see(min(pool.foreseen, sum(node.room(pool.needs) for node in nodes.alive())))
+        return tally_of(attempts)
+
     try:
         with (
             kept,
             reported("reading", ReadError, pool.needs),
-            watched(pool.needs, on_event, totals or PoolTotals(), lambda: tally_of(attempts)),
+            watched(pool.needs, on_event, totals or PoolTotals(), tally),
         ):
             for block in _results(shards, planners, host, pool, attempts):
                 for row in block["done"].to_pylist():
                     done = pickle.loads(row)
+                    if isinstance(done, BoundError):
+                        refused = True
+                        continue
                     if isinstance(done, Exception):
                         raise done
                     if host.held:
                         done = host.commit(done)
+                    ended += done.reads > 0
+                    limits.took.append(done.seconds)
                     yield done
+                bound = bound or limits.passed()
+                if bound and answer(attempts.close.remote(), 0) <= ended and refused:
+                    break
+            if refused:
+                limits.require(bound)
     finally:
         with contextlib.suppress(Exception):
             ray.kill(attempts)
+        limits.see(0)
 
 
 def _results(

@@ -26,18 +26,22 @@ from engine.evaluation.parts import InFolder
 from engine.evaluation.passes import check_readers
 from engine.evaluation.read_jobs import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
+from engine.evaluation.shards import Held
 from engine.evaluation.workload import Workload
 from engine.machine import cluster, device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
-from engine.messages.errors import InputError, ReadError
+from engine.messages.errors import BoundError, InputError, ReadError
 from engine.reading import executors, protocol, readers, store
-from engine.reading.execute import run_unit
+from engine.reading.execute import UnitResult, run_unit
+from engine.reading.executors import NamedExecutor
 from engine.reading.function import ReaderFunction
+from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.stream import Host, ShardPlan, ShardRole, UnitSizes, unit_rows
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.queries.buckets import BUCKETS
+from tests.conftest import STATS
 
 
 def answering():
@@ -109,7 +113,7 @@ def made(tmp_path, queries=40, runs=("one", "two", "three"), seed=1, cluster=Non
         if int(query_id[1:]) % 4
     ]
     folder = tmp_path / "files"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
 
     def write(name, rows, schema):
         path = folder / f"{name}.parquet"
@@ -547,6 +551,47 @@ def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path, monkeypatch):
     assert_same(whole, parts, tmp_path / "shards")
 
 
+# Smaller than the first unit, which is read all the same.
+BOUNDS = {"max_hours": 1e-9}, {"max_cost": 0.0, "price_per_hour": 1.0}
+
+
+@pytest.mark.parametrize("how", [the_whole, in_shards], ids=["whole", "shards"])
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("more", [{}, {"until": "verdict"}])
+def test_an_evaluation_goes_on_from_its_bound_and_reads_nothing_again(tmp_path, how, bound, more):
+    asked = settings(annotators=("erag", "judge"), measures="P@3", **more)
+    expected = how(tmp_path / "free", asked).query_scores
+    Scripted.asked = []
+    for _ in range(2):
+        before = len(Scripted.asked)
+        with pytest.raises(
+            BoundError, match=f"`{next(iter(bound))}` is .*, which the next LLM calls"
+        ):
+            how(tmp_path, asked.but(**bound))
+        assert len(Scripted.asked) > before
+    assert_frame_equal(sorted_rows(how(tmp_path, asked).query_scores), sorted_rows(expected))
+    assert len(set(Scripted.asked)) == len(Scripted.asked)
+
+
+def test_a_program_of_the_users_is_asked_for_no_unit_beyond_a_bound(tmp_path):
+    begun = []
+
+    def program(plan, units, spec):
+        for unit in units:
+            begun.append(unit.number)
+            texts = plan[INPUTS].slice(unit.offset, unit.length).to_list()
+            outputs = [answer("".join(text), ()) for text in texts]
+            yield UnitResult(unit, outputs, "program", 1.0, STATS)
+
+    inputs, own = read_inputs(made(tmp_path), k=6), NamedExecutor("own", program)
+    asked = settings(**FEW)
+    with pytest.raises(BoundError, match="`max_hours` is 0.0001"):
+        evaluate(inputs, asked.but(max_hours=1e-4), store=tmp_path / "store", executor=own)
+    assert begun == [0]
+    costs = evaluate(inputs, asked, store=tmp_path / "store", executor=own).readings["reader"].costs
+    assert 0 < costs.reused < costs.wanted
+
+
 # One query of 40 is less than 5% of all reads, and more of its shard's.
 @pytest.mark.parametrize(
     ("failed_reads", "fails"), [("zero", "text 7 "), ("skip", "text 7 "), (None, "what is 7")]
@@ -660,6 +705,45 @@ def test_shards_on_ray_give_the_figures_of_the_whole(tmp_path, actors):
     asked = settings(annotators=("erag", "containment", "judge"), measures="nDCG@6", actors=actors)
     whole = the_whole(tmp_path, asked.but(actors=0))
     assert_same(whole, in_shards(tmp_path, asked, host=host_of()), tmp_path / "shards")
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("how", [the_whole, in_shards], ids=["whole", "shards"])
+def test_an_evaluation_on_ray_keeps_all_that_was_begun_when_it_ends_at_a_bound(tmp_path, how):
+    """What two actors were at is in the store, of what none was at there is nothing, and the rest is read later."""
+    log = tmp_path / "log"
+
+    class Logging(host_of()):
+        def done(self, row, read):
+            def logged(reader, unit, inputs):
+                result = read(reader, unit, inputs)
+                with log.open("a") as file:
+                    file.write(f"{unit.number} {unit.length}\n")
+                return result
+
+            return super().done(row, logged)
+
+    asked = settings(**FEW, actors=2)
+    whole = the_whole(tmp_path / "free", asked.but(actors=0))
+    run = partial(evaluation_on, how, tmp_path, Logging)
+    with pytest.raises(BoundError, match="`max_cost` is 0, which the next LLM calls would pass"):
+        run(asked.but(**BOUNDS[1]))
+    read = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
+    done = sum(length for _, length in read)
+    total = whole.readings["reader"].costs.wanted
+    assert 0 < done < total
+    found = run(asked)
+    costs = found.readings["reader"].costs
+    assert (costs.reused, costs.done) == (done, total - done)
+    assert_frame_equal(sorted_rows(found.query_scores), sorted_rows(whole.query_scores))
+
+
+def evaluation_on(how, tmp_path, host, asked):
+    """An evaluation by readers on the actors of a host, held by this process or in shards."""
+    if how is in_shards:
+        return in_shards(tmp_path, asked, pairs=40, host=host)
+    held, context = Held(read_inputs(made(tmp_path), k=6)), Context(store=tmp_path / "s", host=host)
+    return evaluate_shards(held, [asked], context).evaluations[0]
 
 
 @pytest.mark.usefixtures("ray_session")

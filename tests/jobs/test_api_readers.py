@@ -88,8 +88,8 @@ def test_a_bound_ends_the_evaluation_with_what_was_read_in_the_store(behaviour, 
     with serving(behaviour) as url:
         asked = ["--reader", "openai:small", "--base-url", url, "--k", 2, "--store", store]
         # the first request tries the server; a read is 50 tokens of a prompt and up to 16
-        assert evaluate(files, *asked, "--max-tokens", 240, "--concurrency", 1) == 1
-        assert "--max-tokens is 240; raise it; every finished" in capsys.readouterr().err
+        assert evaluate(files, *asked, "--max-tokens", 240, "--concurrency", 1) == 4
+        assert "--max-tokens is 240; finished LLM calls are cached in" in capsys.readouterr().err
         assert not files["out"].exists()
         assert evaluate(files, *asked, "--resamples", 0) == 0
     summary = json.loads((files["out"] / "summary.json").read_text())

@@ -17,8 +17,7 @@ def test_actors_share_the_reads_and_each_has_its_start_and_its_price():
     made = Forecast(kinds=kinds, queries=2, start=60)
     assert (made.seconds(1), made.seconds(4), made.all.shared) == (3660, 960, 1)
     assert made.money(3600, 0.5) == 0.5
-    asked = PlanSettings(pace="out", price_per_hour=1.5)
-    priced = Forecast(kinds=kinds, queries=2, settings=asked)
+    priced = Forecast(kinds=kinds, queries=2, price_per_hour=1.5)
     assert priced.money(7200, 0.5) == pytest.approx(3.5)
     assert priced.money(None, 0.5) is None
 
@@ -38,11 +37,8 @@ def test_kinds_add_up_as_far_as_all_figures_are_known():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"pace": "out", "price_per_hour": -1.0}, "`price_per_hour` is -1; use 0 or more"),
-        ({"pace": "out", "price_per_hour": math.nan}, "`price_per_hour` is nan"),
         ({"pace": "out", "finish_in": 0.0}, "`finish_in` is 0; use more than 0"),
         ({"pace": "out", "finish_in": math.inf}, "`finish_in` is inf"),
-        ({"price_per_hour": 2.0}, "`price_per_hour` without `pace`"),
         ({"finish_in": 2.0}, "`finish_in` without `pace`: nothing says how long LLM calls take"),
         ({"budget": "5 reads"}, "`budget` is '5 reads'"),
     ],

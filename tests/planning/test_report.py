@@ -40,7 +40,8 @@ def test_a_plan_says_what_is_left_and_what_it_takes():
             kind("whole lists"),
             actors=4,
             notes=("that evaluation is not like the planned one in actors",),
-            settings=PlanSettings(pace="out", price_per_hour=2.0),
+            settings=PlanSettings(pace="out"),
+            price_per_hour=2.0,
         )
     )
     assert lines[0].strip() == "LLM calls of 500 queries"
@@ -76,8 +77,8 @@ def test_a_plan_has_at_most_25_lines(readers):
         for number in range(readers)
         for name in ("single passages", "whole lists", "judge", "reader that may decline")
     ]
-    settings = PlanSettings(pace="out", price_per_hour=2.0, finish_in=2.0)
-    more = {"actors": 9, "sampled": 4, "certified": 64, "notes": ("a", "b")}
+    settings = PlanSettings(pace="out", finish_in=2.0)
+    more = {"price_per_hour": 2.0, "actors": 9, "sampled": 4, "certified": 64, "notes": ("a", "b")}
     lines = printed(plan(*kinds, settings=settings, **more))
     assert len(lines) <= 25
     assert line(lines, "9 actors finish in 2 h")
@@ -122,8 +123,8 @@ def test_each_row_has_its_price():
         (None, ["0.50", "0.0400", "0.54", "0.52"]),
         (1.0, ["2.50", "2.04", "4.54", "3.52"]),
     ):
-        asked = PlanSettings(pace="out", price_per_hour=per_hour, budget="4")
-        lines = printed(plan(*kinds, ways=ways, settings=asked))
+        asked = PlanSettings(pace="out", budget="4")
+        lines = printed(plan(*kinds, ways=ways, settings=asked, price_per_hour=per_hour))
         rows = [
             line(lines, name).split()[-1]
             for name in ("single passages", "whole lists", "all", "lists 0.4")
@@ -181,9 +182,9 @@ def test_only_ways_that_the_settings_allow_are_planned(tmp_path, options, runs, 
 )
 def test_a_budget_chooses_the_first_way_that_keeps_to_it(budget, said):
     ways = (Way("lazy", 0.1), Way("until", 0.25, 0.25))
-    asked = PlanSettings(pace="out", budget=budget, price_per_hour=3.0)
+    asked = PlanSettings(pace="out", budget=budget)
     kinds = kind("single passages"), kind("whole lists")
-    lines = printed(plan(*kinds, ways=ways, actors=2, settings=asked))
+    lines = printed(plan(*kinds, ways=ways, actors=2, settings=asked, price_per_hour=3.0))
     assert line(lines, "budget") == f"budget {budget}: {said}"
 
 

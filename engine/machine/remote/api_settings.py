@@ -18,6 +18,7 @@ Endpoint = Literal["chat", "completions"]
 PREFIX = "openai:"
 # Where the openai client asks if nobody says.
 _DEFAULT_ADDRESS = "https://api.openai.com/v1"
+HOUR = 3600.0
 KEY_VARIABLE, ADDRESS_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
@@ -79,10 +80,10 @@ class ServerSettings(Checked):
             )
         lacking = [f"`{name}`" for name in self._prices if getattr(self, name) is None]
         given = [f"`{name}`" for name in self._prices if f"`{name}`" not in lacking]
-        if self.max_cost is not None and lacking:
+        if self.max_cost is not None and lacking and getattr(self, "price_per_hour", None) is None:
             raise InputError(
                 f"`max_cost` without {' and '.join(lacking)}",
-                "give the prices of a million tokens, or bound tokens with `max_tokens`",
+                "give the prices of a million tokens, or that of an hour, or bound tokens with `max_tokens`",
             )
         if lacking and given:
             raise InputError(f"{given[0]} without {lacking[0]}", "give both prices")
@@ -105,6 +106,10 @@ class ApiSettings(ServerSettings):
         batch_in: The answers to such files, as the provider gives them; nothing is asked but the trial.
         endpoint: chat (a system message and a user message), or completions (a text to continue).
         price_out: Price of a million tokens of answers.
+        price_per_hour: Price of one actor for an hour, in the same currency: that of the machine, or of the part
+            of it that one actor takes. `max_cost` bounds it with that of tokens, whoever reads.
+        max_hours: Most hours of LLM calls, start of the actors included. An evaluation ends in order, with exit
+            status 4, when the next ones would pass it, or `max_cost` (docs/guide/clusters.md).
     """
 
     _prices: ClassVar[tuple[str, ...]] = ("price_in", "price_out")
@@ -113,6 +118,8 @@ class ApiSettings(ServerSettings):
     batch_in: Path | tuple[Path, ...] = ()
     endpoint: Endpoint = "chat"
     price_out: Amount | None = None
+    price_per_hour: Amount | None = None
+    max_hours: Annotated[float, Within(0, is_open=True)] | None = None
 
     @property
     def address(self) -> str:
@@ -162,9 +169,14 @@ class ApiSettings(ServerSettings):
         values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
         return {name: value for name, (value, default) in values.items() if value != default}
 
-    def cost(self, prompt_tokens: float, output_tokens: float) -> float | None:
-        """What tokens cost; None without prices."""
-        return token_cost(self.price_in, self.price_out, prompt_tokens, output_tokens)
+    def cost(self, prompt: float, output: float, seconds: float | None = None) -> float | None:
+        """What tokens cost, with the seconds of all actors where they are given; None without prices."""
+        of_tokens = None
+        if self.price_in is not None and self.price_out is not None:
+            of_tokens = (prompt * self.price_in + output * self.price_out) / 1e6
+        if self.price_per_hour is None or seconds is None:
+            return of_tokens
+        return (of_tokens or 0.0) + seconds * self.price_per_hour / HOUR
 
     def require_server(self, what: str) -> None:
         """Refuse a server that cannot be asked for ``what``, before it is; credentials in its address are masked.
@@ -180,15 +192,6 @@ class ApiSettings(ServerSettings):
                 f"{self.api_key_env} is not set, and {self.host} wants a key",
                 "set it in the environment, or give `base_url` for a server of your own",
             )
-
-
-def token_cost(
-    price_in: float | None, price_out: float | None, prompt_tokens: float, output_tokens: float
-) -> float | None:
-    """What tokens cost at the prices of a million, of prompts and of answers; None without prices."""
-    if price_in is None or price_out is None:
-        return None
-    return (prompt_tokens * price_in + output_tokens * price_out) / 1e6
 
 
 def _refuse_address(address: str, what: str) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.api_settings import HOUR, ApiSettings
 from engine.machine.remote.batch import Batch
 from engine.machine.remote.spec import ApiSpec
+from engine.messages.errors import BoundError, ReadError
 
 _MINUTE = 60.0
 # Tokens of a byte of text before any server has said: of English about 4.5 bytes are a token.
@@ -50,11 +51,11 @@ class Usage(NamedTuple):
 
 
 class StoppedAskingError(Exception):
-    """Nothing more may be asked, or the server will not answer any more: ``problem`` and ``remedy``, a clause each."""
+    """Nothing more may be asked, or the server will not answer any more: ``problem`` and ``remedy``, clauses of a ``kind`` of error."""
 
-    def __init__(self, problem: str, remedy: str) -> None:
+    def __init__(self, problem: str, remedy: str, kind: type[ReadError] = ReadError) -> None:
         super().__init__(f"{problem}; {remedy}")
-        self.problem, self.remedy = problem, remedy
+        self.problem, self.remedy, self.kind = problem, remedy, kind
 
 
 @dataclass
@@ -109,6 +110,10 @@ class Limits:
         # By the model that was asked, those that answers named, with the fingerprint of the server.
         self.seen: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
         self.batch = Batch(settings)
+        self.took: deque[float] = deque(maxlen=64)  # seconds of the last units of reads
+        # When actors were counted last, their number, and the seconds of all until then.
+        self._begun = clock()
+        self._actors = self._begun, 0, 0.0
 
     def end(self) -> None:
         """Wake everybody who waits: nothing more is asked, unless an evaluation begins anew."""
@@ -217,9 +222,10 @@ class Limits:
         expected = ticket.expected
         for one in self._open:
             expected = expected.plus(one.expected)
-        if bound := self._bound_passed(self.spent.plus(expected)):
+        if bound := self.passed(self.spent.plus(expected)):
             if not self._open:
-                raise StoppedAskingError(f"{self.used()} are used, and {bound}", "raise it")
+                problem = f"{self.used()} are used, and {bound}"
+                raise StoppedAskingError(problem, "raise it", BoundError)
             return _NAP / 20  # those under way may take less than they could
         now = self._clock()
         while self._recent and self._recent[0].ended + _MINUTE <= now:
@@ -245,12 +251,32 @@ class Limits:
         # The minute of one under way has not begun.
         return _MINUTE if surplus > 0 and self._open else wait
 
-    def _bound_passed(self, usage: Usage) -> str:
-        """The bound that is passed once so much is used; empty where none is."""
+    def see(self, actors: int) -> None:
+        """Take in that so many actors are there from now on; this process, where it reads, is one."""
+        then, before, seconds = self._actors
+        now = self._clock()
+        self._actors = now, actors, seconds + before * (now - then)
+
+    def passed(self, usage: Usage | None = None) -> str:
+        """The bound that is passed once so much is used, and each actor has done one more unit, as the last ones were."""
+        end = self._clock() + sum(self.took) / max(1, len(self.took))
+        most = self.settings.max_hours
+        if most is not None and end > self._begun + most * HOUR:
+            return f"`max_hours` is {most:g}"
+        then, actors, seconds = self._actors
+        return self._bound_passed(usage or self.spent, seconds + actors * (end - then))
+
+    def require(self, bound: str = "") -> None:
+        """Raise a BoundError where a ``bound`` is, or another unit would pass one; the first one never does."""
+        if self.took and (bound := bound or self.passed()):
+            raise BoundError(f"{bound}, which the next LLM calls would pass; run again")
+
+    def _bound_passed(self, usage: Usage, seconds: float | None = None) -> str:
+        """The bound that is passed once so much is used, with the seconds of actors if they count; empty where none is."""
         most_tokens, most_cost = self.settings.max_tokens, self.settings.max_cost
         if most_tokens is not None and usage.total > most_tokens:
             return f"`max_tokens` is {most_tokens:,}"
-        cost = self.settings.cost(usage.prompt, usage.output) or 0.0
+        cost = self.settings.cost(usage.prompt, usage.output, seconds) or 0.0
         return f"`max_cost` is {most_cost:g}" if most_cost is not None and cost > most_cost else ""
 
     def used(self) -> str:

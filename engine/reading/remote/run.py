@@ -122,7 +122,7 @@ class Requests:
 def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
     (settings,) = {spec.api.settings for spec in specs if spec.api}
     models = sorted({spec.api.model for spec in specs if spec.api})
-    if settings.max_cost is not None and len(models) > 1:
+    if settings.max_cost is not None and settings.price_in is not None and len(models) > 1:
         raise InputError(
             f"`max_cost` with the models {', '.join(models)}, whose prices may differ",
             "bound tokens with `max_tokens`, or ask one model at a time",
@@ -187,15 +187,11 @@ class _JobRequests:
                     result = self._result(piece)
                     self._prove(result)
                     yield result
-        except ReadError:
-            yield from self._rest(answered=True)
-            raise
-        except StoppedAskingError as stop:
+        except (ReadError, StoppedAskingError, KeyboardInterrupt) as stop:
             # What is under way is paid for.
-            yield from self._rest(answered=True)
-            raise ReadError(f"{stop}; every finished LLM call is cached") from None
-        except KeyboardInterrupt:
-            yield from self._rest(answered=False)
+            yield from self._rest(answered=not isinstance(stop, KeyboardInterrupt))
+            if isinstance(stop, StoppedAskingError):
+                raise stop.kind(f"{stop}; every finished LLM call is cached") from None
             raise
 
     def _inputs(self, piece: _Handover) -> list[list[str]]:

@@ -155,7 +155,8 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
     lacks = TRIAL not in tokens if scores == "target" else not tokens
     if lacks if scores else template.choices and answer.likeliest is None:
         raise _no_log_probabilities(name, api)
-    bounds = settings.max_tokens or settings.max_cost or settings.tokens_per_minute
+    priced = settings.max_cost is not None and settings.price_in is not None
+    bounds = settings.max_tokens or priced or settings.tokens_per_minute
     if bounds and answer.usage is None:
         raise InputError(
             f"{settings.host} does not report tokens, and nobody else can count them",

@@ -73,4 +73,5 @@ def test_the_clients_own_default_is_this_one(monkeypatch):
 def test_a_price_is_that_of_a_million_tokens():
     # 2,000,000 at 0.5 and 100,000 at 3 a million
     assert ApiSettings(price_in=0.5, price_out=3).cost(2_000_000, 100_000) == pytest.approx(1.3)
+    assert ApiSettings(price_per_hour=2.0, max_cost=1.0).cost(2_000_000, 100_000) is None
     assert ApiSettings().cost(1, 1) is None

@@ -8,6 +8,7 @@ import pytest
 
 from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.limits import Limits, StoppedAskingError, Usage, forget, limits_of
+from engine.messages.errors import BoundError
 
 
 class Clock:
@@ -184,6 +185,51 @@ def test_money_is_bounded_by_both_prices():
     ):
         made.take(0, 11)
     assert made.take(0, 10)
+
+
+HOURLY = {"max_cost": 10.0, "price_per_hour": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "unit", "used", "bound"),
+    [
+        # One actor for an hour, three for another: four actor-hours, which cost 8; the clock stands at 2 h.
+        ({"max_hours": 2.0}, 0, 0, ""),
+        ({"max_hours": 2.0}, 1, 0, "`max_hours` is 2"),
+        (HOURLY, 1100, 0, ""),
+        # A unit more of 1,200 s of each of the three would be another actor-hour, and 10 in all.
+        (HOURLY, 1201, 0, "`max_cost` is 10"),
+        (HOURLY | {"price_in": 1.0, "price_out": 1.0}, 0, 2_000_000, ""),
+        (HOURLY | {"price_in": 1.0, "price_out": 1.0}, 0, 2_000_001, "`max_cost` is 10"),
+        ({"price_per_hour": 2.0}, 10**6, 10**9, ""),
+    ],
+)
+def test_hours_and_cost_are_bounded_with_a_unit_more_of_each_actor(settings, unit, used, bound):
+    made, clock = limits(**settings)
+    made.see(1)
+    clock.now += 3600
+    made.see(3)
+    clock.now += 3600
+    made.took.append(unit)
+    made.spent = Usage(used)
+    assert made.passed() == bound
+
+
+def test_the_first_unit_is_begun_whatever_its_bound():
+    made, clock = limits(max_hours=1.0)
+    clock.now += 7200
+    made.require()
+    made.took.append(1.0)
+    with pytest.raises(BoundError, match="`max_hours` is 1, which the next LLM calls would pass"):
+        made.require()
+
+
+def test_a_request_that_would_pass_the_hours_is_not_made():
+    made, clock = limits(max_hours=1.0)
+    ask(made, used=Usage(400, 50))
+    clock.now += 3601
+    with pytest.raises(StoppedAskingError, match="450 tokens are used, and `max_hours` is 1"):
+        made.take(0, 11)
 
 
 def test_who_could_go_beyond_waits_for_those_under_way():
