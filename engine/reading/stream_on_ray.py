@@ -94,7 +94,7 @@ def read_on_ray(
     ready = [len(list(planner.plan.units())) for planner in planners if isinstance(planner, Ready)]
     if len(ready) == len(planners):
         pool = pool.at_most(sum(ready))
-    if not ready or sum(ready):
+    if any(ready) or not ready:
         limits.require()
     kept = tempfile.TemporaryDirectory(prefix="erag-units-")
     attempts = start_ledger(f"{kept.name}/paces")

@@ -83,14 +83,28 @@ def test_options_that_do_not_fit_are_one_line(behaviour, files, capsys, given, s
     assert said in line
 
 
-def test_a_bound_ends_the_evaluation_with_what_was_read_in_the_store(behaviour, files, capsys):
+@pytest.mark.parametrize(
+    ("bound", "said", "reused"),
+    [
+        # the first request tries the server; a read is 50 tokens of a prompt and up to 16
+        (["--max-tokens", 240], "--max-tokens is 240", 3),
+        # an actor's time counts from the first read on
+        (["--max-cost", 0, "--price-per-hour", 1], "--max-cost is 0", 0),
+    ],
+)
+def test_a_bound_ends_the_evaluation_with_what_was_read_in_the_store(
+    behaviour, files, capsys, bound, said, reused
+):
     store = files["out"].parent / "store"
     with serving(behaviour) as url:
         asked = ["--reader", "openai:small", "--base-url", url, "--k", 2, "--store", store]
-        # the first request tries the server; a read is 50 tokens of a prompt and up to 16
-        assert evaluate(files, *asked, "--max-tokens", 240, "--concurrency", 1) == 4
-        assert "--max-tokens is 240; finished LLM calls are cached in" in capsys.readouterr().err
+        assert evaluate(files, *asked, *bound, "--concurrency", 1) == 4
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert f"{said}; finished LLM calls are cached in {store}; run the same command" in line
+        # the command that goes on
+        assert line.endswith(f" {' '.join(map(str, bound))} --concurrency 1")
+        assert ": erag evaluate --queries" in line
         assert not files["out"].exists()
         assert evaluate(files, *asked, "--resamples", 0) == 0
     summary = json.loads((files["out"] / "summary.json").read_text())
-    assert (summary["reading"]["reused"], summary["reading"]["done"]) == (3, 3)
+    assert (summary["reading"]["reused"], summary["reading"]["done"]) == (reused, 6 - reused)
