@@ -16,8 +16,10 @@ from engine.evaluation.shards import Held, InputShards
 from engine.evaluation.startup import partition_beside_ray, shard_pairs
 from engine.evaluation.study import Condition, study_shards
 from engine.evaluation.workload import digest_of_shards
+from engine.reading.spending import Prices
 from engine.report.audit import Origin, input_files, name_files
 from engine.report.findings import Findings
+from engine.report.heartbeat import Heartbeat
 from engine.report.identity import refuse_another
 from engine.report.summary import SHARDS
 from engine.sources.io.folders import Folder, folder_at, require_folder
@@ -85,29 +87,36 @@ def evaluate_and_report(
     kept = _KEPT.format(folder_at(store).shown())
     if lost := [own.name for own in settings[0].reader.functions if not own.is_kept]:
         kept = f"outputs of {', '.join(lost)}, without a version, are lost; other {kept}"
-    keeps(kept)
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(name_files(files)))
-    folder = None
-    step("reading the inputs")
-    if pairs := shard_pairs(files, settings[0]):
-        folder = folder_at(out) / SHARDS
-        shards: InputShards = _cut(files, settings, folder, folder_at(store), pairs)
-        digests = {"shards": digest_of_shards(shards)}
-    else:
-        held = Held.of_files(files, k=max(condition.k for condition in conditions))
-        inputs, shards = held.inputs, held
-        digests = inputs_sha256(cut_inputs(inputs, settings[0].ranking.k))
-    if not overwrite:
-        refuse_another(out, conditions, digests, runs=len(shards.runs))
-    step("preparing labels and the reader, which may be a model to convert or to load")
-    with shown_progress(then="scoring, and computing statistics") as shown:
-        context = Context(store=store, on_progress=shown, on_event=event)
-        done = study_shards(shards, conditions, context, folder)
-    result = done.evaluations[done.main]
-    study = done if len(conditions) > 1 else None
-    step("writing tables and the page")
-    found = write_results(result, name_files(files), out, study, origin)
+    api = settings[0].api
+    prices = Prices(api.price_in, api.price_out, api.price_per_hour)
+    with Heartbeat(out, prices, event) as heartbeat:
+        keeps(kept, heartbeat.interrupt)
+        folder = None
+        step("reading the inputs")
+        if pairs := shard_pairs(files, settings[0]):
+            heartbeat.begin()
+            folder = folder_at(out) / SHARDS
+            shards: InputShards = _cut(files, settings, folder, folder_at(store), pairs)
+            digests = {"shards": digest_of_shards(shards)}
+        else:
+            held = Held.of_files(files, k=max(condition.k for condition in conditions))
+            inputs, shards = held.inputs, held
+            digests = inputs_sha256(cut_inputs(inputs, settings[0].ranking.k))
+        if not overwrite:
+            refuse_another(out, conditions, digests, runs=len(shards.runs))
+        heartbeat.begin()
+        step("preparing labels and the reader, which may be a model to convert or to load")
+        with shown_progress(then="scoring, and computing statistics") as shown:
+            context = Context(
+                store=store, on_progress=shown, on_event=event, on_unit=heartbeat.on_unit
+            )
+            done = study_shards(shards, conditions, context, folder)
+        result = done.evaluations[done.main]
+        study = done if len(conditions) > 1 else None
+        step("writing tables and the page")
+        found = write_results(result, name_files(files), out, study, origin)
     if printed:
         print_results(found, folder_at(out).shown(), full=full)
     return found

@@ -7,10 +7,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from engine.messages.errors import BoundError, masked
 from jobs._terminal import discard, shown
@@ -19,8 +20,8 @@ _STOPPING = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 # Most seconds for a command's own end, actors and all; then its processes are killed.
 _PATIENCE = 7.0
 _NOTHING = "every file is as it was, or whole; run the same command again"
-# What is kept, in a list of one: a thread that was started before has another context.
-_KEPT: ContextVar[list[str]] = ContextVar("kept")
+# What is kept, and what is called when a signal comes, in a list: a thread that was started before has another context.
+_KEPT: ContextVar[list[Any]] = ContextVar("kept")
 
 
 class StoppedError(Exception):
@@ -31,14 +32,14 @@ class StoppedError(Exception):
         super().__init__(_line(number, _KEPT.get()))
 
 
-def _line(number: int, kept: list[str]) -> str:
+def _line(number: int, kept: list[Any]) -> str:
     return f"{_STOPPING[signal.Signals(number)]}; {kept[0]}"
 
 
-def keeps(what: str) -> None:
-    """Say what of the running command is kept where it is stopped, and how it goes on."""
+def keeps(what: str, then: Callable[[], None] = lambda: None) -> None:
+    """Say what of the running command is kept where it is stopped, and how it goes on; ``then`` a thread calls something."""
     if (kept := _KEPT.get(None)) is not None:  # else Python called the command's function
-        kept[0] = what
+        kept[:] = what, then
 
 
 @contextlib.contextmanager
@@ -52,7 +53,7 @@ def stoppable() -> Iterator[None]:
     Raises:
         StoppedError: a signal came, or a KeyboardInterrupt left the block.
     """
-    token = _KEPT.set([_NOTHING])
+    token = _KEPT.set([_NOTHING, lambda: None])
     try:
         # Elsewhere, Python lets nobody handle signals.
         in_main = threading.current_thread() is threading.main_thread()
@@ -116,7 +117,7 @@ class _Watch:
         raise KeyboardInterrupt
 
 
-def _end_in_time(read: int, watch: _Watch, kept: list[str]) -> None:
+def _end_in_time(read: int, watch: _Watch, kept: list[Any]) -> None:
     """Wait for a signal's number in a pipe, then for the process to end; end it where it does not."""
     while content := os.read(read, 64):
         for number in content:
@@ -129,6 +130,7 @@ def _end_in_time(read: int, watch: _Watch, kept: list[str]) -> None:
                     if not os.isatty(1):
                         discard(1)
                     discard(2)
+                threading.Thread(target=kept[1], daemon=True).start()
                 time.sleep(_PATIENCE)
                 if not (watch.left or watch.told.is_set()):
                     _tell(number, kept)
@@ -139,7 +141,7 @@ def _end_in_time(read: int, watch: _Watch, kept: list[str]) -> None:
     os.close(read)
 
 
-def _tell(number: int, kept: list[str]) -> None:
+def _tell(number: int, kept: list[Any]) -> None:
     with contextlib.suppress(OSError):
         os.write(2, f"erag: {shown(masked(_line(number, kept)))}\n".encode())
 

@@ -140,7 +140,7 @@ def test_subfolders_import_one_way():
                 for name in ("attempts", "cluster", "functions", "nodes", "pool", "ray_internals", "survey", "watch")
             }
             | {"evaluation/passes.py"}
-            | {"reading/ledger.py", "reading/stream_on_ray.py"}
+            | {"reading/ledger.py", "reading/observed.py", "reading/stream_on_ray.py"}
             | {"retrieval/desk.py", "retrieval/distribute.py", "retrieval/search_on_ray.py"}
             | {"training/on_ray.py"},
         ),

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 # The share of a reader's reads that may fail where nothing is said about failed reads.
 FEW_FAILED = 0.05
+_NOTHING = UnitDone(0, 0, 0, 0)
 
 
 @dataclass
@@ -81,12 +82,13 @@ class Pass:
         self.left.clear()
         self.rounds += 1
 
-    def add(self, unit: UnitDone) -> None:
-        """Count a unit."""
+    def add(self, unit: UnitDone) -> UnitDone:
+        """Count a unit; gives it with what was not counted yet of its shard."""
         costs = self.costs
-        if unit.shard not in self.left:
+        told, again = unit.shard in self.left, self.rounds > 1
+        if not told:
             self.left[unit.shard] = unit.wanted - unit.reused
-            costs.reused += unit.reused * (self.rounds <= 1)
+            costs.reused += unit.reused * (not again)
         self.left[unit.shard] -= unit.reads
         self.failures[unit.shard].update(unit.failures)
         costs.done += unit.reads
@@ -97,6 +99,9 @@ class Pass:
         add_kinds(costs.kinds, unit.kinds)
         if unit.worker:
             self.stats[unit.worker] = unit.stats
+        if not (told or again):
+            return unit
+        return replace(unit, wanted=0 if told else unit.wanted - unit.reused, reused=0)
 
     def is_read(self, shard: int) -> bool:
         """Whether all reads of a shard are done."""
@@ -168,6 +173,8 @@ def read_and_score(
     for group in groups:
         # Its readers are loaded no longer than they read.
         reads = executors.pop(0)
+        for pass_ in group:
+            context.on_unit(pass_.job.ask.role.name, _NOTHING, progress.reached, reads.totals)
         start = time.perf_counter()
         left, further = list(shards), set[int]()
         while left:
@@ -176,8 +183,7 @@ def read_and_score(
                 if isinstance(planner, ShardPlanner):
                     listed[pass_.job.spec.fingerprint] = planner.listing
             for unit in reads.read(left):
-                pass_ = group[unit.role]
-                pass_.add(unit)
+                added = (pass_ := group[unit.role]).add(unit)
                 came[unit.shard][pass_.job.spec.fingerprint].add(unit.file)
                 if isinstance(parts, InMemory) and unit.outputs is not None:
                     parts.outputs[pass_.job.spec.fingerprint].append(unit.outputs)
@@ -195,6 +201,7 @@ def read_and_score(
                         scoring.score(unit.shard, failures, files)
                 progress.add(pass_, unit)
                 context.on_progress(*progress.reached)
+                context.on_unit(pass_.job.ask.role.name, added, progress.reached, reads.totals)
             if left := [shard for shard in left if shard in further]:
                 further.clear()
                 reads = reads.next_round(work, group, left)

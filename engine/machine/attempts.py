@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.machine import ray_internals
 from engine.machine.device import is_at_fault, is_fatal
+from engine.machine.log import log
 from engine.machine.watch import Start, Tally
 from engine.messages.errors import EncodeError, ReadError
 from engine.messages.wording import listed
@@ -64,6 +65,7 @@ def ending_if_fatal(counts: Any = None) -> Iterator[None]:
         told = isinstance(error, ReadError) or not is_fatal(error)
         if told if counts is None else not is_at_fault(error):
             raise
+        log("device_fault", error=error)
         if counts is not None:
             context, said = ray.get_runtime_context(), " ".join(str(error).split())[:300]
             ids = ",".join(context.get_accelerator_ids().get("GPU", ()))
@@ -103,6 +105,7 @@ class Counts:
         self._attempts[piece].add(attempt)
         if earlier:
             self._repeated.add(piece)
+            log("repeated", piece=piece, earlier=len(earlier), node=attempt.node[:8])
         return weight(earlier)
 
     def started(self, start: Start) -> None:

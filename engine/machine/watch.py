@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine.machine import nodes, ray_internals
@@ -62,23 +62,34 @@ class Tally(NamedTuple):
         counter: differs from one start of the one who counts to the next, since counts then begin anew.
         repeated: tasks that were begun more than once.
         faults: a line for each GPU on which nothing is started any more.
+        open_units: units that are cut, and not done.
     """
 
     counter: str
     starts: list[Start]
     repeated: int
     faults: Sequence[str] = ()
+    open_units: int = 0
 
 
 @dataclass
 class PoolTotals:
-    """What happened to a job's actors."""
+    """What happened to a job's actors.
+
+    Attributes:
+        waiting_units: cut, and not read yet.
+        actors: that have loaded their model, on nodes that are alive; how many there are now.
+        lost_actors: those whose process or node was lost, whether or not they were started again.
+    """
 
     lost_nodes: int = 0
     joined_nodes: int = 0
     restarted_actors: int = 0
     repeated_units: int = 0
     waited_seconds: float = 0.0
+    waiting_units: int = 0
+    actors: int = 0
+    lost_actors: int = 0
 
 
 @dataclass
@@ -100,6 +111,7 @@ class Observer:
     _status_since: float = 0.0
     _nodes: dict[str, Node] | None = None
     _counter: str = ""
+    _places: dict[str, str] = field(default_factory=dict)
     _restarts: int = 0
     _repeated: int = 0
     _faults: int = 0
@@ -138,6 +150,7 @@ class Observer:
         if tally.counter != self._counter:
             self._counter, self._restarts, self._repeated, self._faults = tally.counter, 0, 0, 0
         self._any_started |= bool(tally.starts)
+        self._places |= {start.actor: start.node for start in tally.starts}
         again = [start for start in tally.starts if start.again]
         for start in again[self._restarts :]:
             self.totals.restarted_actors += 1
@@ -151,6 +164,10 @@ class Observer:
         for line in tally.faults[self._faults :]:
             self.tell(line)
         self._faults = len(tally.faults)
+        totals, alive = self.totals, self._nodes or {}
+        totals.actors = sum(node in alive for node in self._places.values())
+        totals.waiting_units = max(0, tally.open_units - totals.actors)
+        totals.lost_actors = totals.restarted_actors + len(self._places) - totals.actors
 
     def _see_waiting(self, alive: list[Node], now: float) -> None:
         if any(node.fits(self.needs) for node in alive):

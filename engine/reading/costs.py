@@ -175,7 +175,8 @@ def share_costs(costs: Sequence[ReadingCosts], seconds: float, totals: PoolTotal
                 cost.seconds * of_kind.reader_seconds / busy_here if busy_here else 0.0
             )
     for name, value in asdict(totals).items():
-        setattr(costs[0], name, value)
+        if hasattr(costs[0], name):
+            setattr(costs[0], name, value)
 
 
 def add_counters(costs: ReadingCosts, workers: Mapping[str, Mapping[str, Any]]) -> None:

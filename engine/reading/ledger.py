@@ -26,7 +26,8 @@ import ray
 
 from engine.machine import cluster
 from engine.machine.attempts import Attempt, Counts, answer, weight
-from engine.machine.watch import started_here
+from engine.machine.log import log
+from engine.machine.watch import Tally, started_here
 from engine.messages.errors import BoundError
 from engine.reading.stream import shared_pace
 
@@ -105,6 +106,10 @@ class Ledger(Counts):
         paces = self.paces(role) or [pace for other in self._done for pace in self.paces(other)]
         actors = max(1, len(self._actors))
         return shared_pace(paces, actors), actors
+
+    def tally(self) -> Tally:
+        """What was counted since this process started."""
+        return super().tally()._replace(open_units=len(self._open))
 
     def close(self) -> int:
         """Let no unit begin from now on; how many did."""
@@ -197,7 +202,9 @@ class Attempts:
     def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:
         """Whether a read, or other piece, may be tried: so many processes have died in it if not."""
         entered = self._ledger.enter.remote(row, attempt, strikes)
-        return bool(answer(entered, True, _SECONDS_TO_COUNT))
+        if not (may := bool(answer(entered, True, _SECONDS_TO_COUNT))):
+            log("given_up", piece=row, strikes=strikes)
+        return may
 
     def leave(self, row: int) -> None:
         """Record that a read ended with this process alive."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 import polars as pl
 
+from engine.machine.log import log
 from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.limits import limits_of
 from engine.messages.errors import InputError, ReadError, WriteError
@@ -279,7 +281,10 @@ class Host:
         """The reader of a role, loaded where it is not yet."""
         if role not in self._readers:
             refuse_other_versions(self._versions, versions(self.specs), self.worker)
-            self._readers[role] = self.load(self.specs[role])
+            spec, start = self.specs[role], time.perf_counter()
+            log("load_started", reader=spec.name)
+            self._readers[role] = self.load(spec)
+            log("load_ended", reader=spec.name, seconds=round(time.perf_counter() - start, 1))
         return self._readers[role]
 
     def run(

@@ -28,6 +28,7 @@ import ray.data
 
 from engine.machine import nodes, ray_internals
 from engine.machine.attempts import Attempt, answer, ending_if_fatal, new_attempt, tally_of
+from engine.machine.log import log
 from engine.machine.model_loading import loading_turn
 from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
 from engine.machine.remote.limits import limits_of
@@ -225,6 +226,7 @@ class _Actor:
                         self._reading.submit(self._load, row.unread.role).result()
                 done = self._host.done(row, self._read)
             except USER_ERRORS as error:
+                log("unit_failed", unit=row.unit.number, error=error)
                 return pickle.dumps(error)
         number, role, worker = row.unit.number, row.unread.role, self._host.worker
         self._attempts.ended(number, role, row.size, done.seconds, worker)

@@ -19,6 +19,7 @@ from engine.messages.extras import missing
 from engine.report import study_report, summary
 from engine.report.audit import Origin
 from engine.report.findings import STUDY, Findings, Sources, read_findings
+from engine.report.heartbeat import PROGRESS
 from engine.report.page.render import BESIDE, PAGE, page_files, sparing
 from engine.report.page.write import write_page
 from engine.report.summary import SHARDS, STATISTICS, SUMMARY
@@ -50,7 +51,7 @@ def outputs(out: Location, settings: Settings) -> Outputs:
     folders = [CONDITIONS, EXPORTED, SHARDS, BESIDE, *_in_parts(settings)]
     return Outputs(
         [
-            *(folder.place(name) for name in _names(settings)),
+            *(folder.place(name) for name in (*_names(settings), PROGRESS)),
             *filter(None, [settings.api.batch_out]),
         ],
         [folder.place(name) for name in folders],

@@ -100,3 +100,17 @@ def test_nodes_that_are_there_and_yet_start_no_actor_are_told_of_once():
         "no actor is ready after 3 minutes, though there are nodes with 1 GPU"
     )
     assert observed(*(([ONE], started, seconds) for seconds in range(0, 400, 2)))[0] == []
+
+
+def test_actors_are_alive_on_nodes_that_are_there_and_lost_once():
+    one, two = (Start(name, node.id, 1, False) for name, node in (("a", ONE), ("b", TWO)))
+    moved = Start("b", ONE.id, 2, True)
+    nodes, starts = [ONE, TWO], [one, two]
+    looks = [(nodes, Tally("x", starts, 0), 0)]
+    assert [(t.actors, t.lost_actors) for _, t in [observed(*looks)]] == [(2, 0)]
+    looks.append(([ONE], Tally("x", starts, 0), 2))
+    assert [(t.actors, t.lost_actors) for _, t in [observed(*looks)]] == [(1, 1)]
+    # It was started again elsewhere, and then the ledger, which begins to count anew.
+    looks.append(([ONE], Tally("x", [*starts, moved], 0), 4))
+    looks.append(([ONE], Tally("y", [], 0), 6))
+    assert [(t.actors, t.lost_actors) for _, t in [observed(*looks)]] == [(2, 1)]

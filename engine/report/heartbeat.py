@@ -1,0 +1,141 @@
+"""The heartbeat of an evaluation: ``progress.json``, written anew every second for as long as its process lives."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from engine.machine.watch import OnEvent
+from engine.messages.errors import InputError, LaterError, WriteError, masked
+from engine.reading.observed import Observed, RayMetrics
+from engine.reading.spending import Prices
+from engine.sources.io.folders import folder_at
+from engine.sources.io.locations import Location
+
+PROGRESS = "progress.json"
+_RUNNING, _DONE, _INTERRUPTED, _FAILED = "running", "done", "interrupted", "failed"
+# Seconds between two beats at a path, and at an address, where each is a request. So many beats may be missing.
+_AT_A_PATH, _AT_AN_ADDRESS, _MISSING = 1.0, 5.0, 10
+
+
+class Heartbeat:
+    """Beats from ``begin`` until its block is left, and then says how that was: in the file, and in Ray's metrics.
+
+    No evaluation ends for it: where the file cannot be written, ``tell`` is told once.
+    """
+
+    def __init__(self, out: Location, prices: Prices, tell: OnEvent) -> None:
+        self._folder, self._tell, self._observed = folder_at(out), tell, Observed(prices)
+        self._every = _AT_A_PATH if isinstance(self._folder.at, Path) else _AT_AN_ADDRESS
+        self._metrics, self._beating = RayMetrics(), threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beats, daemon=True)
+        self._state, self._error, self._is_told = "", "", False
+        self.on_unit = self._observed.on_unit
+
+    def __enter__(self) -> Heartbeat:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not self._state:
+            return
+        self._ended.set()
+        self._thread.join()
+        in_order = isinstance(error, LaterError) or not isinstance(error, Exception)
+        if error is None:
+            self._state = _DONE
+        elif self._state == _RUNNING:
+            self._state = _INTERRUPTED if in_order else _FAILED
+        self._error = masked(" ".join(str(error or "").split()))
+        self._beat()
+
+    def begin(self) -> None:
+        """Begin to beat, if that was not begun; the heartbeat of an earlier evaluation is replaced."""
+        if not self._state:
+            self._state, self._began = _RUNNING, _now()
+            self._beat()
+            self._thread.start()
+
+    def interrupt(self) -> None:
+        """Say at once that a signal ends the evaluation: its process may be killed before the block is left."""
+        if self._state and not self._ended.is_set():
+            self._state = _INTERRUPTED
+            self._beat()
+
+    def _beats(self) -> None:
+        while not self._ended.wait(self._every):
+            self._beat()
+
+    def _beat(self) -> None:
+        with self._beating:
+            record = self._observed.record()
+            with contextlib.suppress(Exception):  # Ray may be on its way out
+                self._metrics.tell(record)
+            record["last_error"] = self._error or record["last_error"]
+            head = {"state": self._state, "began": self._began, "at": _now(), "every": self._every}
+            try:
+                self._folder.write(PROGRESS, json.dumps(head | record, indent=1).encode())
+            except (WriteError, InputError) as error:
+                if not self._is_told:
+                    self._tell(f"no heartbeat: {error}")
+                self._is_told = True
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def progress_of(out: Location) -> tuple[list[str], bool]:
+    """The heartbeat of an evaluation in lines; and whether it is done, or runs with a heart that beats.
+
+    Where the time in the file is far from now, which another machine's clock may be, it is read again two beats later.
+
+    Raises:
+        InputError: the folder has no heartbeat, or it cannot be read.
+    """
+    record, silence = _read(out), 0.0
+    if is_running := record["state"] == _RUNNING:
+        age = (datetime.now(UTC) - datetime.fromisoformat(record["at"])).total_seconds()
+        if abs(age) > _MISSING * (every := record["every"]):
+            time.sleep(2 * every)
+            silence = max(age, 2 * every) if _read(out) == record else 0.0
+    lines = list(_lines(record))
+    if silence:
+        gone = "its process or machine is gone: run the same command again to go on"
+        lines.append(f"no heartbeat for {silence:.0f} s; {gone}")
+    return lines, record["state"] == _DONE or (is_running and not silence)
+
+
+def _read(out: Location) -> dict[str, Any]:
+    folder, record = folder_at(out), None
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
+        record = json.loads(folder.read(PROGRESS))
+    if isinstance(record, dict) and "calls_expected" in record:
+        return record
+    problem, remedy = f"has no {PROGRESS} of an evaluation", "give what `out` named"
+    raise InputError(problem, remedy, path=folder.shown())
+
+
+def _lines(record: dict[str, Any]) -> Iterator[str]:
+    left = f", {record['seconds_left']:.0f} s left" if record["seconds_left"] else ""
+    yield f"{record['state']}: {record['calls_done']:,} of {record['calls_expected']:,} LLM calls{left}"
+    for role, counts in record["roles"].items():
+        named = (f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items())
+        yield f"{role}: {', '.join(named)}"
+    units = f"units of work: {record['units_waiting']} waiting, {record['units_repeated']} repeated"
+    yield f"actors: {record['actors_alive']} alive, {record['actors_lost']} lost; {units}"
+    actors = sum(map(Counter, record["actors"].values()), Counter[str]())
+    if seconds := actors["actor_seconds"]:
+        calls, tokens = (actors[f"actor_{one}"] / seconds for one in ("calls", "tokens"))
+        yield f"an actor: {calls:,.1f} calls and {tokens:,.1f} tokens in a second of reading"
+    if record["cost"] is not None:
+        yield f"cost so far: {record['cost']:.4g}"
+    if record["last_error"]:
+        yield f"last error: {record['last_error']}"
