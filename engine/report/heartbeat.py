@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engine.machine.watch import OnEvent
+from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError, LaterError, WriteError, masked
 from engine.reading.observed import Observed, RayMetrics
 from engine.reading.spending import Prices
@@ -37,7 +37,7 @@ class Heartbeat:
         self._metrics, self._beating = RayMetrics(), threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beats, daemon=True)
-        self._state, self._error, self._is_told = "", "", False
+        self._state, self._error = "", ""
         self.on_unit = self._observed.on_unit
 
     def __enter__(self) -> Heartbeat:
@@ -81,11 +81,10 @@ class Heartbeat:
             record["last_error"] = self._error or record["last_error"]
             head = {"state": self._state, "began": self._began, "at": _now(), "every": self._every}
             try:
-                self._folder.write(PROGRESS, json.dumps(head | record, indent=1).encode())
+                self._folder.write(PROGRESS, json.dumps(head | record).encode())
             except (WriteError, InputError) as error:
-                if not self._is_told:
-                    self._tell(f"no heartbeat: {error}")
-                self._is_told = True
+                self._tell(f"no heartbeat: {error}")
+                self._tell = silent
 
 
 def _now() -> str:
