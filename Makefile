@@ -79,7 +79,7 @@ $(VENV)/.installed-gpu: $(VENV)/.installed $(GPU_CONSTRAINTS)
 # Versions for machines with GPUs: those of everybody but for the five packages that vLLM holds back. Made for
 # Python 3.11, and then checked with 3.12 and 3.13. cuda-bindings 13.5 has no cuda-python of its version: an
 # older one would bring the same files. Reads what packages say of themselves, and installs nothing; needs uv.
-COMPILE := uv pip compile pyproject.toml --extra all --extra cluster --extra gpu \
+COMPILE := uv pip compile pyproject.toml --extra all --extra cluster --extra gpu --extra s3 \
   --python-platform x86_64-manylinux_2_28 --no-annotate
 gpu-constraints:
 	grep --invert-match --extended-regexp '^(fastapi|llvmlite|numba|numpy|setuptools)==' constraints.txt > .constraints-gpu

