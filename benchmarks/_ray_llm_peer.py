@@ -12,10 +12,14 @@ IN: ``model`` (a directory) and ``prompts``; further ``dtype`` (bfloat16), ``thr
   ``should_continue_on_error``.
 - ``killed actor``: when half of the rows are there, the process of the engine's actor is killed; give it rows for minutes, since
   an engine may be done with a few before the first of them is there.
-- ``resume``: when half of the rows are there the job ends, and is run again.
+- ``resume``: a job that reads Parquet and writes Parquet; when its engine has read half of the rows its driver is killed, and the same job
+  is run again. ``checkpoint`` (false) sets Ray's ``CheckpointConfig``, ``block_rows`` (0) are the rows of a block, 0 as Ray
+  makes blocks. ``second`` (the same job): ``changed`` gives it other prompts under the same ids; ``finished`` lets the first one
+  end, ``kept`` too, with ``delete_checkpoint_on_success`` off.
 
 OUT: ``outputs`` in the order of the prompts, null for a row that has none; ``seconds`` from when the engine has the
-first row to the last, and ``processor_seconds`` of all processes within them, Ray's among them; ``rows`` that came; ``read`` by the engine and handed on, however often; ``killed`` processes; ``failures``;
+first row to the last, and ``processor_seconds`` of all processes within them, Ray's among them; ``rows`` that came; ``written`` where a job writes, a row twice if it is there twice; ``read`` by the engine and handed on, however often (of
+``resume`` read alone), and ``again``, by the second job; ``killed`` processes; ``failures``;
 ``error`` that ended the job; ``prompt_tokens``; versions.
 """
 
@@ -23,13 +27,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +51,17 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "read")
         rows: dict[int, dict[str, Any]] = {}
-        error = ""
-        for part in range(2 if scene == "resume" else 1):
-            rows.clear()
-            try:
-                for row in _rows(settings, prompts, log):
-                    rows[row["id"]] = row
-                    if scene == "resume" and not part and len(rows) >= len(prompts) // 2:
-                        break
-            except Exception as failed:
-                error = f"{type(failed).__name__}: {failed}"[-600:]
+        error, written, before = "", 0, 0
+        if scene == "resume":
+            before = _run_until_killed(settings, prompts, log)
+            if settings.get("second") == "changed":
+                prompts = [f"{prompt} " for prompt in prompts]
+        try:
+            for row in (_written if scene == "resume" else _rows)(settings, prompts, log):
+                rows[row["id"]] = row
+                written += 1
+        except Exception as failed:
+            error = f"{type(failed).__name__}: {failed}"[-600:]
         lines = log.read_text().splitlines() if log.exists() else []
         fate = Path(f"{log}-killed")
         killed = int(fate.read_text()) if fate.exists() else 0
@@ -73,7 +79,9 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
         "seconds": ended - begun,
         "processor_seconds": within[-1] - within[0] if within else 0.0,
         "rows": len(rows),
+        "written": written,
         "read": len(read),
+        "again": len(read) - before,
         "killed": killed,
         "failures": [row["failure"] for row in rows.values() if row.get("failure")],
         "error": error,
@@ -91,7 +99,62 @@ def _sample(used: list[tuple[float, float]]) -> None:
         time.sleep(0.5)
 
 
+def _run_until_killed(settings: dict[str, Any], prompts: list[str], log: Path) -> int:
+    """Run the job in a process that is killed half-way, or ends; how many rows it read. Its Ray ends with it."""
+
+    def job() -> None:
+        os.setsid()
+        ends = settings.get("second") not in ("finished", "kept")
+        list(_written(settings, prompts, log, ends=ends))
+
+    driver = multiprocessing.get_context("fork").Process(target=job)
+    driver.start()
+    driver.join()
+    time.sleep(5)
+    return len(log.read_text().splitlines())
+
+
+def _written(
+    settings: dict[str, Any], prompts: list[str], log: Path, *, ends: bool = False
+) -> Iterator[dict[str, Any]]:
+    """All rows that lie in the folder of outputs when the job has ended: Ray's checkpoints are for jobs that write."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    processor = _processor(settings, log, len(prompts) // 2 if ends else 0)
+    import ray
+
+    source, target = log.parent / "in.parquet", log.parent / "out"
+    pq.write_table(pa.table({"id": range(len(prompts)), "prompt": prompts}), source)
+    if settings.get("checkpoint"):
+        from ray.data.checkpoint import CheckpointConfig
+
+        ray.data.DataContext.get_current().checkpoint_config = CheckpointConfig(
+            "id",
+            str(log.parent / "ids"),
+            delete_checkpoint_on_success=settings.get("second") != "kept",
+        )
+    dataset = ray.data.read_parquet(str(source))
+    if block_rows := int(settings.get("block_rows", 0)):
+        dataset = dataset.repartition(target_num_rows_per_block=block_rows)
+    processor(dataset).write_parquet(str(target))
+    yield from pq.read_table(target).to_pylist()
+
+
 def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[dict[str, Any]]:
+    processor = _processor(settings, log)
+    import ray
+
+    rows = [{"id": place, "prompt": prompt} for place, prompt in enumerate(prompts)]
+    blocks = max(1, len(rows) // int(settings.get("batch_size", 64)))
+    dataset = processor(ray.data.from_items(rows, override_num_blocks=blocks))
+    for row in dataset.iter_rows():
+        failure = row.get("__inference_error__") or ""
+        yield {**row, "failure": failure, "output": None if failure else row["output"]}
+
+
+def _processor(settings: dict[str, Any], log: Path, ends_at: int | None = None) -> Any:
+    """The processor of ``ray.data.llm``, on a Ray that runs; it kills this process when the engine has read so many rows."""
     import ray
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
@@ -139,13 +202,22 @@ def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[d
         "max_tokens": int(settings.get("max_tokens", 16)),
         "stop": settings.get("stop", ["\n"]),
     }
-    place, kill_at = str(log), len(prompts) // 2 if settings.get("scene") == "killed actor" else 0
+    place, driver = str(log), os.getpid()
+    kill_at = len(settings["prompts"]) // 2 if settings.get("scene") == "killed actor" else 0
 
-    def taken(row: dict[str, Any]) -> dict[str, Any]:
+    def note(row: dict[str, Any]) -> None:
         with Path(place).open("a") as stream:
             stream.write(f"{time.time():.6f} {row['time_taken_llm']}\n")
-        if kill_at and Path(place).read_text().count("\n") == kill_at:
+        read = Path(place).read_text().count("\n")
+        if kill_at and read == kill_at:
             Path(f"{place}-killed").write_text(str(_kill_engines()))
+        if ends_at and read >= ends_at:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(driver, signal.SIGKILL)
+
+    def taken(row: dict[str, Any]) -> dict[str, Any]:
+        if ends_at is None:
+            note(row)
         return {
             "id": row["id"],
             "output": row["generated_text"].strip(),
@@ -162,12 +234,22 @@ def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[d
         },
         postprocess=taken,
     )
-    rows = [{"id": place, "prompt": prompt} for place, prompt in enumerate(prompts)]
-    blocks = max(1, len(rows) // int(settings.get("batch_size", 64)))
-    dataset = processor(ray.data.from_items(rows, override_num_blocks=blocks))
-    for row in dataset.iter_rows():
-        failure = row.get("__inference_error__") or ""
-        yield {**row, "failure": failure, "output": None if failure else row["output"]}
+    if ends_at is not None:  # rows are handed on a block at a time
+        stage = processor.get_stage_by_name("vLLMEngineStage")
+        vars(stage)["fn"] = _noting(stage.fn, note)  # set as a field, it would ask for a GPU
+    return processor
+
+
+def _noting(stage: Any, note: Callable[[dict[str, Any]], None]) -> Any:
+    """The engine's stage, with a note of each row that is read."""
+
+    class Noting(stage):  # type: ignore[misc]
+        async def udf(self, batch: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+            async for row in super().udf(batch):
+                note(row)
+                yield row
+
+    return Noting
 
 
 def _kill_engines() -> int:

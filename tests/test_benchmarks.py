@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,7 +107,6 @@ def ray_llm(monkeypatch):
         ({}, 4, 4, [], ""),
         ({"scene": "failed row"}, 0, 0, [], "ValueError: too long"),
         ({"scene": "failed row", "kept": True}, 4, 3, ["ValueError: too long"], ""),
-        ({"scene": "resume"}, 4, 8, [], ""),
     ],
 )
 def test_the_peer_of_ray_data_llm_counts_what_came_and_what_was_read(
@@ -118,6 +118,63 @@ def test_the_peer_of_ray_data_llm_counts_what_came_and_what_was_read(
     assert found["seconds"] >= 2 * (read > 0)  # from when the engine had them
     there = min(4, read)
     assert found["outputs"] == [None] * (4 - there) + ["yes"] * there
+
+
+# ``ray.data.llm`` without an LLM, on Ray Data as it is.
+PLAYED = """
+import asyncio, sys, time
+from types import SimpleNamespace
+
+class Stage:
+    async def udf(self, batch):
+        for row in batch:
+            time.sleep(1)
+            yield {**row, "generated_text": " yes", "num_input_tokens": 3, "time_taken_llm": 1}
+
+def build_processor(config, preprocess, postprocess):
+    stage = SimpleNamespace(fn=Stage)
+
+    async def read(row):
+        return [postprocess(answer) async for answer in stage.fn().udf([preprocess(row)])]
+
+    class Processor:
+        get_stage_by_name = staticmethod({"vLLMEngineStage": stage}.get)
+
+        def __call__(self, rows):
+            return rows.flat_map(lambda row: asyncio.run(read(row)))
+
+    return Processor()
+
+sys.modules["vllm"] = SimpleNamespace(__version__="0")
+library = SimpleNamespace(build_processor=build_processor, vLLMEngineProcessorConfig=dict)
+sys.modules["ray.data.llm"] = library
+from benchmarks import _ray_llm_peer
+_ray_llm_peer.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "again", "written"),
+    [
+        ({}, [8], [8, 10, 12, 14, 16]),  # nothing tells the second job what was written
+        ({"checkpoint": True, "block_rows": 0}, [8], [8]),
+        ({"checkpoint": True, "second": "changed"}, [0, 2, 4], [8]),
+        ({"checkpoint": True, "second": "finished"}, [8], [16]),
+        ({"checkpoint": True, "second": "kept"}, [0], [8]),
+    ],
+)
+def test_the_peer_of_ray_data_llm_is_killed_and_goes_on(tmp_path, asked, again, written):
+    asked = {"model": "m", "prompts": ["a"] * 8, "scene": "resume", "block_rows": 2, **asked}
+    source, target = tmp_path / "in.json", tmp_path / "out.json"
+    source.write_text(json.dumps(asked), encoding="utf-8")
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    subprocess.run([sys.executable, "-c", PLAYED, source, target], check=True, env=environment)
+    found = json.loads(target.read_text(encoding="utf-8"))
+    assert found["error"] == ""
+    assert found["outputs"] == ["yes"] * 8
+    assert found["again"] in again
+    assert found["written"] in written
 
 
 @pytest.mark.slow
