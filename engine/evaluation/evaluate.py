@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from engine.evaluation.api_readers import begin
 from engine.evaluation.assess import Evaluation, conclude
+from engine.evaluation.check import check, refuse_partial_corpus
 from engine.evaluation.context import Context
 from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.early import refuse_early, refuse_partial_corpus
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory
 from engine.evaluation.passes import Pass, read_and_score, refuse_many, without_reads
@@ -106,7 +106,7 @@ def evaluate_shards(
     passes = tuple(map(Pass, work.jobs))
     again: tuple[Note, ...] = ()
     noted: tuple[Note, ...] = ()
-    whole_sha256 = inputs_sha256(work.prepared[0].inputs) if until and work.prepared else {}
+    whole_sha256: dict[str, str] = {}
     with _at_work(work):
         found = [one for parts in work.parts for one in parts.unfinished(shards.shards).items()]
         if damaged := len({number for number, was_scored in found if was_scored}):
@@ -117,9 +117,13 @@ def evaluate_shards(
             for settings in drawn:
                 if in_rounds or len(shards.shards) > 1:
                     refuse_partial_corpus(shards.runs, settings)
-                if not work.prepared:
-                    refuse_early(shards, settings)
+                check(shards, settings)
+            if folder is None:
+                prepared = tuple(prepare(shards.read(0), settings) for settings in drawn)
+                work = replace(work, prepared=prepared)
             tell_engines(work.jobs, conditions[0], context.on_event)
+            if until and work.prepared:
+                whole_sha256 = inputs_sha256(work.prepared[0].inputs)
             if in_rounds:
                 read_some = read_until_decided if until else read_to_width
                 work, noted = read_some(work, passes, context)
@@ -148,8 +152,6 @@ def _work_for(
     shards: InputShards, conditions: Sequence[Settings], context: Context, folder: Folder | None
 ) -> Workload:
     """What is to be done."""
-    held = conditions if folder is None else ()
-    prepared = tuple(prepare(shards.read(0), settings) for settings in held)
     how = context.executor, context.on_event, context.place, digest_of(shards, conditions[0], ())
     # Jobs of equal identity are one job: each read is asked once.
     known: dict[tuple[object, ...], Job] = {}
@@ -177,7 +179,7 @@ def _work_for(
     )
     unkept = None if folder is None else folder / names[0] / UNKEPT
     jobs = tuple(known.values())
-    return Workload(shards, tuple(conditions), roles, jobs, parts, context.place, unkept, prepared)
+    return Workload(shards, tuple(conditions), roles, jobs, parts, context.place, unkept)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,8 @@
-"""Prepare an evaluation: which annotator needs which reads, and the labels and scores that need none.
-
-It refuses what cannot work, before hours of reading are spent.
-"""
+"""Prepare a shard: which annotator needs which reads, and the labels and scores that need none."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -14,13 +11,12 @@ from engine import tables
 from engine.evaluation.budgets import cut_for, given_together
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.read_jobs import Request, requests_for
-from engine.evaluation.reference_answers import query_place, refuse_unscorable
-from engine.evaluation.settings import Settings, leave_out, refuse_without_measure
+from engine.evaluation.settings import Settings, refuse_without_measure
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.messages.errors import InputError
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import UTILITY_KIND, Measure, undefined_on_graded
-from engine.ranking.scores import Relevant, largest_label, refuse_missing_results, score_runs
+from engine.ranking.scores import Relevant, largest_label, score_runs
 from engine.ranking.ties import score_reordered
 from engine.ranking.udcg import score_utility
 from engine.statistics.runs import drawn_share, is_drawn
@@ -67,24 +63,14 @@ class AnnotatorScores:
     largest: float
 
 
-def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False) -> Prepared:
-    """Label what needs no reads, and plan the reads.
-
-    Args:
-        part: whether ``early.refuse_early`` has looked at all queries, of which these are some.
+def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
+    """Label the queries of a shard that need no reads, and plan the reads, once ``check`` has seen all shards.
 
     Raises:
-        InputError: the inputs were read at a smaller cutoff, an annotator lacks what it needs, the metric
-            cannot score a query's answers, a label is out of range, a measure has no meaning on the
-            labels, or a run lists nothing for a query where ``missing`` is ``error``.
+        InputError: the inputs were read at a smaller cutoff, a label is out of range, or a measure has no meaning on
+            the labels.
     """
     inputs = cut_for(inputs, settings)
-    if not part:
-        refuse_lacking_tables(settings, inputs.tables.keys())
-        refuse_queries(inputs, settings)
-        if settings.ranking.missing == "error":
-            query_ids = inputs.queries[QUERY_ID].to_list()
-            refuse_missing_results(inputs.runs, query_ids, names=inputs.run_names)
     pairs, lists = pairs_to_label(inputs), lists_to_read(inputs, settings)
     asking = settings.resolved.asks
     in_use = settings.resolved.annotators
@@ -99,9 +85,6 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
         for annotator in listed
         if annotator.name in labelled
     }
-    if not part:
-        refuse_unjudged({name: scores.labelled_queries for name, scores in scored.items()})
-        refuse_meaningless(settings, len(inputs.run_names))
     requests = requests_for(pairs, lists, settings)
     return Prepared(inputs, settings, pairs, lists, tuple(requests), labelled, scored)
 
@@ -281,49 +264,3 @@ def with_share(settings: Settings, query_ids: pl.Series, each: float = 1) -> Set
         return settings
     number = lists if lists < 1 else max(1, round(lists / each))
     return settings.but(lists=drawn_share(query_ids, seed, number))
-
-
-def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
-    """Refuse annotators whose file is not among the names of those given."""
-    for annotator, needed in settings.resolved.needed:
-        table = needed.needs_input
-        if table is not None and table.name not in given:
-            raise InputError(
-                f"the annotator {needed.name} without `{table.name}`",
-                f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}",
-            )
-
-
-def refuse_meaningless(settings: Settings, runs: int) -> None:
-    """Refuse what the ranking measures refuse whatever the labels are."""
-    score_runs(
-        tables.empty({**tables.RUNS, tables.TOKENS: pl.Int64()}),
-        tables.empty(tables.LABELS),
-        [],
-        [measure for measure in settings.resolved.measures if measure.kind != UTILITY_KIND],
-        relevant=settings.relevant(runs),
-    )
-
-
-def refuse_queries(inputs: EvaluationInputs, settings: Settings) -> None:
-    """Refuse all queries without clusters or gold articles that are needed, or with answers that cannot be scored."""
-    if settings.bootstrap.cluster and tables.CLUSTER not in inputs.queries.columns:
-        raise InputError(
-            "`cluster`, but the inputs were read without", "give it to `read_inputs` too"
-        )
-    lacking = not int(inputs.queries[tables.PROVENANCE].list.len().sum())
-    for annotator, needed in settings.resolved.needed:
-        if not needed.needs_provenance or not (lacking or inputs.unmatchable):
-            continue
-        remedy = leave_out(annotator, needed.name)
-        if lacking:
-            raise InputError("no query has provenance", remedy)
-        path, line = query_place(inputs, query_id := inputs.unmatchable[0])
-        raise InputError(
-            f"the gold articles of query {query_id!r} have a title and no id, and no listed "
-            "passage has a title",
-            f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
-            path=path,
-            line=line,
-        )
-    refuse_unscorable(inputs, settings)

@@ -85,7 +85,7 @@ class Workload:
         """A shard prepared under a condition."""
         if self.prepared:
             return self.prepared[condition]
-        return prepare(inputs, self.conditions[condition], part=True)
+        return prepare(inputs, self.conditions[condition])
 
     def lists(self, job: Job, inputs: EvaluationInputs, condition: int) -> pl.DataFrame:
         """What a condition asks a job to read of a shard, as ``Request.lists``."""

@@ -10,11 +10,13 @@ from typing import NamedTuple
 import polars as pl
 
 from engine.evaluation.budgets import cut_for
+from engine.evaluation.check import check
 from engine.evaluation.context import Context
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
+from engine.evaluation.prepare import lists_to_read, pairs_to_label
 from engine.evaluation.read_jobs import Job, requests_for, specify_jobs
 from engine.evaluation.settings import Settings
+from engine.evaluation.shards import Held
 from engine.labels.annotator import READER
 from engine.planning.forecast import SINGLE_PASSAGES, WHOLE_LISTS, Kind
 from engine.reading import store
@@ -77,7 +79,7 @@ def count_reads(
     """Count the reads of an evaluation, or of a study: of each job, by kind; inputs are at the largest cutoff.
 
     Raises:
-        InputError: as ``prepare.prepare``, of a sample only what concerns its reads; or a reader cannot be
+        InputError: as ``check``, of a sample only what concerns its reads; or a reader cannot be
             used.
     """
     is_part = sample is not None
@@ -137,13 +139,11 @@ def _kind(
 def _asked(
     inputs: EvaluationInputs, settings: Settings, context: Context, *, part: bool
 ) -> Iterator[_Asked]:
+    if not part:
+        check(Held(inputs), settings)
     cut = cut_for(inputs, settings)
-    if part:
-        lists = lists_to_read(cut, settings)
-        requests = requests_for(pairs_to_label(cut), lists, settings)
-    else:
-        prepared = prepare(cut, settings)
-        lists, requests = prepared.lists, list(prepared.requests)
+    lists = lists_to_read(cut, settings)
+    requests = requests_for(pairs_to_label(cut), lists, settings)
     of_singles = {ask.role.name for ask in settings.resolved.asks.values()}
     asks = (request.ask for request in requests)
     jobs = specify_jobs(asks, settings, context.executor, context.on_event, context.place)

@@ -1,11 +1,12 @@
-"""Check an evaluation in shards before anything is read, as ``prepare`` checks a whole one.
+"""Check the inputs and settings of an evaluation before anything is read, which may take hours.
 
-It finds what the queries file, the runs and given labels show, without the texts of passages. What labels by
-reading show is known when a shard is scored.
+The queries, the runs and given labels are checked, shard by shard, without the texts of passages. Labels made from
+texts or by reading are checked when a shard is scored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import polars as pl
@@ -15,30 +16,36 @@ from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs, cut_inputs
 from engine.evaluation.prepare import (
     label,
     pairs_to_label,
-    refuse_lacking_tables,
-    refuse_meaningless,
-    refuse_queries,
     refuse_unjudged,
     refuse_without_threshold,
     split_measures,
 )
-from engine.evaluation.settings import Settings
+from engine.evaluation.reference_answers import query_place, refuse_unscorable
+from engine.evaluation.settings import Settings, leave_out
 from engine.evaluation.shards import InputShards
 from engine.labels.annotator import Annotator, Labelled, PartialCorpusError
+from engine.messages.errors import InputError
 from engine.ranking.kernel import is_real_valued
-from engine.ranking.scores import largest_label, lists_nothing, without_results
+from engine.ranking.measures import UTILITY_KIND
+from engine.ranking.scores import largest_label, lists_nothing, score_runs, without_results
 from engine.sources.io.ahead import mapped
 from engine.tables import LABEL, QUERY_ID
 
 
-def refuse_early(shards: InputShards, settings: Settings) -> None:
-    """Refuse what cannot work, with the errors of ``prepare``; a label that is an example may be another one."""
+def check(shards: InputShards, settings: Settings) -> None:
+    """Refuse inputs and settings that cannot be evaluated.
+
+    Raises:
+        InputError: an annotator lacks what it needs, the metric cannot score a query's answers, no query is judged,
+            a measure has no meaning on given labels (the label that is named is an example), or a run lists nothing
+            for a query where ``missing`` is ``error``.
+    """
     queries = shards.queries()
     refuse_lacking_tables(settings, shards.tables)
     whole = replace(
         NO_INPUTS, queries=queries, queries_file=shards.queries_file, unmatchable=shards.unmatchable
     )
-    refuse_queries(whole, settings)
+    _refuse_queries(whole, settings)
     asking = settings.resolved.asks
     from_files = [
         _FileLabels(annotator)
@@ -71,7 +78,7 @@ def refuse_early(shards: InputShards, settings: Settings) -> None:
             refuse_without_threshold(name, labels.example, settings.resolved.measures)
         split_measures(name, settings, real_valued=labels.real_valued, exceeding=exceeding)
     refuse_unjudged({labels.annotator.name: labels.labelled_queries for labels in from_files})
-    refuse_meaningless(settings, len(shards.runs))
+    _refuse_meaningless(settings, len(shards.runs))
 
 
 def refuse_partial_corpus(runs: tuple[str, ...], settings: Settings) -> None:
@@ -107,3 +114,49 @@ class _FileLabels:
         if not self.real_valued and is_real_valued(counted[LABEL].to_numpy()):
             self.real_valued = True
             self.example = counted.filter(pl.col(LABEL) != pl.col(LABEL).round()).head(1)
+
+
+def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
+    """Refuse annotators whose file is not among the names of those given."""
+    for annotator, needed in settings.resolved.needed:
+        table = needed.needs_input
+        if table is not None and table.name not in given:
+            raise InputError(
+                f"the annotator {needed.name} without `{table.name}`",
+                f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}",
+            )
+
+
+def _refuse_queries(inputs: EvaluationInputs, settings: Settings) -> None:
+    """Refuse all queries without clusters or gold articles that are needed, or with answers that cannot be scored."""
+    if settings.bootstrap.cluster and tables.CLUSTER not in inputs.queries.columns:
+        raise InputError(
+            "`cluster`, but the inputs were read without", "give it to `read_inputs` too"
+        )
+    lacking = not int(inputs.queries[tables.PROVENANCE].list.len().sum())
+    for annotator, needed in settings.resolved.needed:
+        if not needed.needs_provenance or not (lacking or inputs.unmatchable):
+            continue
+        remedy = leave_out(annotator, needed.name)
+        if lacking:
+            raise InputError("no query has provenance", remedy)
+        path, line = query_place(inputs, query_id := inputs.unmatchable[0])
+        raise InputError(
+            f"the gold articles of query {query_id!r} have a title and no id, and no listed "
+            "passage has a title",
+            f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
+            path=path,
+            line=line,
+        )
+    refuse_unscorable(inputs, settings)
+
+
+def _refuse_meaningless(settings: Settings, runs: int) -> None:
+    """Refuse what the ranking measures refuse whatever the labels are."""
+    score_runs(
+        tables.empty({**tables.RUNS, tables.TOKENS: pl.Int64()}),
+        tables.empty(tables.LABELS),
+        [],
+        [measure for measure in settings.resolved.measures if measure.kind != UTILITY_KIND],
+        relevant=settings.relevant(runs),
+    )
