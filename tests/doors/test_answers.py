@@ -23,7 +23,6 @@ from engine.reading.models import causal
 from engine.reading.models.decoding import Writer, Written
 from engine.reading.models.targets import PromptRead
 from engine.reading.plan import WANTED
-from engine.reading.prompting.truncation import Fitted
 from engine.reading.protocol import ReadOutput
 from engine.reading.remote.reader import ApiReader
 from engine.reading.remote.specify import TRIAL
@@ -110,7 +109,7 @@ def test_own_loops_know_what_ended_an_answer(text, expected):
     for letter in text:
         if not writer.write([answer], logits_for(letter)):
             break
-    read = PromptRead(Fitted([1], 1, False), [])
+    read = PromptRead([1])
     assert told(causal._output(read, answer, rule_of(asked))) == expected
 
 
@@ -130,7 +129,7 @@ def test_vllm_says_what_ended_an_answer(vllm, on_vllm, reason, stop_reason, text
     tokens = reader._tokenizer.encode(text, add_special_tokens=False)
     tokens += [0] * isinstance(stop_reason, int)
     completion = SimpleNamespace(token_ids=tokens, logprobs=None, finish_reason=reason, stop_reason=stop_reason)  # fmt: skip
-    read = PromptRead(Fitted([1], 1, False), [])
+    read = PromptRead([1])
     output = reader._output(read, SimpleNamespace(outputs=[completion]))
     assert told(output) == expected
 

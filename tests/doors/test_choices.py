@@ -16,7 +16,6 @@ from engine.reading.models import decoding, encoder_decoder
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
 from engine.reading.models.targets import PromptRead
-from engine.reading.prompting.truncation import Fitted
 from engine.reading.protocol import ReadOutput
 from engine.reading.remote.reader import ApiReader
 from tests.reading.models.test_decoding import spec
@@ -69,7 +68,7 @@ def test_vllm(kind, vllm, on_vllm):  # noqa: F811
     first = zip(reader._first, probabilities, strict=False)
     logs = {token: SimpleNamespace(logprob=math.log(p)) for token, p in first}
     completion = SimpleNamespace(token_ids=[0], logprobs=[logs], stop_reason=None, finish_reason="length")  # fmt: skip
-    read = PromptRead(Fitted([1], 1, False), [])
+    read = PromptRead([1])
     output = reader._output(read, SimpleNamespace(outputs=[completion]))
     text, *rest = told(output)
     assert (text, *rest) == (words.get(expected[0], "").strip(), *expected[1:])

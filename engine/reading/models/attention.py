@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -132,7 +132,7 @@ class KeysAreKept(Exception):  # noqa: N818 - nothing went wrong
 
 @dataclass
 class Packing:
-    """How the tokens of a forward pass are packed; handed to attention through the model.
+    """A forward pass: which tokens are packed, and how; handed to attention through the model.
 
     Attributes:
         copies: what sequences begin with, from where others have it in the cache, or have it once this pass has kept it:
@@ -140,6 +140,9 @@ class Packing:
         fused: whether prompts go through the flash kernel, however long they are.
         keeps: whether keys and values go to the cache; where they do not, they are there already.
         attends: whether anything else is wanted of the layer.
+        ids, positions: of the packed tokens.
+        last: the tokens whose logits are wanted.
+        asked: how many of these count, from the first on.
     """
 
     cache: Cache
@@ -148,9 +151,13 @@ class Packing:
     fused: bool = False
     keeps: bool = True
     attends: bool = True
-    _hiding: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+    ids: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    positions: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    last: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    asked: int = 0
+    _hiding: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict, init=False)
     # Room for the scores of one block: else the system takes and clears its pages for each.
-    _scores: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    _scores: torch.Tensor = field(default_factory=lambda: torch.empty(0), init=False)
 
     def attend(
         self,
@@ -233,6 +240,16 @@ class Packing:
         out[own_rows:] = out[0]
         return out
 
+    @property
+    def narrow(self) -> Packing:
+        """How the tokens whose logits are wanted are packed alone, once all keys and values of a layer are kept."""
+        wanted = dict.fromkeys(self.last.tolist())
+        spans = (s for s in self.spans if s.at + s.tokens - 1 in wanted)
+        ends = [
+            replace(s, at=row, tokens=1, have=s.have + s.tokens - 1) for row, s in enumerate(spans)
+        ]
+        return Packing(self.cache, ends, fused=self.fused, keeps=False)
+
     @cached_property
     def _written(self) -> list[slice]:
         """What the answers under way look back at in the cache. They stand last."""
@@ -284,32 +301,6 @@ def _flash(
     return mixed.to(query.dtype)
 
 
-class Pass(NamedTuple):
-    """What a forward pass is given.
-
-    Attributes:
-        ids, positions: of the packed tokens.
-        last: the tokens whose logits are wanted.
-        asked: how many of these count, from the first on.
-    """
-
-    ids: torch.Tensor
-    positions: torch.Tensor
-    last: torch.Tensor
-    asked: int
-    packing: Packing
-
-    @property
-    def narrow(self) -> Packing:
-        """How the tokens whose logits are wanted are packed alone, once all keys and values of a layer are kept."""
-        wanted = dict.fromkeys(self.last.tolist())
-        spans = (s for s in self.packing.spans if s.at + s.tokens - 1 in wanted)
-        ends = [
-            replace(s, at=row, tokens=1, have=s.have + s.tokens - 1) for row, s in enumerate(spans)
-        ]
-        return Packing(self.packing.cache, ends, fused=self.packing.fused, keeps=False)
-
-
 def pack(
     ids: Sequence[int],
     spans: Sequence[Span],
@@ -318,18 +309,23 @@ def pack(
     asked: Sequence[Span] | None = None,
     copies: Sequence[tuple[int, int, int]] = (),
     fused: bool = False,
-) -> Pass:
+) -> Packing:
     """A pass of these tokens, after which the logits of the last of each span that is ``asked`` are wanted; of all by default."""
     # Products with a single row take another way through the library, and round otherwise. Attention takes it once.
     double = 2 if len(ids) == 1 else 1
     asked = spans if asked is None else asked
     last = [s.at + s.tokens - 1 for s in asked]
-    return Pass(
-        torch.tensor([*ids] * double),
-        torch.cat([torch.arange(s.have, s.have + s.tokens) for s in spans]).repeat(double),
-        torch.tensor(last * 2 if len(last) == 1 else last, dtype=torch.long),
-        len(asked),
-        Packing(cache, spans, copies, fused),
+    return Packing(
+        cache,
+        spans,
+        copies,
+        fused,
+        ids=torch.tensor([*ids] * double),
+        positions=torch.cat([torch.arange(s.have, s.have + s.tokens) for s in spans]).repeat(
+            double
+        ),
+        last=torch.tensor(last * 2 if len(last) == 1 else last, dtype=torch.long),
+        asked=len(asked),
     )
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
@@ -22,10 +22,9 @@ from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import end_tokens, shared_model
 from engine.reading.answers import Rule, chosen, rule_of, scored, with_own
 from engine.reading.models import attention, continuing, in_place, ordered
-from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
+from engine.reading.models.decoding import Writer, Written
 from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
-from engine.reading.models.sharing import common_length
 from engine.reading.models.targets import PromptRead, PromptReader
 from engine.reading.models.windowed import WindowedModel
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
@@ -162,19 +161,17 @@ class CausalReader(PromptReader):
         start, stats = time.perf_counter_ns(), self.stats
         before = stats.prompt_tokens, stats.padded_tokens
         went = next(self._passes_of(call), _ENDED) is not _ENDED
-        cost = _Cost(
-            stats.prompt_tokens - before[0],
-            stats.padded_tokens - before[1],
-            time.perf_counter_ns() - start,
-        )
-        self._charge(_Cost(*(-part for part in cost)))
-        call.owed = _Cost(*map(sum, zip(call.owed, cost, strict=True)))
+        prompt, padded = stats.prompt_tokens - before[0], stats.padded_tokens - before[1]
+        cost = prompt, padded, time.perf_counter_ns() - start
+        self._charge(-part for part in cost)
+        call.owed = tuple(map(sum, zip(call.owed, cost, strict=True)))
         return went
 
-    def _charge(self, cost: _Cost) -> None:
-        self.stats.prompt_tokens += cost.prompt_tokens
-        self.stats.padded_tokens += cost.padded_tokens
-        self.stats.nanoseconds_ahead -= cost.nanoseconds
+    def _charge(self, cost: Iterable[int]) -> None:
+        prompt, padded, nanoseconds = cost
+        self.stats.prompt_tokens += prompt
+        self.stats.padded_tokens += padded
+        self.stats.nanoseconds_ahead -= nanoseconds
 
     def _next(self) -> _Call | None:
         calls = (one() for one in self._waiting)
@@ -196,19 +193,14 @@ class CausalReader(PromptReader):
         for i, read in enumerate(reads):
             if (refused := read.refused(self._positions)) is not None:
                 call.refused[i] = refused
-        readable = [
-            # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
-            (i, TokenizedPrompt(tokens, common_length(read.head, tokens), read.tokens))
-            for i, read in enumerate(reads)
-            if i not in call.refused and (tokens := read.prompt.tokens) is not None
-        ]
+        readable = [i for i in range(len(reads)) if i not in call.refused]
 
         def passes(places: Sequence[int]) -> batching.Passes[list[Written | str]]:
-            return (yield from self._model.passes([readable[place][1] for place in places]))
+            return (yield from self._model.passes([reads[readable[place]] for place in places]))
 
         before = self.stats.memory_halvings
         for places in self._model.batches(
-            [asked for _, asked in readable],
+            [reads[i] for i in readable],
             memory=self._allowance.bytes,
             max_tokens=1 if self._alone else self._spec.batch_tokens or self._most_tokens,
         ):
@@ -216,7 +208,7 @@ class CausalReader(PromptReader):
                 places, passes, lambda _, reason: reason, self._count_halving
             )
             for place, result in zip(places, results, strict=True):
-                call.written[readable[place][0]] = result
+                call.written[readable[place]] = result
         if self.stats.memory_halvings > before:
             # Reads of later calls start smaller: what failed once would fail again, for a while.
             self._allowance.ran_out()
@@ -228,12 +220,6 @@ class CausalReader(PromptReader):
         self._model.shrink()
 
 
-class _Cost(NamedTuple):
-    prompt_tokens: int = 0
-    padded_tokens: int = 0
-    nanoseconds: int = 0
-
-
 @dataclass(eq=False)
 class _Call:
     """Reads that are asked for together.
@@ -243,7 +229,7 @@ class _Call:
         written: of the others; answers may be under way.
         passes: does them; None before.
         failed: whether reads failed when they were done ahead of their turn.
-        owed: what passes cost that were done ahead of it.
+        owed: what passes cost that were done ahead of it: tokens of prompts, with padding, and nanoseconds.
     """
 
     reads: Sequence[PromptRead]
@@ -251,7 +237,7 @@ class _Call:
     written: dict[int, Written | str] = field(default_factory=dict)
     passes: Iterator[None] | None = None
     failed: bool = False
-    owed: _Cost = field(default_factory=_Cost)
+    owed: tuple[int, ...] = (0, 0, 0)
 
     def restart(self) -> None:
         """Forget what was read ahead of its turn."""
@@ -266,18 +252,18 @@ class _Call:
 
 
 def _output(read: PromptRead, result: Written | str, rule: Rule) -> ReadOutput:
-    prompt = read.prompt
     if isinstance(result, str):
-        return ReadOutput.failed(result, prompt_tokens=prompt.length)
-    if read.target is not None:
-        return scored(read.target, result.logs, prompt.length, truncated=prompt.truncated)
-    tokens, truncated = len(result.tokens), prompt.truncated
+        return ReadOutput.failed(result, prompt_tokens=read.length)
+    length, truncated = read.length, read.truncated
+    if read.scored is not None:
+        return scored(read.scored, result.logs, length, truncated=truncated)
+    tokens = len(result.tokens)
     if result.confidence is None:
         ended = "length" if result.is_cut else "end"
-        output = rule.output(result.text, prompt.length, tokens, truncated=truncated, ended=ended)
+        output = rule.output(result.text, length, tokens, truncated=truncated, ended=ended)
         return with_own(output, result.logs)
     choice = result.text, result.confidence, result.mass
-    return chosen(*choice, prompt.length, truncated=truncated)
+    return chosen(*choice, length, truncated=truncated)
 
 
 def _positions_vary(config: PretrainedConfig) -> bool:

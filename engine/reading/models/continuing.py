@@ -20,9 +20,10 @@ import transformers
 from engine.machine import batching, device
 from engine.machine.model_files import cache_directory
 from engine.messages.errors import InputError, WriteError
-from engine.reading.models.decoding import TokenizedPrompt, Written
+from engine.reading.models.decoding import Written
 from engine.reading.models.encodings import Part
 from engine.reading.models.t5 import T5
+from engine.reading.models.targets import PromptRead
 from engine.reading.protocol import READING_VERSION, ReaderSpec
 from engine.sources.io.files import write_text
 from engine.sources.io.kept import digest
@@ -105,7 +106,7 @@ def _is_continued(
     make: Callable[[Forced], Any], model: Any, text: Sequence[int], *, alone: bool
 ) -> bool:
     # The text repeats itself at the distance of the lengths, so that the same tokens follow both.
-    asked = [TokenizedPrompt(list(text[:length]), _HEAD) for length in _LENGTHS]
+    asked = [PromptRead(list(text[:length]), _HEAD) for length in _LENGTHS]
     ids = torch.tensor([text[:-1]], device=model.device)
     mask, positions = torch.ones_like(ids), torch.arange(ids.shape[1], device=model.device)[None]
     whole = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)

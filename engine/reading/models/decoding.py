@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,26 +17,7 @@ from engine.reading.models.transfer import to_device
 from engine.reading.protocol import ReaderSpec
 
 
-@dataclass(frozen=True)
-class TokenizedPrompt:
-    """A tokenized prompt.
-
-    Attributes:
-        tokens: all of it.
-        head: how many of its first tokens other prompts begin with, too.
-        target: the tokens behind it that are scored; empty where an answer is written.
-    """
-
-    tokens: list[int]
-    head: int = 0
-    target: Sequence[int] = ()
-
-    def room(self, most: int) -> int:
-        """Tokens of the prompt with those that follow it: the target's, or up to ``most`` that are written."""
-        return len(self.tokens) + (len(self.target) or most)
-
-
-@dataclass
+@dataclass(eq=False)
 class Written:
     """An answer.
 
@@ -51,6 +31,7 @@ class Written:
         logs: where asked for, the natural log-probability of each token that is written, the end token included, or of
             those of a target.
         prompt: the tokens that it follows.
+        offset: where in a cache of many sequences these begin.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -61,6 +42,7 @@ class Written:
     mass: float | None = None
     logs: list[float] = field(default_factory=list)
     prompt: Sequence[int] = ()
+    offset: int = 0
 
 
 def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> list[int]:
@@ -80,16 +62,10 @@ def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> lis
     return first
 
 
-class Choice(NamedTuple):
-    """The choice that was made, and what ``ReadOutput`` tells of it."""
-
-    text: str
-    confidence: float
-    mass: float | None
-
-
-def choose(logits: torch.Tensor, choices: Sequence[str], first: Sequence[int]) -> list[Choice]:
-    """The choice made in each row.
+def choose(
+    logits: torch.Tensor, choices: Sequence[str], first: Sequence[int]
+) -> list[tuple[str, float, float | None]]:
+    """The choice made in each row, with its ``confidence`` and ``mass`` (see ``ReadOutput``).
 
     Args:
         logits: (rows, vocabulary), of the next token.
@@ -108,8 +84,8 @@ def choose(logits: torch.Tensor, choices: Sequence[str], first: Sequence[int]) -
     if any(math.isnan(row[0]) for row in rows):
         raise _not_numbers()
     if len(choices) == 1:
-        return [Choice(choices[0] if share > 0.5 else "", share, None) for _, share in rows]
-    return [Choice(choices[row.index(max(row))], row[0], mass) for mass, *row in rows]
+        return [(choices[0] if share > 0.5 else "", share, None) for _, share in rows]
+    return [(choices[row.index(max(row))], row[0], mass) for mass, *row in rows]
 
 
 def next_tokens(logits: torch.Tensor) -> list[int]:

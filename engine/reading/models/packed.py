@@ -11,10 +11,10 @@ of the same batch or of later ones.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,12 +25,13 @@ from engine.reading.models.attention import (
     ATTENTION,
     Cache,
     KeysAreKept,
-    Pass,
+    Packing,
     Span,
     pack,
     round_up,
 )
-from engine.reading.models.decoding import TokenizedPrompt, Writer, Written, log_probabilities
+from engine.reading.models.decoding import Writer, Written, log_probabilities
+from engine.reading.models.targets import PromptRead
 from engine.reading.protocol import ReaderStats
 
 # Larger chunks leave a processor's caches, and matrix products are at full speed from 256 rows on.
@@ -40,27 +41,8 @@ _LEAST_CHUNK = 64
 # Readers share a model, perhaps in several threads, and each pass sets the model up for itself.
 _LOCKS: WeakKeyDictionary[torch.nn.Module, Lock] = WeakKeyDictionary()
 _Piece = tuple[int, int, int]  # of a segment, its tokens from one to before another
-
-
-class _Placed(NamedTuple):
-    """Parts of texts, where each begins in the cache, and where all end."""
-
-    parts: Sequence[sharing.Segment]
-    offsets: Sequence[int]
-    end: int
-
-
-@dataclass(eq=False)
-class _Going:
-    """An answer under way: how many tokens its prompt has, and where in the cache it begins."""
-
-    answer: Written
-    prompt: int
-    offset: int
-
-    def span(self, at: int) -> Span:
-        """Its last token, which is not in the cache yet."""
-        return Span(at, 1, self.offset, self.prompt + len(self.answer.tokens) - 1, writing=True)
+# Parts of texts, where each begins in the cache, and where all end.
+_Places = tuple[Sequence[sharing.Segment], Sequence[int], int]
 
 
 class PackedModel:
@@ -97,7 +79,7 @@ class PackedModel:
         self._cache: Cache | None = None
         self._room = 0  # of the cache from the first batch on
         self._bound = batching.UNBOUNDED  # of a cache that is kept
-        self._going: list[_Going] = []
+        self._going: list[Written] = []  # answers under way
         self._chunk = _LEAST_CHUNK
         self._most = _WHOLE_CHUNK
         item = torch.empty((), dtype=model.dtype).element_size()
@@ -137,7 +119,7 @@ class PackedModel:
         self._most = _WHOLE_CHUNK
 
     def batches(
-        self, asked: Sequence[TokenizedPrompt], *, memory: float, max_tokens: int
+        self, asked: Sequence[PromptRead], *, memory: float, max_tokens: int
     ) -> Iterator[list[int]]:
         """Places of ``asked`` in groups that fit ``memory`` bytes and ``max_tokens``, of at least one.
 
@@ -187,7 +169,7 @@ class PackedModel:
             yield group
 
     @torch.inference_mode()
-    def passes(self, asked: Sequence[TokenizedPrompt]) -> batching.Passes[list[Written]]:
+    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Written]]:
         """Continue each text, or score the targets behind them; answers may be under way when it ends. Between its
         passes may come ``step``, and nothing else."""
         if any(a.target for a in asked):
@@ -198,14 +180,13 @@ class PackedModel:
             texts = [a.tokens for a in asked]
             yield from self._prefill(texts, self._place(texts), written)
         except Exception:  # these texts may be asked again
-            self._going = [going for going in before if going in self._going]
+            self._going = [answer for answer in before if answer in self._going]
             raise
         return written
 
     def is_writing(self, answers: Collection[Written]) -> bool:
         """Whether some of them are under way."""
-        wanted = set(map(id, answers))
-        return any(id(going.answer) in wanted for going in self._going)
+        return not set(answers).isdisjoint(self._going)
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -221,7 +202,7 @@ class PackedModel:
         """Forget the answers under way, and what the cache holds."""
         self._going, self._cache = [], None
 
-    def _scored(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
+    def _scored(self, asked: Sequence[PromptRead]) -> list[Written]:
         """Score the targets, which look back at the keys and values of their prompt: it is computed once."""
         written = [Written() for _ in asked]
         texts = [[a.tokens[-1], *a.target[:-1]] for a in asked]  # from the prompt's last
@@ -229,13 +210,11 @@ class PackedModel:
         places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
         rooms = [round_up(len(text)) for text in texts]
         stems = [*map(list, places)]
-        placed = self._place(stems, more=sum(rooms))
+        parts, begun, end = placed = self._place(stems, more=sum(rooms))
         for _ in self._prefill(stems, placed):
             pass
-        offsets = {
-            p.sample: at for p, at in zip(placed.parts, placed.offsets, strict=True) if p.whole
-        }
-        begins = list(accumulate(rooms, initial=placed.end))
+        offsets = {part.sample: at for part, at in zip(parts, begun, strict=True) if part.whole}
+        begins = list(accumulate(rooms, initial=end))
         for pieces in _chunks([(i, 0, len(text)) for i, text in enumerate(texts)], self._chunk):
             spans: list[Span] = []
             ids: list[int] = []
@@ -244,14 +223,14 @@ class PackedModel:
                 spans.append(Span(len(ids), last - first, begins[i], kept + first, stem, kept))
                 ids += texts[i][first:last]
             of = self._pack(ids, spans)
-            logits = self._forward(of._replace(last=torch.arange(len(of.ids)), asked=len(ids)))
+            logits = self._forward(replace(of, last=torch.arange(len(of.ids)), asked=len(ids)))
             given = [(i, token) for i, *at in pieces for token in asked[i].target[slice(*at)]]
             logs = log_probabilities(logits, [token for _, token in given])
             for (i, _), log in zip(given, logs, strict=True):
                 written[i].logs.append(log)
         return written
 
-    def _place(self, sequences: Sequence[list[int]], *, more: int | None = None) -> _Placed:
+    def _place(self, sequences: Sequence[list[int]], *, more: int | None = None) -> _Places:
         """Where texts stand in the cache, with room for their answers, or for so many tokens behind all of them."""
         done = [min(sharing.common_length(self._head, s), len(s) - 1) for s in sequences]
         parts = sharing.segments(sequences, done)
@@ -259,12 +238,12 @@ class PackedModel:
         rooms = [round_up(part.end + most * part.whole) for part in parts]
         first = self._make_room(sum(rooms) + (more or 0))
         *offsets, end = accumulate(rooms, initial=first)
-        return _Placed(parts, offsets, end)
+        return parts, offsets, end
 
     def _prefill(
         self,
         sequences: Sequence[list[int]],
-        placed: _Placed,
+        placed: _Places,
         written: Sequence[Written] = (),
     ) -> Iterator[None]:
         """Run the texts, and take each answer's first token, chunk by chunk."""
@@ -278,7 +257,7 @@ class PackedModel:
         for pieces in _chunks(every, self._chunk):
             spans: list[Span] = []
             ids: list[int] = []
-            begun: list[tuple[Span, _Going]] = []
+            begun: list[tuple[Span, Written]] = []
             copies: list[tuple[int, int, int]] = []
             for i, start, last in pieces:
                 part, sequence = parts[i], sequences[parts[i].sample]
@@ -287,8 +266,9 @@ class PackedModel:
                 if part.parent >= 0 and start == part.start:
                     copies.append((offsets[part.parent], offsets[i], start))
                 if written and part.whole and last == part.end:
-                    going = _Going(written[part.sample], len(sequence), offsets[i])
-                    begun.append((spans[-1], going))
+                    answer = written[part.sample]
+                    answer.offset = offsets[i]
+                    begun.append((spans[-1], answer))
             self._stats.prompt_tokens += len(ids)
             self._stats.padded_tokens += len(ids)
             self._advance(ids, spans, begun, copies)
@@ -298,20 +278,24 @@ class PackedModel:
         self,
         ids: Sequence[int] = (),
         spans: Sequence[Span] = (),
-        begun: Sequence[tuple[Span, _Going]] = (),
+        begun: Sequence[tuple[Span, Written]] = (),
         copies: Sequence[tuple[int, int, int]] = (),
     ) -> None:
         """Run tokens of prompts, and write a token of each answer: of those under way, and of those that begin with them."""
         going = self._going
-        lasts = [each.answer.tokens[-1] for each in going]
-        writing = [each.span(at) for at, each in enumerate(going, start=len(ids))]
+        lasts = [answer.tokens[-1] for answer in going]
+        # The last token of each is not in the cache yet.
+        writing = [
+            Span(at, 1, answer.offset, _length(answer) - 1, writing=True)
+            for at, answer in enumerate(going, start=len(ids))
+        ]
         asked = [*(span for span, _ in begun), *writing]
         logits = self._forward(self._pack([*ids, *lasts], [*spans, *writing], asked, copies))
         if not asked:
             return
-        going = [*(each for _, each in begun), *going]
+        going = [*(answer for _, answer in begun), *going]
         try:
-            on = self._writer.write([each.answer for each in going], logits)
+            on = self._writer.write(going, logits)
         except ArithmeticError:  # nor may what stands in the cache be numbers
             self._cache = None
             raise
@@ -322,24 +306,24 @@ class PackedModel:
         cache, self._cache = self._cache, None
         if cache is None and self._going:
             raise RuntimeError("the keys and values of answers under way are lost")
-        self._going.sort(key=lambda going: going.offset)
+        self._going.sort(key=lambda answer: answer.offset)
         *begins, end = accumulate(self._rooms(), initial=0)
         cache = cache or Cache.empty(0, **self._shape)
         needed = max(end + room, self._room)
         # A larger one is left of a call that was allowed more memory.
         fresh = fresh or cache.keys[0].shape[1] > round_up(max(needed, self._bound))
         moves = [
-            (going.offset, begin, going.prompt + len(going.answer.tokens))
-            for going, begin in zip(self._going, begins, strict=True)
+            (answer.offset, begin, _length(answer))
+            for answer, begin in zip(self._going, begins, strict=True)
         ]
         cache.gather(moves, needed, fresh=fresh)
-        for going, begin in zip(self._going, begins, strict=True):
-            going.offset = begin
+        for answer, begin in zip(self._going, begins, strict=True):
+            answer.offset = begin
         self._cache = cache
         return end
 
     def _rooms(self) -> list[int]:
-        return [round_up(going.prompt + self._writer.most) for going in self._going]
+        return [round_up(len(answer.prompt) + self._writer.most) for answer in self._going]
 
     def _head_states(self) -> Cache:
         if self._head_cache is None:
@@ -358,16 +342,16 @@ class PackedModel:
         spans: Sequence[Span],
         asked: Sequence[Span] | None = None,
         copies: Sequence[tuple[int, int, int]] = (),
-    ) -> Pass:
+    ) -> Packing:
         assert self._cache is not None
         return pack(ids, spans, self._cache, asked=asked, copies=copies, fused=self._fused)
 
-    def _forward(self, of: Pass) -> torch.Tensor:
+    def _forward(self, of: Packing) -> torch.Tensor:
         """The logits that are asked for, (asked, vocabulary). Of the last layer all else is made only where these are."""
 
         def narrow(layer: Any, given: tuple[Any, ...], more: dict[str, Any]) -> Any:
             try:
-                layer.forward(*given, **more | {"packing": replace(of.packing, attends=False)})
+                layer.forward(*given, **more | {"packing": replace(of, attends=False)})
             except KeysAreKept:
                 if not of.asked:
                     raise
@@ -387,7 +371,7 @@ class PackedModel:
                     position_ids=of.positions.unsqueeze(0),
                     use_cache=False,
                     logits_to_keep=0 if narrows else of.last,
-                    packing=of.packing,
+                    packing=of,
                 )
             except KeysAreKept:
                 return torch.empty((0, config.vocab_size))
@@ -396,6 +380,11 @@ class PackedModel:
                 if hook:
                     hook.remove()
         return out.logits[0, : of.asked]
+
+
+def _length(answer: Written) -> int:
+    """Tokens of an answer with its prompt."""
+    return len(answer.prompt) + len(answer.tokens)
 
 
 def _chunks(parts: Sequence[_Piece], most: int) -> Iterator[list[_Piece]]:

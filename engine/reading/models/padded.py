@@ -14,7 +14,8 @@ import torch
 from transformers import DynamicCache
 
 from engine.machine import batching
-from engine.reading.models.decoding import TokenizedPrompt, Writer, Written, log_probabilities
+from engine.reading.models.decoding import Writer, Written, log_probabilities
+from engine.reading.models.targets import PromptRead
 from engine.reading.models.transfer import to_device
 from engine.reading.protocol import ReaderStats
 
@@ -94,7 +95,7 @@ class PaddedModel:
         )
 
     def batches(
-        self, texts: Sequence[TokenizedPrompt], *, memory: float, max_tokens: int
+        self, texts: Sequence[PromptRead], *, memory: float, max_tokens: int
     ) -> Iterator[list[int]]:
         """Places of ``asked`` in batches that fit ``memory`` bytes; texts of a batch share a head."""
 
@@ -112,7 +113,7 @@ class PaddedModel:
             ):
                 yield [together[i] for i in batch]
 
-    def _shared(self, asked: Sequence[TokenizedPrompt]) -> int:
+    def _shared(self, asked: Sequence[PromptRead]) -> int:
         """Tokens that the texts of a batch share at their head; each keeps its last for itself."""
         return min(min(a.head, len(a.tokens) - 1) for a in asked) if self._shares else 0
 
@@ -138,7 +139,7 @@ class PaddedModel:
         """Nothing is under way: see ``passes``."""
 
     @torch.inference_mode()
-    def passes(self, asked: Sequence[TokenizedPrompt]) -> batching.Passes[list[Written]]:
+    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Written]]:
         """Continue texts that share a head, as one batch: all at once, and nothing is under way when it ends."""
         yield
         shared = self._shared(asked)

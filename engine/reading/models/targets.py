@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engine.reading.models.sharing import common_length
 from engine.reading.models.stops import Tokenizer
-from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
+from engine.reading.prompting.truncation import DOES_NOT_FIT, fit
 from engine.reading.protocol import ReaderSpec, ReadOutput
 
 _UNSCORED = "what is scored has no tokens, or does not fit behind the prompt"
@@ -19,23 +20,39 @@ class PromptRead:
     """A read of a decoder-only model.
 
     Attributes:
-        head: tokens that the prompt begins with as others do.
-        target: the text that is scored; None where an answer is written.
-        tokens: those of the target.
+        tokens: those of the prompt that the model is given; none where not even the question fits.
+        head: how many of its first tokens other prompts begin with, too.
+        target: the tokens behind it that are scored; empty where an answer is written.
+        scored: their text; None where an answer is written.
+        whole: tokens of the prompt before it was cut.
     """
 
-    prompt: Fitted
-    head: list[int]
-    target: str | None = None
-    tokens: Sequence[int] = ()
+    tokens: list[int]
+    head: int = 0
+    target: Sequence[int] = ()
+    scored: str | None = None
+    whole: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt; of the whole one where it does not fit."""
+        return len(self.tokens) or self.whole
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the prompt was cut, or does not fit."""
+        return len(self.tokens) < self.whole
+
+    def room(self, most: int) -> int:
+        """Tokens of the prompt with those that follow it: the target's, or up to ``most`` that are written."""
+        return len(self.tokens) + (len(self.target) or most)
 
     def refused(self, most: int) -> ReadOutput | None:
         """The failed read of what cannot be read, within ``most`` tokens with the target; None where it can."""
-        length = self.prompt.length
-        if self.prompt.tokens is None:
-            return ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=length, truncated=True)
-        if self.target is not None and not 0 < len(self.tokens) <= most - length:
-            return ReadOutput.failed(_UNSCORED, prompt_tokens=length)
+        if self.truncated and not self.tokens:
+            return ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=self.length, truncated=True)
+        if self.scored is not None and not 0 < len(self.target) <= most - self.length:
+            return ReadOutput.failed(_UNSCORED, prompt_tokens=self.length)
         return None
 
 
@@ -71,12 +88,14 @@ class PromptReader:
         ]
         return [
             PromptRead(
-                prompt,
-                head,
-                target,
+                tokens,
+                # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
+                common_length(head, tokens),
                 () if target is None else target_tokens(self._tokenizer, text, target),
+                target,
+                len(encoded[text]),
             )
-            for text, target, prompt, head in zip(texts, targets, prompts, heads, strict=True)
+            for text, target, tokens, head in zip(texts, targets, prompts, heads, strict=True)
         ]
 
     def _encode(self, texts: list[str]) -> list[list[int]]:

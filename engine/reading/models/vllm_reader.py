@@ -105,9 +105,9 @@ class VllmReader(PromptReader):
         """Hand prompts to vLLM. See ``engine.reading.protocol.StartingReader``."""
         reads = self._reads(inputs)
         tokens = {
-            i: [*read.prompt.tokens, *read.tokens]
+            i: [*read.tokens, *read.target]
             for i, read in enumerate(reads)
-            if read.prompt.tokens is not None and self._refused(read) is None
+            if self._refused(read) is None
         }
         return partial(self._continued, reads, self._running.requests.ask(tokens, self._sampling))
 
@@ -123,24 +123,23 @@ class VllmReader(PromptReader):
 
     def _refused(self, read: PromptRead) -> ReadOutput | None:
         """The failed read of a prompt that cannot be read; None where it can."""
-        prompt = read.prompt
         if (failed := read.refused(self._longest - 1)) is not None:
             return failed
-        if prompt.length + self._new_tokens > self._longest:
+        if read.length + self._new_tokens > self._longest:
             # Cutting it would make outputs depend on the memory at hand.
-            reason = f"{prompt.length} tokens, vLLM has room for {self._longest - self._new_tokens}"
-            return ReadOutput.failed(f"{reason}; {MORE_MEMORY}", prompt_tokens=prompt.length)
+            reason = f"{read.length} tokens, vLLM has room for {self._longest - self._new_tokens}"
+            return ReadOutput.failed(f"{reason}; {MORE_MEMORY}", prompt_tokens=read.length)
         return None
 
     def _output(self, read: PromptRead, result: RequestOutput) -> ReadOutput:
         (completion,) = result.outputs
-        prompt, reason = read.prompt, str(getattr(completion, "finish_reason", None) or "")
+        reason, length = str(getattr(completion, "finish_reason", None) or ""), read.length
         if reason and ended_by(reason) is None:  # abort, error
-            return ReadOutput.failed(not_ended(reason), prompt_tokens=prompt.length)
-        if read.target is not None:
-            given = result.prompt_logprobs[-len(read.tokens) :]
-            logs = [of[token].logprob for token, of in zip(read.tokens, given, strict=True)]
-            return scored(read.target, logs, prompt.length, truncated=prompt.truncated)
+            return ReadOutput.failed(not_ended(reason), prompt_tokens=length)
+        if read.scored is not None:
+            given = result.prompt_logprobs[-len(read.target) :]
+            logs = [of[token].logprob for token, of in zip(read.target, given, strict=True)]
+            return scored(read.scored, logs, length, truncated=read.truncated)
         if self._first:
             scores = [completion.logprobs[0][token].logprob for token in self._first]
             shares = [math.exp(score - max(scores)) for score in scores]
@@ -150,14 +149,12 @@ class VllmReader(PromptReader):
             if mass is None:  # among all tokens, see _start
                 confidence = math.exp(scores[0])
                 choice = choice if confidence > 0.5 else ""
-            return chosen(choice, confidence, mass, prompt.length, truncated=prompt.truncated)
+            return chosen(choice, confidence, mass, length, truncated=read.truncated)
         tokens, ended = list(completion.token_ids), ended_by(reason)
         if isinstance(completion.stop_reason, int):  # an end token, which is not part of the output
             tokens, ended = tokens[:-1], "end"
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        output = self._rule.output(
-            text, prompt.length, len(tokens), truncated=prompt.truncated, ended=ended
-        )
+        output = self._rule.output(text, length, len(tokens), truncated=read.truncated, ended=ended)
         if self._spec.scores != "own":
             return output
         written = zip(completion.token_ids, completion.logprobs, strict=True)

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from engine.machine import batching
-from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
+from engine.reading.models.decoding import Writer, Written
 from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
+from engine.reading.models.targets import PromptRead
 
 
 class WindowedModel(PackedModel):
@@ -36,7 +37,7 @@ class WindowedModel(PackedModel):
         self._padded, self._window = padded, window
         super().__init__(model, writer, *more, head=head[:window], fused=fused)
 
-    def batches(self, asked: Sequence[TokenizedPrompt], **most: Any) -> Iterator[list[int]]:
+    def batches(self, asked: Sequence[PromptRead], **most: Any) -> Iterator[list[int]]:
         """See ``PackedModel``. All texts of a batch are run in one way."""
         for fits, way in ((True, super().batches), (False, self._padded.batches)):
             own = [place for place, text in enumerate(asked) if self._fits(text) is fits]
@@ -46,10 +47,10 @@ class WindowedModel(PackedModel):
             for batch in way([asked[place] for place in own], **most):
                 yield [own[place] for place in batch]
 
-    def passes(self, asked: Sequence[TokenizedPrompt]) -> batching.Passes[list[Written]]:
+    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Written]]:
         """Continue the texts of a batch, or of a part of one."""
         return super().passes(asked) if self._fits(asked[0]) else self._padded.passes(asked)
 
-    def _fits(self, text: TokenizedPrompt) -> bool:
+    def _fits(self, text: PromptRead) -> bool:
         # The last token does not look back.
         return text.room(max(1, self._writer.most)) - 1 <= self._window

@@ -3,23 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 DOES_NOT_FIT = "the prompt exceeds the reader's longest input even without passages"
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A tokenized prompt that fits the reader's input.
-
-    Attributes:
-        tokens: those that the reader is given; None where not even the question fits.
-        length: their number; that of the whole prompt where it does not fit.
-    """
-
-    tokens: list[int] | None
-    length: int
-    truncated: bool
 
 
 def fit(
@@ -30,8 +15,8 @@ def fit(
     limit: int,
     tail_marker: str,
     encode: Callable[[str], Sequence[int]],
-) -> Fitted:
-    """Cut a prompt to ``limit`` tokens.
+) -> list[int]:
+    """Cut a prompt to ``limit`` tokens; none where not even the question fits.
 
     What it begins with stays (the instruction and examples), and so does what follows the last
     ``tail_marker`` (the question). Between them those passages are cut first that stand first: the
@@ -43,7 +28,7 @@ def fit(
     """
     excess = len(tokens) - limit
     if excess <= 0:
-        return Fitted(tokens, len(tokens), False)
+        return tokens
     # Tokens may merge across the end of the head's text, so what is kept is decided on tokens.
     same = (a == b for a, b in zip(head, tokens, strict=False))
     kept = next((i for i, equal in enumerate(same) if not equal), min(len(head), len(tokens)))
@@ -51,5 +36,5 @@ def fit(
     tail = len(encode(text[at:])) if at >= 0 else 1
     rest = tokens[kept + excess :]
     if len(rest) < tail:
-        return Fitted(None, len(tokens), True)
-    return Fitted([*tokens[:kept], *rest], limit, True)
+        return []
+    return [*tokens[:kept], *rest]

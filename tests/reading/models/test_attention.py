@@ -97,7 +97,7 @@ def test_each_sequence_sees_itself_and_what_it_has(lengths, have, writing, fused
     if at == 1:  # a single token is made two, which attention takes for one
         parts *= 2
     expected = torch.cat([made.whole(i)[first:] for i, first, _ in parts])
-    torch.testing.assert_close(made.attend(of_pass.packing, parts), expected)
+    torch.testing.assert_close(made.attend(of_pass, parts), expected)
 
 
 def test_of_the_last_layer_only_the_tokens_that_are_asked_for_attend():
@@ -111,7 +111,7 @@ def test_of_the_last_layer_only_the_tokens_that_are_asked_for_attend():
     of_pass = pack([0] * 77, spans, made.cache, asked=[spans[0], spans[2]])
     assert (of_pass.last.tolist(), of_pass.asked) == ([66, 76], 2)
     with pytest.raises(KeysAreKept):
-        made.attend(replace(of_pass.packing, attends=False), parts)
+        made.attend(replace(of_pass, attends=False), parts)
     ends = [(0, 69, 70), (2, 4, 5)]
     expected = torch.cat([made.whole(i)[first:] for i, first, _ in ends])
     kept = made.cache.keys[0].clone()
@@ -133,7 +133,7 @@ def test_a_sequence_begins_with_what_another_has_kept_in_the_same_pass():
     copies = [(made.offsets[0], made.offsets[1], 33)]
     of_pass = pack([0] * 52, spans, made.cache, copies=copies)
     expected = torch.cat([made.whole(0), made.whole(1)[33:]])
-    attended = made.attend(of_pass.packing, [(0, 0, 40), (1, 33, 45)])
+    attended = made.attend(of_pass, [(0, 0, 40), (1, 33, 45)])
     torch.testing.assert_close(attended, expected)
 
 
@@ -168,7 +168,7 @@ def test_prompts_go_through_the_flash_kernel_where_it_is_faster(
     flash = attention._flash
     monkeypatch.setattr(attention, "_flash", lambda *given: calls.append(1) or flash(*given))
     cache = Cache.empty(have + 3, layers=1, groups=GROUPS, width=WIDTH, dtype=dtype)
-    packing = pack([0] * 3, [Span(0, 3, 0, have)], cache, fused=fused).packing
+    packing = pack([0] * 3, [Span(0, 3, 0, have)], cache, fused=fused)
     new = [torch.randn(1, many, 3, WIDTH, dtype=dtype) for many in (HEADS, GROUPS, GROUPS)]
     attend(Layer(), *new, None, packing=packing)
     assert len(calls) == expected

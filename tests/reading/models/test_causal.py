@@ -21,7 +21,7 @@ from engine.machine.batching import run
 from engine.reading.execute import run_unit
 from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
-from engine.reading.models.decoding import TokenizedPrompt
+from engine.reading.models.targets import PromptRead
 from engine.reading.plan import Unit
 from tests.conftest import needs_steady_bf16
 
@@ -132,8 +132,8 @@ def watched(reader, monkeypatch):
     inner = reader._model._forward
 
     def forward(of):
-        writing = sum(span.writing for span in of.packing.spans)
-        passes.append((sum(span.tokens for span in of.packing.spans) - writing, writing))
+        writing = sum(span.writing for span in of.spans)
+        passes.append((sum(span.tokens for span in of.spans) - writing, writing))
         return inner(of)
 
     monkeypatch.setattr(reader._model, "_forward", forward)
@@ -182,7 +182,7 @@ def test_answers_under_way_outlast_a_later_batch_that_memory_runs_out_in(
 ):
     reader = CausalReader(spec)
     model = reader._model
-    asked = [TokenizedPrompt(read.prompt.tokens) for read in reader._reads(prompts)]
+    asked = [PromptRead(read.tokens) for read in reader._reads(prompts)]
     assert len(list(model.batches(asked, memory=10**9, max_tokens=10**6))) == 1
     written = answered(model, asked[:2])
     assert model.is_writing(written)
@@ -199,7 +199,7 @@ def test_answers_under_way_outlast_a_later_batch_that_memory_runs_out_in(
         patch.setattr(model, "_forward", forward)
         with pytest.raises(ZeroDivisionError):
             answered(model, asked[4:] + asked[2:4])
-    assert [id(going.answer) for going in model._going] == [id(answer) for answer in written]
+    assert model._going == written
     held = model._cache.keys[0].shape[1]
     model.shrink()
     assert model._cache.keys[0].shape[1] == sum(model._rooms()) < held
@@ -226,7 +226,7 @@ def test_a_batch_beside_answers_under_way_waits_for_a_quarter_of_the_room(spec, 
 def test_a_cache_is_kept_no_larger_than_a_later_call_may_have(spec, prompts, generated):
     reader = CausalReader(spec)
     model = reader._model
-    asked = [TokenizedPrompt(read.prompt.tokens) for read in reader._reads(prompts)]
+    asked = [PromptRead(read.tokens) for read in reader._reads(prompts)]
     list(model.batches(asked, memory=10**9, max_tokens=10**6))
     written = answered(model, asked)
     full = model._cache.keys[0].shape[1]
@@ -291,8 +291,8 @@ def test_a_call_that_fails_ahead_of_its_turn_is_read_in_its_turn(
     tried = []
 
     def forward(of):
-        ends = [s.have + s.tokens for s in of.packing.spans if not s.writing]
-        if bad.prompt.length in ends:
+        ends = [s.have + s.tokens for s in of.spans if not s.writing]
+        if bad.length in ends:
             tried.append(ends)
             raise ArithmeticError("logits are not numbers")
         return inner(of)
@@ -442,7 +442,7 @@ def test_long_prompts_lose_passages_and_never_the_question(spec, prompts):
     (text,) = prompts[2]
     whole = reader._encode([text])[0]
     shared = len(reader._head) - 1
-    kept = reader._reads([[text]])[0].prompt.tokens
+    kept = reader._reads([[text]])[0].tokens
     assert len(kept) == limit
     assert kept[:shared] == whole[:shared]
     assert reader._tokenizer.decode(kept).endswith("\nQuestion: who eats ants\nAnswer:")
@@ -452,7 +452,7 @@ def test_a_query_before_the_passages_is_not_cut(spec):
     reader = CausalReader(replace(spec, max_input_tokens=150, tail_marker=""))
     head = spec.shared_prefix + "Question: who eats ants and termites at night\n"
     text = "Passage: " + "digs for ants " * 60
-    kept = reader._reads([[head, text]])[0].prompt
+    kept = reader._reads([[head, text]])[0]
     assert kept.truncated
     assert reader._tokenizer.decode(kept.tokens).startswith(head.rstrip())
     (output,) = reader.read([[head, text]])

@@ -12,9 +12,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
-from engine.reading.models.decoding import TokenizedPrompt
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
-from engine.reading.models.targets import target_tokens
+from engine.reading.models.targets import PromptRead, target_tokens
 from engine.reading.readers import specify
 from tests.reading.models import tiny_models
 from tests.reading.models.test_causal import PASSAGES, QUESTIONS, save_random_model
@@ -126,7 +125,7 @@ def test_targets_of_any_length_stand_behind_one_prompt(memory, bundled_spec, tmp
 def test_a_batch_has_room_for_the_prompt_of_its_targets(bundled_spec, tmp_path):
     save_random_model("llama", bundled_spec, tmp_path)
     model = CausalReader(replace(bundled_spec, path=str(tmp_path), scores="target"))._model
-    asked = [TokenizedPrompt([5] * 450, target=[7] * (1 + n % 5)) for n in range(60)]
+    asked = [PromptRead([5] * 450, target=[7] * (1 + n % 5)) for n in range(60)]
     groups = list(model.batches(asked, memory=10**12, max_tokens=640))
     assert sorted(place for group in groups for place in group) == list(range(60))
     for group in groups:

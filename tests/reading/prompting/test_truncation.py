@@ -25,8 +25,7 @@ def fitted(limit, head="answer briefly", tail_marker=" question"):
 
 @pytest.mark.parametrize("limit", [9, 10])
 def test_prompts_that_fit_are_not_cut(limit):
-    assert fitted(limit).tokens == encode(TEXT)
-    assert (fitted(limit).length, fitted(limit).truncated) == (9, False)
+    assert fitted(limit) == encode(TEXT)
 
 
 @pytest.mark.parametrize(
@@ -38,22 +37,20 @@ def test_prompts_that_fit_are_not_cut(limit):
     ],
 )
 def test_passages_go_first_to_last_and_the_head_stays(limit, kept):
-    assert fitted(limit).tokens == encode(kept)
-    assert (fitted(limit).length, fitted(limit).truncated) == (limit, True)
+    assert fitted(limit) == encode(kept)
 
 
 @pytest.mark.parametrize("limit", [4, 2, 1])
 def test_a_question_is_never_cut(limit):
-    assert fitted(limit).tokens is None
-    assert (fitted(limit).length, fitted(limit).truncated) == (9, True)
+    assert fitted(limit) == []
 
 
 def test_a_head_is_kept_up_to_the_length_of_the_prompt():
-    assert fitted(6, head="answer p1").tokens == encode("answer p3 p4 question who wins")
-    assert fitted(6, head="").tokens == encode("p2 p3 p4 question who wins")
+    assert fitted(6, head="answer p1") == encode("answer p3 p4 question who wins")
+    assert fitted(6, head="") == encode("p2 p3 p4 question who wins")
 
 
 def test_without_a_marker_one_token_is_kept():
-    assert fitted(3, tail_marker="").tokens == encode("answer briefly wins")
-    assert fitted(2, tail_marker="").tokens is None
-    assert fitted(3, tail_marker="nowhere").tokens == encode("answer briefly wins")
+    assert fitted(3, tail_marker="") == encode("answer briefly wins")
+    assert fitted(2, tail_marker="") == []
+    assert fitted(3, tail_marker="nowhere") == encode("answer briefly wins")
