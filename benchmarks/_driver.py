@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def simulate(
                 continue
             reads = round(of_shard / tokens_per_pair)
             rows = pl.DataFrame({GROUP: range(reads), SIZE: [int(tokens_per_pair)] * reads})
-            cut = cut_units(rows, lambda _, size=size: size, actors=actors, behind=behind)
+            cut = cut_units(rows, _steady(size), actors=actors, behind=behind)
             waiting.extend(unit.length * tokens_per_pair for unit in cut)
 
     held: list[deque[float]] = [deque() for _ in range(actors)]
@@ -99,3 +100,8 @@ def simulate(
         "units_a_second": round(units / last, 2),
         "efficiency": round(busy / actors / last, 3),
     }
+
+
+def _steady(size: int) -> Callable[[int], int]:
+    """Units of one size, whatever their numbers."""
+    return lambda _: size

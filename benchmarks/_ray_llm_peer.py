@@ -243,7 +243,7 @@ def _processor(settings: dict[str, Any], log: Path, ends_at: int | None = None) 
 def _noting(stage: Any, note: Callable[[dict[str, Any]], None]) -> Any:
     """The engine's stage, with a note of each row that is read."""
 
-    class Noting(stage):  # type: ignore[misc]
+    class Noting(stage):
         async def udf(self, batch: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
             async for row in super().udf(batch):
                 note(row)

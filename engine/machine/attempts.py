@@ -96,7 +96,7 @@ class Counts:
         self._repeated: set[Hashable] = set()
         self._starts: list[Start] = []
         self._faults: defaultdict[str, set[Attempt]] = defaultdict(set)
-        self._kept: dict[str, str] = {}
+        self._sick: dict[str, str] = {}
         self._keepers: defaultdict[str, list[Any]] = defaultdict(list)
 
     def deaths(self, piece: Hashable, attempt: Attempt) -> float:
@@ -121,7 +121,7 @@ class Counts:
         if attempt not in self._faults[gpu]:
             self._faults[gpu].add(attempt)
             if len(self._faults[gpu]) >= _FAULTS:
-                self._kept[gpu] = said
+                self._sick[gpu] = said
                 there = NodeAffinitySchedulingStrategy(attempt.node, soft=False)
                 amount = {"num_cpus": needs.get("CPU", 0.0), "num_gpus": needs.get("GPU", 0.0)}
                 keeper = ray.remote(scheduling_strategy=there, **amount)(_Keeper)
@@ -130,12 +130,12 @@ class Counts:
             rooms = (node["Resources"].get(name, 0.0) / one for name, one in needs.items())
             if int(min(rooms, default=1.0) + 1e-3) > len(self._keepers[node["NodeID"]]):
                 return ""
-        gpus = [*self._kept][:5] + [f"{len(self._kept) - 5} others"] * (len(self._kept) > 5)
+        gpus = [*self._sick][:5] + [f"{len(self._sick) - 5} others"] * (len(self._sick) > 5)
         return f"no node can load the model: {listed(gpus)} failed (the last: {said}); {_REMEDY}"
 
     def tally(self) -> Tally:
         """What was counted since this process started."""
-        kept = [f"{gpu} failed and is left alone: {said}" for gpu, said in self._kept.items()]
+        kept = [f"{gpu} failed and is left alone: {said}" for gpu, said in self._sick.items()]
         return Tally(self._name, list(self._starts), len(self._repeated), kept)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.machine.watch import OnEvent, silent
-from engine.messages.errors import InputError, LaterError, WriteError, masked
+from engine.messages.errors import BoundError, InputError, LaterError, WriteError, masked
 from engine.reading.observed import Observed, RayMetrics
 from engine.reading.spending import Prices
 from engine.sources.io.folders import folder_at
@@ -48,7 +48,7 @@ class Heartbeat:
             return
         self._ended.set()
         self._thread.join()
-        in_order = isinstance(error, LaterError) or not isinstance(error, Exception)
+        in_order = isinstance(error, LaterError | BoundError) or not isinstance(error, Exception)
         if error is None:
             self._state = _DONE
         elif self._state == _RUNNING:
