@@ -14,8 +14,8 @@ IN: ``model`` (a directory) and ``prompts``; further ``dtype`` (bfloat16), ``thr
   an engine may be done with a few before the first of them is there.
 - ``resume``: a job that reads Parquet and writes Parquet; when its engine has read half of the rows its driver is killed, and the same job
   is run again. ``checkpoint`` (false) sets Ray's ``CheckpointConfig``, ``block_rows`` (0) are the rows of a block, 0 as Ray
-  makes blocks. ``second`` (the same job): ``changed`` gives it other prompts under the same ids; ``finished`` lets the first one
-  end, ``kept`` too, with ``delete_checkpoint_on_success`` off.
+  makes blocks. ``second`` (the same job): ``finished`` lets the first one end;
+  ``changed`` too, with ``delete_checkpoint_on_success`` off, and gives the second one other prompts under the same ids.
 
 OUT: ``outputs`` in the order of the prompts, null for a row that has none; ``seconds`` from when the engine has the
 first row to the last, and ``processor_seconds`` of all processes within them, Ray's among them; ``rows`` that came; ``written`` where a job writes, a row twice if it is there twice; ``read`` by the engine and handed on, however often (of
@@ -104,8 +104,7 @@ def _run_until_killed(settings: dict[str, Any], prompts: list[str], log: Path) -
 
     def job() -> None:
         os.setsid()
-        ends = settings.get("second") not in ("finished", "kept")
-        list(_written(settings, prompts, log, ends=ends))
+        list(_written(settings, prompts, log, ends=not settings.get("second")))
 
     driver = multiprocessing.get_context("fork").Process(target=job)
     driver.start()
@@ -132,7 +131,7 @@ def _written(
         ray.data.DataContext.get_current().checkpoint_config = CheckpointConfig(
             "id",
             str(log.parent / "ids"),
-            delete_checkpoint_on_success=settings.get("second") != "kept",
+            delete_checkpoint_on_success=settings.get("second") != "changed",
         )
     dataset = ray.data.read_parquet(str(source))
     if block_rows := int(settings.get("block_rows", 0)):
@@ -155,7 +154,6 @@ def _rows(settings: dict[str, Any], prompts: list[str], log: Path) -> Iterator[d
 
 def _processor(settings: dict[str, Any], log: Path, ends_at: int | None = None) -> Any:
     """The processor of ``ray.data.llm``, on a Ray that runs; it kills this process when the engine has read so many rows."""
-    import ray
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
     threads = int(settings.get("threads", 2))
@@ -178,14 +176,7 @@ def _processor(settings: dict[str, Any], log: Path, ends_at: int | None = None) 
             "block_size": 32,
             "enforce_eager": True,
         }
-    if not ray.is_initialized():
-        ray.init(
-            address="local",
-            num_cpus=8,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
+    _start_ray()
     config = vLLMEngineProcessorConfig(
         model_source=settings["model"],
         engine_kwargs=engine,
@@ -238,6 +229,19 @@ def _processor(settings: dict[str, Any], log: Path, ends_at: int | None = None) 
         stage = processor.get_stage_by_name("vLLMEngineStage")
         vars(stage)["fn"] = _noting(stage.fn, note)  # set as a field, it would ask for a GPU
     return processor
+
+
+def _start_ray() -> None:
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(
+            address="local",
+            num_cpus=8,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
 
 
 def _noting(stage: Any, note: Callable[[dict[str, Any]], None]) -> Any:

@@ -120,6 +120,28 @@ def test_every_read_comes_once_and_one_that_raises_fails_alone():
         assert got == [f"T{i}" for i in range(20) if i != 7]
 
 
+def test_planning_waits_for_actors_however_much_the_object_store_would_hold(tmp_path):
+    log = tmp_path / "planned"
+    plan, units = plan_of(4, 1)
+    path, of_shard = str(log), ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(units))
+
+    class Planner:
+        def __call__(self, shard):
+            with open(path, "a") as stream:
+                stream.write(f"{shard}\n")
+            return of_shard
+
+    class Slow(host_of(str)):
+        def load(self, spec):
+            time.sleep(5)
+            return super().load(spec)
+
+    done = read_on_ray(range(30), [Planner()], Slow([SPEC], [None]), pool=of(2))
+    next(done)
+    assert len(log.read_text().split()) <= 4  # two units an actor; two shards are planned at a time
+    assert len(list(done)) == 30 * len(units) - 1
+
+
 def test_readers_of_one_model_share_an_actor(tmp_path):
     """Each unit is read by its own reader, which is loaded when its first unit comes."""
     log = str(tmp_path / "loaded")
@@ -214,28 +236,6 @@ def test_a_pool_that_gets_no_node_is_given_up_in_one_line(monkeypatch):
         list(units_done(plan, units, host_of(str), pool=hopeless, on_event=told.append))
     assert "\n" not in str(caught.value)
     assert told == ["waiting for a node with 1 GPU: none is there"]
-
-
-def test_planning_waits_for_actors_however_much_the_object_store_would_hold(tmp_path):
-    log = tmp_path / "planned"
-    plan, units = plan_of(4, 1)
-    path, of_shard = str(log), ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(units))
-
-    class Planner:
-        def __call__(self, shard):
-            with open(path, "a") as stream:
-                stream.write(f"{shard}\n")
-            return of_shard
-
-    class Slow(host_of(str)):
-        def load(self, spec):
-            time.sleep(5)
-            return super().load(spec)
-
-    done = read_on_ray(range(30), [Planner()], Slow([SPEC], [None]), pool=of(2))
-    next(done)
-    assert len(log.read_text().split()) <= 4  # two units an actor; two shards are planned at a time
-    assert len(list(done)) == 30 * len(units) - 1
 
 
 def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
