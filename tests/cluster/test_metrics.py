@@ -29,9 +29,9 @@ node, shown = ray.nodes()[0], ""
 logs = [*map(str, __import__("pathlib").Path(ray._private.worker._global_node.get_logs_dir_path()).glob("worker-*"))]
 deadline = time.monotonic() + 60
 ended = 0
-while ended < 3 and time.monotonic() < deadline:  # what is set after that is told a little later
+while ended < 3 and time.monotonic() < deadline:  # a gauge is shown once each time that it was set
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    shown = urllib.request.urlopen(address, timeout=30).read().decode()
+    shown += urllib.request.urlopen(address, timeout=30).read().decode()
     ended += bool(re.search(r"ray_erag_seconds_left{.*} 0\\.0", shown))
     time.sleep(1)
 print("METRICS", shown)
