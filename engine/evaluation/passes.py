@@ -167,9 +167,6 @@ def read_and_score(
     scoring = _Scoring(work, on_ray=any(reads.on_ray for reads in executors))
     if passes:
         context.on_progress(*progress.reached)
-    # Of the store: by reader, what was listed; by shard, until it is scored, and reader, what came since.
-    listed: dict[str, store.Listing] = {}
-    came: defaultdict[int, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for group in groups:
         # Its readers are loaded no longer than they read.
         reads = executors.pop(0)
@@ -180,11 +177,10 @@ def read_and_score(
         while left:
             for pass_, planner in zip(group, reads.planners, strict=True):
                 pass_.begin()
-                if isinstance(planner, ShardPlanner):
-                    listed[pass_.job.spec.fingerprint] = planner.listing
+                scoring.begin(pass_, planner)
             for unit in reads.read(left):
                 added = (pass_ := group[unit.role]).add(unit)
-                came[unit.shard][pass_.job.spec.fingerprint].add(unit.file)
+                scoring.add(pass_, unit)
                 if isinstance(parts, InMemory) and unit.outputs is not None:
                     parts.outputs[pass_.job.spec.fingerprint].append(unit.outputs)
                 if not unit.last:
@@ -193,12 +189,7 @@ def read_and_score(
                 if group is groups[-1] and is_read and unit.shard not in further:
                     failures = failures_of(passes, unit.shard)
                     if not (failures and refused):
-                        span, new = work.shards.shards[unit.shard].span, came.pop(unit.shard)
-                        files = {
-                            reader: listing.within(span or (0, BUCKETS), new[reader] - {""})
-                            for reader, listing in listed.items()
-                        }
-                        scoring.score(unit.shard, failures, files)
+                        scoring.score(unit.shard, failures)
                 progress.add(pass_, unit)
                 context.on_progress(*progress.reached)
                 context.on_unit(pass_.job.ask.role.name, added, progress.reached, reads.totals)
@@ -215,7 +206,7 @@ def read_and_score(
             _refuse_failures(pass_)
     if not passes:
         for shard in shards:
-            scoring.score(shard, {}, {})
+            scoring.score(shard, {})
     scoring.finish()
 
 
@@ -402,6 +393,10 @@ class _Scoring:
 
     def __init__(self, work: Workload, *, on_ray: bool) -> None:
         self._work = work
+        # Of the store, by reader: what was listed, and what came since of shards that are not scored.
+        self._listed: dict[str, store.Listing] = {}
+        self._came: defaultdict[int, defaultdict[str, set[str]]]
+        self._came = defaultdict(lambda: defaultdict(set))
         self._on_workers: partial[ray.ObjectRef] | None = None
         # What calls again for each call that is under way, and how often it has.
         self._under_way: dict[ray.ObjectRef, tuple[partial[ray.ObjectRef], int]] = {}
@@ -413,8 +408,20 @@ class _Scoring:
             remote = ray.remote(num_cpus=0.1, max_retries=0)(score_shard).remote
             self._on_workers = partial(remote, ray.put(work))
 
-    def score(self, shard: int, failures: Mapping[str, Failure], files: Files) -> None:
+    def begin(self, pass_: Pass, planner: Planner) -> None:
+        if isinstance(planner, ShardPlanner):
+            self._listed[pass_.job.spec.fingerprint] = planner.listing
+
+    def add(self, pass_: Pass, unit: UnitDone) -> None:
+        self._came[unit.shard][pass_.job.spec.fingerprint].add(unit.file)
+
+    def score(self, shard: int, failures: Mapping[str, Failure]) -> None:
         """Score a shard here, or when fewer are scored on workers than the cluster has CPUs now; errors of an earlier one."""
+        span, came = self._work.shards.shards[shard].span or (0, BUCKETS), self._came.pop(shard, {})
+        files = {
+            reader: listing.within(span, came.get(reader, set()) - {""})
+            for reader, listing in self._listed.items()
+        }
         if self._on_workers is None:
             score_shard(self._work, shard, failures, files)
             return

@@ -1,5 +1,7 @@
 """Shards are scored on workers again where their process is lost, and not for ever."""
 
+from types import SimpleNamespace
+
 import pytest
 import ray
 
@@ -9,10 +11,11 @@ from engine.messages.errors import InputError, ReadError, WriteError
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
-def score_on_ray(monkeypatch, score, *shards, work=None):
-    """Score shards on workers by a function that takes the work, a shard and its failures; it goes by value."""
+def score_on_ray(monkeypatch, score, *shards, folder=""):
+    """Score shards on workers by a function that takes the work, a shard, its failures and files; it goes by value."""
     monkeypatch.setattr(passes, "score_shard", score)
-    scoring = passes._Scoring(work, on_ray=True)
+    known = SimpleNamespace(shards=[SimpleNamespace(span=None)] * 3)
+    scoring = passes._Scoring(SimpleNamespace(shards=known, folder=folder), on_ray=True)
     for shard in shards:
         scoring.score(shard, {})
     scoring.finish()
@@ -21,11 +24,11 @@ def score_on_ray(monkeypatch, score, *shards, work=None):
 def dying(times):
     """A function that notes each call in a file, and kills its process so many times."""
 
-    def call(folder, shard, failures):
+    def call(work, shard, failures, files):
         import os
         import signal
 
-        path = os.path.join(folder, str(shard))
+        path = os.path.join(work.folder, str(shard))
         with open(path, "a") as stream:
             stream.write(".")
         if os.path.getsize(path) <= times:
@@ -39,14 +42,14 @@ def calls(folder):
 
 
 def test_a_shard_whose_process_died_is_scored_again(monkeypatch, tmp_path):
-    score_on_ray(monkeypatch, dying(1), 0, 1, 2, work=str(tmp_path))
+    score_on_ray(monkeypatch, dying(1), 0, 1, 2, folder=str(tmp_path))
     assert calls(tmp_path) == {"0": 2, "1": 2, "2": 2}
 
 
 def test_a_shard_that_always_kills_its_process_is_given_up(monkeypatch, tmp_path):
     told = r"^scoring on Ray failed: its process died again and again, .*; what is finished is kept"
     with pytest.raises(ReadError, match=told):
-        score_on_ray(monkeypatch, dying(10**6), 0, work=str(tmp_path))
+        score_on_ray(monkeypatch, dying(10**6), 0, folder=str(tmp_path))
     assert calls(tmp_path) == {"0": 4}
 
 
@@ -60,7 +63,7 @@ def test_a_process_that_rays_memory_monitor_kills_is_given_up_too(monkeypatch):
 
     monkeypatch.setattr(ray, "get", get)
     with pytest.raises(ReadError, match=r"died again and again.*1 worker\(s\) were killed"):
-        score_on_ray(monkeypatch, lambda work, shard, failures: None, 0)
+        score_on_ray(monkeypatch, lambda *_: None, 0)
     assert len(asked) == len(set(asked)) == 4
 
 
@@ -73,7 +76,7 @@ def test_a_process_that_rays_memory_monitor_kills_is_given_up_too(monkeypatch):
     ],
 )
 def test_errors_of_users_are_raised_as_they_are_and_others_in_one_line(monkeypatch, error, told):
-    def score(work, shard, failures):
+    def score(work, shard, failures, files):
         if shard == 1:
             raise error
 
