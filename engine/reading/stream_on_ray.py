@@ -178,7 +178,6 @@ def _results(
 
 def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Table]:
     """Plan shards for readers; the ledger ends the planning of one whose process dies, which Ray would repeat for ever."""
-    plans: Sequence[Planner] = ray.get(planners)
     attempts = Attempts(ledger)
     for asked in batch.to_pylist():
         shard_role = ShardRole(**asked)
@@ -188,12 +187,24 @@ def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Tabl
             pace_of(shard_role.number * NUMBERS)
             if not attempts.enter(planning, new_attempt(), _PLANNING_DEATHS):
                 raise ReadError(f"shard {shard_role.shard} cannot be planned: {_DIED}")
-            planned = plans[shard_role.role](shard_role.shard)
+            planned = _unpickled(planners)[shard_role.role](shard_role.shard)
             attempts.leave(planning)
             for row in unit_rows(shard_role, planned, pace_of):
                 yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
         except USER_ERRORS as error:
             yield pa.table({"unit": [pickle.dumps(error)]}, schema=_UNIT)
+
+
+def _unpickled(planners: Any) -> Sequence[Planner]:
+    """The planners; an error where this process refuses them, or has no such classes, for which Ray Data tries again for ever."""
+    try:
+        plans: Sequence[Planner] = ray.get(planners)
+    except ray.exceptions.RaySystemError as error:
+        if isinstance(error.client_exc, USER_ERRORS):
+            raise error.client_exc from None
+        what = f"{type(error.client_exc).__name__}: {error.client_exc}"
+        raise ReadError(f"a node cannot take what it is to plan ({what})") from error
+    return plans
 
 
 class _Actor:
