@@ -16,7 +16,6 @@ from engine.evaluation.shards import Held, InputShards
 from engine.evaluation.startup import partition_beside_ray, shard_pairs
 from engine.evaluation.study import Condition, study_shards
 from engine.evaluation.workload import digest_of_shards
-from engine.reading.spending import Prices
 from engine.report.audit import Origin, input_files, name_files
 from engine.report.findings import Findings
 from engine.report.heartbeat import Heartbeat
@@ -89,9 +88,7 @@ def evaluate_and_report(
         kept = f"outputs of {', '.join(lost)}, without a version, are lost; other {kept}"
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(name_files(files)))
-    api = settings[0].api
-    prices = Prices(api.price_in, api.price_out, api.price_per_hour)
-    with Heartbeat(out, prices, event) as heartbeat:
+    with Heartbeat(out, settings[0].api, event) as heartbeat:
         keeps(kept, heartbeat.interrupt)
         folder = None
         step("reading the inputs")
@@ -125,7 +122,6 @@ def evaluate_and_report(
 def _cut(
     files: InputFiles, settings: Sequence[Settings], folder: Folder, store: Folder, pairs: int
 ) -> Partition:
-    """The inputs in shards of so many listed passages, with progress."""
     with shown_progress("cutting into shards", "rows") as on_rows:
 
         def on_cut(what: str, done: int) -> None:

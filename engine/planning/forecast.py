@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from operator import mul
 from typing import Annotated, Any, NamedTuple
 
+from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.checked import Checked, Within
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.reading.spending import Prices, cost
 from engine.sources.io.locations import Location
 
 BUDGET = re.compile(r"(\d+(?:\.\d+)?)(reads|h|)")
@@ -136,7 +136,7 @@ class Forecast:
         """The price of an actor's seconds and of tokens; None where seconds have one and are not known."""
         if self.price_per_hour is not None and seconds is None:
             return None
-        of_actor = cost(Prices(per_hour=self.price_per_hour), 0, 0, seconds or 0.0)
+        of_actor = ApiSettings(price_per_hour=self.price_per_hour).cost(0, 0, seconds or 0.0)
         return (of_actor or 0.0) + (tokens or 0.0)
 
 

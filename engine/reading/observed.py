@@ -14,8 +14,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
+from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.watch import PoolTotals
-from engine.reading.spending import Prices, cost
 from engine.reading.stream import UnitDone
 
 # Others are gauges: they go down, too, or may stay 0, which a counter of Ray's cannot say.
@@ -26,8 +26,8 @@ _COUNTERS |= {"actor_calls", "actor_tokens", "actor_seconds"}
 class Observed:
     """What was seen so far of an evaluation; one thread may tell it of units, and another ask it."""
 
-    def __init__(self, prices: Prices, clock: Callable[[], float] = time.monotonic) -> None:
-        self._prices, self._clock, self._lock = prices, clock, threading.Lock()
+    def __init__(self, api: ApiSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api, self._clock, self._lock = api, clock, threading.Lock()
         self._roles: dict[str, Counter[str]] = {}
         self._actors: dict[str, Counter[str]] = {}
         self._reached, self._error = (0, 0), ""
@@ -81,7 +81,7 @@ class Observed:
                 "units_repeated": sum(pool.repeated_units for pool in pools),
                 "actors_alive": alive,
                 "actors_lost": sum(pool.lost_actors for pool in pools),
-                "cost": cost(self._prices, *tokens, self._actor_seconds),
+                "cost": self._api.cost(*tokens, self._actor_seconds),
                 "last_error": self._error or None,
                 "roles": {role: dict(counts) for role, counts in self._roles.items()},
                 "actors": {actor: dict(counts) for actor, counts in self._actors.items()},

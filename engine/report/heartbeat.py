@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import BoundError, InputError, LaterError, WriteError, masked
 from engine.reading.observed import Observed, RayMetrics
-from engine.reading.spending import Prices
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 
@@ -31,8 +31,8 @@ class Heartbeat:
     No evaluation ends for it: where the file cannot be written, ``tell`` is told once.
     """
 
-    def __init__(self, out: Location, prices: Prices, tell: OnEvent) -> None:
-        self._folder, self._tell, self._observed = folder_at(out), tell, Observed(prices)
+    def __init__(self, out: Location, api: ApiSettings, tell: OnEvent) -> None:
+        self._folder, self._tell, self._observed = folder_at(out), tell, Observed(api)
         self._every = _AT_A_PATH if isinstance(self._folder.at, Path) else _AT_AN_ADDRESS
         self._metrics, self._beating = RayMetrics(), threading.Lock()
         self._ended = threading.Event()

@@ -16,11 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 # Evaluates, and then, as long as Ray runs, looks at the port that Prometheus asks.
 DRIVER = """
 import re, sys, time, urllib.request
-from engine.reading.spending import Prices
-from jobs import _evaluating
 from tests.commands import erag
-
-_evaluating.Prices = lambda *prices: Prices(per_hour=1.0)
 
 assert erag("evaluate", *sys.argv[1:]) == 0
 import ray
@@ -59,6 +55,7 @@ def test_rays_port_has_every_metric_of_the_dashboard_and_workers_log_events(tmp_
         "actors": 1,
         "dtype": "float32",
         "resamples": 0,
+        "price-per-hour": 1.0,
     }
     words = [f"--{name}={value}" for name, value in options.items()]
     # Workers tell their metrics every ten seconds else.

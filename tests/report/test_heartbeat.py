@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError, LaterError, ReadError
-from engine.reading.spending import Prices
 from engine.report import heartbeat
 from engine.report.heartbeat import PROGRESS, Heartbeat, progress_of
 from tests.commands import erag
@@ -17,7 +17,7 @@ from tests.commands import erag
 STUCK = """
 import sys, time
 from cyclopts import App
-from engine.reading.spending import Prices
+from engine.machine.remote.api_settings import ApiSettings
 from engine.report.heartbeat import Heartbeat
 from jobs import _signals
 from jobs._command import run_app
@@ -27,7 +27,7 @@ _signals._PATIENCE = 1.0
 
 @app.default
 def stuck(out: str):
-    with Heartbeat(out, Prices(), print) as beating:
+    with Heartbeat(out, ApiSettings(), print) as beating:
         beating.begin()
         _signals.keeps("all is kept", beating.interrupt)
         print("reading", flush=True)
@@ -46,7 +46,7 @@ def written(out):
 
 
 def beat_until(out, error=None):
-    with Heartbeat(out, Prices(), print) as beating:
+    with Heartbeat(out, ApiSettings(), print) as beating:
         beating.begin()
         assert written(out)["state"] == "running"
         if error:
@@ -131,7 +131,7 @@ def test_an_evaluation_goes_on_where_the_heartbeat_cannot_be_written(tmp_path, m
     told = []
     monkeypatch.setattr(heartbeat, "_AT_A_PATH", 0.01)
     (tmp_path / PROGRESS).mkdir()
-    with Heartbeat(tmp_path, Prices(), told.append) as beating:
+    with Heartbeat(tmp_path, ApiSettings(), told.append) as beating:
         beating.begin()
         beating._thread.join(0.1)
     (line,) = told
@@ -139,7 +139,7 @@ def test_an_evaluation_goes_on_where_the_heartbeat_cannot_be_written(tmp_path, m
 
 
 def test_nothing_is_written_before_the_beginning(tmp_path):
-    with pytest.raises(InputError), Heartbeat(tmp_path, Prices(), print) as beating:
+    with pytest.raises(InputError), Heartbeat(tmp_path, ApiSettings(), print) as beating:
         beating.interrupt()
         raise InputError("another evaluation is there", "give another folder")
     assert not list(tmp_path.iterdir())

@@ -75,3 +75,7 @@ def test_a_price_is_that_of_a_million_tokens():
     assert ApiSettings(price_in=0.5, price_out=3).cost(2_000_000, 100_000) == pytest.approx(1.3)
     assert ApiSettings(price_per_hour=2.0, max_cost=1.0).cost(2_000_000, 100_000) is None
     assert ApiSettings().cost(1, 1) is None
+    # Two hours of an actor at 1.5 an hour, which adds to the price of tokens.
+    assert ApiSettings(price_per_hour=1.5).cost(3e6, 5e5, 7200) == 3.0
+    whole = ApiSettings(price_in=2.0, price_out=10.0, price_per_hour=1.5)
+    assert whole.cost(3e6, 5e5, 7200) == 14.0
