@@ -23,9 +23,8 @@ from engine.evaluation.prepare import (
 from engine.evaluation.reference_answers import query_place, refuse_unscorable
 from engine.evaluation.settings import Settings, leave_out
 from engine.evaluation.shards import InputShards
-from engine.labels.annotator import Annotator, Labelled, PartialCorpusError
+from engine.labels.annotator import Labelled, PartialCorpusError
 from engine.messages.errors import InputError
-from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import UTILITY_KIND
 from engine.ranking.scores import largest_label, lists_nothing, score_runs, without_results
 from engine.sources.io.ahead import mapped
@@ -48,12 +47,15 @@ def check(shards: InputShards, settings: Settings) -> None:
     _refuse_queries(whole, settings)
     asking = settings.resolved.asks
     from_files = [
-        _FileLabels(annotator)
+        annotator
         for annotator in settings.resolved.listed
         if annotator.needs_input is not None
         and annotator.name not in asking
         and not annotator.rests_on(settings)
     ]
+    # What labels show that are made of a file alone, by annotator; an example lies between whole numbers.
+    judged = {annotator.name: 0 for annotator in from_files}
+    exceeding, examples = set[str](), dict[str, pl.DataFrame]()
     counts_missing = settings.ranking.missing == "error"
     lacking: dict[str, list[str]] = {run: [] for run in shards.runs}
 
@@ -66,18 +68,25 @@ def check(shards: InputShards, settings: Settings) -> None:
             query_ids = inputs.queries[QUERY_ID].to_list()
             for run, missing in without_results(inputs.runs, query_ids, names=shards.runs):
                 lacking[run] += missing
-        for labels in from_files:
-            labels.look_at(inputs, settings)
+        for annotator in from_files:
+            labelled = label(annotator, inputs, settings, pairs_to_label(inputs), {})
+            judged[name := annotator.name] += inputs.queries.height - len(labelled.unjudged)
+            judged[name] += sum(of.height for of in labelled.tables.values())
+            counted = labelled.labels.filter(pl.col(LABEL) >= 0)
+            if largest_label(counted[LABEL]) > 1:
+                exceeding.add(name)
+            example = counted.filter(pl.col(LABEL) != pl.col(LABEL).round()).head(1)
+            if example.height:
+                examples.setdefault(name, example)
     for run, missing in lacking.items():
         if missing:
             in_order = queries[QUERY_ID].filter(queries[QUERY_ID].is_in(missing))
             raise lists_nothing(run, len(missing), in_order[0])
-    for labels in from_files:
-        name, exceeding = labels.annotator.name, labels.exceeding
-        if labels.real_valued and exceeding:
-            refuse_without_threshold(name, labels.example, settings.resolved.measures)
-        split_measures(name, settings, real_valued=labels.real_valued, exceeding=exceeding)
-    refuse_unjudged({labels.annotator.name: labels.labelled_queries for labels in from_files})
+    for name in judged:
+        if name in examples and name in exceeding:
+            refuse_without_threshold(name, examples[name], settings.resolved.measures)
+        split_measures(name, settings, real_valued=name in examples, exceeding=name in exceeding)
+    refuse_unjudged(judged)
     _refuse_meaningless(settings, len(shards.runs))
 
 
@@ -93,27 +102,6 @@ def refuse_partial_corpus(runs: tuple[str, ...], settings: Settings) -> None:
             raise
         except Exception:
             continue  # it needs queries: what it looks at is known once they are labelled
-
-
-class _FileLabels:
-    """What labels show that are made of a file alone."""
-
-    def __init__(self, annotator: Annotator) -> None:
-        self.annotator = annotator
-        self.labelled_queries = 0
-        self.real_valued = self.exceeding = False
-        self.example = tables.empty(tables.LABELS)
-
-    def look_at(self, inputs: EvaluationInputs, settings: Settings) -> None:
-        """Take note of a shard; such labels need no passages."""
-        labelled = label(self.annotator, inputs, settings, pairs_to_label(inputs), {})
-        self.labelled_queries += inputs.queries.height - len(labelled.unjudged)
-        self.labelled_queries += sum(of.height for of in labelled.tables.values())
-        counted = labelled.labels.filter(pl.col(LABEL) >= 0)
-        self.exceeding |= largest_label(counted[LABEL]) > 1
-        if not self.real_valued and is_real_valued(counted[LABEL].to_numpy()):
-            self.real_valued = True
-            self.example = counted.filter(pl.col(LABEL) != pl.col(LABEL).round()).head(1)
 
 
 def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
