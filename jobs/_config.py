@@ -131,7 +131,6 @@ def _field(name: str) -> str:
 
 
 def _kinds(hint: Any) -> set[Any]:
-    """The simple types that a type hint is made of."""
     if get_origin(hint) is None:
         return {hint}
     inner = [part for part in get_args(hint) if part is not Ellipsis]

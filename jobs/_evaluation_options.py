@@ -106,7 +106,6 @@ def parameters() -> list[inspect.Parameter]:
 
 
 def _of_reader() -> list[inspect.Parameter]:
-    """The options of the reader."""
     return options_of(
         ReaderSettings,
         READER,
@@ -183,8 +182,8 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
 def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     """The input files; a file that no annotator needs, or an annotator without its file, is refused."""
     # Imported here, so that help is quick.
-    from engine.evaluation.corpora import split_runs, split_tables
     from engine.evaluation.check import refuse_lacking_tables
+    from engine.evaluation.corpora import split_runs, split_tables
 
     if lacking := next((name for name in ("queries", "run") if not options[name]), None):
         raise InputError(f"`{lacking}` is missing", "give it (--help shows examples)")
@@ -228,7 +227,6 @@ def given_files(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _actors(kind: type, tokens: tuple[Token, ...]) -> int | str:
-    """A number, or a range as it is written."""
     text = tokens[0].value.strip()
     PoolSettings(actors=text)  # refuses what is neither
     return text if ":" in text else int(text)

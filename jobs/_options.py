@@ -61,7 +61,6 @@ def _exists(value: str) -> bool:
 
 
 def _several(convert: Callable[[list[str]], Any]) -> Parameter:
-    """The parameter of a list, which is made of the texts that are given."""
     # The help says what an empty list stands for.
     return Parameter(
         consume_multiple=True,

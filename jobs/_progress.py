@@ -94,7 +94,6 @@ def shown_training(metric: str) -> Iterator[Callable[[TrainingProgress, int], No
 
 
 def _so_far(progress: TrainingProgress, metric: str) -> str:
-    """The loss of the latest step, the latest evaluation, and the best one."""
     parts = [f"loss {progress.losses[-1]:.3f}"] if progress.losses else []
     if progress.evaluations:
         parts.append(f"{metric} {progress.evaluations[-1].value:.4f}")

@@ -31,7 +31,6 @@ def _worded() -> Callable[[str], str]:
 
 
 def _with_options(content: dict[str, Any]) -> dict[str, Any]:
-    """The summary with options, instead of fields, in its sentences."""
     worded = _worded()
     for notes in content["notes"].values():
         for note in notes:

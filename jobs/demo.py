@@ -194,7 +194,6 @@ def _retrieve_and_evaluate(
 
 
 def _outputs(out: Path, settings: Settings) -> Outputs:
-    """What the demo writes under ``out``."""
     of_evaluation = outputs(out, settings)
     made = [out / f"{name}.parquet" for name in ("corpus", "queries", "run")]
     return Outputs([*of_evaluation.files, *made], [*of_evaluation.folders, out / "index"])

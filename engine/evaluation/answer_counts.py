@@ -116,7 +116,6 @@ def count_outputs(
 
 
 def _is_cut(limit: int) -> pl.Expr:
-    """Whether an output was cut at the limit."""
     # Where reads do not say what ended them, by its tokens: a text that a string ended is kept up to that alone.
     size = pl.col(OUTPUT).str.len_bytes() + pl.col(tables.THOUGHT).str.len_bytes().fill_null(0)
     reached = (pl.col(OUTPUT_TOKENS) >= limit) & (size >= pl.col(OUTPUT_TOKENS))

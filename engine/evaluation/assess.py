@@ -181,7 +181,6 @@ def _notes(
     relevant: Relevant,
     runs: Sequence[str],
 ) -> Iterator[Note]:
-    """What qualifies the figures, in the order in which it is printed."""
     yield from _read_notes(readings, settings, truncated=scored.truncated)
     yield count_note(
         "skipped_queries", scored.left_out, "[query was|queries were] left out", printed=False
@@ -229,7 +228,6 @@ def _means(table: pl.DataFrame, by: list[str]) -> pl.DataFrame:
 
 
 def _real_valued(scored: Scored) -> Iterator[Note]:
-    """Whose labels lie between whole numbers, and how measures take them."""
     shares = [name for name in scored.real_valued if name not in scored.above_one]
     grades = list(scored.above_one)
     for names, taken in (
@@ -294,7 +292,6 @@ def _other_measure(
 
 
 def _unbounded(settings: Settings) -> Note:
-    """The annotators whose labels nobody knows a bound of, where a measure has none without it."""
     resolved = settings.resolved
     scales = resolved.scales.items()
     names = [name for name, of in scales if of.largest == math.inf and name not in ANNOTATORS]
@@ -317,7 +314,6 @@ def _cut_runs(names: tuple[str, ...], settings: Settings) -> Note:
 
 
 def _short_lists(scored: Scored, runs: Sequence[str], settings: Settings) -> Note:
-    """The runs that list fewer passages than the cutoff for most queries."""
     k = settings.ranking.k
     by_run: dict[str, Counter[int]] = defaultdict(Counter)
     for run, length, lists in scored.lengths:
@@ -347,7 +343,6 @@ def damaged_files(costs: Iterable[ReadingCosts]) -> Note:
 
 
 def _not_as_trained(readings: Mapping[str, Reading], settings: Settings) -> Note:
-    """The reader that was trained as Fusion-in-Decoder, where it is given all passages in one prompt."""
     named = [reading for reading in readings.values() if reading.spec.name == BUNDLED_FID]
     kinds = {reading.ask.augmentation or settings.reader.augmentation for reading in named}
     return Note(
@@ -358,7 +353,6 @@ def _not_as_trained(readings: Mapping[str, Reading], settings: Settings) -> Note
 
 
 def _not_applied(readings: Mapping[str, Reading]) -> Note:
-    """Which settings would change what models write where transformers generates, and do not here."""
     specs = [reading.spec for reading in readings.values() if reading.spec.writes]
     names = {spec.name: ", ".join(spec.not_applied) for spec in specs if spec.not_applied}
     told = "; ".join(f"{settings} of {name}" for name, settings in names.items())
@@ -377,7 +371,6 @@ def _own_executor(readings: Mapping[str, Reading]) -> Note:
 
 
 def _behind_api(readings: Mapping[str, Reading]) -> Note:
-    """Which reads may differ when they are repeated."""
     specs = [reading.spec for reading in readings.values() if reading.spec.api]
     names = tuple(dict.fromkeys(spec.name for spec in specs if not spec.executor))
     text = (
@@ -388,7 +381,6 @@ def _behind_api(readings: Mapping[str, Reading]) -> Note:
 
 
 def _own_readers(readings: Mapping[str, Reading]) -> Iterator[Note]:
-    """Which readers are functions, whose reads may differ when they are repeated."""
     specs = [reading.spec for reading in readings.values() if not reading.spec.executor]
     readers = [spec.function.reader for spec in specs if spec.function]
     for kept, consequence in (
@@ -401,7 +393,6 @@ def _own_readers(readings: Mapping[str, Reading]) -> Iterator[Note]:
 
 
 def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]:
-    """That no p-value can be significant, where there are too few resamples for the comparisons."""
     bootstrap, compared = settings.bootstrap, statistics.comparisons
     of_first = pl.col(ANNOTATOR) == settings.resolved.listed[0].name
     of_runs = pl.col(RUN) != pl.col(RUN_B)

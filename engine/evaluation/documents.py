@@ -77,7 +77,6 @@ def _refuse_twice(lists: Lists) -> None:
 
 
 def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> None:
-    """Refuse listed documents that the corpus lacks, naming the line of the run."""
     hashes = np.array([], dtype=np.uint64)
 
     def lost(rows: pl.DataFrame) -> pl.DataFrame:

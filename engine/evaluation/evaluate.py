@@ -151,7 +151,6 @@ def evaluate_shards(
 def _work_for(
     shards: InputShards, conditions: Sequence[Settings], context: Context, folder: Folder | None
 ) -> Workload:
-    """What is to be done."""
     how = context.executor, context.on_event, context.place, digest_of(shards, conditions[0], ())
     # Jobs of equal identity are one job: each read is asked once.
     known: dict[tuple[object, ...], Job] = {}
@@ -199,7 +198,6 @@ def _at_work(work: Workload) -> Iterator[None]:
 
 
 def _concluded(work: Workload, condition: int, passes: Sequence[Pass]) -> Evaluation:
-    """What all shards together say under a condition."""
     shards, settings = work.shards, work.conditions[condition]
     done = [work.parts[condition].done(shard) for shard in shards.shards]
     for pass_ in passes:

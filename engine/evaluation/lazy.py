@@ -74,7 +74,6 @@ def next_pairs(
 def _needed(
     ranked: pl.DataFrame, measure: Measure, pool: pl.DataFrame | None
 ) -> Iterator[pl.DataFrame]:
-    """The rows that a measure needs next."""
     kind, cutoff = measure.kind, measure.cutoff
     if kind == "Judged":
         return

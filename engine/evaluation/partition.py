@@ -369,7 +369,6 @@ def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:
 
 
 def _corpus_key(corpus: Location) -> str:
-    """The name of the index of a corpus."""
     try:
         return identity(corpus)[:32]
     except (InputError, OSError):

@@ -264,7 +264,6 @@ def shard_tables(folder: Folder, *, other_than: Sequence[str]) -> Iterator[str]:
 
 
 def _own_files(folder: Folder) -> Iterator[str]:
-    """The names, in the folder of an evaluation, of its tables and manifests."""
     for name in folder.folders():
         for place in (name, *(f"{name}/{job}" for job in (folder / name).folders())):
             for file in (folder / place).names():
@@ -279,7 +278,6 @@ def _manifest(shard: Shard, *, failed: bool = False) -> str:
 
 
 def _told(done: Done) -> dict[str, Any]:
-    """What a manifest says of a shard."""
     content = {key: getattr(done.scored, name) for name, key in _SMALL.items()}
     content |= {"reads": done.reads, "of_jobs": done.of_jobs}
     content["outputs"] = asdict(done.scored.outputs)
@@ -293,7 +291,6 @@ def _unlisted(value: object) -> object:
 
 
 def _file(shard: int) -> str:
-    """The name of a shard's file, in the folder of a table."""
     return f"{shard:06d}.parquet"
 
 

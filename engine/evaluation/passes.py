@@ -354,7 +354,6 @@ def _reads(
 def _planners(
     work: Workload, group: Sequence[Pass], shards: Sequence[int], backend: Backend
 ) -> Sequence[Planner]:
-    """What plans the shards of each job, for what reads them."""
     how = {"actors": backend.actors, "gpu": backend.gpu, "restarts": backend.pool is not None}
     return [planner_for(work, one.job, shards, failures=one.failures, **how) for one in group]
 
@@ -373,7 +372,6 @@ def _size_of_prompts(
 
 
 def _ready(plans: Sequence[ShardPlan], backend: Backend) -> list[Ready]:
-    """The plans of the only shard, in units for what reads them."""
     actors = min(backend.actors, sum(plan.reads.height for plan in plans))
     total = sum(int(plan.reads[SIZE].sum()) for plan in plans)
     size = unit_tokens(total, actors=max(1, actors), gpu=backend.gpu, alone=backend.alone)
@@ -436,7 +434,6 @@ class _Scoring:
             self._wait(0)
 
     def _wait(self, left: int) -> None:
-        """Wait until at most so many calls are under way."""
         import ray
 
         from engine.machine import cluster

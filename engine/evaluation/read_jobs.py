@@ -263,7 +263,6 @@ def _specify(
 
 
 def _scoring(spec: ReaderSpec, ask: Ask) -> ReaderSpec:
-    """The reader as it scores texts, where it is asked to; refused where it cannot."""
     if not ask.scores:
         return spec
     thinks = spec.room and ask.scores != "own"

@@ -60,6 +60,5 @@ def query_place(inputs: EvaluationInputs, query_id: str) -> tuple[Location | Non
 
 
 def _is_scored(settings: Settings) -> bool:
-    """Whether the metric scores some output."""
     annotators = settings.resolved.annotators
     return settings.reader.end_to_end or any(one.is_the_readers for one in annotators)

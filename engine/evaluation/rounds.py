@@ -125,7 +125,6 @@ def read_to_width(
 
 
 def _first(work: Workload, queries: FirstQueries) -> Workload:
-    """The evaluation of the first queries of the order alone."""
     part = work.shards.first(queries)
     prepared = [prepare(part.read(0), one) for one in work.conditions[: bool(work.prepared)]]
     return replace(work, shards=part, prepared=tuple(prepared))

@@ -340,7 +340,6 @@ def _label_lists(
 
 
 def _notes(prepared: Prepared, labelled: Mapping[str, Labelled]) -> Iterator[Note]:
-    """What qualifies labels and scores, in the order in which it is printed."""
     inputs, settings = prepared.inputs, prepared.settings
     yield from inputs.notes
     yield note_unscorable(inputs, settings)
@@ -356,7 +355,6 @@ def _notes(prepared: Prepared, labelled: Mapping[str, Labelled]) -> Iterator[Not
 
 
 def _empty_lists(prepared: Prepared) -> Iterator[Note]:
-    """How many queries each run lists nothing for, and what that means."""
     empty = {run: lists for run, length, lists in _lengths(prepared.inputs) if length == 0}
     consequence = (
         "and [is|are] left out of it"

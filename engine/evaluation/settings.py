@@ -170,13 +170,11 @@ _WRITTEN = (
 
 
 def _values(part: Any, *, leave_out: Sequence[str] = ()) -> dict[str, Any]:
-    """The fields of a part and their values."""
     names = [entry.name for entry in fields(part) if entry.name not in leave_out]
     return {name: getattr(part, name) for name in names}
 
 
 def _check_names(settings: Settings) -> None:
-    """Refuse annotators whose options, files or tables are named like others of the evaluation."""
     annotators = {a.name: a for a in (*ANNOTATORS.values(), *settings.labels.listed())}.values()
     owners = [*(getattr(settings, part) for part in _PARTS)]
     classes = [*map(type, owners), *option_classes(settings.labels.listed())]
@@ -198,7 +196,6 @@ def _check_cutoffs(settings: Settings) -> None:
 
 
 def _check_tasks(settings: Settings) -> None:
-    """Refuse annotators whose labels have no meaning for the task, with the option that asks for them."""
     task = settings.reader.task
     for annotator, needed in settings.resolved.needed:
         if reason := needed.unfit_tasks.get(task):
@@ -217,7 +214,6 @@ def leave_out(annotator: Annotator, name: str) -> str:
 
 
 def _check_options(settings: Settings) -> None:
-    """Refuse options of annotators that are not in use."""
     in_use = settings.resolved.annotators
     names = {annotator.name for annotator in in_use}
     names |= {name for annotator in in_use for name in annotator.uses_options_of}
@@ -236,7 +232,6 @@ def _check_options(settings: Settings) -> None:
 
 
 def _check_reads(settings: Settings) -> None:
-    """Refuse options of reads that are not done."""
     reader, asks = settings.reader, settings.resolved.asks
     if settings.running.certify and not (reader.end_to_end or asks):
         asking = ", ".join(name for name, known in ANNOTATORS.items() if known.role)
@@ -269,7 +264,6 @@ def _check_relevant(settings: Settings) -> None:
 
 
 def _check_measures(settings: Settings) -> None:
-    """Refuse measures that are defined for no annotator, and annotators that no measure fits."""
     resolved = settings.resolved
     reasons = {name: resolved.reasons(name) for name in resolved.scales}
     plain = [name for name, scale in resolved.scales.items() if not scale.utilities]
@@ -324,7 +318,6 @@ def _check_until(settings: Settings) -> None:
 
 
 def _check_lists(settings: Settings) -> None:
-    """Refuse sampled lists where none are read."""
     if settings.bootstrap.samples and not settings.reader.end_to_end:
         name = "lists" if settings.bootstrap.lists else "width"
         raise InputError(f"`{name}` without whole lists", "leave it out, or use `end_to_end`")

@@ -73,7 +73,6 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
 
 
 def _spread(ranges: Sequence[Range]) -> list[Range]:
-    """Some of the ranges, at even distances."""
     count = min(_PLACES, len(ranges))
     return [ranges[int((place + 0.5) * len(ranges) / count)] for place in range(count)]
 

@@ -150,7 +150,6 @@ def _make_prompt(
 
 
 def _refuse_too_little(spec: ReaderSpec, *, gpu: bool) -> None:
-    """Refuse a budget that the model cannot be loaded in."""
     if spec.engine == "vllm" and not gpu:  # on a GPU it finds out itself what room there is
         vllm_support.cache_memory(spec.weight_bytes, dtype=spec.dtype, memory=spec.memory)
     # Quantised weights are used as they are stored.
@@ -182,7 +181,6 @@ def positions(path: Path) -> int | None:
 
 
 def _refuse_too_long(path: Path, prompt: Prompt, room: int) -> None:
-    """Refuse inputs longer than the model has positions."""
     known = positions(path)
     most, generated = prompt.template.max_input_tokens, prompt.max_new_tokens + room
     if known is not None and most + generated > known:

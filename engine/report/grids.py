@@ -56,7 +56,6 @@ def leaderboard(findings: Findings, most: int | None = None) -> Grid:
 
 
 def _measures(findings: Findings, most: int | None) -> list[tuple[str, str]]:
-    """Annotators with their primary measures."""
     named = list(findings.primary_measures.items())
     if most is None:
         return named
@@ -83,7 +82,6 @@ def _less(lead: Mapping[str, float] | None) -> str:
 
 
 def _more(rest: int, what: str, head: Sequence[str]) -> list[list[str]]:
-    """The row that says how many more there are, if any."""
     return [[f"and {counted(rest, f'more {what}')}", *[""] * (len(head) - 1)]] if rest > 0 else []
 
 

@@ -84,7 +84,6 @@ def _how(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _described(reader: Mapping[str, Any]) -> str:
-    """A reader's name, and what it is: its precision, its server, or its version."""
     name = _known(reader["name"])
     if executor := reader.get("executor"):
         return f"{_cut(executor)} (in place of {name})"
@@ -138,7 +137,6 @@ def _of_file(text: str, path: str | None) -> str:
 
 
 def _file(path: str) -> str:
-    """The last part of a path or address."""
     return path.rstrip("/").rpartition("/")[2]
 
 

@@ -70,7 +70,6 @@ def full_tables(findings: Findings) -> list[Table]:
 
 
 def _further(findings: Findings) -> Iterator[Grid]:
-    """The further tables of annotators that are printed."""
     for name in findings.annotators:
         further = ANNOTATORS[name].further_tables if name in ANNOTATORS else ()
         for table in further:
@@ -307,7 +306,6 @@ def _readers(findings: Findings) -> Iterator[str]:
 
 
 def _empty_cells(undefined: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Why cells are empty, a line for each reason."""
     cells: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in undefined:
         reason = row[tables.NOTE].split(",")[0]
@@ -318,7 +316,6 @@ def _empty_cells(undefined: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _untested(comparisons: pl.DataFrame) -> list[str]:
-    """Why differences have no p-value, or no interval."""
     untested = comparisons.filter(
         pl.col("tau_difference").is_not_nan(), pl.col("tau_low").is_nan(), pl.col("note") != ""
     )
@@ -334,7 +331,6 @@ def _untested(comparisons: pl.DataFrame) -> list[str]:
 
 
 def _cell_notes(statistics: pl.DataFrame, names: str) -> list[str]:
-    """Each distinct note once, with the cells that it stands for."""
     cells: dict[str, list[str]] = {}
     for row in statistics.filter(pl.col("note") != "").iter_rows(named=True):
         cells.setdefault(row["note"], []).append(names.format_map(row))

@@ -91,7 +91,6 @@ def directory_names(conditions: Sequence[Condition]) -> dict[Condition, str]:
 
 
 def _short(findings: Findings) -> dict[str, str]:
-    """The readers of a study by name, with what they are called in short."""
     readers = [one.configuration[READER] for one in findings.conditions]
     return short_names(list(dict.fromkeys(readers)))
 
@@ -172,7 +171,6 @@ def _over(n: int, findings: Findings) -> str:
 
 
 def _sized(findings: Findings, reader: str, name: str) -> str:
-    """The name of a reader with its size, where that is known."""
     described = (
         one.summary[READER_ROLE.key]
         for one in findings.conditions

@@ -159,7 +159,6 @@ def _of_few_runs(evaluation: Evaluation) -> tuple[str, Choice | None]:
 
 
 def _alone(annotator: str | None, measure: str | None, n: int, means: dict[str, float]) -> Choice:
-    """The choice of one run, or of none."""
     return Choice(
         annotator=annotator, measure=measure, n=n, pairs=0, means=means,
         best=next(iter(means), ""), leads=(), opinions=(),
@@ -167,7 +166,6 @@ def _alone(annotator: str | None, measure: str | None, n: int, means: dict[str, 
 
 
 def _head(case: str, choice: Choice) -> str:
-    """The first sentence."""
     rivals = [choice.best, *choice.undecided]
     if case.startswith("no_intervals"):
         rivals = [choice.best, *(lead.over for lead in choice.leads if lead.difference == 0)]

@@ -188,7 +188,6 @@ class CausalReader(PromptReader):
         return call.passes
 
     def _passes(self, call: _Call) -> Iterator[None]:
-        """Read the prompts of a call, pass by pass."""
         reads = call.reads
         for i, read in enumerate(reads):
             if (refused := read.refused(self._positions)) is not None:

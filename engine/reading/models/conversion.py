@@ -327,7 +327,6 @@ def _unwrapped(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tenso
 
 
 def _empty_model(source: Path, config: dict[str, Any]) -> PreTrainedModel:
-    """The model that a configuration describes, without weights."""
     import torch
     from transformers import AutoConfig, AutoModelForSeq2SeqLM
 

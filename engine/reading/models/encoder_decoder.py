@@ -157,7 +157,6 @@ class EncoderDecoderReader:
         return self._model.kept_per_token * padded_length(len(item.tokens))
 
     def _read_together(self, reads: Sequence[_Read]) -> list[ReadOutput]:
-        """Encode what the reads need, each input once, and decode all of them."""
         items = _placed(reads)
         encodings = self._model.encodings([len(item.tokens) for item in items])
         slots = dict(zip(items, encodings.slots, strict=True))
@@ -292,7 +291,6 @@ class EncoderDecoderReader:
         return outputs
 
     def _stopped(self, tokens: list[int]) -> bool:
-        """Whether an output has reached a stop string with its last token."""
         if not self._stops.may_end(tokens[-1]):
             return False
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
@@ -340,5 +338,4 @@ def _prompt_tokens(read: _Read) -> int:
 
 
 def _tokens(read: _Read) -> list[int]:
-    """Those of all inputs, end to end."""
     return [token for item in read for token in item.tokens]

@@ -383,7 +383,6 @@ class PackedModel:
 
 
 def _length(answer: Written) -> int:
-    """Tokens of an answer with its prompt."""
     return len(answer.prompt) + len(answer.tokens)
 
 

@@ -71,7 +71,6 @@ class PromptReader:
         self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
 
     def _reads(self, inputs: Sequence[Sequence[str]]) -> list[PromptRead]:
-        """The reads of these inputs."""
         inputs, targets = parted(inputs, self._spec)
         texts, heads = ["".join(pieces) for pieces in inputs], self._heads(inputs)
         encoded = self._encoded(texts)  # several targets may follow one prompt

@@ -47,8 +47,6 @@ _CPU_BLOCK = 32
 
 @dataclass(eq=False)
 class _Running:
-    """vLLM with a model, and the device that it is on."""
-
     requests: RequestsUnderWay
     device: torch.device
 
@@ -184,7 +182,6 @@ def _prepare(spec: ReaderSpec) -> torch.device:
 
 
 def _share_of_each(spec: ReaderSpec) -> float:
-    """The part of each GPU's memory that vLLM may take."""
     if spec.gpus == 1:
         return device.gpu_share(spec, spare=_SPARE)
     if not spec.memory:

@@ -167,5 +167,4 @@ def _from_gguf(source: Path) -> Path:
 
 
 def _listing(files: Sequence[Path]) -> str:
-    """Names and digests of files, a line each."""
     return "".join(f"{file.name} {file_digest(file)}\n" for file in files)

@@ -131,8 +131,6 @@ def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
 
 
 class _JobRequests:
-    """The requests of a job while they are made."""
-
     def __init__(
         self,
         plan: pl.DataFrame,
@@ -172,13 +170,11 @@ class _JobRequests:
         return size + self._job.ahead
 
     def close(self) -> None:
-        """End what is under way."""
         if self._asked:
             self._limits.end()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def results(self) -> Iterator[UnitResult]:
-        """The results of pieces, as they end."""
         try:
             while self._ask():
                 for future in wait(self._asked, return_when=FIRST_COMPLETED).done:

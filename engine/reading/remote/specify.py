@@ -231,14 +231,12 @@ def _tags(answer: Answer, template: Template) -> tuple[str, str]:
 
 
 def _thinks(answer: Answer, template: Template) -> bool:
-    """Whether a model thought before it answered, or began to."""
     parts = Rule(tags=_tags(answer, template)).parts(answer.text or "")
     used = answer.usage or Usage()
     return bool(answer.thought or used.thought or parts.is_thinking or parts.thought is not None)
 
 
 def _with_most(api: ApiSpec, most: int) -> ApiSpec:
-    """The same with so many tokens of an answer."""
     return replace(api, parameters=_written({**json.loads(api.parameters), _most(api): most}))
 
 

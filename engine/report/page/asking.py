@@ -89,7 +89,6 @@ def write_ask_page(
 
 
 def _answered(given: pl.DataFrame, findings: Findings, k: int | None) -> pl.DataFrame:
-    """What runs give, with the answers that the reader made of these lists."""
     answers = findings.downstream.select(QUERY_ID, RUN, pl.col(OUTPUT).str.strip_chars())
     answered = given.drop(OUTPUT).join(answers, on=[QUERY_ID, RUN])
     depth = findings.configuration.get("end_to_end_k")

@@ -160,8 +160,6 @@ def escaped(script: str) -> str:
 
 
 class _Scores:
-    """The scores and outputs of queries, by query id."""
-
     def __init__(self, findings: Findings, query_ids: pl.Series) -> None:
         self._runs = findings.runs
         annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
@@ -190,8 +188,6 @@ def _by_run_and_query(
 
 
 class _Details:
-    """What stands behind each query: its lists, the texts, the labels and what they rest on."""
-
     def __init__(self, findings: Findings) -> None:
         assert findings.sources is not None
         self._runs = findings.runs
@@ -225,7 +221,6 @@ class _Details:
             self._traces[query_id, doc_id][annotator] = trace
 
     def of(self, query_id: str, query: str, answers: Sequence[str], row: Row) -> dict[str, Any]:
-        """A query's details, as the page's script reads them."""
         lists = self.listed.get(query_id, {})
         named = dict.fromkeys(doc_id for of_run in lists.values() for doc_id in of_run)
         runs = []
@@ -240,7 +235,6 @@ class _Details:
         return {"answers": list(answers), "passages": passages, "runs": runs}
 
     def _given(self, run: str, query_id: str) -> list[str]:
-        """The passages that the reader got together."""
         listed = self.listed.get(query_id, {}).get(run, [])
         return listed[: self._own.get((run, query_id), self._most)]
 

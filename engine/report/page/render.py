@@ -136,7 +136,6 @@ def page_files(folder: Folder) -> Iterator[str]:
 def _pictures_and_tables(
     drawn: Sequence[Picture], grids: Sequence[Grid]
 ) -> Iterator[tuple[str, bytes]]:
-    """The files of pictures and tables, by their names beside the page."""
     for picture in drawn:
         yield f"figures/{picture.name}.svg", picture.svg.encode()
         yield f"figures/{picture.name}.png", picture.png
@@ -151,7 +150,6 @@ def _pictures_and_tables(
 
 
 def _for_the_page(drawn: Sequence[Picture]) -> dict[str, Any]:
-    """The pictures by name, as markup that takes the page's colours."""
     colours = {plotting.INK: "currentColor", plotting.FAINT: "var(--line)"}
     colours |= {
         colour: f"var(--c{place})" for place, colour in enumerate(plotting.COLOURS, start=1)
