@@ -76,7 +76,6 @@ def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
 
 
 def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
-    """Refuse data sets that one table cannot compare: of other first annotators, confidences or resamples."""
     (first, one), *others = ((name, next(iter(a.conditions.values()))) for name, a in asked.items())
     for name, other in others:
         for what, of, its in (

@@ -282,7 +282,6 @@ def _read_notes(
 def _other_measure(
     annotator: Annotator, scores: pl.DataFrame, scored: Scored, settings: Settings
 ) -> Note:
-    """By what an annotator is compared where the primary measure is not defined on its labels, and why."""
     primary, name = settings.resolved.measures[0], annotator.name
     used = str(primary if scores.is_empty() else scores[MEASURE][0])
     real_valued, above_one = name in scored.real_valued, scored.largest[name] > 1
@@ -361,7 +360,6 @@ def _not_applied(readings: Mapping[str, Reading]) -> Note:
 
 
 def _own_executor(readings: Mapping[str, Reading]) -> Note:
-    """Who read, where it was not the readers that are named everywhere else."""
     specs = [reading.spec for reading in readings.values() if reading.spec.executor]
     names = tuple(dict.fromkeys(spec.executor for spec in specs))
     readers = ", ".join(dict.fromkeys(spec.name for spec in specs))

@@ -63,7 +63,6 @@ def _first(lists: Lists, fault: Callable[[pl.DataFrame], pl.DataFrame]) -> _Row 
 
 
 def _refuse_twice(lists: Lists) -> None:
-    """Refuse documents that come into a list by their id and by their text."""
     twice = pl.struct(RUN, QUERY_ID, DOC_ID).is_duplicated()
     first = _first(lists, lambda rows: rows.filter(twice))
     if first is not None:
@@ -106,10 +105,6 @@ def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> Non
 
 def _line_of(path: Location, query_id: str, doc_id: str) -> int | None:
     """Where a TREC file lists a document; only looked up to word an error."""
-    if not is_trec(path):
-        return None
-    for number, line in read_lines(path, "a run"):
-        columns = line.split()
-        if columns[0] == query_id and columns[2] == doc_id:
-            return number
-    return None
+    lines = read_lines(path, "a run") if is_trec(path) else ()
+    sought = [query_id, doc_id]
+    return next((number for number, line in lines if line.split()[0:3:2] == sought), None)

@@ -162,7 +162,6 @@ class Partition:
 
 
 def _without_texts(ids: pl.Series) -> pl.DataFrame:
-    """Passages with these ids and without anything else, where that suffices."""
     others = (pl.lit("").alias(name) for name in tables.CORPUS if name != DOC_ID)
     return ids.alias(DOC_ID).to_frame().with_columns(others)
 

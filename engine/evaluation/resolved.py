@@ -130,7 +130,6 @@ def needed_by(annotator: Annotator, settings: EvaluationSettings) -> tuple[Annot
 
 
 def _usual(scales: Mapping[str, Scale], k: int) -> str:
-    """The usual measures of such labels, by name."""
     kinds: list[str] = []
     plain = [scale for scale in scales.values() if not scale.utilities]
     if plain:

@@ -131,7 +131,6 @@ def _first(work: Workload, queries: FirstQueries) -> Workload:
 
 
 def _not_read(queries: int, stopped: Mapping[str, int], parts: Sequence[str]) -> Iterator[Note]:
-    """Notes on queries that the verdict did without, and on runs of which it did without these parts."""
     what = (
         "[query was|queries were] not read, since the verdict stands: all figures are of the others"
     )

@@ -277,7 +277,6 @@ def _check_measures(settings: Settings) -> None:
 
 
 def _check_lazy(settings: Settings) -> None:
-    """Refuse lazy labels where nothing could be left out, or where something needs the labels of all passages."""
     if not settings.running.lazy:
         return
     resolved = settings.resolved
@@ -304,7 +303,6 @@ def _check_lazy(settings: Settings) -> None:
 
 
 def _check_until(settings: Settings) -> None:
-    """Refuse to stop at a verdict where none can be, or where a table has intervals of a fixed number of queries."""
     if not settings.bootstrap.until:
         return
     if not settings.reader.end_to_end and settings.ranking.relevant == "list":

@@ -20,7 +20,7 @@ import time
 from collections import defaultdict, deque
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 
@@ -42,20 +42,13 @@ _STRIKES = 2  # deaths during a read before the read counts as their cause
 _FIRST_UNITS, _UNITS = 2, 4
 # Who asks waits for so long at most; all together look a hundred times a second whether they may go on.
 _SECONDS_TO_HOLD, _LOOK = 10.0, 0.01
+_Done = tuple[float, int, float]  # when a unit ended, its size, and the seconds that it took
 _CUT = struct.Struct("qd")  # a unit, and the pace that it was cut for; 0 where none was known
 
 
 def planning_of(piece: int) -> int:
     """The number under which the planning of a piece is entered; those of reads are 0 or more."""
     return -1 - piece
-
-
-class _Done(NamedTuple):
-    """A unit that an actor has done: when it ended, its size, and the seconds that it took."""
-
-    at: float
-    size: int
-    seconds: float
 
 
 class Ledger(Counts):
@@ -140,19 +133,19 @@ class Ledger(Counts):
         self._empty = 0 if size else self._empty + 1
         self._actors.add(actor)
         done = self._done[role].setdefault(actor, deque(maxlen=_LAST_UNITS))
-        done.append(_Done(time.monotonic(), size, seconds))
+        done.append((time.monotonic(), size, seconds))
 
     def paces(self, role: int) -> list[float]:
         """What each actor reads in a second for a role, in the sizes of units; those before their first unit
         are left out, and those that are gone.
         """
         actors = self._done.get(role, {})
-        latest = max((done[-1].at for done in actors.values()), default=0.0)
-        gone = {name for name in actors if latest - actors[name][-1].at > _SECONDS_TO_BE_GONE}
+        latest = max((done[-1][0] for done in actors.values()), default=0.0)
+        gone = {name for name in actors if latest - actors[name][-1][0] > _SECONDS_TO_BE_GONE}
         self._actors -= gone
         there = [done for name, done in actors.items() if name not in gone]
-        sums = [(sum(d.size for d in done), sum(d.seconds for d in done)) for done in there]
-        return [size / seconds for size, seconds in sums if seconds]
+        sums = [[sum(figure) for figure in zip(*done, strict=True)] for done in there]
+        return [size / seconds for _, size, seconds in sums if seconds]
 
 
 def start_ledger(kept: str = os.devnull) -> Any:

@@ -65,7 +65,6 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
 
 
 def _undefined(findings: Findings) -> list[str]:
-    """How many correlations are undefined for the most frequent reason, and how many for others."""
     cells = findings.correlations.filter(pl.col(TAU).is_nan(), pl.col(NOTE) != "", pl.col(N) > 0)
     if cells.is_empty():
         return []

@@ -54,7 +54,6 @@ def _demonstration(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _readers(summary: Mapping[str, Any]) -> list[str]:
-    """The names of the readers, the main one first; several in a study."""
     conditions = (summary.get("study") or {"conditions": []})["conditions"]
     names = [one["reader"] for one in conditions]
     return list(dict.fromkeys([summary[READER.key]["name"], *names]))

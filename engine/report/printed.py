@@ -145,7 +145,6 @@ def _reach(findings: Findings) -> Grid:
 
 
 def _in_order(frame: pl.DataFrame, by: Sequence[str], findings: Findings) -> pl.DataFrame:
-    """A table sorted by some columns, annotators as they were asked for."""
     order = {name: place for place, name in enumerate(findings.annotators)}
     columns = [
         pl.col(name).replace_strict(order, return_dtype=pl.Int64)

@@ -100,7 +100,6 @@ _Cells = defaultdict[tuple[str, ...], dict[Any, str]]
 
 
 def _rows(cells: _Cells, columns: Sequence[object]) -> list[list[str]]:
-    """The rows, in the order of their first cells, without those that are empty."""
     return [
         [*names, *(of_row.get(column, "") for column in columns)]
         for names, of_row in cells.items()

@@ -279,7 +279,6 @@ def _number(needed: int | None, lead: Lead, n: int) -> str:
 
 
 def _agreement(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
-    """How the first annotator's primary measure agrees with the end-to-end score of the only run."""
     cells = evaluation.statistics.correlations.filter(
         pl.col(RUN) == choice.best, pl.col(N) > 0, pl.col(TAU).is_not_nan()
     )

@@ -160,7 +160,6 @@ class VllmReader(PromptReader):
 
 
 def _running(spec: ReaderSpec) -> _Running:
-    """vLLM with a reader's model: that of the readers in use, else a new one."""
     running = _IN_USE.get(spec.model)
     if running is None:
         on = _prepare(spec)

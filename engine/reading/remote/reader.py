@@ -70,7 +70,6 @@ class ApiReader:
         return self._done(answer, inputs)
 
     def _of_batch(self, inputs: Sequence[str]) -> Done:
-        """A read whose answer is in a file; a failed one where it is not."""
         found = self._limits.batch.answer(self._api, "".join(inputs))
         if isinstance(found, str):
             return Done(ReadOutput.failed(found))

@@ -241,7 +241,6 @@ def _with_most(api: ApiSpec, most: int) -> ApiSpec:
 
 
 def _most(api: ApiSpec) -> str:
-    """The parameter that bounds the tokens of an answer."""
     return "max_tokens" if "max_tokens" in api.sent else "max_completion_tokens"
 
 
