@@ -53,7 +53,6 @@ def partition_beside_ray(
         InputError, WriteError: as ``partition.partition``.
         InputError, ReadError: as ``cluster.start_ray``, and as ``check``.
     """
-
     cut = partial(partition, files, folder, k=k, pairs_per_shard=pairs_per_shard)
     if pool.in_process:
         check()

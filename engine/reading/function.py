@@ -89,21 +89,16 @@ class FunctionSpec:
 ReaderChoice = str | ReaderFunction | Answers
 
 
-def reader_function(given: Answers | ReaderFunction, name: str = "") -> ReaderFunction:
+def reader_function(given: Answers | ReaderFunction) -> ReaderFunction:
     """The reader that a user's function is; its attributes ``name``, ``version`` and ``messages`` count, where
     it has them.
-
-    Args:
-        name: what it is called whatever its own name is.
     """
     if isinstance(given, ReaderFunction):
-        if not name:
-            return given
-        return ReaderFunction(given.function, name, given.version, given.messages)
+        return given
     version = getattr(given, "version", None)
     return ReaderFunction(
         given,
-        name or str(getattr(given, "name", "")),
+        str(getattr(given, "name", "")),
         None if version is None else str(version),
         bool(getattr(given, "messages", False)),
     )

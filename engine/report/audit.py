@@ -92,7 +92,6 @@ def name_files(files: InputFiles | None) -> dict[str, Any]:
 
     Addresses are without the credentials that they may hold.
     """
-
     return {
         "queries": place(files.queries if files else None),
         "corpus": ([*map(place, files.corpora)] or place(files.corpus)) if files else None,

@@ -150,7 +150,6 @@ def _added(header: GGUFReader) -> dict[str, bool]:
     Source: ``llama_vocab::impl::load`` in llama.cpp's src/llama-vocab.cpp (commit 00ad355), for the kinds of
     tokenizer that transformers reads from GGUF files.
     """
-
     keys = ("model", "pre", "add_bos_token", "add_eos_token")
     fields = ((key, header.get_field(f"tokenizer.ggml.{key}")) for key in keys)
     said = {key: field.contents() for key, field in fields if field is not None}
