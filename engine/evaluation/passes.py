@@ -458,6 +458,7 @@ class _Scoring:
 
 def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure], files: Files) -> None:
     """Label and score a shard whose reads are in the store, under all settings; errors as in ``planned_reading``."""
+    work.refuse_others()
     inputs = work.shards.read(shard)
     readings = {
         job.identity: planned_reading(work, job, shard, failures, files) for job in work.jobs

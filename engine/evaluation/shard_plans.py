@@ -66,6 +66,7 @@ class Planner:
     failures: Mapping[int, Mapping[str, Failure]] = field(default_factory=dict)
 
     def __call__(self, shard: int) -> ShardPlan:
+        self.work.refuse_others()
         job, known = self.work.jobs[self.place], self.work.shards.shards
         spec = job.spec
         inputs = self.work.shards.read(shard)

@@ -20,11 +20,10 @@ from engine.evaluation.read_jobs import NO_LISTS, Job, requests_for
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
 from engine.evaluation.shards import InputShards
 from engine.machine.functions import by_value
+from engine.machine.identity import refuse_other_versions
 from engine.machine.remote.api_settings import ApiSettings
-from engine.messages.extras import refuse_other_versions
 from engine.reading.protocol import versions
 from engine.sources.io.folders import Folder
-from engine.version import __version__
 
 # Changed when equal inputs and settings would give other tables, or manifests.
 _VERSION = 10
@@ -57,7 +56,7 @@ class Workload:
         unkept: the store, for as long as the evaluation lasts, of reads that no later one may look up; None
             where all is held.
         prepared: of each condition, where all inputs are held.
-        versions: of the driver; a process that has others gets an InputError in its place.
+        versions: of the driver.
     """
 
     shards: InputShards
@@ -70,7 +69,8 @@ class Workload:
     prepared: tuple[Prepared, ...] = ()
     versions: Mapping[str, str] = field(default_factory=versions)
 
-    def __post_init__(self) -> None:
+    def refuse_others(self) -> None:
+        """Refuse, with an InputError, to work in a process that has other versions than the driver."""
         refuse_other_versions(self.versions, versions(), f"node {platform.node()}")
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -130,7 +130,7 @@ def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> s
         [job.ask.role.name, job.spec.fingerprint, job.prompt.digest, job.prompt.fused]
         for job in jobs
     ]
-    known: list[Any] = [_VERSION, __version__, shards.runs, digest_of_shards(shards)]
+    known: list[Any] = [_VERSION, versions()["erag-engine"], shards.runs, digest_of_shards(shards)]
     known += [decisive, readers, settings.bootstrap.samples and settings.bootstrap.seed]
     if not is_lasting(settings, jobs):
         known.append(uuid.uuid4().hex)

@@ -68,11 +68,13 @@ def ending_if_fatal(counts: Any = None) -> Iterator[None]:
         log("device_fault", error=error)
         if counts is not None:
             context, said = ray.get_runtime_context(), " ".join(str(error).split())[:300]
-            ids = ",".join(context.get_accelerator_ids().get("GPU", ()))
+            ids = context.get_accelerator_ids().get("GPU", [])
             # One attempt, in whichever thread of the process.
             attempt = Attempt(str(os.getpid()), context.get_node_id())
-            gpu = f"GPU {ids} of node {attempt.node[:8]} ({ray.util.get_node_ip_address()})"
-            fault = counts.fault.remote(attempt, gpu, context.get_assigned_resources(), said)
+            gpu = (
+                f"GPU {','.join(ids)} of node {attempt.node[:8]} ({ray.util.get_node_ip_address()})"
+            )
+            fault = counts.fault.remote(attempt, gpu, ids, context.get_assigned_resources(), said)
             if ended := answer(fault, "", _SECONDS_TO_COUNT):
                 raise ReadError(ended) from error
             time.sleep(_SECONDS_TO_QUEUE)
@@ -81,6 +83,9 @@ def ending_if_fatal(counts: Any = None) -> Iterator[None]:
 
 class _Keeper:
     """An actor that keeps a GPU from others."""
+
+    def placed(self) -> None:
+        """Answer once it has one."""
 
 
 class Counts:
@@ -97,7 +102,8 @@ class Counts:
         self._starts: list[Start] = []
         self._faults: defaultdict[str, set[Attempt]] = defaultdict(set)
         self._sick: dict[str, str] = {}
-        self._keepers: defaultdict[str, list[Any]] = defaultdict(list)
+        self._lost: defaultdict[str, set[str]] = defaultdict(set)
+        self._keepers: defaultdict[str, list[tuple[Any, ray.ObjectRef]]] = defaultdict(list)
 
     def deaths(self, piece: Hashable, attempt: Attempt) -> float:
         """Record the beginning of a piece; how many deaths its earlier attempts count for."""
@@ -113,22 +119,34 @@ class Counts:
         if start not in self._starts:
             self._starts.append(start)
 
-    def fault(self, attempt: Attempt, gpu: str, needs: dict[str, float], said: str) -> str:
+    def fault(
+        self, attempt: Attempt, gpu: str, ids: list[str], needs: dict[str, float], said: str
+    ) -> str:
         """Record that the GPU of an actor failed while a model was loaded; why the job cannot go on, if no node is left.
 
         From the second time on the GPU is kept from actors, which Ray would start there again and again.
         """
-        if attempt not in self._faults[gpu]:
-            self._faults[gpu].add(attempt)
-            if len(self._faults[gpu]) >= _FAULTS:
-                self._sick[gpu] = said
-                there = NodeAffinitySchedulingStrategy(attempt.node, soft=False)
-                amount = {"num_cpus": needs.get("CPU", 0.0), "num_gpus": needs.get("GPU", 0.0)}
-                keeper = ray.remote(scheduling_strategy=there, **amount)(_Keeper)
-                self._keepers[attempt.node].append(keeper.remote())
-        for node in filter(lambda node: node["Alive"], ray.nodes()):
-            rooms = (node["Resources"].get(name, 0.0) / one for name, one in needs.items())
-            if int(min(rooms, default=1.0) + 1e-3) > len(self._keepers[node["NodeID"]]):
+        node, faults = attempt.node, self._faults[gpu]
+        known = attempt in faults
+        faults.add(attempt)
+        if len(faults) >= _FAULTS and not known:
+            self._sick[gpu] = said
+            self._lost[node].update(ids or [""])
+            # A keeper that waits gets this GPU when the process ends; one that stands had got another, a free one.
+            waiting = [placed for _, placed in self._keepers[node][-1:]]
+            if not waiting or ray.wait(waiting, timeout=0)[0]:
+                cpus = 0.0 if ids else needs.get("CPU", 0.0)
+                there = NodeAffinitySchedulingStrategy(node, soft=False)
+                made = ray.remote(
+                    num_cpus=cpus, num_gpus=needs.get("GPU", 0.0), scheduling_strategy=there
+                )
+                keeper = made(_Keeper).remote()
+                self._keepers[node].append((keeper, keeper.placed.remote()))
+        for one in filter(lambda node: node["Alive"], ray.nodes()):
+            has, lost = one["Resources"], len(self._lost[one["NodeID"]])
+            left = (has.get("GPU", 0.0) if ids else 1.0) - lost
+            fits = all(has.get(name, 0.0) >= amount for name, amount in needs.items())
+            if fits and left >= needs.get("GPU", 1.0):
                 return ""
         gpus = [*self._sick][:5] + [f"{len(self._sick) - 5} others"] * (len(self._sick) > 5)
         return f"no node can load the model: {listed(gpus)} failed (the last: {said}); {_REMEDY}"

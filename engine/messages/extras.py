@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping
 
 from engine.messages.errors import InputError
 from engine.messages.wording import agreeing, listed
-from engine.version import __version__
 
 # By extra, the modules that are imported of what it brings.
 EXTRAS: dict[str, tuple[str, ...]] = {
@@ -47,20 +45,6 @@ def version_of(*packages: str) -> str | None:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(package)
     return None
-
-
-def versions(*packages: str) -> dict[str, str]:
-    """The versions of the engine and of those packages that are installed, without a build's own part (``+cpu``)."""
-    found = {name: (version_of(name) or "").partition("+")[0] for name in packages}
-    return {"erag-engine": __version__} | {name: one for name, one in found.items() if one}
-
-
-def refuse_other_versions(driver: Mapping[str, str], here: Mapping[str, str], where: str) -> None:
-    """Refuse, with an InputError, to work for a driver that has other versions."""
-    if other := [name for name in driver if here.get(name) != driver[name]]:
-        has = listed([f"{name} {here.get(name, '(none)')}" for name in other])
-        problem = f"{where} has {has}, the driver {listed([driver[name] for name in other])}"
-        raise InputError(problem, "start all nodes with the driver's versions, as from one image")
 
 
 def command(*extras: str) -> str:

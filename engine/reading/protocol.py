@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Literal, Protocol, get_args, get_type_hints, runtime_checkable
 
+from engine.machine import identity
 from engine.machine.device import Dtype, weight_bytes
 from engine.machine.remote.spec import ApiSpec
-from engine.messages import extras
 from engine.messages.wording import as_unicode
 from engine.reading.function import FunctionSpec
 
@@ -41,7 +41,7 @@ _LIBRARIES = {"transformers": ("torch", "transformers"), "vllm": ("torch", "tran
 def versions(specs: Sequence[ReaderSpec] = ()) -> dict[str, str]:
     """The versions that reads depend on: of the engine, of reading, and of the libraries that hold readers' models."""
     used = {name for spec in specs for name in _LIBRARIES.get(spec.engine, ())}
-    return extras.versions(*sorted(used)) | {"READING_VERSION": str(READING_VERSION)}
+    return identity.versions(*sorted(used)) | {"READING_VERSION": str(READING_VERSION)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,11 +19,11 @@ from typing import NamedTuple, Protocol
 
 import polars as pl
 
+from engine.machine.identity import refuse_other_versions
 from engine.machine.log import log
 from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.limits import limits_of
 from engine.messages.errors import InputError, ReadError, WriteError
-from engine.messages.extras import refuse_other_versions
 from engine.reading import readers, store
 from engine.reading.costs import Kinds, unit_kinds
 from engine.reading.execute import Run, UnitResult, reads_table, run_unit, start

@@ -196,12 +196,10 @@ def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Tabl
 
 
 def _unpickled(planners: Any) -> Sequence[Planner]:
-    """The planners; an error where this process refuses them, or has no such classes, for which Ray Data tries again for ever."""
+    """The planners; a ReadError where other versions of their classes are here, for which Ray Data tries again for ever."""
     try:
         plans: Sequence[Planner] = ray.get(planners)
     except ray.exceptions.RaySystemError as error:
-        if isinstance(error.client_exc, USER_ERRORS):
-            raise error.client_exc from None
         what = f"{type(error.client_exc).__name__}: {error.client_exc}"
         raise ReadError(f"a node cannot take what it is to plan ({what})") from error
     return plans

@@ -191,15 +191,18 @@ def work_of(tmp_path, place, pairs):
 
 
 def test_a_worker_with_another_reading_version_plans_and_scores_nothing(tmp_path, monkeypatch):
-    work, _ = work_of(tmp_path, folder_at(tmp_path / "store"), 30)
-    content = pickle.dumps(work)
-    assert pickle.loads(content).versions == work.versions
-    monkeypatch.setattr(protocol, "READING_VERSION", 99)
+    place = folder_at(tmp_path / "store")
+    work, job = work_of(tmp_path, place, 30)
+    planner = shard_plans.planner_for(work, job, [0])
+    content = pickle.dumps((planner, work))
     now = work.versions["READING_VERSION"]
-    with pytest.raises(
-        InputError, match=f"^node .* has READING_VERSION 99, the driver {now}; start all"
-    ):
-        pickle.loads(content)
+    monkeypatch.setattr(protocol, "READING_VERSION", 99)
+    planner, work = pickle.loads(content)
+    said = f"^node .* has READING_VERSION 99, the driver {now}; start all nodes with"
+    with pytest.raises(InputError, match=said):
+        planner(0)
+    with pytest.raises(InputError, match=said):
+        raise passes._scored(work, 0, {})
 
 
 def sorted_rows(frame):

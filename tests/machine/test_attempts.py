@@ -28,6 +28,7 @@ def counts(monkeypatch):
     class Keeper:
         def remote(self):
             kept.append((options["scheduling_strategy"].node_id, options["num_gpus"]))
+            return SimpleNamespace(placed=SimpleNamespace(remote=lambda: "placed"))
 
     options = {}
     monkeypatch.setattr(ray, "nodes", lambda: [node(ONE, 2), node(TWO, 1), node(GONE, 8, False)])
@@ -35,14 +36,17 @@ def counts(monkeypatch):
         ray, "remote", lambda **given: options.update(given) or (lambda _: Keeper())
     )
     made = Counts()
-    made.kept = kept
+    made.kept, made.waiting = kept, []
+    monkeypatch.setattr(
+        ray, "wait", lambda those, timeout: ([], those) if made.waiting else (those, [])
+    )
     return made
 
 
 def failed(counts, process, where, gpu, needs=1.0):
     name = f"GPU {gpu} of node {where[:8]}"
     attempt = Attempt(str(process), where)
-    return counts.fault(attempt, name, {"CPU": 1.0, "GPU": needs}, f"ECC {process}")
+    return counts.fault(attempt, name, [str(gpu)], {"CPU": 1.0, "GPU": needs}, f"ECC {process}")
 
 
 def test_a_gpu_is_kept_at_its_second_fault_and_the_job_ends_with_the_last_gpu(counts):
@@ -63,12 +67,20 @@ def test_a_gpu_is_kept_at_its_second_fault_and_the_job_ends_with_the_last_gpu(co
     assert counts.tally().faults[0] == "GPU 0 of node aaaaaaaa failed and is left alone: ECC 3"
 
 
-def test_of_a_shared_gpu_each_share_is_kept(counts):
+def test_a_gpu_that_fails_again_and_again_is_one_gpu(counts):
+    """As where its keeper stands on another, which was free: the other GPUs of the node are as they were."""
+    assert [failed(counts, process, ONE, 0) for process in range(9)] == [""] * 9
+    assert counts.kept == [(ONE, 1.0)] * 8
+    counts.waiting.append("a keeper, for the GPU to be free")
+    assert failed(counts, 9, ONE, 0) == ""
+    assert len(counts.kept) == 8
+
+
+def test_of_a_shared_gpu_shares_are_kept(counts):
     assert [failed(counts, process, TWO, 0, 1 / 3) for process in range(4)] == [""] * 4
     assert counts.kept == [(TWO, 1 / 3)] * 3
-    # Six thirds of the other node are left.
-    assert [failed(counts, process, ONE, process % 2, 1 / 3) != "" for process in range(8)] == [
-        *[False] * 7, True,
+    assert [failed(counts, process, ONE, process % 2, 1 / 3) != "" for process in range(4)] == [
+        False, False, False, True,
     ]  # fmt: skip
 
 
@@ -82,7 +94,7 @@ def test_many_gpus_are_not_all_named(counts, monkeypatch):
 @pytest.mark.parametrize("needs", [{}, {"CPU": 8.0}])
 def test_where_actors_have_no_gpus_the_job_ends_too(counts, monkeypatch, needs):
     monkeypatch.setattr(ray, "nodes", lambda: [node(ONE, 0)])
-    said = [counts.fault(Attempt(one, ONE), "GPU ", needs, "dead") for one in "ab"]
+    said = [counts.fault(Attempt(one, ONE), "GPU ", [], needs, "dead") for one in "ab"]
     assert said[0] == ""
     assert "(the last: dead)" in said[1]
 
@@ -149,4 +161,4 @@ def test_a_fault_while_loading_ends_the_process_or_else_the_job(load, ended, mon
     said = "CUDA error: uncorrectable ECC error encountered"
     process = Attempt(str(os.getpid()), ONE)
     gpu = "GPU 3 of node aaaaaaaa (10.0.0.7)"
-    assert asked[-1] == ("fault", process, gpu, {"GPU": 1.0}, said)
+    assert asked[-1] == ("fault", process, gpu, ["3"], {"GPU": 1.0}, said)

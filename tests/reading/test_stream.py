@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import extras
+from engine.machine import identity
 from engine.messages.errors import InputError, WriteError
 from engine.reading import protocol
 from engine.reading.plan import cut_units
@@ -150,7 +150,7 @@ class Loads(Host):
 
 
 HERE = {"torch": "2.13.0+cpu", "transformers": "5.17.0", "vllm": "0.32.0"}
-ENGINE = f"erag-engine {extras.__version__}"
+ENGINE = f"erag-engine {identity.__version__}"
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,10 @@ ENGINE = f"erag-engine {extras.__version__}"
 def test_a_worker_with_other_versions_than_the_drivers_reads_nothing(
     engine, driver, said, monkeypatch
 ):
-    monkeypatch.setattr(extras, "version_of", HERE.get)
+    monkeypatch.setattr(identity, "version_of", HERE.get)
     with monkeypatch.context() as there:
-        there.setattr(extras, "version_of", (HERE | driver).get)
-        there.setattr(extras, "__version__", driver.get("engine", extras.__version__))
+        there.setattr(identity, "version_of", (HERE | driver).get)
+        there.setattr(identity, "__version__", driver.get("engine", identity.__version__))
         there.setattr(protocol, "READING_VERSION", driver.get("reading", protocol.READING_VERSION))
         host = Loads([replace(SPEC, engine=engine)], [None])
     host.worker = "node 12345678 process 9"
@@ -195,7 +195,7 @@ def test_a_worker_with_other_versions_than_the_drivers_reads_nothing(
 
 def test_a_worker_that_lacks_a_library_reads_nothing(monkeypatch):
     host = Loads([replace(SPEC, engine="transformers")], [None])
-    monkeypatch.setattr(extras, "version_of", lambda name: None)
+    monkeypatch.setattr(identity, "version_of", lambda name: None)
     with pytest.raises(
         InputError, match=r"has torch \(none\) and transformers \(none\), the driver"
     ):
