@@ -415,9 +415,10 @@ class _Scoring:
 
     def score(self, shard: int, failures: Mapping[str, Failure]) -> None:
         """Score a shard here, or when fewer are scored on workers than the cluster has CPUs now; errors of an earlier one."""
-        span, came = self._work.shards.shards[shard].span or (0, BUCKETS), self._came.pop(shard, {})
+        span, came = self._work.shards.shards[shard].span or (0, BUCKETS), self._came[shard]
+        del self._came[shard]
         files = {
-            reader: listing.within(span, came.get(reader, set()) - {""})
+            reader: listing.within(span, came[reader] - {""})
             for reader, listing in self._listed.items()
         }
         if self._on_workers is None:

@@ -106,7 +106,6 @@ def _label_by(name: str) -> Callable[[Material], Labelled]:
 def _nothing_to_find(
     queries: pl.DataFrame, found_as: Callable[[str], Sequence[str] | str], name: str
 ) -> Note:
-    """How many queries have answers, none of which leaves anything to look for."""
     return count_note(
         "queries_with_nothing_to_find",
         sum(

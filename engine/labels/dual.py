@@ -46,10 +46,7 @@ NAME = "dual"
 
 # How an answer is looked for: as tokens in a row, or as a string, which finds "서울" in "서울은" too.
 DualWords = Literal["tokens", "substring"]
-CONTAINMENT: dict[DualWords, str] = {
-    "tokens": containment.NAME,
-    "substring": containment.SUBSTRING,
-}
+CONTAINMENT: dict[DualWords, str] = {"tokens": containment.NAME, "substring": containment.SUBSTRING}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,8 +59,7 @@ def _label(material: Material) -> Labelled:
 
 
 def _scale(settings: EvaluationSettings) -> Scale:
-    metric = settings.reader.metric
-    if not get_metric(metric).graded:
+    if not get_metric(settings.reader.metric).graded:
         return Scale()
     return Scale(graded=f"eRAG's graded labels under {settings.reader.metric_name}")
 

@@ -87,12 +87,7 @@ def _asks(role: Role, closed: bool, settings: EvaluationSettings) -> Ask:
 
 
 def _annotator(
-    name: str,
-    meaning: str,
-    value: pl.Expr,
-    scale: Scale,
-    role: Role,
-    closed: bool = False,
+    name: str, meaning: str, value: pl.Expr, scale: Scale, role: Role, closed: bool = False
 ) -> Annotator:
     return Annotator(
         name=name,

@@ -166,12 +166,10 @@ def answer(call: ray.ObjectRef, otherwise: Any, seconds: float = SECONDS_TO_ANSW
 
 def begin(counts: Any, piece: Hashable, name: str) -> None:
     """Count an attempt at a piece; an EncodeError names it where processes died in it again and again, as Ray would have it."""
-    deaths = counts.deaths.remote(piece, new_attempt())
-    if answer(deaths, 0.0, _SECONDS_TO_COUNT) >= _DEATHS:
+    if answer(counts.deaths.remote(piece, new_attempt()), 0.0, _SECONDS_TO_COUNT) >= _DEATHS:
         raise EncodeError(f"the process died {_DEATHS} times in {name}")
 
 
 def tally_of(counts: Any) -> Tally | None:
     """What ``Counts`` has counted; None where it does not answer within some seconds."""
-    tally: Tally | None = answer(counts.tally.remote(), None, SECONDS_TO_ANSWER)
-    return tally
+    return answer(counts.tally.remote(), None)

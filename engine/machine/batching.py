@@ -117,8 +117,7 @@ def run(passes: Passes[Result]) -> Result:
         try:
             next(passes)
         except StopIteration as end:
-            result: Result = end.value
-            return result
+            return end.value
 
 
 class Allowance:
@@ -180,10 +179,7 @@ def free_cached_memory() -> None:
 def machine_memory() -> int:
     """Bytes of main memory that this process may use: the machine's, or its control group's limit."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit_file in (
-        "/sys/fs/cgroup/memory.max",
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-    ):
+    for limit_file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError):
             text = Path(limit_file).read_text(encoding="ascii").strip()
             total = min(total, int(text)) if text.isdigit() else total

@@ -148,7 +148,6 @@ _WITHOUT_AMX = frozenset(
 
 
 def _flags() -> set[str]:
-    """What this machine's processors can do, in Linux's words."""
     return {word for line in _processor("flags") for word in line.split()}
 
 

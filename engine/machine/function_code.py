@@ -101,7 +101,6 @@ def _first(statement: Any) -> int:
 
 
 def _bound(node: ast.AST) -> set[str]:
-    """The names that a statement at the top of a file binds there."""
     if isinstance(node, _DEFINED):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):

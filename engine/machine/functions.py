@@ -100,7 +100,6 @@ def _restored(content: bytes) -> ByValue:
 
 
 def _dumped(value: Any) -> bytes:
-    """A function, or what holds some, as bytes."""
     from ray import cloudpickle
 
     with _PICKLING:  # what is registered is registered for the whole process
@@ -169,7 +168,6 @@ def _module_of(path: Path) -> ModuleType:
 
 
 def _line_in(path: Path, error: BaseException) -> int | None:
-    """The last line of a file that an error came through."""
     if isinstance(error, SyntaxError):
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)
@@ -177,7 +175,6 @@ def _line_in(path: Path, error: BaseException) -> int | None:
 
 
 def _functions(module: ModuleType) -> list[str]:
-    """The functions that a module defines itself."""
     return [
         name
         for name, value in vars(module).items()

@@ -18,9 +18,8 @@ _PLAIN = re.compile(r"[^\s=\"]+")
 def log(event: str, **about: object) -> None:
     """Log what happened; in the driver's process nothing is shown unless a program of the user's asks for it."""
     ray: Any = sys.modules.get("ray")
-    joined = (
-        not _LOG.handlers and ray and ray.is_initialized()
-    )  # whoever asks for the context else starts Ray
+    # Whoever asks for the context of a Ray that was not started starts it.
+    joined = not _LOG.handlers and ray and ray.is_initialized()
     if joined and ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))

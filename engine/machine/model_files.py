@@ -57,8 +57,7 @@ def stored_bytes(path: Path) -> int:
 
     What weights that are quantised take, whatever precision is computed in.
     """
-    files = weight_files(path) or sorted(path.glob("*.safetensors"))
-    return sum(_bytes(file) for file in files)
+    return sum(_bytes(file) for file in weight_files(path) or sorted(path.glob("*.safetensors")))
 
 
 def _bytes(file: Path) -> int:
@@ -113,7 +112,6 @@ def ordering_bytes(path: Path) -> int:
 
 
 def _stored(file: Path) -> list[_Stored]:
-    """The tensors of a safetensors file, by its header."""
     entries = tensors(file).values()
     if not all(type(size) is int and size >= 0 for entry in entries for size in entry["shape"]):
         raise _not_safetensors(file)

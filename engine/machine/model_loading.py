@@ -137,10 +137,7 @@ def load_model(
 
     auto, mapping = {
         "causal": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING"),
-        "encoder-decoder": (
-            "AutoModelForSeq2SeqLM",
-            "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
-        ),
+        "encoder-decoder": ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING"),
         "encoder": ("AutoModel", "MODEL_MAPPING"),
     }[kind]
     options |= {"config": config, "dtype": getattr(torch, dtype), "output_loading_info": True}

@@ -32,8 +32,7 @@ class Needs:
         kind = f" of type {self.accelerator_type}" if self.accelerator_type else ""
         cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus:g} CPUs" if self.cpus else ""
         memory = f"{self.memory / 2**30:.1f} GiB of memory" if self.memory else ""
-        parts = [part for part in (gpus + kind, cpus, memory) if part]
-        return listed(parts) or "some CPU"
+        return listed([part for part in (gpus + kind, cpus, memory) if part]) or "some CPU"
 
 
 @dataclass(frozen=True)

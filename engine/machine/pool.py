@@ -270,11 +270,7 @@ def _refuse_too_many(
 
 
 def _refuse_more_than_ever(
-    least: int,
-    needs: Needs,
-    settings: PoolSettings,
-    alive: list[Node],
-    promised: list[Node] | None,
+    least: int, needs: Needs, settings: PoolSettings, alive: list[Node], promised: list[Node] | None
 ) -> None:
     """Refuse more actors than the nodes that an autoscaler may add have room for, where it says how many."""
     # Actors that share CPUs as they come need no room of their own.

@@ -82,8 +82,7 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
     lacking = [(ability.lacks, node) for ability, node in answers if ability.lacks]
     if engine == "vllm" and lacking:
         where = f"{counted(len(lacking), '[node|nodes]')} ({_kinds([node for _, node in lacking])})"
-        problem = f"vLLM cannot start on {where}: there is {lacking[0][0]}"
-        raise InputError(problem, compiler.REMEDY)
+        raise InputError(f"vLLM cannot start on {where}: there is {lacking[0][0]}", compiler.REMEDY)
     return engine == "vllm"
 
 

@@ -60,5 +60,4 @@ def require(what: str, extra: str, *modules: str) -> None:
     """
     if lacking := missing(extra, *modules):
         which = agreeing(len(lacking), "which [is|are] not installed")
-        problem = f"{what} needs {listed(lacking)}, {which}"
-        raise InputError(problem, command(extra))
+        raise InputError(f"{what} needs {listed(lacking)}, {which}", command(extra))

@@ -184,7 +184,6 @@ def _settings(
 
 
 def _refuse_unused(settings: Settings, given: Given) -> None:
-    """Refuse a table that no annotator needs."""
     in_use = {one.needs_input.name for one in settings.resolved.annotators if one.needs_input}
     if unused := [name for name in given.tables if name not in in_use]:
         problem = f"`{unused[0]}` without an annotator that needs it"

@@ -167,7 +167,6 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
 
 
 def _passages(given: Any) -> Collected:
-    """The passages, from wherever they are."""
     if is_path(given):
         return Collected.of_corpus(given, 0)
     return Collected.of_batches(lambda: passages_of(_passage_records(given), _PASSAGES))
@@ -183,7 +182,6 @@ def _passage_records(given: Any) -> Iterable[Record]:
 
 
 def _table(name: str, given: Any) -> pl.DataFrame:
-    """What an annotator needs."""
     needed = input_tables()[name]
     if is_path(given):
         return needed.read(given)

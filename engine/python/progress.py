@@ -60,8 +60,6 @@ class _Line:
 
 
 class _Shown:
-    """Reads done and wanted, as a notebook shows them."""
-
     def __init__(self, done: int, total: int) -> None:
         self._done, self._total = done, total
 

@@ -344,7 +344,6 @@ class Result:
 
 
 def _lines(grid: Grid) -> list[str]:
-    """A table as lines of text."""
     cells = [grid.head, *grid.rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [

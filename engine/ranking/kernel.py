@@ -91,11 +91,7 @@ def is_real_valued(labels: Floats) -> bool:
 
 
 def measure_lists(
-    ranked: RankedLabels,
-    measures: Sequence[Measure],
-    *,
-    real_valued: bool,
-    split: Split = USUAL,
+    ranked: RankedLabels, measures: Sequence[Measure], *, real_valued: bool, split: Split = USUAL
 ) -> Floats:
     """Every measure of every list: shape (n_measures, n_lists), as ``engine.ranking.scores`` defines.
 
@@ -183,7 +179,6 @@ def _discounts(depth: int) -> Floats:
 def _ideals(
     ranked: RankedLabels, plan: _Plan, grades: int, split: Split, pool: ThreadPoolExecutor
 ) -> _Sums:
-    """``_ideal`` of every judged set."""
     blocks = list(_blocks(ranked.judged_offsets, split))
 
     def of_block(block: Ints) -> _Sums:
@@ -233,7 +228,6 @@ def _grades(ranked: RankedLabels, split: Split) -> int:
 
 
 def _count(which: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
-    """How many in each column."""
     return np.add.reduce(which.view(np.uint8), axis=0, dtype=np.uint32)
 
 
@@ -314,7 +308,6 @@ def _mass(sums: _Sums, cutoff: int | None) -> Floats:
 def _value(
     measure: Measure, plan: _Plan, sums: _Sums, against: _Sums, lengths: Ints
 ) -> Floats | np.float64:
-    """One measure of the lists of a block, from their sums and those of their judged sets."""
     kind, k = measure.kind, measure.cutoff
     depth = lengths if k is None else k
     if kind in ("DCG", "nDCG"):

@@ -194,8 +194,7 @@ def largest_value(measure: Measure, k: int, largest_label: float) -> float:
         return 1.0
     label = max(1.0, largest_label)
     gain = 2**label - 1 if measure.dcg == "exp-log2" else label
-    ranks = range(1, (measure.cutoff or k) + 1)
-    return gain * sum(1 / math.log2(rank + 1) for rank in ranks)
+    return gain * sum(1 / math.log2(rank + 1) for rank in range(1, (measure.cutoff or k) + 1))
 
 
 def comparable(one: str, other: str) -> bool:

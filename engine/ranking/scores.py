@@ -145,7 +145,6 @@ def score_runs(
 
 
 def _refuse_measures(measures: Sequence[Measure], relevant: Relevant) -> None:
-    """Refuse measures that have no meaning whatever the labels are."""
     if any(measure.kind == UTILITY_KIND for measure in measures):
         raise InputError(
             f"{UTILITY_KIND} is defined only for utility labels",
@@ -260,8 +259,7 @@ def _query_blocks(
     rows = np.zeros(queries, dtype=np.int64)
     for series in (listed, labelled):
         rows += np.bincount(series.drop_nulls().to_numpy(), minlength=queries)
-    blocks = np.cumsum(rows) // size
-    edges = np.flatnonzero(np.diff(blocks)) + 1
+    edges = np.flatnonzero(np.diff(np.cumsum(rows) // size)) + 1
     yield from zip([0, *edges.tolist()], [*edges.tolist(), queries], strict=True)
 
 

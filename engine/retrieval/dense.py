@@ -186,11 +186,7 @@ def length_ratio(directory: Path, index: Manifest) -> float:
 
 
 def _manifest(
-    fingerprint: Fingerprint,
-    spec: EncoderSpec,
-    options: IndexOptions,
-    shard: int,
-    keys: list[str],
+    fingerprint: Fingerprint, spec: EncoderSpec, options: IndexOptions, shard: int, keys: list[str]
 ) -> Manifest:
     return Manifest(
         kind="dense",
@@ -248,8 +244,7 @@ def search(
         raise InputError(problem, "build the index again", path=directory)
     texts = queries[QUERY].to_list()
     on_gpu = block or max(1, _GPU_BLOCK_NUMBERS // spec.dimensions)
-    parts = _parts(directory, index, on_gpu)
-    actors = _actors(spec, len(texts), parts, on_event)
+    actors = _actors(spec, len(texts), _parts(directory, index, on_gpu), on_event)
     vectors = actors.queries(texts) if actors else encode.queries(texts, spec)
     if options.approximate is not None:
         best = approximate.search_approximate(
@@ -348,7 +343,6 @@ def executor_for(
 def _fingerprinted(
     batches: Iterator[pl.DataFrame], fingerprint: Fingerprint
 ) -> Iterator[pl.DataFrame]:
-    """The batches, each added to the fingerprint as it passes."""
     for batch in batches:
         fingerprint.update(batch)
         yield batch

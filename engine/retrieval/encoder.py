@@ -129,8 +129,7 @@ class Encoder:
         unpadded = bool(host[1].all())
         tokens, attention = torch.from_numpy(host).to(self._device)
         states = self._model(
-            input_ids=tokens,
-            attention_mask=None if unpadded else attention,
+            input_ids=tokens, attention_mask=None if unpadded else attention
         ).last_hidden_state.float()
         pooled = pool(states, attention, self.spec.text.pooling, left_out)
         pooled = self._layers(pooled)[:, : self.spec.dimensions]
@@ -235,8 +234,7 @@ def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[Memory
     else:
         total = max(machine_memory() / 4, 2.0 * 2**30)
     weights = device.weight_bytes(model_loading.parameters(Path(spec.path)), spec.dtype)
-    held = device.least_memory(weights, gpu=where.type == "cuda")
-    return cost, max(0.0, 0.9 * total - held)
+    return cost, max(0.0, 0.9 * total - device.least_memory(weights, gpu=where.type == "cuda"))
 
 
 def _refuse(_: int, reason: str) -> Vectors:

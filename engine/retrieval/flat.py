@@ -232,8 +232,7 @@ def exact(queries: Singles, vectors: Singles, row: Places, place: Places) -> Dou
 def nearest_on_cpu(queries: Singles, vectors: Singles, k: int) -> tuple[Singles, Places]:
     import faiss
 
-    best: tuple[Singles, Places] = faiss.knn(queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
-    return best
+    return faiss.knn(queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
 
 
 def nearest_on_gpu() -> Nearest:
@@ -243,10 +242,9 @@ def nearest_on_gpu() -> Nearest:
     resources = faiss.StandardGpuResources()
 
     def nearest(queries: Singles, vectors: Singles, k: int) -> tuple[Singles, Places]:
-        best: tuple[Singles, Places] = faiss.knn_gpu(
+        return faiss.knn_gpu(
             resources, queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT, device=0
         )
-        return best
 
     return nearest
 

@@ -147,8 +147,7 @@ def _read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block
     file = path(directory, key)
     with readable(file):
         table = pq.read_table(file, columns=[DOC_ID, VECTOR], memory_map=True, **CHECKED)
-        column = table.column(VECTOR).combine_chunks()
-        values = column.flatten().to_numpy(zero_copy_only=False)
+        values = table.column(VECTOR).combine_chunks().flatten().to_numpy(zero_copy_only=False)
         vectors = values.astype(np.float32, copy=False).reshape(-1, dimensions)
         if values.dtype != TYPES[storage] or len(vectors) != table.num_rows:
             raise ValueError("not the vectors that the index states")

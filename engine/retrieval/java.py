@@ -67,7 +67,6 @@ def _libjvm(home: Path) -> Path:
 
 
 def _version(home: Path) -> int | None:
-    """The major version that a Java home's ``release`` file states."""
     try:
         release = (home / "release").read_text(encoding="utf-8")
     except OSError:

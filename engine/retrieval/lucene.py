@@ -169,8 +169,7 @@ def _index(*, directory: str, analysis: Analysis, threads: int) -> None:
     lucene = pyserini("pyserini.index.lucene")
     # Only one of the two: Anserini looks at the language first, and would split morphemes again.
     how = ["-pretokenized"] if analysis.pretokenized else ["-language", analysis.language]
-    arguments = ["-index", directory, *how]
-    indexer = lucene.LuceneIndexer(args=arguments, threads=threads)
+    indexer = lucene.LuceneIndexer(args=["-index", directory, *how], threads=threads)
     with pa.ipc.open_stream(sys.stdin.buffer) as reader:
         for batch in reader:
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
@@ -198,8 +197,7 @@ def _search(
         for query_id in ids
         for rank, hit in enumerate(hits.get(query_id, ()), 1)
     ]
-    frame = pl.DataFrame(rows, schema=tables.RUNS, orient="row")
-    frame.write_parquet(Path(work) / "out.parquet")
+    pl.DataFrame(rows, schema=tables.RUNS, orient="row").write_parquet(Path(work) / "out.parquet")
 
 
 def main() -> None:

@@ -74,8 +74,7 @@ class SearchActor:
 
         with ending_if_fatal(self._counts):
             self._encoder = self._encoder or Encoder(self._spec)
-        vectors: Singles = self._encoder.queries(texts)
-        return vectors
+        return self._encoder.queries(texts)
 
     def candidates(self, block: Block) -> Found:
         """See ``flat.candidates``."""
@@ -130,7 +129,6 @@ class SearchOnRay:
     def _done(
         self, doing: str, parts: Sequence[Any], **arguments: Any
     ) -> Iterator[tuple[int, Any]]:
-        """The number and the result of each part."""
         rows = [{"number": n, "content": pickle.dumps(part, 5)} for n, part in enumerate(parts)]
         # Where a node is lost, actors that have nothing more to do give their GPUs to those that were on it.
         pool = replace(self.pool, least=1, most=self.pool.start).at_most(len(rows))

@@ -109,7 +109,6 @@ def _named(record: Any, kind: Kind) -> dict[str, Any]:
 
 
 def _of_hugging_face(place: str) -> Any:
-    """The split of a data set, as ``datasets`` has it."""
     _require("datasets", place)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from unittest import mock

@@ -102,7 +102,6 @@ def intraclass(score: Floats, clusters: Ints) -> float:
 
 
 def _ranks(score: Floats) -> Floats:
-    """The mean ranks of scores."""
     _, codes, counts = np.unique(score, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(counts) - counts / 2)[codes.reshape(-1)])
 
@@ -139,7 +138,9 @@ def from_jackknife(
 
 def incomparable(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> str:
     """Why correlations of queries in clusters cannot be compared; or nothing."""
-    fewest = min(_with_rarer(one, clusters) for pair in pairs for one in pair)
+    fewest = min(
+        int(clusters_with_rarer(side(one), clusters).sum()) for pair in pairs for one in pair
+    )
     count = int(clusters.max()) + 1
     if count < LEAST_QUERIES:
         return f"no p-value and no interval: {count} clusters are too few"
@@ -149,7 +150,3 @@ def incomparable(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> str:
             f"frequent one, and a test needs {LEAST_OF_MANY}"
         )
     return ""
-
-
-def _with_rarer(score: Floats, clusters: Ints) -> int:
-    return int(clusters_with_rarer(side(score), clusters).sum())

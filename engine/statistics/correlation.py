@@ -122,8 +122,7 @@ def describe(
     plain = Correlation(n=n, tau=values[0], rho=values[1])
     if bootstrap.resamples == 0:
         return plain
-    sides = side(x), side(y)
-    method, note = method_of(*sides, clusters)
+    method, note = method_of(side(x), side(y), clusters)
     if method is None:
         return replace(plain, note=note)
     assert result.without is not None

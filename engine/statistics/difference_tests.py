@@ -351,8 +351,7 @@ def permutation_test(
     permuted = np.empty((2, permutations))
 
     def deal(start: int, orders: Ints) -> None:
-        found = quotients(*studentized(first, second, orders))
-        permuted[:, start : start + len(orders)] = found
+        permuted[:, start : start + len(orders)] = quotients(*studentized(first, second, orders))
 
     for_each_block_of_orders(n, deal, resamples=permutations, seed=seed, threads=threads)
     tau, rho = tau_and_rho_tests(first, second, permuted, confidence)

@@ -47,11 +47,7 @@ def mean_differences(
         value, low, high, p = np.round(np.array(columns).T, DECIMALS) + 0.0
         return Differences(value, low, high, p)
     found = paired_intervals(
-        paired,
-        largest,
-        confidence=bootstrap.confidence,
-        comparisons=len(paired),
-        clusters=clusters,
+        paired, largest, confidence=bootstrap.confidence, comparisons=len(paired), clusters=clusters
     )
     # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
     value, low, high = (np.round(column, DECIMALS) + 0.0 for column in found[:3])
@@ -84,11 +80,7 @@ def chances_above(scores: Floats, bootstrap: Bootstrap, clusters: Ints | None = 
         above[start : start + len(signs)] = (1 + np.sign(redrawn - value)) / 2
 
     for_each_block_of_signs(
-        units,
-        flip,
-        resamples=bootstrap.resamples,
-        seed=bootstrap.seed,
-        threads=bootstrap.threads,
+        units, flip, resamples=bootstrap.resamples, seed=bootstrap.seed, threads=bootstrap.threads
     )
     # The observed difference is one of the draws, and equal to itself.
     return np.asarray((0.5 + above.sum(axis=0)) / (1 + bootstrap.resamples))

@@ -308,8 +308,7 @@ def _dot(
     one, other = one.astype(kind, copy=False), other.astype(kind, copy=False)
     # Row by row, B products would be added up at a time, which is too few to be quick.
     whole = len(one) - len(one) % _FOLDED
-    folded = (side[:whole].reshape(_FOLDED, -1) for side in (one, other))
-    long = np.einsum("ab,ab->b", *folded)
+    long = np.einsum("ab,ab->b", *(side[:whole].reshape(_FOLDED, -1) for side in (one, other)))
     left = np.einsum("ab,ab->b", one[whole:], other[whole:])
     return (long.reshape(-1, one.shape[1]).sum(axis=0, dtype=kind) + left).astype(np.float64)
 

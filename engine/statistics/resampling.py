@@ -97,13 +97,7 @@ def replicate(
         start = len(sample)
         fill = partial(_fill, tables, taus[start:], rhos[start:])
         for_each_block(
-            row_of,
-            len(rows),
-            fill,
-            clusters,
-            resamples=resamples,
-            seed=seed,
-            threads=threads,
+            row_of, len(rows), fill, clusters, resamples=resamples, seed=seed, threads=threads
         )
         sample += [tau_and_rho([table], counts[None, :])[:, 0, 0] for table in tables]
         without += [_without(table, counts, row_of, clusters) for table in tables if leave_out]
@@ -251,11 +245,7 @@ def for_each_block_of_orders(
 
 
 def _in_blocks(
-    work: Callable[[int], None],
-    held: int,
-    resamples: int,
-    threads: int | None,
-    block: int = _BLOCK,
+    work: Callable[[int], None], held: int, resamples: int, threads: int | None, block: int = _BLOCK
 ) -> None:
     """Call ``work`` with the first resample of every block, from threads: by default as many as have room for ``held`` bytes each."""
     if threads is None:
@@ -283,8 +273,7 @@ def _draw(
         counts = [np.bincount(row_of, one[clusters], minlength=rows) for one in drawn]
         return np.stack(counts).astype(kind)
     if rows * _BINOMIAL_COST < n:
-        shares = np.bincount(row_of, minlength=rows) / n
-        return rng.multinomial(n, shares, size=_BLOCK).astype(kind)
+        return rng.multinomial(n, np.bincount(row_of, minlength=rows) / n, size=_BLOCK).astype(kind)
     weights = np.empty((_BLOCK, rows), dtype=kind)
     # Several at once: one call fills 32 rows in half the time of 32 calls, with the same draws.
     step = max(1, _DRAWN // n)

@@ -146,8 +146,7 @@ class Estimate:
         Runs that differ as far as can be, and the other way round than was foretold: with them intervals of pairs
         were 1% to 6% wider in replays, and held no more often.
         """
-        ends = np.array([self.low - self.f.max(), self.high - self.f.min()])
-        return np.clip(ends, -1.0, 1.0)
+        return np.clip(np.array([self.low - self.f.max(), self.high - self.f.min()]), -1.0, 1.0)
 
 
 def estimate(y: Floats, features: Floats) -> Estimate:

@@ -84,7 +84,6 @@ def unseen(
 
 
 def _at_best(lists: pl.DataFrame) -> tuple[float, str]:
-    """The ceiling, with a note."""
     y, labels = lists[VALUE].to_numpy(), lists[LABEL]
     reasons = {
         "labels were made only as far as measures need them": not lists["made"].all(),

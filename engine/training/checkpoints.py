@@ -168,7 +168,6 @@ def _name(step: int) -> str:
 
 
 def _delete(folder: Folder, but: tuple[int, ...] = ()) -> None:
-    """Delete checkpoints, but for those of some steps."""
     kept = set(map(_name, but))
     for name in folder.folders():
         if _CHECKPOINT.fullmatch(name) and name not in kept:

@@ -96,8 +96,7 @@ def trainable(readings: Readings) -> tuple[Readings, int, int]:
 
 def order(examples: int, seed: int, epoch: int) -> list[int]:
     """The places of all examples in the order of an epoch, counted from 0."""
-    shuffled: list[int] = np.random.default_rng((seed, epoch)).permutation(examples).tolist()
-    return shuffled
+    return np.random.default_rng((seed, epoch)).permutation(examples).tolist()
 
 
 @dataclass(eq=False)

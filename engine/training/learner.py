@@ -55,8 +55,7 @@ class Learner:
         self.model = model.train()
         self.precision: Precision = precision
         self.device: torch.device = model.device
-        gpu = self.device.type == "cuda"
-        self.tokens = batching.GPU_BATCH_TOKENS if gpu else CPU_TOKENS
+        self.tokens = batching.GPU_BATCH_TOKENS if self.device.type == "cuda" else CPU_TOKENS
         self.halvings = 0
         self._start = int(model.generation_config.decoder_start_token_id or 0)
         self._pad = int(model.config.pad_token_id or 0)

@@ -144,7 +144,6 @@ def _watched(trainer: Any, desk: Any, on_progress: OnProgress) -> Exception | No
 
 
 def _gpus(workers: Workers) -> int:
-    """GPUs of a worker."""
     has = ray.cluster_resources().get("GPU", 0)
     known = [*nodes.alive(), *(nodes.promised() or [])]
     gpus = workers.gpus_per_worker
@@ -171,7 +170,6 @@ def _group(backend: str) -> Any:
 
 
 def _work(config: dict[str, Any]) -> None:
-    """What each worker does."""
     from ray.train import get_context
 
     # Each worker has its GPU for the first, where accelerate would take that of its number on the machine.

@@ -54,13 +54,7 @@ def specify_start(
     model = resolve(name, required=False)
     if model.architecture == "causal":
         raise InputError(f"reader {name!r} is decoder-only", "train a reader of the T5 family")
-    spec, made = specify(
-        model,
-        augmentation=augmentation,
-        task=task,
-        prompt=prompt,
-        memory=memory,
-    )
+    spec, made = specify(model, augmentation=augmentation, task=task, prompt=prompt, memory=memory)
     if made.template.choices:
         raise InputError(
             "a prompt with choices, but training needs answers that the reader generates",
@@ -82,8 +76,7 @@ def on_this_machine(start: Start) -> Start:
         ReadError: its files here are others than when it was specified.
     """
     spec = start.spec
-    here = Path(spec.path).is_dir()
-    name = spec.path if here else spec.source or spec.name
+    name = spec.path if Path(spec.path).is_dir() else spec.source or spec.name
     model = resolve(name, required=not start.from_scratch)
     if model.digest != spec.weights:
         raise ReadError(f"the files of {spec.name!r} on this machine are not those asked for")

@@ -133,8 +133,7 @@ class FidTrainer(Trainer):
         )
         own_read = sum(len(tokens) for example in inputs for tokens in example.inputs)
         written = sum(len(example.target) for example in inputs)
-        counts = astuple(Cuts.of(inputs))
-        total, targets, read, *cuts = self._sum(total, written, own_read, *counts)
+        total, targets, read, *cuts = self._sum(total, written, own_read, *astuple(Cuts.of(inputs)))
         if not math.isfinite(total):
             raise diverged("the loss")
         for parameter in self.learner.model.parameters():
@@ -169,7 +168,6 @@ class FidTrainer(Trainer):
         return metrics
 
     def _sum(self, *numbers: float) -> list[float]:
-        """The sums of numbers over all workers."""
         own = torch.tensor(numbers, dtype=torch.float64, device=self.args.device)
         return self.accelerator.reduce(own).tolist()
 
@@ -216,6 +214,4 @@ class Watch(TrainerCallback):
 
 
 def _seed(*parts: int) -> int:
-    """A seed for torch, made of numbers."""
-    content = hashlib.sha256(json.dumps(parts).encode()).digest()
-    return int.from_bytes(content[:6], "big")
+    return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:6], "big")

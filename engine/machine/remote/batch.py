@@ -60,8 +60,7 @@ class Batch:
     def answer(self, spec: ApiSpec, text: str) -> Any:
         """The body of the answer to a prompt; where there is none, a text that says why, and the request is written."""
         body = spec.body(text)
-        content = json.dumps(body, sort_keys=True)
-        name = f"erag-{hashlib.sha256(content.encode()).hexdigest()[:40]}"
+        name = f"erag-{hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:40]}"
         if name in self._answers:
             return self._answers[name]
         if self._out is not None:

@@ -242,7 +242,6 @@ class Client:
             raise UnansweredError(reason) from None
 
     def _of_status(self, error: openai.APIStatusError) -> Exception:
-        """What an error that the server states means."""
         try:
             reason = self._shown(f"status {error.status_code}{self._via}: {_message(error)}")
         except RecursionError:

@@ -55,14 +55,7 @@ class ApiSpec:
     def decisive(self) -> list[object]:
         """What the answers depend on, as far as anybody here can know."""
         place, server = self.former or (f"{self.settings.host}{self.settings.path}", "")
-        return [
-            place,
-            self.model,
-            server,
-            self.endpoint,
-            self.system,
-            self.parameters,
-        ]
+        return [place, self.model, server, self.endpoint, self.system, self.parameters]
 
     @property
     def sent(self) -> dict[str, Any]:

@@ -137,8 +137,6 @@ class _Deadline(threading.local):
 
 
 class _Network(httpcore.NetworkBackend):
-    """A network whose connections keep a deadline, at every step."""
-
     def __init__(self, network: httpcore.NetworkBackend, deadline: _Deadline) -> None:
         self._network, self._deadline = network, deadline
 

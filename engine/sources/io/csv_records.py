@@ -18,11 +18,7 @@ _QUOTES = 'write each " within a field twice and the field in quotes, or write C
 
 
 def read_csv_records(
-    path: Location,
-    what: str,
-    needed: Sequence[str],
-    *,
-    skip: SkipBad | None = None,
+    path: Location, what: str, needed: Sequence[str], *, skip: SkipBad | None = None
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line, record) of a CSV file, or of a TSV file if the header contains a tab.
 

@@ -39,7 +39,6 @@ class Folder:
     at: Location
 
     def __truediv__(self, name: str) -> Folder:
-        """The folder of this name inside."""
         return Folder(self.place(name))
 
     def __str__(self) -> str:

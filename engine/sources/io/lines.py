@@ -36,8 +36,7 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
     number = 0
     try:
         with open_decompressed(path) as stream:
-            read = partial(stream.readline, LONGEST_LINE + 1)
-            for number, line in enumerate(iter(read, b""), 1):
+            for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
                 if len(line) > LONGEST_LINE:
                     problem = f"a line of more than {LONGEST_LINE >> 20} MiB"
                     raise InputError(problem, f"give {what}", path=path, line=number)

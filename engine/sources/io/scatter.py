@@ -82,7 +82,6 @@ class Scatter:
             self._write()
 
     def _write(self) -> None:
-        """Append what waits to the files."""
         waiting, self._waiting, self._bytes = self._waiting, {}, 0
         with reported_writing(self._folder):
             for part, tables in waiting.items():

@@ -111,8 +111,7 @@ def _held(target: Path, suffix: str, make: Callable[[Path], None]) -> Iterator[P
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned_once(target.parent)
     while True:
-        name = f"{_begin(target)}{_machine()}{uuid.uuid4().hex[12:]}.erag{suffix}"
-        path = target.with_name(name)
+        path = target.with_name(f"{_begin(target)}{_machine()}{uuid.uuid4().hex[12:]}.erag{suffix}")
         make(path)
         if (number := hold(path)) is not None:
             break

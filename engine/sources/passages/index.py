@@ -196,8 +196,7 @@ def _build(
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(_TABLE + "BEGIN;")
         for batch in scan_corpus(corpus, skip_bad=skip):
-            first = fingerprint.passages
-            rows = batch.with_row_index(ROW, first)
+            rows = batch.with_row_index(ROW, fingerprint.passages)
             connection.executemany(f"INSERT INTO passages VALUES ({marks})", rows.iter_rows())
             empty = rows.filter(pl.col(TEXT).str.strip_chars() == "")
             connection.executemany("INSERT INTO empty VALUES (?)", empty.select(ROW).iter_rows())

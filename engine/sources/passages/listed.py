@@ -28,9 +28,7 @@ class Collected:
     """
 
     def __init__(
-        self,
-        find: Callable[[pl.Series], pl.DataFrame],
-        read: Callable[[], Iterable[pl.DataFrame]],
+        self, find: Callable[[pl.Series], pl.DataFrame], read: Callable[[], Iterable[pl.DataFrame]]
     ) -> None:
         self._find, self._read = find, read
         self.skipped = self.size = 0

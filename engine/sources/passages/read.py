@@ -66,10 +66,7 @@ def with_composed(
 
 
 def scan_corpus(
-    path: Location,
-    *,
-    skip_bad: int | SkipBad = 0,
-    distinct: bool = False,
+    path: Location, *, skip_bad: int | SkipBad = 0, distinct: bool = False
 ) -> Iterator[pl.DataFrame]:
     """Yield the corpus table in batches, in the order of the source and in constant memory; texts are composed (NFC).
 
@@ -123,8 +120,7 @@ def read_corpus(
         InputError: the corpus is unreadable or empty, a passage lacks an id or a text, or an id is
             duplicated.
     """
-    batches = scan_corpus(path, skip_bad=skip_bad, distinct=True)
-    return select_wanted(batches, wanted, look)
+    return select_wanted(scan_corpus(path, skip_bad=skip_bad, distinct=True), wanted, look)
 
 
 def select_wanted(

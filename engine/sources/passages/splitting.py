@@ -76,8 +76,7 @@ def cut_characters(text: str, characters: int, overlap: int) -> list[str]:
     The same as LangChain's RecursiveCharacterTextSplitter with its default separators. Pieces have
     at most ``characters`` characters, and none is empty.
     """
-    pieces: list[str] = _splitter(characters, overlap).split_text(text)
-    return pieces
+    return _splitter(characters, overlap).split_text(text)
 
 
 @functools.lru_cache(maxsize=8)

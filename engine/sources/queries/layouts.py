@@ -106,8 +106,7 @@ def rows_of(
     elif layout == "triviaqa":
         records = _triviaqa_records(path)
     elif layout == "document":
-        found = queries_in(read_json_document(path, WHAT)) or []
-        records = ((None, record) for record in found)
+        records = ((None, record) for record in queries_in(read_json_document(path, WHAT)) or [])
     elif layout == "data set":
         records = ((None, record) for record in records_of(path, "queries"))
     elif layout == "plain":
@@ -144,8 +143,7 @@ def no_column(path: Location, column: str, names: Iterable[str]) -> InputError:
 
 
 def _triviaqa_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
-    document = read_json_document(path, WHAT)
-    entries = document["Data"]
+    entries = read_json_document(path, WHAT)["Data"]
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InputError('"Data" is not a list of objects', "fetch the file again", path=path)
     yield from ((None, entry) for entry in entries)

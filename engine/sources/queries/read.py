@@ -172,7 +172,6 @@ def _read_of(row: QueryRow) -> str:
 
 
 def _digest(context: str) -> str:
-    """What stands for a context, which may be long."""
     return hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -205,7 +204,6 @@ def notes_of(rows: Sequence[QueryRow]) -> tuple[Note, ...]:
 
 
 def _table(rows: Sequence[QueryRow]) -> pl.DataFrame:
-    """The queries table."""
     columns = {
         QUERY_ID: [row.query_id for row in rows],
         QUERY: [row.query for row in rows],
@@ -277,8 +275,7 @@ def joined(
     note = count_note(
         "answers_of_others", others, "[id|ids] in `answers` [is that|are those] of no query"
     )
-    own = (found.get(row.query_id) for row in rows)
-    both = zip(rows, own, strict=True)
+    both = zip(rows, (found.get(row.query_id) for row in rows), strict=True)
     return [row.answered(one) if one and one.answers else row for row, one in both], note
 
 

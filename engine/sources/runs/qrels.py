@@ -182,8 +182,7 @@ def _in_texts(path: Location) -> Iterator[tuple[int | None, dict[str, Any]]]:
 def _in_dictionary(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     for query_id, judged in read_dictionary(path, _WHAT).items():
         if isinstance(judged, list):
-            problem = f"query {quoted(query_id)} has no labels"
-            raise InputError(problem, f"give {_WHAT}", path=path)
+            raise InputError(f"query {quoted(query_id)} has no labels", f"give {_WHAT}", path=path)
         for doc_id, label in judged.items():
             yield None, {QUERY_ID: query_id, DOC_ID: doc_id, LABEL: label}
 

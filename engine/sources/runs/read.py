@@ -215,7 +215,6 @@ def write_run(frame: pl.DataFrame | Iterable[pl.DataFrame], path: Location) -> N
 
 
 def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
-    """The lines of a run as TREC text."""
     remedy = "write the run as .parquet instead"
     previous: tuple[str, np.float32] | None = None
     ordered = frame.select(list(tables.RUNS)).sort(RUN, QUERY_ID, RANK)

@@ -102,8 +102,6 @@ _Fault = partial[InputError]
 
 @dataclass(frozen=True)
 class _Listed:
-    """A passage in a list."""
-
     line: int | None
     query_id: str
     doc_id: str
@@ -115,8 +113,7 @@ class _Listed:
 
 def is_record(record: Mapping[str, Any]) -> bool:
     """Whether an object names its query, and is not a dictionary of queries."""
-    key = first_of(record, (*QUERY_ID_FIELDS, *QUERY_FIELDS))
-    return isinstance(key, str | int)
+    return isinstance(first_of(record, (*QUERY_ID_FIELDS, *QUERY_FIELDS)), str | int)
 
 
 def read_records(
@@ -325,6 +322,5 @@ def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
         places[row.query_id] = places.get(row.query_id, 0) + 1
         rank = row.rank if ranked else None if scored else places[row.query_id]
         # Of rows that have no scores, the higher is the better.
-        score = row.score if scored else -float(rank or 0)
-        ordered.append(replace(row, rank=rank, score=score))
+        ordered.append(replace(row, rank=rank, score=row.score if scored else -float(rank or 0)))
     return ordered

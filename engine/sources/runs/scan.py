@@ -198,8 +198,7 @@ def _one_by_one(path: Location, lines: Iterable[tuple[int, bytes]]) -> Iterator[
     names: set[str] = set()
     try:
         for number, line in lines:
-            text = decode_line(path, number, line)
-            row, name = _trec_row(path, number, text)
+            row, name = _trec_row(path, number, decode_line(path, number, line))
             rows.append(row)
             names.add(name)
             if len(rows) == _ROWS:
@@ -293,8 +292,7 @@ def _parsed(block: bytes, first_line: int) -> Batch | None:
     lines = _numbers(block, rows.height, first_line)
     stated = pl.col(STATED_RANK).cast(pl.Int32, strict=False)
     rows = rows.with_columns(pl.lit(None, pl.Int64).alias(RANK), pl.Series(LINE, lines), stated)
-    names = tuple(table[RUN].unique().to_pylist())
-    return Batch(rows.select(list(SCHEMA)), names, has_lines=True)
+    return Batch(rows.select(list(SCHEMA)), tuple(table[RUN].unique().to_pylist()), has_lines=True)
 
 
 def _numbers(block: bytes, rows: int, first_line: int) -> npt.NDArray[np.int64]:

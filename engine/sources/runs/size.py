@@ -62,7 +62,6 @@ def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
 
 
 def _most_rows(path: Location) -> int:
-    """The most rows that a run may have, by its size."""
     try:
         if suffix_of(path) == ".parquet":
             # A row may hold a list.

@@ -74,7 +74,6 @@ def with_corpus(
 
 
 def _made_ids(made: pl.DataFrame) -> pl.Series:
-    """The ids of passages that go by their texts."""
     return pl.Series(ID, [id_of(text) for text in made[DOC_ID]], dtype=pl.String)
 
 
