@@ -201,12 +201,10 @@ def read_and_score(
         share_costs([pass_.costs for pass_ in group], time.perf_counter() - start, reads.totals)
     for api in {pass_.job.spec.api.settings for pass_ in passes if pass_.job.spec.api}:
         limits_of(api).batch.write()
-    if refused:
-        for pass_ in passes:
-            _refuse_failures(pass_)
-    if not passes:
-        for shard in shards:
-            scoring.score(shard, {})
+    for pass_ in passes if refused else ():
+        _refuse_failures(pass_)
+    for shard in () if passes else shards:
+        scoring.score(shard, {})
     scoring.finish()
 
 

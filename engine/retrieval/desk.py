@@ -19,19 +19,17 @@ from engine.machine.attempts import Counts
 from engine.messages.errors import EncodeError, InputError
 from engine.retrieval.index_shards import Part, Shard
 
-ToRead = tuple[int, str]  # a part of the corpus, by its number, and the key of its shard
-
 
 class Desk(Counts):
-    """Passes on what tasks ask for, one shard of a part at a time; a Ray actor with a single event loop."""
+    """Passes on shards that tasks ask for, by the number of their part of the corpus and their key; an asynchronous actor."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked: set[ToRead] = set()
+        self._asked: set[tuple[int, str]] = set()
         self._answers: dict[Any, Sequence[ray.ObjectRef]] = {}
         self._changed = asyncio.Condition()
 
-    async def ask(self, shard: ToRead) -> Sequence[ray.ObjectRef]:
+    async def ask(self, shard: tuple[int, str]) -> Sequence[ray.ObjectRef]:
         """The shard, pickled, as a reference in a list, which Ray hands on; or an exception; no item if there is none."""
         async with self._changed:
             self._asked |= {shard} - self._answers.keys()
@@ -39,20 +37,20 @@ class Desk(Counts):
             await self._changed.wait_for(lambda: shard in self._answers)
             return self._answers[shard]
 
-    async def asked(self) -> list[ToRead]:
+    async def asked(self) -> list[tuple[int, str]]:
         """Wait for what the driver is to read."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._asked)
             return list(self._asked)
 
-    async def answer(self, shard: ToRead, content: Sequence[ray.ObjectRef]) -> None:
+    async def answer(self, shard: tuple[int, str], content: Sequence[ray.ObjectRef]) -> None:
         """Take what ``ask`` gives."""
         async with self._changed:
             self._asked.discard(shard)
             self._answers[shard] = content
             self._changed.notify_all()
 
-    def forget(self, piece: ToRead | str) -> None:
+    def forget(self, piece: tuple[int, str] | str) -> None:
         """Drop what is known of a shard that is read, or that is encoded."""
         self._answers.pop(piece, None)
         self._attempts.pop(piece, None)

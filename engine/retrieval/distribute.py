@@ -90,15 +90,15 @@ def execute(
 ) -> Iterator[Encoded]:
     """Encode shards on a pool of actors; results are yielded as they complete, in any order.
 
-    Ray must have been started. ``on_event`` is told one line when nodes come or go, actors restart, or the pool
-    waits.
+    Ray must have been started. ``on_event`` is told one line when nodes come or go, actors restart, or it waits.
 
     Raises:
         InputError: the corpus cannot be read.
         EncodeError: encoding failed.
     """
     desk = ray.remote(**beside_driver() | {"max_concurrency": 1000})(Desk).remote()
-    threading.Thread(target=feed, args=(parts, desk), daemon=True).start()
+    feeder = threading.Thread(target=feed, args=(parts, desk), daemon=True)
+    feeder.start()
     # Elsewhere, what only the driver can read has no passages.
     known = (part if part.anywhere else replace(part, scan=list) for part in parts)
     pickled = enumerate(map(ray.cloudpickle.dumps, known))
@@ -118,8 +118,11 @@ def execute(
         # Ray Data makes a pool larger whose actors have shards that wait; elsewhere none waits behind a slow one.
         **pool_options(pool.at_most(count), in_flight=1 if pool.most == pool.start else 2),
     )
-    for row in results_of("encoding", results, desk, pool.needs, on_event):
-        yield pickle.loads(row["content"])
+    try:
+        for row in results_of("encoding", results, desk, pool.needs, on_event):
+            yield pickle.loads(row["content"])
+    finally:
+        feeder.join()
 
 
 def results_of(

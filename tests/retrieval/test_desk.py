@@ -58,6 +58,7 @@ def test_a_part_is_read_once_unless_it_is_asked_for_from_an_earlier_shard():
 
     def asked(number, key):
         found = ray.get(list(ray.get(desk.ask.remote((number, key)))))
+        ray.get(desk.forget.remote((number, key)))
         return [ray.cloudpickle.loads(one) for one in found]
 
     for key in KEYS[:3]:
