@@ -103,7 +103,6 @@ def evaluate_and_report(
             digests = inputs_sha256(cut_inputs(inputs, settings[0].ranking.k))
         if not overwrite:
             refuse_another(out, conditions, digests, runs=len(shards.runs))
-        heartbeat.begin()
         step("preparing labels and the reader, which may be a model to convert or to load")
         with shown_progress(then="scoring, and computing statistics") as shown:
             context = Context(

@@ -26,7 +26,8 @@ _AT_A_PATH, _AT_AN_ADDRESS, _MISSING = 1.0, 5.0, 10
 
 
 class Heartbeat:
-    """Beats from ``begin`` until its block is left, and then says how that was: in the file, and in Ray's metrics.
+    """Beats from ``begin``, or the first unit, until its block is left, and then says how that was: in the file, and in
+    Ray's metrics. What is refused before that leaves no file.
 
     No evaluation ends for it: where the file cannot be written, ``tell`` is told once.
     """
@@ -38,14 +39,15 @@ class Heartbeat:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beats, daemon=True)
         self._state, self._error = "", ""
-        self.on_unit = self._observed.on_unit
 
     def __enter__(self) -> Heartbeat:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self._state:
-            return
+            if error is not None:
+                return
+            self.begin()
         self._ended.set()
         self._thread.join()
         in_order = isinstance(error, LaterError | BoundError) or not isinstance(error, Exception)
@@ -62,6 +64,11 @@ class Heartbeat:
             self._state, self._began = _RUNNING, _now()
             self._beat()
             self._thread.start()
+
+    def on_unit(self, *unit: Any) -> None:
+        """As ``Context.on_unit``."""
+        self.begin()
+        self._observed.on_unit(*unit)
 
     def interrupt(self) -> None:
         """Say at once that a signal ends the evaluation: its process may be killed before the block is left."""

@@ -202,7 +202,7 @@ def test_a_worker_with_another_reading_version_plans_and_scores_nothing(tmp_path
     with pytest.raises(InputError, match=said):
         planner(0)
     with pytest.raises(InputError, match=said):
-        raise passes._scored(work, 0, {})
+        passes.score_shard(work, 0, {}, {})
 
 
 def sorted_rows(frame):

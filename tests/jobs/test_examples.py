@@ -104,6 +104,7 @@ def test_the_help_of_an_evaluation_shows_its_main_options_and_all_where_they_are
         head = capsys.readouterr().out.split("--help-all")[0]
         shown[flag] = set(re.findall(r"^\u2502 [* ]*--([a-z][\w-]*)", head, re.M))
     main = "queries corpus run reader base-url metric k measures annotators store out overwrite json config"
+    main += " price-per-hour"
     assert shown["--help"] == set(main.split())
     assert shown["--help"] < shown["--help-all"]
     assert {"resamples", "certify", "verbose"} <= shown["--help-all"]

@@ -151,6 +151,7 @@ def test_a_fault_while_loading_ends_the_process_or_else_the_job(load, ended, mon
     )
     monkeypatch.setattr("engine.retrieval.encoder.Encoder", raising)
     monkeypatch.setattr(search_on_ray, "started_here", lambda: None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # whatever ran before in this process
     monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.7")
     monkeypatch.setattr(attempts, "answer", lambda call, otherwise, seconds: ended)
