@@ -31,17 +31,14 @@ def answer(text):
     return text.upper()
 
 
-def host_of(log, load, pace, together=1, sick=()):
+def host_of(log, load, pace, sick=()):
     """A host whose reader takes ``load`` seconds to load and ``pace`` seconds a read, and logs both; on sick nodes it
     does not load.
-
-    No read ends before one has begun on ``together`` nodes, or the reader is four minutes old.
     """
 
     class Reader:
         def __init__(self):
             self.stats = ReaderStats()
-            self.waits_until = time.monotonic() + 240
 
         def read(self, inputs):
             node = ray.get_runtime_context().get_node_id()
@@ -49,11 +46,6 @@ def host_of(log, load, pace, together=1, sick=()):
             for (text,) in inputs:
                 with open(log, "a") as stream:
                     stream.write(f"{text} {node} {time.monotonic()}\n")
-                while together > 1 and time.monotonic() < self.waits_until:
-                    with open(log) as lines:
-                        if len({line.split()[1] for line in lines}) >= together:
-                            self.waits_until = 0
-                    time.sleep(0.1)
                 time.sleep(pace)
                 outputs.append(ReadOutput(text.upper(), 1, 1, False))
             return outputs
@@ -154,13 +146,11 @@ class Stage:
             by_time[int(float(when)) // 2].add(node)
         return max(map(len, by_time.values()))
 
-    def read(
-        self, *, after=0, do=None, load=0, pace=0.05, together=1, reads=READS, sick=(), **settings
-    ):
+    def read(self, *, after=0, do=None, load=0, pace=0.05, reads=READS, sick=(), **settings):
         """Do the reads in a thread, and ``do`` beside them when ``after`` units are done.
 
         Args:
-            load, pace, together, sick: as in ``host_of``.
+            load, pace, sick: as in ``host_of``.
             reads: how many.
             settings: as in ``PoolSettings``.
         """
@@ -177,7 +167,7 @@ class Stage:
                 results = read_on_ray(
                     [0],
                     [Ready(ShardPlan(plan, 0, UnitSizes(UNIT, UNIT, UNIT), None))],
-                    host_of(str(self.log), load, pace, together, sick)([SPEC], [None], held=True),
+                    host_of(str(self.log), load, pace, sick)([SPEC], [None], held=True),
                     pool=decide(PoolSettings(**settings), ACTOR_BYTES),
                     on_event=self.say,
                     totals=totals,
