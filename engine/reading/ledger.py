@@ -52,10 +52,16 @@ def planning_of(piece: int) -> int:
 
 
 class Ledger(Counts):
-    """The actor; ``kept`` is a file in which it keeps the paces that units were cut for."""
+    """The actor.
 
-    def __init__(self, kept: str = os.devnull) -> None:
+    Args:
+        kept: a file in which it keeps the paces that units were cut for.
+        waits: whether units are cut when actors need them; else as soon as their shard is planned.
+    """
+
+    def __init__(self, kept: str = os.devnull, *, waits: bool = True) -> None:
         super().__init__()
+        self._waits = waits
         self._entered: defaultdict[int, set[Attempt]] = defaultdict(set)
         self._done: defaultdict[int, dict[str, deque[_Done]]] = defaultdict(dict)
         self._actors = set[str]()
@@ -76,7 +82,8 @@ class Ledger(Counts):
         if unit not in self._cut:
             pace, actors = self._pace(role, int(time.monotonic()), len(self._done))
             # A shard is planned when its first unit may be cut. So more are at a time where nothing is left to read.
-            if len(self._open) >= actors * (_UNITS if pace else _FIRST_UNITS) + self._empty:
+            most = actors * (_UNITS if pace else _FIRST_UNITS) + self._empty
+            if self._waits and len(self._open) >= most:
                 return False, None
             self._kept.write(_CUT.pack(unit, pace or 0.0))
             self._cut[unit] = pace or 0.0
@@ -148,9 +155,9 @@ class Ledger(Counts):
         return [size / seconds for _, size, seconds in sums if seconds]
 
 
-def start_ledger(kept: str = os.devnull) -> Any:
+def start_ledger(kept: str = os.devnull, *, waits: bool = True) -> Any:
     """Start the ledger beside the driver; its handle. End it with ``ray.kill``."""
-    return ray.remote(**cluster.beside_driver())(Ledger).remote(kept)
+    return ray.remote(**cluster.beside_driver())(Ledger).remote(kept, waits=waits)
 
 
 class Attempts:

@@ -58,9 +58,6 @@ _DONE = pa.schema({"done": pa.binary()})
 # have taken the memory that a task lacked; a model takes as much the next time.
 _PLANNING_DEATHS, _LOADING_DEATHS = 4, 3
 _WHOLE_ATTEMPTS = 2  # at a unit; the next one goes read by read
-# Of the object store, for each actor; a quarter is for units that wait, so for eight of a million tokens. A pool without
-# a bound has as much as one of a thousand.
-_BYTES_AN_ACTOR, _MANY_ACTORS = 128 << 20, 1000
 # Tasks that plan at a time: more than a thousand actors need, and fewer than the ledger answers at a time.
 _PLANNED_AT_ONCE = 500
 _AT_ONCE = 2  # units that an actor has: one is started, or committed, while it reads the other
@@ -98,7 +95,10 @@ def read_on_ray(
     if any(ready) or not ready:
         limits.require()
     kept = tempfile.TemporaryDirectory(prefix="erag-units-")
-    attempts = start_ledger(f"{kept.name}/paces")
+    # Ray Data finds how many nodes it asks for from the paces of stages: planning that waits would be taken for the
+    # slow one, and no node asked for. Where an autoscaler may add some, the object store alone bounds it.
+    grows = pool.most > pool.start if pool.most else nodes.promised() is not None
+    attempts = start_ledger(f"{kept.name}/paces", waits=not grows)
 
     def tally() -> Tally | None:
         limits.see(min(pool.foreseen, sum(node.room(pool.needs) for node in nodes.alive())))
@@ -145,10 +145,6 @@ def _results(
     # Blocks are cut at a byte: each unit is a block, and so a task, of its own. `repartition` would do it with
     # tasks that take a whole CPU, which the actors may have left none of.
     dataset.context.target_max_block_size = 1
-    # However large the store is, of which Ray Data takes half otherwise.
-    dataset.context.execution_options.resource_limits = ray.data.ExecutionResources(
-        object_store_memory=_BYTES_AN_ACTOR * (pool.most or _MANY_ACTORS)
-    )
     # Of the units that an actor works on: it has as many as when it worked on one of two.
     scaling = dataset.context.autoscaling_config
     scaling.actor_pool_util_upscaling_threshold /= _AT_ONCE
