@@ -26,8 +26,9 @@ from engine.messages.wording import listed
 LOST_WITH_NODE = 0.25
 SECONDS_TO_ANSWER = 5.0
 _DEATHS = 3  # of processes in a piece, before it counts as their cause
-# Seconds for who counts attempts, and may be starting again; and for the keeper of a GPU to wait for it.
-_SECONDS_TO_COUNT, _SECONDS_TO_QUEUE = 30.0, 2.0
+# Seconds for who counts attempts, which may start again, or never on a node that is being drained; and for the keeper
+# of a GPU to wait for it.
+SECONDS_TO_COUNT, _SECONDS_TO_QUEUE = 30.0, 2.0
 _FAULTS = 2  # loads that fail on a GPU before it is kept
 _REMEDY = "see `nvidia-smi` there, and run the same command again: what is finished is kept"
 
@@ -75,7 +76,7 @@ def ending_if_fatal(counts: Any = None) -> Iterator[None]:
                 f"GPU {','.join(ids)} of node {attempt.node[:8]} ({ray.util.get_node_ip_address()})"
             )
             fault = counts.fault.remote(attempt, gpu, ids, context.get_assigned_resources(), said)
-            if ended := answer(fault, "", _SECONDS_TO_COUNT):
+            if ended := answer(fault, "", SECONDS_TO_COUNT):
                 raise ReadError(ended) from error
             time.sleep(_SECONDS_TO_QUEUE)
         ray_internals.end_process()
@@ -166,7 +167,7 @@ def answer(call: ray.ObjectRef, otherwise: Any, seconds: float = SECONDS_TO_ANSW
 
 def begin(counts: Any, piece: Hashable, name: str) -> None:
     """Count an attempt at a piece; an EncodeError names it where processes died in it again and again, as Ray would have it."""
-    if answer(counts.deaths.remote(piece, new_attempt()), 0.0, _SECONDS_TO_COUNT) >= _DEATHS:
+    if answer(counts.deaths.remote(piece, new_attempt()), 0.0, SECONDS_TO_COUNT) >= _DEATHS:
         raise EncodeError(f"the process died {_DEATHS} times in {name}")
 
 

@@ -219,8 +219,8 @@ def loading_turn(
     own = (folder or Path(tempfile.gettempdir())) / f"erag-loading-{os.getuid()}"
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpu_count())))
     with contextlib.ExitStack() as held:
-        # Somebody else's file of that name, or a full disk: no reason not to load.
-        with contextlib.suppress(OSError):
+        # Somebody else's file of that name, a full disk, or a system that tells no memory: no reason not to load.
+        with contextlib.suppress(OSError, ValueError):
             # GPUs in one order, so that no two wait for each other; then one of the places that memory has.
             seen = {quote(gpu.strip(), safe="") for gpu in gpus.split(",")}
             turns = [[gpu] for gpu in sorted(seen)]

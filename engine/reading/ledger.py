@@ -7,7 +7,7 @@ costs two deaths of its unit and two of its own more, each time that the ledger 
 of the ledger.
 
 Tasks that plan cut a unit when the ledger lets them, for the pace that actors have by then, so that few units wait,
-whatever Ray's object store would hold. Which pace a unit was cut for is in a file beside the driver: who plans a
+whatever Ray's object store would hold; where a pool may outgrow its nodes, they cut all of a shard at once. Which pace a unit was cut for is in a file beside the driver: who plans a
 shard again, after a node was lost, cuts the units that it had, though the ledger was lost as well.
 """
 
@@ -25,14 +25,12 @@ from typing import Any
 import ray
 
 from engine.machine import cluster
-from engine.machine.attempts import Attempt, Counts, answer, weight
+from engine.machine.attempts import SECONDS_TO_COUNT, Attempt, Counts, answer, weight
 from engine.machine.log import log
 from engine.machine.watch import Tally, started_here
 from engine.messages.errors import BoundError
 from engine.reading.stream import shared_pace
 
-# Seconds that a unit waits for a ledger that starts again; it may never, on a node that is being drained.
-_SECONDS_TO_COUNT = 30.0
 # An actor's pace follows from so many of its last units, since its first ones hold what is done once; and
 # an actor that has ended none for so long, while others have, is taken for gone.
 _LAST_UNITS, _SECONDS_TO_BE_GONE = 8, 300.0
@@ -184,14 +182,14 @@ class Attempts:
         wait, ask = self._ledger.hand_over.options(max_task_retries=0), self._ledger.cut
         may, pace = False, None
         while not may:
-            may, pace = answer(wait.remote(unit, role), None, _SECONDS_TO_COUNT) or answer(
-                ask.remote(unit, role), (True, None), _SECONDS_TO_COUNT
+            may, pace = answer(wait.remote(unit, role), None, SECONDS_TO_COUNT) or answer(
+                ask.remote(unit, role), (True, None), SECONDS_TO_COUNT
             )
         return pace
 
     def begin(self, unit: int, attempt: Attempt) -> int:
         """How often a unit was begun, this attempt included; a BoundError where none may be."""
-        if begun := int(answer(self._ledger.begin.remote(unit, attempt), 1, _SECONDS_TO_COUNT)):
+        if begun := int(answer(self._ledger.begin.remote(unit, attempt), 1, SECONDS_TO_COUNT)):
             return begun
         raise BoundError("no unit is begun any more")
 
@@ -202,10 +200,10 @@ class Attempts:
     def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:
         """Whether a read, or other piece, may be tried: so many processes have died in it if not."""
         entered = self._ledger.enter.remote(row, attempt, strikes)
-        if not (may := bool(answer(entered, True, _SECONDS_TO_COUNT))):
+        if not (may := bool(answer(entered, True, SECONDS_TO_COUNT))):
             log("given_up", piece=row, strikes=strikes)
         return may
 
     def leave(self, row: int) -> None:
         """Record that a read ended with this process alive."""
-        answer(self._ledger.leave.remote(row), None, _SECONDS_TO_COUNT)
+        answer(self._ledger.leave.remote(row), None, SECONDS_TO_COUNT)

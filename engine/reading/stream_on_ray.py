@@ -4,7 +4,7 @@ The rows of the dataset are shards, one for each reader that shares the actors. 
 row: from the number of the shard to its units, each a block of its own. The other reads: an actor takes a
 unit. The ledger holds the first stage back: four units an actor are cut and not done, two before a pace is known,
 and a task that plans has one shard. So the prompts in memory are bounded by the actors and the tasks, whatever the
-total and whatever Ray's object store would hold.
+total and whatever Ray's object store would hold; by a share of the store where an autoscaler may add nodes.
 """
 
 from __future__ import annotations

@@ -207,6 +207,12 @@ def test_actors_that_are_gone_have_no_units_ahead(clock):
     assert [book.cut(unit, 0)[0] for unit in range(5)] == [True] * 4 + [False]
 
 
+def test_a_ledger_that_holds_nobody_back_keeps_paces_all_the_same(tmp_path):
+    book = Ledger(str(tmp_path / "paces"), waits=False)
+    assert [book.cut(unit, 0)[0] for unit in range(50)] == [True] * 50
+    assert Ledger(str(tmp_path / "paces"))._cut.keys() == set(range(50))
+
+
 def test_who_cuts_a_unit_waits_until_it_may(monkeypatch):
     monkeypatch.setattr(ledger, "_SECONDS_TO_HOLD", 0.3)
     book = Ledger()
@@ -281,7 +287,7 @@ def test_a_lost_ledger_starts_again_and_no_call_fails():
 
 
 def test_a_ledger_that_never_answers_holds_nothing_up(monkeypatch):
-    monkeypatch.setattr(ledger, "_SECONDS_TO_COUNT", 0.2)
+    monkeypatch.setattr(ledger, "SECONDS_TO_COUNT", 0.2)
     monkeypatch.setattr(attempts, "SECONDS_TO_ANSWER", 0.2)
     nowhere = ray.remote(resources={"a resource that no node has": 1})(Ledger).remote()
     asked = Attempts(nowhere)

@@ -141,6 +141,28 @@ def test_planning_waits_for_actors_however_much_the_object_store_would_hold(tmp_
     assert len(list(done)) == 30 * len(units) - 1
 
 
+@pytest.mark.parametrize(
+    ("most", "promised", "waits"),
+    [(2, None, True), (3, None, False), (None, None, True), (None, [], False)],
+)
+def test_planning_does_not_wait_where_the_pool_may_outgrow_its_nodes(
+    most, promised, waits, monkeypatch
+):
+    """Ray Data would take planning that waits for the slow stage, and ask for no node."""
+
+    class StartedError(Exception):
+        pass
+
+    def start(_, *, waits):
+        raise StartedError(waits)
+
+    monkeypatch.setattr(stream_on_ray, "start_ledger", start)
+    monkeypatch.setattr(stream_on_ray.nodes, "promised", lambda: promised)
+    pool = Pool(1, most, 2, Needs(1.0, 0.0, 0, None))
+    with pytest.raises(StartedError, match=str(waits)):
+        next(read_on_ray([0], [lambda shard: None], host_of(str)([SPEC], [None]), pool=pool))
+
+
 def test_readers_of_one_model_share_an_actor(tmp_path):
     """Each unit is read by its own reader, which is loaded when its first unit comes."""
     log = str(tmp_path / "loaded")
