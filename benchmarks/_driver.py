@@ -12,9 +12,7 @@ import numpy as np
 import polars as pl
 
 from engine.evaluation.partition import PAIRS_PER_SHARD
-from engine.evaluation.shard_plans import unit_sizes
-from engine.reading.plan import GROUP, SIZE, cut_units
-from engine.reading.stream import shared_pace
+from engine.reading.plan import GROUP, SIZE, ReadPlan, cut_units, shared_pace
 
 # What a unit costs the driver, as measured with 64 actors; its units go through one core in turn.
 DRIVER_SECONDS = 0.0094
@@ -41,7 +39,8 @@ def simulate(
     speeds = (tokens_per_second * rng.uniform(1 - _SPREAD, 1 + _SPREAD, actors)).tolist()
     of_shard = PAIRS_PER_SHARD * _FILLED * tokens_per_pair
     shards = max(1, round(sum(speeds) * seconds / of_shard))
-    sizes = unit_sizes(int(shards * of_shard), actors=actors, gpu=True)
+    sizes = ReadPlan(reads=pl.DataFrame(), wanted=0)
+    sizes = sizes.sized(int(shards * of_shard), actors=actors, gpu=True)
     known: dict[int, float] = {}
     waiting: deque[float] = deque()
     planned = 0
@@ -50,7 +49,7 @@ def simulate(
         nonlocal planned
         while planned < shards and len(waiting) < actors:
             planned += 1
-            size = sizes.at(shared_pace(list(known.values())))
+            size = sizes.unit_size(shared_pace(list(known.values())))
             behind = int((shards - planned) * of_shard)
             if behind > 4 * actors * size:  # none is smaller for the end
                 units = math.ceil(of_shard / size)

@@ -15,18 +15,20 @@ from typing import Any, cast, get_args
 import numpy as np
 import polars as pl
 
-from engine.evaluation.assess import Evaluation
+from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
-from engine.evaluation.read_jobs import specify_jobs
+from engine.evaluation.jobs import specify_jobs
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import ask_reader
 from engine.labels.registry import ANNOTATORS
 from engine.machine.device import Dtype
 from engine.machine.functions import is_named
 from engine.machine.remote.api_settings import is_api
+from engine.reading import store as read_store
 from engine.reading.protocol import Augmentation
 from engine.retrieval import bm25
+from engine.sources.io.folders import folder_at
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
@@ -41,6 +43,7 @@ from engine.tables import (
     PROVENANCE,
     QUERY_ID,
     RANK,
+    READ_KEY,
     RUN,
     SCORE,
     VALUE,
@@ -240,17 +243,13 @@ def make_cell(
     asked = replace(ask_reader(settings.reader), augmentation=way.augmentation)
     (job,) = specify_jobs([asked], settings, executor)
     spec = job.spec
-    cut = [
-        reading.reads["truncated"].sum()
-        for role, reading in found.readings.items()
-        if role == "reader"
-    ]
+    cut = _reads_of(found, "reader", store)["truncated"].sum()
     table = _table(inputs, found.labels, found.downstream)
     about = {
         "set": name, "way": way.name, "reader": spec.name, "parameters": spec.parameters,
         "augmentation": way.augmentation, "dtype": spec.dtype, "k": k, "questions": inputs.queries.height,
-        "prices": _prices(found, settings), "fingerprint": spec.fingerprint, "inputs": digest(inputs.queries, inputs.runs),
-        "table": digest(table), "truncated": int(sum(cut)),
+        "prices": _prices(found, settings, store), "fingerprint": spec.fingerprint, "inputs": digest(inputs.queries, inputs.runs),
+        "table": digest(table), "truncated": int(cut),
         "versions": {one: version(one) for one in ("erag-engine", "torch", "transformers", "polars")},
     }  # fmt: skip
     return Cell(table, about)
@@ -323,14 +322,23 @@ def joined(before: Cell, after: Cell, inputs: EvaluationInputs) -> Cell:
     })  # fmt: skip
 
 
-def _prices(found: Evaluation, settings: Settings) -> dict[str, dict[str, float]]:
+def _reads_of(found: Evaluation, role: str, store: Path) -> pl.DataFrame:
+    """The reads of a role: those that the store has of its reader; all of a reader that is not kept."""
+    reads = found.reads.unique([QUERY_ID, DOC_IDS, READ_KEY], maintain_order=True)
+    if role not in found.readings or not (spec := found.readings[role].spec).is_kept:
+        return reads if role in found.readings else reads.clear()
+    kept = read_store.find(read_store.listing(folder_at(store), spec.fingerprint), reads[READ_KEY])
+    return reads.join(kept.reads, on=READ_KEY, how="semi", maintain_order="left")
+
+
+def _prices(found: Evaluation, settings: Settings, store: Path) -> dict[str, dict[str, float]]:
     """Of each label: LLM calls and their tokens, prompts and answers, a question; closed-book reads included."""
     prices = {}
     for annotator in settings.resolved.listed:
         ask = settings.resolved.asks.get(annotator.name)
         tokens = calls = 0.0
         if ask is not None and ask.role.name in found.readings:
-            reads = found.readings[ask.role.name].reads
+            reads = _reads_of(found, ask.role.name, store)
             least = 0 if getattr(ask, "closed", False) else 1
             single = reads.filter(pl.col(DOC_IDS).list.len().is_between(least, 1))
             calls = single.height / found.queries

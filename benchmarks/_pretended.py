@@ -15,8 +15,8 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.inputs import InputFiles
+from engine.reading.backends import Local
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
-from engine.reading.stream import Host
 
 # Words of a passage, as in the Wikipedia corpora of open-domain question answering.
 _WORDS = 100
@@ -61,14 +61,14 @@ class Pretended:
         return outputs
 
 
-class FreeHost(Host):
+class FreeHost(Local):
     """Hosts a reader that costs nothing."""
 
     def load(self, spec: ReaderSpec) -> Pretended:
         return Pretended(0.0)
 
 
-class SlowHost(Host):
+class SlowHost(Local):
     """Hosts a reader that sleeps as long as one would take that reads so many tokens a second.
 
     Those are 25 passages of 100 words a second, and a first unit in 4.7 seconds. When it read, it writes into

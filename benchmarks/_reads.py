@@ -12,12 +12,20 @@ import polars as pl
 from engine import tables
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
-from engine.reading import executors, store
-from engine.reading.costs import ReadingCosts, add_counters, add_kinds, share_costs
-from engine.reading.execute import output_columns
-from engine.reading.plan import INPUTS, SIZE, answered, longest_first, missing_reads
+from engine.reading import store
+from engine.reading.backends import Executor, Local, Progress, backend_for
+from engine.reading.costs import ReadingCosts, add_counters, share_costs
+from engine.reading.plan import (
+    INPUTS,
+    MadePlans,
+    ReadPlan,
+    answered,
+    input_sizes,
+    longest_first,
+    missing_reads,
+    output_columns,
+)
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 from engine.tables import FAILURE, READ_KEY
@@ -36,22 +44,21 @@ def get_reads(
     directory: Location,
     *,
     pool: PoolSettings,
-    executor: executors.Executor | None = None,
-    backend: executors.Backend | None = None,
-    host: type[Host] = Host,
-    on_progress: executors.Progress = lambda done, total: None,
+    executor: Executor | None = None,
+    host: type[Local] = Local,
+    on_progress: Progress = lambda done, total: None,
 ) -> tuple[pl.DataFrame, ReadingCosts]:
     """Get all wanted reads of one reader: those in the store, and the others by reading.
 
     Args:
-        backend, host: as in ``get_all_reads``.
+        host: as in ``get_all_reads``.
 
     Returns:
         the reads table, a row for each wanted read, with the column ``failure``; and what it cost.
     """
     (got,) = get_all_reads(
         [Wanted(wanted, spec)], directory,
-        pool=pool, executor=executor, backend=backend, host=host, on_progress=on_progress,
+        pool=pool, executor=executor, host=host, on_progress=on_progress,
     )  # fmt: skip
     return got
 
@@ -61,22 +68,20 @@ def get_all_reads(
     directory: Location,
     *,
     pool: PoolSettings,
-    executor: executors.Executor | None = None,
-    backend: executors.Backend | None = None,
-    host: type[Host] = Host,
-    on_progress: executors.Progress = lambda done, total: None,
+    executor: Executor | None = None,
+    host: type[Local] = Local,
+    on_progress: Progress = lambda done, total: None,
 ) -> list[tuple[pl.DataFrame, ReadingCosts]]:
     """As ``get_reads``, of readers that share a model.
 
     Args:
-        backend: what to use instead of ``executors.backend_for``.
         host: hosts the readers.
     """
     place = folder_at(directory)
-    plans: list[ShardPlan] = []
+    plans: list[ReadPlan] = []
     for number, one in enumerate(asked):
         earlier = [other.reads for other in asked[:number] if other.spec == one.spec]
-        plans.append(_plan(one, place, earlier))
+        plans.append(replace(_plan(one, place, earlier), role=number))
     specs, totals = [one.spec for one in asked], PoolTotals()
     costs = [
         ReadingCosts(wanted=plan.wanted, reused=plan.reused, damaged_files=[*plan.damaged])
@@ -89,27 +94,20 @@ def get_all_reads(
     wanted, got = sum(plan.wanted for plan in plans), sum(plan.reused for plan in plans)
     on_progress(got, wanted)
     if whole.height:
-        backend = backend or executors.backend_for(
-            pool, specs, executor, size=int(whole.estimated_size())
+        local = host(specs, [place] * len(specs))
+        backend = backend_for(
+            pool, local, executor, size=int(whole.estimated_size()), totals=totals
         )
-        actors = min(backend.actors, whole.height)
-        size = executors.unit_tokens(int(whole[SIZE].sum()), actors=actors, gpu=backend.gpu)
-        sizes = UnitSizes(size, size, size)
-        ready = [Ready(replace(plan, sizes=sizes, sharing=actors)) for plan in plans]
-        hosting = host(specs, [place] * len(specs), held=True)
-        for done in backend.read([0], ready, hosting, totals=totals):
-            of_role = costs[done.role]
-            of_role.done += done.reads
-            of_role.failed += len(done.failures)
-            of_role.prompt_tokens += done.prompt_tokens
-            of_role.output_tokens += done.output_tokens
-            of_role.reader_seconds += done.seconds
-            add_kinds(of_role.kinds, done.kinds)
-            failed[done.role] |= {key: failure.reason for key, failure in done.failures.items()}
-            got += done.reads
+        made = MadePlans(plans).sized(backend.actors, backend.gpu, backend.alone)
+        for unit in backend.read(made):
+            of_role, role = costs[unit.plan.role], unit.plan.role
+            of_role.add(unit)
+            of_role.failed += len(unit.failures)
+            failed[role] |= {key: reason for key, (_, reason) in unit.failures.items()}
+            got += unit.done
             on_progress(got, wanted)
-            if done.worker:
-                workers[done.role][done.worker] = done.stats
+            if unit.worker:
+                workers[role][unit.worker] = unit.stats
     for of_role, counters in zip(costs, workers, strict=True):
         add_counters(of_role, counters)
     share_costs(costs, time.perf_counter() - begun, totals)
@@ -119,15 +117,16 @@ def get_all_reads(
     ]
 
 
-def _plan(one: Wanted, place: Folder, earlier: Sequence[pl.DataFrame]) -> ShardPlan:
+def _plan(one: Wanted, place: Folder, earlier: Sequence[pl.DataFrame]) -> ReadPlan:
     tidied = store.tidy(place, one.spec.fingerprint)
     found = store.find(store.listing(place, one.spec.fingerprint), one.reads[READ_KEY].unique())
     known = pl.concat([found.reads[[READ_KEY]], *(reads[[READ_KEY]] for reads in earlier)])
     missing = missing_reads(one.reads, known)
-    sizes = executors.input_sizes(one.spec, missing[INPUTS].to_list())
+    sizes = input_sizes(one.spec, missing[INPUTS].to_list())
     plan = longest_first(missing, sizes, lead=len(one.spec.shared_prefix))
     reused = one.reads[READ_KEY].n_unique() - plan.height
-    return ShardPlan(plan, reused, UnitSizes(1, 1, 1), None, damaged=(*tidied, *found.damaged))
+    damaged = (*tidied, *found.damaged)
+    return ReadPlan(reads=plan, wanted=reused + plan.height, reused=reused, damaged=damaged)
 
 
 def _answers(one: Wanted, place: Folder, failures: dict[str, str]) -> pl.DataFrame:

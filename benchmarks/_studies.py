@@ -27,7 +27,7 @@ from benchmarks._simulated import (
     true_values,
 )
 from benchmarks._single import correlate
-from engine.evaluation.rounds import FIRST_LISTS
+from engine.adaptive.queries import FIRST_LISTS
 from engine.labels.preference import preferred
 from engine.report.page import asking
 from engine.statistics.bounded import mean_interval

@@ -17,7 +17,7 @@ from pathlib import Path
 import polars as pl
 
 from benchmarks._harness import Line, make_parser, write_report
-from engine.evaluation.assess import Evaluation
+from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings

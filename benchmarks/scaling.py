@@ -170,10 +170,10 @@ def _run(
     told: list[tuple[float, float]],
     k: int = K,
 ) -> tuple[Any, float]:
-    from engine.evaluation.context import Context
     from engine.evaluation.evaluate import evaluate_shards
     from engine.evaluation.inputs import InputFiles
-    from engine.evaluation.passes import check_readers
+    from engine.evaluation.jobs import Context
+    from engine.evaluation.read import check_readers
     from engine.evaluation.settings import Settings
     from engine.evaluation.startup import partition_beside_ray
     from engine.sources.io.folders import folder_at

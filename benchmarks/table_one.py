@@ -34,7 +34,7 @@ from benchmarks._harness import Line, make_parser, write_report
 from benchmarks.tasks.make import MAKERS
 from benchmarks.tasks.retrieve import LATE, retrieve
 from engine import tables
-from engine.evaluation.assess import Evaluation
+from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
 from engine.evaluation.settings import Settings

@@ -44,19 +44,19 @@ from engine import tables
 from engine.machine import cluster
 from engine.machine.pool import PoolSettings
 from engine.messages.extras import is_installed
-from engine.reading.executors import backend_for, input_sizes, unit_tokens
-from engine.reading.plan import INPUTS, SIZE, longest_first, missing_reads, wanted_reads
+from engine.reading.backends import Local, backend_for
+from engine.reading.costs import UnitResult
+from engine.reading.plan import (
+    INPUTS,
+    MadePlans,
+    ReadPlan,
+    input_sizes,
+    longest_first,
+    missing_reads,
+    wanted_reads,
+)
 from engine.reading.protocol import Reader, ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.stream import (
-    Host,
-    ReadUnit,
-    Ready,
-    ShardPlan,
-    UnitDone,
-    UnitRow,
-    UnitSizes,
-)
 from engine.retrieval.bm25 import build_index, search
 from engine.tables import DOC_ID, DOC_IDS, OUTPUT, QUERY_ID, READ_KEY
 
@@ -94,7 +94,7 @@ def planned(what: Evaluation, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
     return longest_first(missing, sizes, lead=len(spec.shared_prefix))
 
 
-class Metered(Host):
+class Metered(Local):
     """Says what processor time its process has used since its reader was loaded, in the statistics of each unit."""
 
     def load(self, spec: ReaderSpec) -> Reader:
@@ -102,9 +102,9 @@ class Metered(Host):
         self._loaded = time.process_time()
         return reader
 
-    def done(self, row: UnitRow, read: ReadUnit) -> UnitDone:
-        done = super().done(row, read)
-        used = time.process_time() - self._loaded if done.reads else 0.0
+    def commit(self, result: UnitResult) -> UnitResult:
+        done = super().commit(result)
+        used = time.process_time() - self._loaded if self.loaded else 0.0
         return replace(done, stats={**done.stats, PROCESSOR: round(1000 * used)})
 
 
@@ -124,14 +124,16 @@ def read(
     plan: pl.DataFrame, spec: ReaderSpec, actors: int | None = None, *, unit: int = 0
 ) -> Reading:
     """Read a plan as an evaluation does: on the default pool, or so many actors, in its units or in those of a size."""
-    backend = backend_for(PoolSettings(actors=actors), [spec], size=int(plan.estimated_size()))
-    actors = min(backend.actors, plan.height)
-    size = unit or unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=backend.gpu)
-    ready = Ready(ShardPlan(plan, 0, UnitSizes(size, size, size), None, sharing=actors))
+    local = Metered([spec], [None])
+    backend = backend_for(PoolSettings(actors=actors), local, size=int(plan.estimated_size()))
+    made = MadePlans([ReadPlan(reads=plan, wanted=plan.height)])
+    made = made.sized(min(backend.actors, plan.height), backend.gpu, False)
+    if unit:
+        made = MadePlans([replace(made.made[0], least=unit, first=unit, most=unit)])
     results = []
 
     def kept() -> Any:
-        for result in backend.read([0], [ready], Metered([spec], [None], held=True)):
+        for result in backend.read(made):
             results.append(result)
             yield result
 
@@ -143,8 +145,8 @@ def read(
     outputs = {
         key: output
         for result in results
-        if result.outputs is not None
-        for key, output in result.outputs.select(READ_KEY, OUTPUT).iter_rows()
+        if result.reads is not None
+        for key, output in result.reads.select(READ_KEY, OUTPUT).iter_rows()
     }
     used = {result.worker: result.stats.get(PROCESSOR, 0) for result in results}
     print(f"{len(results)} units of {plan.height / len(results):.0f} reads, {len(used)} actors")
@@ -174,14 +176,14 @@ def read_by_ray(python: str, prompts: list[str], spec: ReaderSpec) -> Reading:
     return Reading(peer["seconds"], processor, peer["outputs"], peer["prompt_tokens"], 0)
 
 
-def timed(results: Iterator[UnitDone]) -> tuple[float, float, int]:
+def timed(results: Iterator[UnitResult]) -> tuple[float, float, int]:
     """Seconds until reading began, seconds of reading, and reads: of units as they end."""
     start = time.perf_counter()
     began, reads = start, 0
     for result in results:
         if not reads:
             began = time.perf_counter() - result.seconds
-        reads += result.reads
+        reads += result.done
     return began - start, time.perf_counter() - began, reads
 
 

@@ -90,6 +90,8 @@ _SPEECH = {
 def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Callable[..., None]:
     """A command with the options that all commands have: how much it says (through ``jobs._terminal``)."""
     signature = inspect.signature(command)
+    own = [one for one in signature.parameters.values() if one.kind is one.KEYWORD_ONLY]
+    defaults = {one.name: one.default for one in own if one.default is not one.empty}
 
     @functools.wraps(command)
     def with_speech(
@@ -98,14 +100,14 @@ def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Ca
         if quiet and verbose:
             raise InputError("`quiet` and `verbose`", "use one of them")
         if _VERBOSITY_SET.get():  # another command calls this one, and was told how much to say
-            command(*given, **options)
+            command(*given, **(defaults | options))
             return
         results = not (quiet or json)
         set_verbosity(Verbosity(results=results, progress=not quiet, details=verbose, as_json=json))
         token = _VERBOSITY_SET.set(True)
         try:
             with with_steps(), json_alone() if json else nullcontext():
-                command(*given, **options)
+                command(*given, **(defaults | options))
         finally:
             _VERBOSITY_SET.reset(token)
 

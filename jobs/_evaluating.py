@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from engine.evaluation.context import Context
 from engine.evaluation.digest import inputs_sha256
+from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.inputs import InputFiles, cut_inputs
+from engine.evaluation.jobs import Context, digest_of_shards
 from engine.evaluation.partition import Partition
-from engine.evaluation.passes import check_readers
+from engine.evaluation.read import check_readers
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
 from engine.evaluation.startup import partition_beside_ray, shard_pairs
-from engine.evaluation.study import Condition, study_shards
-from engine.evaluation.workload import digest_of_shards
+from engine.evaluation.study import Condition, study_of
 from engine.report.audit import Origin, input_files, name_files
 from engine.report.findings import Findings
 from engine.report.heartbeat import Heartbeat
@@ -108,9 +108,9 @@ def evaluate_and_report(
             context = Context(
                 store=store, on_progress=shown, on_event=event, on_unit=heartbeat.on_unit
             )
-            done = study_shards(shards, conditions, context, folder)
-        result = done.evaluations[done.main]
-        study = done if len(conditions) > 1 else None
+            done = evaluate_shards(shards, settings, context, folder)
+            study = study_of(conditions, done) if len(conditions) > 1 else None
+        result = done.evaluations[0]
         step("writing tables and the page")
         found = write_results(result, name_files(files), out, study, origin)
     if printed:

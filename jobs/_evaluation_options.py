@@ -182,8 +182,8 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
 def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     """The input files; a file that no annotator needs, or an annotator without its file, is refused."""
     # Imported here, so that help is quick.
-    from engine.evaluation.check import refuse_lacking_tables
     from engine.evaluation.corpora import split_runs, split_tables
+    from engine.evaluation.evaluate import refuse_lacking_tables
 
     if lacking := next((name for name in ("queries", "run") if not options[name]), None):
         raise InputError(f"`{lacking}` is missing", "give it (--help shows examples)")

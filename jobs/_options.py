@@ -8,7 +8,6 @@ registered, take other types and defaults than the fields, and must be known by 
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 import itertools
 import re
@@ -195,17 +194,7 @@ def take(owner: type[Instance], options: Mapping[str, Any], **changed: Any) -> I
 def with_signature(
     command: Callable[..., None], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """A command that takes ``**options``, with the signature that its command line is made of."""
-    defaults = {
-        known.name: known.default
-        for known in parameters
-        if known.default is not inspect.Parameter.empty
-    }
-
-    @functools.wraps(command)
-    def with_defaults(**options: Any) -> None:
-        command(**(defaults | options))
-
-    with_defaults.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_defaults.__annotations__ = {known.name: known.annotation for known in parameters}
-    return with_defaults
+    """The command, which takes ``**options``, with the signature that its command line is made of; ``with_verbosity`` gives it the defaults."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {known.name: known.annotation for known in parameters}
+    return command

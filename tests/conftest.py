@@ -44,7 +44,7 @@ from hypothesis import settings
 
 from engine import tables
 from engine.machine import device
-from engine.reading.execute import UnitResult
+from engine.reading.backends import UnitResult
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.sources.articles.article import Article
@@ -80,7 +80,7 @@ _LACKING = re.compile(r"No module named '([\w.]+)'|pip install 'erag-engine\[(\w
 # so that all processes end at about the same time.
 GROUPS = {
     "ray": (
-        "tests/evaluation/test_passes.py",
+        "tests/evaluation/test_read.py",
         "tests/evaluation/test_stream.py::test_shards_on_ray",
         "tests/machine/test_cluster.py",
         "tests/machine/test_nodes.py",
@@ -116,7 +116,7 @@ LONG = (
     "tests/evaluation/test_partition.py",
     "tests/evaluation/test_shards.py",
     "tests/evaluation/test_stream.py",
-    "tests/evaluation/test_workload.py",
+    "tests/evaluation/test_kept.py",
     "tests/jobs/test_train.py",
     "tests/reading/models/",
     "tests/report/page/",

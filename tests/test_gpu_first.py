@@ -19,6 +19,7 @@ import torch
 from engine.machine import device
 from engine.messages.errors import EncodeError
 from engine.reading import readers
+from engine.reading.backends import Local
 from engine.reading.protocol import ReadOutput
 from engine.retrieval import flat
 from tests.gpu_first import __main__ as first
@@ -208,7 +209,6 @@ def test_without_vllm_its_stage_says_so(monkeypatch, tmp_path):
 @pytest.mark.usefixtures("ray_session")
 def test_actors_that_answer_from_a_script(tmp_path, monkeypatch, in_this_process):
     def host(spec):
-        from engine.reading.stream import Host
 
         class Reader:
             def __init__(self):
@@ -221,7 +221,7 @@ def test_actors_that_answer_from_a_script(tmp_path, monkeypatch, in_this_process
 
                 return [ReadOutput(text[:9], 1, 1, False) for (text,) in inputs]
 
-        class Scripted(Host):
+        class Scripted(Local):
             def load(self, spec):
                 actors.note(spec)
                 return Reader()

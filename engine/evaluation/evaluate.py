@@ -1,4 +1,4 @@
-"""Evaluate: plan, read, prepare and score every shard, then conclude over all of them.
+"""Evaluate: check the inputs, plan, read and score every shard, then conclude over all of them.
 
 Inputs that fit are a single shard, held in this process. Of others the driver holds counts, and in the end the
 scores by query; prompts, outputs and labels pass through workers' memory, some shards at a time, and through
@@ -10,36 +10,59 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from engine.evaluation.api_readers import begin
-from engine.evaluation.assess import Evaluation, conclude
-from engine.evaluation.check import check, refuse_partial_corpus
-from engine.evaluation.context import Context
+import polars as pl
+
+from engine import tables
+from engine.evaluation.conclude import Evaluation, conclude, largest_scores, refuse_unjudged
 from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory
-from engine.evaluation.passes import Pass, read_and_score, refuse_many, without_reads
-from engine.evaluation.prepare import prepare, with_share
-from engine.evaluation.read_jobs import Job, Reading, asks_of, specify_jobs, tell_engines
-from engine.evaluation.repeatability import check_repeatability
-from engine.evaluation.rounds import read_to_width, read_until_decided
-from engine.evaluation.score import merge, names_of_concluded
-from engine.evaluation.settings import Settings
-from engine.evaluation.shards import Held, InputShards
-from engine.evaluation.workload import Workload, digest_of, digest_of_shards, is_lasting
+from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs, cut_inputs
+from engine.evaluation.jobs import (
+    Context,
+    Job,
+    Run,
+    digest_of,
+    digest_of_shards,
+    is_lasting,
+    specify_jobs,
+    tell_engines,
+)
+from engine.evaluation.kept import UNKEPT, ShardFolder
+from engine.evaluation.plan import cut_for, with_share
+from engine.evaluation.read import JobReads, Readers, read_and_score, refuse_many
+from engine.evaluation.score import (
+    ShardScores,
+    label,
+    merge,
+    pairs_to_label,
+    refuse_without_threshold,
+    split_measures,
+)
+from engine.evaluation.settings import Settings, begin, leave_out
+from engine.evaluation.shards import FirstQueries, Held, InputShards
+from engine.labels.annotator import Labelled, PartialCorpusError
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
+from engine.messages.wording import agreeing, listed, quoted
+from engine.ranking.measures import UTILITY_KIND
+from engine.ranking.scores import largest_label, lists_nothing, score_runs, without_results
+from engine.reading.backends import Executor, Progress
 from engine.reading.costs import ReadingCosts
-from engine.reading.executors import Executor, Progress
 from engine.reading.identity import end_reread
-from engine.sources.io.folders import Folder
+from engine.scoring.metrics import METRICS, Metric, get_metric
+from engine.sources.io.ahead import mapped
+from engine.sources.io.folders import Folder, folder_in_memory
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import sole_writer
-from engine.tables import QUERY_ID
+from engine.sources.queries.read import line_of
+from engine.tables import ANSWERS, LABEL, QUERY_ID
+
+# Queries that a refusal names.
+_SHOWN = 10
 
 
 def evaluate(
@@ -71,7 +94,7 @@ class Evaluated(NamedTuple):
     """Evaluations of the same inputs under several settings; what was read for all together, and what that cost."""
 
     evaluations: tuple[Evaluation, ...]
-    readings: tuple[Reading, ...]
+    readings: tuple[Job, ...]
 
 
 def evaluate_shards(
@@ -88,149 +111,335 @@ def evaluate_shards(
             folders inside (``Evaluation.parts``). None to hold everything in memory.
 
     Raises:
-        InputError: as ``evaluate``; of labels made from texts or by reading of inputs in a folder, when the
-            shard that it is about is scored; another process is at the same evaluation of inputs in a folder.
+        InputError: as ``evaluate``; of labels made from texts or by reading, when the shard that it is about is
+            scored; another process is at the same evaluation of inputs in a folder.
         ReadError: reads failed, and ``failed_reads`` is ``error``, or nothing and more than 5% did.
     """
     start = time.perf_counter()
     begin(conditions)
-    until = conditions[0].bootstrap.until
-    in_rounds = until or conditions[0].bootstrap.width
-    if until and len(shards.runs) < 2:
-        raise InputError("`until` with one run, which has no rival", "give others, or leave it out")
-    drawn = conditions
+    in_rounds = conditions[0].draws_queries
+    with contextlib.ExitStack() as held:
+        place = folder or held.enter_context(folder_in_memory())
+        run = _run_for(shards, conditions, context, place, is_held=folder is None)
+        readers = Readers(run.jobs, context, keeps=in_rounds)
+        with _at_work(run):
+            unfinished, damaged = _unfinished(run)
+            noted: tuple[Note, ...] = ()
+            if left := [s.number for s in shards.shards if in_rounds or s.number in unfinished]:
+                for settings in run.conditions:
+                    if in_rounds or len(shards.shards) > 1:
+                        refuse_partial_corpus(shards.runs, settings)
+                    check(shards, settings)
+                tell_engines(run.jobs, conditions[0], context.on_event)
+                run, noted = _read(run, left, readers, in_rounds=in_rounds)
+            refuse_many(run, readers.reads)
+        evaluations = [
+            replace(
+                _concluded(run, condition, readers.reads),
+                settings=settings,
+                sha256=_digests(run, shards, settings),
+                seconds=time.perf_counter() - start,
+            )
+            for condition, settings in enumerate(conditions)
+        ]
+    notes = (*damaged, *noted)
+    evaluations = [replace(one, notes=(*notes, *one.notes)) for one in evaluations]
+    read = tuple(replace(reads.job, costs=reads.costs) for reads in readers.reads)
+    return Evaluated(tuple(evaluations), read)
+
+
+def _run_for(
+    shards: InputShards,
+    conditions: Sequence[Settings],
+    context: Context,
+    folder: Folder,
+    *,
+    is_held: bool,
+) -> Run:
     if any(settings.bootstrap.lists for settings in conditions):
         query_ids = shards.queries()[QUERY_ID]
-        drawn = [with_share(settings, query_ids) for settings in conditions]
-    work = _work_for(shards, drawn, context, folder)
-    passes = tuple(map(Pass, work.jobs))
-    again: tuple[Note, ...] = ()
-    noted: tuple[Note, ...] = ()
-    whole_sha256: dict[str, str] = {}
-    with _at_work(work):
-        found = [one for parts in work.parts for one in parts.unfinished(shards.shards).items()]
-        if damaged := len({number for number, was_scored in found if was_scored}):
-            what = "shard[|s] [was|were] no longer whole, and scored again: check the disk"
-            again = (count_note("damaged_shards", damaged, what),)
-        unfinished = {number for number, _ in found}
-        if left := [s.number for s in shards.shards if in_rounds or s.number in unfinished]:
-            for settings in drawn:
-                if in_rounds or len(shards.shards) > 1:
-                    refuse_partial_corpus(shards.runs, settings)
-                check(shards, settings)
-            if folder is None:
-                prepared = tuple(prepare(shards.read(0), settings) for settings in drawn)
-                work = replace(work, prepared=prepared)
-            tell_engines(work.jobs, conditions[0], context.on_event)
-            if until and work.prepared:
-                whole_sha256 = inputs_sha256(work.prepared[0].inputs)
-            if in_rounds:
-                read_some = read_until_decided if until else read_to_width
-                work, noted = read_some(work, passes, context)
-            else:
-                read_and_score(work, left, passes, context)
-        refuse_many(work, passes)
-        for job in work.jobs if conditions[0].running.reread else ():
-            end_reread(job.spec, work.store)
-        certificates = check_repeatability(work, passes, context.executor)
-    concluded = (_concluded(work, condition, passes) for condition in range(len(conditions)))
-    evaluations = (
-        replace(
-            evaluation,
-            settings=conditions[condition],
-            certificates=certificates[condition],
-            notes=(*again, *noted, *evaluation.notes),
-            sha256=evaluation.sha256 or whole_sha256,
-            seconds=time.perf_counter() - start,
-        )
-        for condition, evaluation in enumerate(concluded)
-    )
-    return Evaluated(tuple(evaluations), tuple(without_reads(one.job, one.costs) for one in passes))
-
-
-def _work_for(
-    shards: InputShards, conditions: Sequence[Settings], context: Context, folder: Folder | None
-) -> Workload:
-    how = context.executor, context.on_event, context.place, digest_of(shards, conditions[0], ())
+        conditions = [with_share(settings, query_ids) for settings in conditions]
+    begun = digest_of(shards, conditions[0], ())
+    how = context.executor, context.on_event, context.place, begun
     # Jobs of equal identity are one job: each read is asked once.
     known: dict[tuple[object, ...], Job] = {}
-    roles = tuple(
-        {
-            job.ask.role.name: known.setdefault(job.identity, job)
-            for job in specify_jobs(asks_of(settings), settings, *how)
-        }
-        for settings in conditions
-    )
-    names = [
-        digest_of(shards, settings, list(of_condition.values()))
-        for settings, of_condition in zip(conditions, roles, strict=True)
-    ]
-    parts = tuple(
-        InMemory()
-        if folder is None
-        else InFolder(
-            folder / name,
-            tuple(table.name for one in settings.resolved.listed for table in one.further_tables),
-            tuple(names_of_concluded(settings)),
-            is_lasting(settings, of_condition.values()),
+    roles: list[dict[str, Job]] = []
+    parts: list[ShardFolder] = []
+    for settings in conditions:
+        jobs = specify_jobs(settings.resolved.roles, settings, *how)
+        roles.append({j.ask.role.name: known.setdefault(j.identity, j) for j in jobs})
+        further = [table for one in settings.resolved.listed for table in one.further_tables]
+        needed = (table.name for table in further if is_held or table.conclusion is not None)
+        of_condition = list(roles[-1].values())
+        parts.append(
+            ShardFolder(
+                folder / digest_of(shards, settings, of_condition),
+                tuple(table.name for table in further),
+                tuple(needed),
+                is_lasting(settings, of_condition),
+                is_held,
+            )
         )
-        for settings, name, of_condition in zip(conditions, names, roles, strict=True)
+    return Run(
+        shards=shards,
+        conditions=tuple(conditions),
+        roles=tuple(roles),
+        jobs=tuple(known.values()),
+        parts=tuple(parts),
+        store=context.place,
+        unkept=parts[0].folder / UNKEPT,
+        is_held=is_held,
     )
-    unkept = None if folder is None else folder / names[0] / UNKEPT
-    jobs = tuple(known.values())
-    return Workload(shards, tuple(conditions), roles, jobs, parts, context.place, unkept)
 
 
 @contextlib.contextmanager
-def _at_work(work: Workload) -> Iterator[None]:
+def _at_work(run: Run) -> Iterator[None]:
     """Be the only one at these evaluations, which would share plans; remove these, and unkept reads, at the end."""
     with contextlib.ExitStack() as held:
-        for folder in {parts.folder.at for parts in work.parts if isinstance(parts, InFolder)}:
+        for folder in {parts.folder.at for parts in run.parts if not run.is_held}:
             held.enter_context(sole_writer(folder))
         try:
             yield
-            work.parts[0].clear_plans()
+            run.parts[0].clear_plans()
+            for job in run.jobs if run.conditions[0].running.reread else ():
+                end_reread(job.spec, run.store)
         finally:
-            for job in work.jobs:
-                if work.unkept is not None and not job.spec.is_kept:
-                    outputs = work.unkept / job.spec.fingerprint
+            for job in run.jobs:
+                if not job.spec.is_kept:
+                    outputs = run.unkept / job.spec.fingerprint
                     outputs.delete(outputs.names())
 
 
-def _concluded(work: Workload, condition: int, passes: Sequence[Pass]) -> Evaluation:
-    shards, settings = work.shards, work.conditions[condition]
-    done = [work.parts[condition].done(shard) for shard in shards.shards]
-    for pass_ in passes:
-        # Shards may have been scored by another study: of a condition that the job belongs to they know it.
-        if not pass_.is_totalled and pass_.job in work.roles[condition].values():
-            pass_.total(shard.of_jobs[pass_.job.key] for shard in done)
-    readings = {
-        role: _reading(work, role, job, passes, done) for role, job in work.roles[condition].items()
-    }
-    if work.prepared:
-        ((scored, *_),) = done
+def _unfinished(run: Run) -> tuple[set[int], tuple[Note, ...]]:
+    """The numbers of the shards that some condition lacks, and a note on those that were scored and are damaged."""
+    found = [one for parts in run.parts for one in parts.unfinished(run.shards.shards).items()]
+    damaged = len({number for number, was_scored in found if was_scored})
+    what = "shard[|s] [was|were] no longer whole, and scored again: check the disk"
+    note = (count_note("damaged_shards", damaged, what),) if damaged else ()
+    return {number for number, _ in found}, note
+
+
+def _read(
+    run: Run, left: Sequence[int], readers: Readers, *, in_rounds: bool
+) -> tuple[Run, tuple[Note, ...]]:
+    """Read and score shards, of all queries, or of those that a chooser names in rounds; what was read, and notes on it."""
+    if not in_rounds:
+        read_and_score(run, left, readers)
+        return run, ()
+    from engine.adaptive.queries import Round, to_width, until_decided
+
+    settings, shards, bootstrap = run.conditions[0], run.shards, run.conditions[0].bootstrap
+    queries, runs = shards.queries(), shards.runs
+    if not bootstrap.until:
+        rounds = to_width(queries, runs, bootstrap)
     else:
-        within = shards.within(settings.ranking.k)
-        scored = merge(
-            [shard.scored for shard in done], settings, runs=shards.runs, passages=within.passages
+        rounds = until_decided(
+            queries,
+            runs,
+            bootstrap,
+            run.store,
+            annotator=settings.resolved.listed[0].name,
+            largest=largest_scores(settings, shards),
+            alone=settings.scores_lists_alone(len(runs)),
+            end_to_end=settings.reader.end_to_end,
         )
-        scored = replace(scored, notes=(*within.notes, *scored.notes))
-    done.clear()  # the scores are held once while statistics are made of them
+
+    def part_of(one: Round) -> Run:
+        if one.last is None:
+            share = None if one.lists == queries.height else one.lists
+            drawn = with_share(settings.but(lists=share, width=None), queries[QUERY_ID])
+            return replace(run, conditions=(drawn,))
+        first = FirstQueries(one.order, one.last, one.stopped, one.labels)
+        return replace(run, shards=shards.first(first))
+
+    part = part_of(next(rounds))
+    while True:
+        read_and_score(part, left, readers)
+        scored = [part.parts[0].scores(shard) for shard in part.shards.shards]
+        try:
+            named = rounds.send(
+                (
+                    pl.concat([scores.downstream for scores in scored]),
+                    pl.concat([scores.query_scores for scores in scored]),
+                )
+            )
+        except StopIteration as end:
+            return part, end.value
+        part = part_of(named)
+
+
+def _concluded(run: Run, condition: int, all_reads: Sequence[JobReads]) -> Evaluation:
+    shards, settings, parts = run.shards, run.conditions[condition], run.parts[condition]
+    scores = [parts.scores(shard) for shard in shards.shards]
+    for reads in all_reads:
+        # Shards may have been scored by another study: of a condition that the job belongs to they know it.
+        if not reads.is_totalled and reads.job in run.roles[condition].values():
+            reads.total(shard.job_reads[reads.job.key] for shard in scores)
+    readings = {
+        role: replace(job, costs=_costs(run, role, all_reads[run.jobs.index(job)], scores))
+        for role, job in run.roles[condition].items()
+    }
+    within = shards.within(settings.ranking.k)
+    scored = merge(scores, settings, runs=shards.runs, passages=within.passages)
+    scored = replace(scored, notes=(*within.notes, *scored.notes))
+    scores.clear()  # the scores are held once while statistics are made of them
     evaluation = conclude(scored, readings, settings, shards)
-    parts = work.parts[condition]
-    if isinstance(parts, InFolder):
-        return replace(evaluation, parts=parts, sha256={"shards": digest_of_shards(shards)})
-    return replace(evaluation, inputs=work.prepared[condition].inputs)
+    if run.is_held:
+        return replace(evaluation, inputs=cut_for(shards.read(0), settings))
+    return replace(evaluation, parts=parts)
 
 
-def _reading(
-    work: Workload, role: str, job: Job, passes: Sequence[Pass], done: Sequence[Done]
-) -> Reading:
-    """What a role read under a condition, and what that cost; with the reads where these are in memory."""
-    reading = done[0].readings.get(role) or without_reads(job, ReadingCosts())
-    if len(work.conditions) == 1:
-        return replace(reading, costs=passes[work.jobs.index(job)].costs)
-    wanted = sum(sum(shard.reads[role].wanted.values()) for shard in done)
-    failed = sum(shard.reads[role].failed for shard in done)
-    costs = ReadingCosts(wanted=wanted, reused=wanted - failed, failed=failed)
-    return replace(reading, costs=costs)
+def _costs(run: Run, role: str, reads: JobReads, scores: Sequence[ShardScores]) -> ReadingCosts:
+    """What a role read under a condition; in a study, with what it cost to look reads up."""
+    if len(run.conditions) == 1:
+        return reads.costs
+    wanted = sum(sum(shard.role_reads[role][0].values()) for shard in scores)
+    failed = sum(shard.role_reads[role][1] for shard in scores)
+    return ReadingCosts(wanted=wanted, reused=wanted - failed, failed=failed)
+
+
+def _digests(run: Run, shards: InputShards, settings: Settings) -> dict[str, str]:
+    """Digests of what was evaluated, where the evaluation does not carry it: of shards, or of all that was given."""
+    if not run.is_held:
+        return {"shards": digest_of_shards(shards)}
+    return {} if run.shards is shards else inputs_sha256(cut_for(shards.read(0), settings))
+
+
+def check(shards: InputShards, settings: Settings) -> None:
+    """Refuse inputs and settings that cannot be evaluated.
+
+    Raises:
+        InputError: an annotator lacks what it needs, the metric cannot score a query's answers, no query is judged,
+            a measure has no meaning on given labels (the label that is named is an example), or a run lists nothing
+            for a query where ``missing`` is ``error``.
+    """
+    if settings.bootstrap.until and len(shards.runs) < 2:
+        raise InputError("`until` with one run, which has no rival", "give others, or leave it out")
+    queries = shards.queries()
+    refuse_lacking_tables(settings, shards.tables)
+    whole = replace(
+        NO_INPUTS, queries=queries, queries_file=shards.queries_file, unmatchable=shards.unmatchable
+    )
+    _refuse_queries(whole, settings)
+    asking = settings.resolved.asks
+    from_files = [
+        annotator
+        for annotator in settings.resolved.listed
+        if annotator.needs_input is not None
+        and annotator.name not in asking
+        and not annotator.rests_on(settings)
+    ]
+    # What labels show that are made of a file alone, by annotator; an example lies between whole numbers.
+    judged = {annotator.name: 0 for annotator in from_files}
+    exceeding, examples = set[str](), dict[str, pl.DataFrame]()
+    counts_missing = settings.ranking.missing == "error"
+    lacking: dict[str, list[str]] = {run: [] for run in shards.runs}
+
+    def read(number: int) -> EvaluationInputs:
+        return cut_inputs(shards.read(number, passages=False), settings.ranking.k)
+
+    looked_at = range(len(shards.shards)) if from_files or counts_missing else ()
+    for inputs in mapped(read, looked_at):
+        if counts_missing:
+            query_ids = inputs.queries[QUERY_ID].to_list()
+            for run, missing in without_results(inputs.runs, query_ids, names=shards.runs):
+                lacking[run] += missing
+        for annotator in from_files:
+            labelled = label(annotator, inputs, settings, pairs_to_label(inputs), {})
+            judged[name := annotator.name] += inputs.queries.height - len(labelled.unjudged)
+            judged[name] += sum(of.height for of in labelled.tables.values())
+            counted = labelled.labels.filter(pl.col(LABEL) >= 0)
+            if largest_label(counted[LABEL]) > 1:
+                exceeding.add(name)
+            example = counted.filter(pl.col(LABEL) != pl.col(LABEL).round()).head(1)
+            if example.height:
+                examples.setdefault(name, example)
+    for run, missing in lacking.items():
+        if missing:
+            in_order = queries[QUERY_ID].filter(queries[QUERY_ID].is_in(missing))
+            raise lists_nothing(run, len(missing), in_order[0])
+    for name in judged:
+        if name in examples and name in exceeding:
+            refuse_without_threshold(name, examples[name], settings.resolved.measures)
+        split_measures(name, settings, real_valued=name in examples, exceeding=name in exceeding)
+    refuse_unjudged(judged)
+    _refuse_meaningless(settings, len(shards.runs))
+
+
+def refuse_partial_corpus(runs: tuple[str, ...], settings: Settings) -> None:
+    """Refuse an annotator that looks at the corpus, where queries are labelled in parts: it is shown an empty part."""
+    part = replace(NO_INPUTS, names=runs, is_whole=False)
+    nothing = Labelled(tables.empty(tables.LABELS), tables.empty(tables.TRACES))
+    rests_on = {annotator.name: nothing for annotator in settings.resolved.annotators}
+    for annotator in settings.resolved.annotators:
+        try:
+            label(annotator, part, settings, pairs_to_label(part), rests_on)
+        except PartialCorpusError:
+            raise
+        except Exception:
+            continue  # it needs queries: what it looks at is known once they are labelled
+
+
+def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
+    """Refuse annotators whose file is not among the names of those given."""
+    for annotator, needed in settings.resolved.needed:
+        table = needed.needs_input
+        if table is not None and table.name not in given:
+            raise InputError(
+                f"the annotator {needed.name} without `{table.name}`",
+                f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}",
+            )
+
+
+def _refuse_queries(inputs: EvaluationInputs, settings: Settings) -> None:
+    """Refuse all queries without clusters or gold articles that are needed, or with answers that cannot be scored."""
+    if settings.bootstrap.cluster and tables.CLUSTER not in inputs.queries.columns:
+        raise InputError(
+            "`cluster`, but the inputs were read without", "give it to `read_inputs` too"
+        )
+    lacking = not int(inputs.queries[tables.PROVENANCE].list.len().sum())
+    for annotator, needed in settings.resolved.needed:
+        if not needed.needs_provenance or not (lacking or inputs.unmatchable):
+            continue
+        remedy = leave_out(annotator, needed.name)
+        if lacking:
+            raise InputError("no query has provenance", remedy)
+        query_id, path = inputs.unmatchable[0], inputs.queries_file
+        raise InputError(
+            f"the gold articles of query {query_id!r} have a title and no id, and no listed "
+            "passage has a title",
+            f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
+            path=path,
+            line=None if path is None else line_of(path, query_id),
+        )
+    if settings.scores_answers:  # else every output of a query would score 0
+        refuse_answers(get_metric(settings.reader.metric), inputs.queries, inputs.queries_file)
+
+
+def _refuse_meaningless(settings: Settings, runs: int) -> None:
+    """Refuse what the ranking measures refuse whatever the labels are."""
+    score_runs(
+        tables.empty({**tables.RUNS, tables.TOKENS: pl.Int64()}),
+        tables.empty(tables.LABELS),
+        [],
+        [measure for measure in settings.resolved.measures if measure.kind != UTILITY_KIND],
+        relevant=settings.relevant(runs),
+    )
+
+
+def refuse_answers(metric: Metric, queries: pl.DataFrame, path: Location | None) -> None:
+    """Refuse all queries of a file none of whose answers a metric can score, with the metrics that can score every query."""
+    answered = queries.select(QUERY_ID, ANSWERS).filter(pl.col(ANSWERS).list.len() > 0)
+    if lost := [row for row in answered.iter_rows() if not any(map(metric.can_score, row[1]))]:
+        shown = [f"{query_id!r} ({quoted(answers[0])})" for query_id, answers in lost[:_SHOWN]]
+        shown += [f"{len(lost) - _SHOWN} more"] * (len(lost) > _SHOWN)
+        whose = f"{agreeing(len(lost), f'[query|{len(lost)} queries:]')} {listed(shown)}"
+        every = answered[ANSWERS].to_list()
+        able = [m.name for m in METRICS.values() if all(any(map(m.can_score, a)) for a in every)]
+        instead = f"use a `metric` that can: {', '.join(able)}" if able else "leave the query out"
+        raise InputError(
+            f"the metric {metric.name} cannot score the answers of {whose}",
+            f"write answers with {metric.needs}, or {instead}",
+            path=path,
+            line=None if path is None else line_of(path, lost[0][0]),
+        )

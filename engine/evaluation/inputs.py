@@ -15,11 +15,11 @@ from engine.evaluation.documents import named_by_id
 from engine.evaluation.fitting import Judgments, identical_note
 from engine.evaluation.lists import IS_EVALUATED, HeldPart, Lists, Parts, read_lists
 from engine.evaluation.query_clusters import column_of, with_clusters
-from engine.evaluation.resolved import needed_by
 from engine.evaluation.settings import Settings
 from engine.evaluation.titles import match_titles, with_titles, without_titles
 from engine.labels.annotator import InputTable
 from engine.labels.registry import ANNOTATORS
+from engine.labels.resolved import needed_by
 from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note

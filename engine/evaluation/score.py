@@ -1,46 +1,69 @@
 """Label and score queries from inputs and reads.
 
 Each query is scored by itself, so several machines can score parts of an evaluation, which ``merge`` joins.
-``assess`` makes what concerns all queries together: statistics, verdict.
+``conclude`` makes what concerns all queries together: statistics, verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import polars as pl
 
 from engine import tables
-from engine.evaluation.answer_counts import Outputs, count_outputs, merge_outputs
-from engine.evaluation.budgets import budget_notes
-from engine.evaluation.constant import constant_notes
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.prepare import (
-    AnnotatorScores,
-    Prepared,
-    label,
-    score_annotator,
-    split_measures,
-)
-from engine.evaluation.read_jobs import IDENTITY, Reading, alone, closed_book, failed_queries
-from engine.evaluation.reference_answers import note_unscorable
-from engine.evaluation.settings import Settings
-from engine.evaluation.shards import InputShards
-from engine.labels.annotator import READER, Annotator, Labelled
+from engine.evaluation.settings import Settings, refuse_without_measure
+from engine.labels.annotator import READER, Annotator, Labelled, Material
 from engine.labels.registry import ANNOTATORS
+from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note, merge_notes
-from engine.ranking.measures import largest_value, parse_measure
+from engine.ranking.kernel import is_real_valued
+from engine.ranking.measures import (
+    UTILITY_KIND,
+    Measure,
+    undefined_on_graded,
+)
+from engine.ranking.scores import Relevant, largest_label, score_runs
+from engine.ranking.ties import score_reordered
+from engine.ranking.udcg import score_utility
+from engine.reading.costs import wanted_kinds
+from engine.reading.outputs import OutputCounts, count_outputs, merge_outputs
+from engine.reading.protocol import ReaderSpec
 from engine.reading.remote.whole_prompts import CUT_PROMPT
-from engine.scoring.metrics import score_outputs
-from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, FAILURE, LABEL, MEASURE, QUERY_ID, RUN, N
+from engine.scoring.metrics import get_metric, score_outputs
+from engine.tables import (
+    ANNOTATOR,
+    ANSWERS,
+    DOC_ID,
+    DOC_IDS,
+    FAILURE,
+    LABEL,
+    MEASURE,
+    QUERY_ID,
+    RANK,
+    READ_KEY,
+    RUN,
+    SCORE,
+    N,
+)
 
 # Code of the note on labels that were not needed.
 UNREAD = "labels_not_needed"
+ALIKE_LABELS, ALIKE_SCORES, ALIKE_LISTS = "alike_labels", "alike_scores", "alike_lists"
+_SHOWN = 3
+# What identifies a read of an evaluation: the query, and its passages in their order.
+IDENTITY = (QUERY_ID, DOC_IDS)
+# The same where several texts are scored behind one prompt: they have one key each.
+_READ = (*IDENTITY, READ_KEY)
+_NO_READS = tables.empty({**tables.READS, FAILURE: pl.String()})
+# Distinct reads by kind, and how many failed.
+ReadCounts = tuple[Mapping[str, int], int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
+class ShardScores:
     """Labels and scores of some queries, or of all.
 
     Attributes:
@@ -55,6 +78,7 @@ class Scored:
         truncated: reads whose input was cut.
         left_out: queries that failed reads leave out of some figure.
         lengths: a run, a length and how many of its lists within the cutoff have it.
+        role_reads, job_reads: counts of reads by role, and by the key of a job of all settings together.
     """
 
     queries: int
@@ -75,8 +99,10 @@ class Scored:
     left_out: int = 0
     cut_runs: tuple[str, ...] = ()
     lengths: tuple[tuple[str, int, int], ...] = ()
-    outputs: Outputs = field(default_factory=Outputs)
+    outputs: OutputCounts = field(default_factory=OutputCounts)
     notes: tuple[Note, ...] = ()
+    role_reads: Mapping[str, ReadCounts] = field(default_factory=dict)
+    job_reads: Mapping[str, ReadCounts] = field(default_factory=dict)
 
     @property
     def above_one(self) -> tuple[str, ...]:
@@ -84,29 +110,34 @@ class Scored:
         return tuple(name for name in self.real_valued if self.largest[name] > 1)
 
 
-def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored:
-    """Label and score what was prepared; ``readings``: by role, of all that ``prepared.requests`` ask, or of more.
+def score(
+    inputs: EvaluationInputs,
+    settings: Settings,
+    lists: pl.DataFrame,
+    read: Mapping[str, tuple[ReaderSpec, pl.DataFrame]],
+) -> ShardScores:
+    """Label and score the queries of a shard.
+
+    Args:
+        inputs: at the cutoff of the settings.
+        lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole.
+        read: by role, the reader, and all reads that the settings ask for, or more (``tables.READS``, ``failure``).
 
     Raises:
-        InputError: labels that reads gave have none of the measures.
+        InputError: a label is out of range, or the labels have none of the measures.
     """
-    inputs, settings = prepared.inputs, prepared.settings
-    listed = settings.resolved.listed
-    labelled, left_out = _label(prepared, readings)
-    scored = {
-        annotator.name: prepared.scored.get(annotator.name)
-        or _score_labels(annotator, labelled, left_out, prepared)
-        for annotator in listed
-    }
+    listed, pairs = settings.resolved.listed, pairs_to_label(inputs)
+    reads = {role: of_role for role, (_, of_role) in read.items()}
+    labelled, left_out = _label(inputs, settings, pairs, reads)
+    scored = {one.name: _score_labels(one, labelled, left_out, inputs, settings) for one in listed}
     names = [annotator.name for annotator in listed]
-    read = [reading.reads.drop(FAILURE) for reading in readings.values()]
-    downstream = _downstream(prepared, readings)
-    return Scored(
+    downstream = _downstream(inputs, settings, lists, reads)
+    return ShardScores(
         queries=inputs.queries.height,
         passages=inputs.corpus.height,
         labels=pl.concat([labelled[name].labels for name in names]),
         traces=pl.concat([labelled[name].traces for name in names], how="diagonal"),
-        reads=pl.concat([tables.empty(tables.READS), *read]),
+        reads=pl.concat([_NO_READS, *reads.values()]).drop(FAILURE),
         further={
             name: table for made in listed for name, table in labelled[made.name].tables.items()
         },
@@ -114,42 +145,55 @@ def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored
         reordered=pl.concat([scored[name].reordered for name in names]),
         undefined=pl.concat([scored[name].undefined for name in names]),
         downstream=downstream,
-        label_lists=_label_lists(prepared, labelled, left_out, readings),
+        label_lists=_label_lists(settings, lists, labelled, left_out, reads),
         labelled_queries={name: scored[name].labelled_queries for name in names},
         real_valued=tuple(name for name in names if scored[name].real_valued),
         largest={name: scored[name].largest for name in names},
-        truncated=sum(int(reading.reads[tables.TRUNCATED].sum()) for reading in readings.values()),
+        truncated=sum(int(of_role[tables.TRUNCATED].sum()) for of_role in reads.values()),
         left_out=len({query for name in names for query in left_out[name]}),
         cut_runs=inputs.cut_runs,
         lengths=_lengths(inputs),
-        outputs=count_outputs(readings.values(), downstream, inputs.queries, settings),
-        notes=tuple(_notes(prepared, labelled)),
+        outputs=count_outputs(read, downstream, inputs.queries, get_metric(settings.reader.metric)),
+        notes=tuple(_notes(inputs, settings, labelled)),
+        role_reads={role: count_reads(of_role) for role, of_role in reads.items()},
     )
 
 
-def largest_scores(settings: Settings, shards: InputShards) -> Callable[[str, str], float]:
-    """What gives the largest score of a list, by annotator and measure; no label that was seen decides it.
+def count_reads(reads: pl.DataFrame) -> ReadCounts:
+    """The distinct reads of a table by kind, and how many failed."""
+    return wanted_kinds(reads), reads.filter(pl.col(FAILURE).is_not_null())[READ_KEY].n_unique()
 
-    DCG has one where labels have: 1 for the engine's own, the largest of the whole file for judgments; else it is infinite.
-    """
 
-    def largest(annotator: str, measure: str) -> float:
-        parsed, known = parse_measure(measure), ANNOTATORS.get(annotator)
-        label = 1.0 if known else settings.resolved.scales[annotator].largest
-        if parsed.kind == "DCG" and known and known.needs_input and known.judges_everything:
-            name, read = known.needs_input.name, shards.read
-            judged = (read(one.number, passages=False).tables[name] for one in shards.shards)
-            some = next((table for table in judged if table.height), tables.empty(tables.QRELS))
-            whole = tables.LARGEST if tables.LARGEST in some.columns else LABEL
-            label = max([1.0, *some[whole].top_k(1)])
-        return largest_value(parsed, settings.ranking.k, label)
+def pairs_to_label(inputs: EvaluationInputs) -> pl.DataFrame:
+    """``query_id`` and ``doc_id`` of every passage that some run lists."""
+    return inputs.runs.select(QUERY_ID, DOC_ID).unique(maintain_order=True)
 
-    return largest
+
+def alone(pairs: pl.DataFrame) -> pl.DataFrame:
+    """``query_id`` and ``doc_ids`` of the reads of single passages, in the order of ``pairs``."""
+    return pairs.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
+
+
+def closed_book(pairs: pl.DataFrame) -> pl.DataFrame:
+    """``query_id`` and ``doc_ids`` of the reads without passages, one for each query of ``pairs``."""
+    nothing = pl.lit([], pl.List(pl.String)).alias(DOC_IDS)
+    return pairs.select(QUERY_ID).unique(maintain_order=True).with_columns(nothing)
+
+
+def reads_of(reads: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
+    """The reads of ``lists``, a row for each, in its order, or for each text that is scored; all must have been asked."""
+    distinct = reads.unique(_READ, keep="first", maintain_order=True)
+    found = lists.select(IDENTITY).join(
+        distinct, on=IDENTITY, how="left", maintain_order="left_right"
+    )
+    if lacking := found[READ_KEY].null_count():
+        raise ValueError(f"{lacking} of {found.height} reads were never asked for")
+    return found.select(reads.columns)
 
 
 def merge(
-    parts: Sequence[Scored], settings: Settings, *, runs: Sequence[str], passages: int
-) -> Scored:
+    parts: Sequence[ShardScores], settings: Settings, *, runs: Sequence[str], passages: int
+) -> ShardScores:
     """Merge what was scored in parts.
 
     What measures mean depends on all labels: where those of one part lie between whole numbers and
@@ -189,16 +233,13 @@ def merge(
         maintain_order=True,
     )
     downstream = pl.concat([part.downstream for part in parts])
-    return Scored(
+    return ShardScores(
         queries=sum(part.queries for part in parts),
         passages=passages,
-        labels=first.labels.clear(),
-        traces=first.traces.clear(),
-        reads=first.reads.clear(),
-        further={
-            name: pl.concat([part.further[name] for part in parts])
-            for name in names_of_concluded(settings)
-        },
+        labels=pl.concat([part.labels for part in parts]),
+        traces=pl.concat([part.traces for part in parts]),
+        reads=pl.concat([part.reads for part in parts]),
+        further={name: pl.concat([part.further[name] for part in parts]) for name in first.further},
         query_scores=scores,
         reordered=pl.concat([part.reordered for part in parts]),
         undefined=undefined,
@@ -220,44 +261,77 @@ def merge(
     )
 
 
-def names_of_concluded(settings: Settings) -> list[str]:
-    """The names of further tables that are concluded from the outcomes of all queries."""
-    made = (table for known in settings.resolved.listed for table in known.further_tables)
-    return [table.name for table in made if table.conclusion is not None]
-
-
 def _places(names: Sequence[str]) -> dict[str, int]:
     return {name: place for place, name in enumerate(names)}
 
 
 def _label(
-    prepared: Prepared, readings: Mapping[str, Reading]
+    inputs: EvaluationInputs,
+    settings: Settings,
+    asked: pl.DataFrame,
+    read: Mapping[str, pl.DataFrame],
 ) -> tuple[dict[str, Labelled], dict[str, list[str]]]:
-    """What every annotator in use made, and the queries that failed reads leave out of its labels."""
-    settings = prepared.settings
-    labelled = dict(prepared.labelled)
+    """What every annotator in use made of the pairs, and the queries that failed reads leave out of its labels."""
+    labelled: dict[str, Labelled] = {}
     left_out: dict[str, list[str]] = {}
     for annotator in settings.resolved.annotators:
         lost = [query for name in annotator.rests_on(settings) for query in left_out[name]]
         ask = settings.resolved.asks.get(annotator.name)
-        reads, pairs = None, prepared.pairs
-        if ask is not None and ask.role.name in readings:
-            reading, singles = readings[ask.role.name], alone(pairs)
+        reads, pairs = _NO_READS, asked
+        if ask is not None and ask.role.name in read:
+            of_role, singles = read[ask.role.name], alone(pairs)
             if settings.running.lazy:
-                singles = singles.join(
-                    reading.wanted, on=IDENTITY, how="semi", maintain_order="left"
-                )
+                singles = singles.join(of_role, on=IDENTITY, how="semi", maintain_order="left")
                 pairs = singles.select(QUERY_ID, pl.col(DOC_IDS).list.first().alias(DOC_ID))
-            reads = reading.of(pl.concat([singles, *[closed_book(pairs)] * ask.closed]))
-            lost += failed_queries(reads)
+            reads = reads_of(of_role, pl.concat([singles, *[closed_book(pairs)] * ask.closed]))
+            failed = reads.filter(pl.col(FAILURE).is_not_null())
+            lost += failed[QUERY_ID].unique(maintain_order=True).to_list()
         skipped = settings.running.skips_failed
         left_out[annotator.name] = list(dict.fromkeys(lost)) if skipped else []
-        if annotator.name not in labelled:
-            made = label(annotator, prepared.inputs, settings, pairs, labelled, reads=reads)
-            if settings.running.lazy:
-                made = _with_unread(made, annotator.name, prepared.pairs)
-            labelled[annotator.name] = made
+        made = label(annotator, inputs, settings, pairs, labelled, reads=reads)
+        if settings.running.lazy:
+            made = _with_unread(made, annotator.name, asked)
+        labelled[annotator.name] = made
     return labelled, left_out
+
+
+def label(
+    annotator: Annotator,
+    inputs: EvaluationInputs,
+    settings: Settings,
+    pairs: pl.DataFrame,
+    labelled: Mapping[str, Labelled],
+    *,
+    reads: pl.DataFrame = _NO_READS,
+) -> Labelled:
+    """Have an annotator label the pairs, and check its tables; ``labelled``: by name, what it rests on, or more.
+
+    Raises:
+        ValueError: labels or further tables with other columns, or labels in another name.
+        PartialCorpusError: it looks at the corpus, and the inputs are a part.
+    """
+    made = annotator.label(
+        Material(
+            queries=inputs.queries,
+            corpus=inputs.corpus,
+            runs=inputs.runs,
+            run_names=inputs.run_names,
+            pairs=pairs,
+            settings=settings,
+            tables=inputs.tables,
+            relevant=settings.relevant(len(inputs.run_names), annotator),
+            rests_on={name: labelled[name] for name in annotator.rests_on(settings)},
+            reads=reads,
+            part_for="" if inputs.is_whole else annotator.name,
+        )
+    )
+    declared = {table.name: table.made for table in annotator.further_tables}
+    schemas = {name: dict(table.schema) for name, table in made.tables.items()}
+    if dict(made.labels.schema) != tables.LABELS or schemas != declared:
+        raise ValueError(f"the tables of {annotator.name} have other columns than they must")
+    if not made.labels.filter(pl.col(ANNOTATOR) != annotator.name).is_empty():
+        raise ValueError(f"{annotator.name} labels in the name of another annotator")
+    return made
 
 
 def _with_unread(labelled: Labelled, annotator: str, pairs: pl.DataFrame) -> Labelled:
@@ -280,29 +354,141 @@ def _lengths(inputs: EvaluationInputs) -> tuple[tuple[str, int, int], ...]:
     return tuple(lists.group_by(RUN, pl.col(N).fill_null(0)).len("lists").sort(RUN, N).iter_rows())
 
 
+class _AnnotatorScores(NamedTuple):
+    """The query scores of one annotator's labels, and the measures that are undefined for them; as in ``ShardScores``.
+
+    ``labelled_queries``: how many queries have scores, those of failed reads included; or rows of further tables.
+    """
+
+    scores: pl.DataFrame
+    reordered: pl.DataFrame
+    undefined: pl.DataFrame
+    labelled_queries: int
+    real_valued: bool
+    largest: float
+
+
 def _score_labels(
     annotator: Annotator,
     labelled: Mapping[str, Labelled],
     left_out: Mapping[str, list[str]],
-    prepared: Prepared,
-) -> AnnotatorScores:
+    inputs: EvaluationInputs,
+    settings: Settings,
+) -> _AnnotatorScores:
     labels = labelled[annotator.name]
-    if prepared.settings.running.lazy and annotator.name in prepared.settings.resolved.asks:
+    if settings.running.lazy and annotator.name in settings.resolved.asks:
         # Whatever these labels are, no score depends on them.
         unread = pl.col(LABEL).fill_null(0.0)
         labels = replace(labels, labels=labels.labels.with_columns(unread))
-    scored = score_annotator(annotator, labels, prepared.inputs, prepared.settings)
+    scored = _score_annotator(annotator, labels, inputs, settings)
     kept = ~pl.col(QUERY_ID).is_in(left_out[annotator.name])
-    return replace(scored, scores=scored.scores.filter(kept))
+    return scored._replace(scores=scored.scores.filter(kept))
 
 
-def _downstream(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataFrame:
+def _score_annotator(
+    annotator: Annotator, labelled: Labelled, inputs: EvaluationInputs, settings: Settings
+) -> _AnnotatorScores:
+    """Scores by the measures that the labels have, of the queries with labels; the other measures are noted."""
+    labels = labelled.labels
+    utilities = settings.resolved.scales[annotator.name].utilities
+    counted = labels.filter(pl.col(LABEL) >= 0)
+    real_valued = not utilities and is_real_valued(counted[LABEL].to_numpy())
+    largest = largest_label(counted[LABEL])
+    exceeding = not utilities and largest > 1
+    if real_valued and exceeding:
+        refuse_without_threshold(annotator.name, counted, settings.resolved.measures)
+    defined, undefined = split_measures(
+        annotator.name, settings, real_valued=real_valued, exceeding=exceeding
+    )
+    unjudged, missing = set(labelled.unjudged), settings.ranking.missing
+    query_ids = [query for query in inputs.queries[QUERY_ID] if query not in unjudged]
+    if labels.is_empty():
+        # Of a part for whose queries nothing is listed. Scores name the annotator as its labels do, so
+        # one label stands for none: below 0, of no passage.
+        nothing = {QUERY_ID: query_ids[:1], DOC_ID: "", ANNOTATOR: annotator.name, LABEL: -1.0}
+        labels = pl.DataFrame(nothing, schema=tables.LABELS)
+    names = inputs.run_names
+    bases: dict[Relevant, list[Measure]] = {}
+    for measure in defined:
+        # What no run lists has no length in tokens.
+        base = settings.relevant(len(names), None if measure.tokens else annotator)
+        bases.setdefault(base, []).append(measure)
+
+    def by(runs: pl.DataFrame, queries: Sequence[str]) -> pl.DataFrame:
+        if utilities:
+            return score_utility(runs, labels, queries, defined, missing=missing, names=names)
+        parts = [
+            score_runs(runs, labels, queries, some, relevant=base, missing=missing, names=names)
+            for base, some in bases.items()
+        ]
+        order = {RUN: pl.Enum(names), tables.MEASURE: pl.Enum([*map(str, defined)])}
+        places = [pl.col(name).cast(kind) for name, kind in order.items()]
+        return parts[0] if len(parts) == 1 else pl.concat(parts).sort(places, maintain_order=True)
+
+    scores = by(inputs.runs, query_ids)
+    return _AnnotatorScores(
+        scores.join(inputs.unlabelled, on=[RUN, QUERY_ID], how="anti", maintain_order="left"),
+        score_reordered(inputs.runs, query_ids, by),
+        undefined,
+        labelled_queries=len(query_ids) or sum(of.height for of in labelled.tables.values()),
+        real_valued=real_valued,
+        largest=largest,
+    )
+
+
+def split_measures(
+    annotator: str, settings: Settings, *, real_valued: bool, exceeding: bool
+) -> tuple[list[Measure], pl.DataFrame]:
+    """The measures that an annotator's labels have, and the others (``tables.UNDEFINED``)."""
+    measures, scale = settings.resolved.measures, settings.resolved.scales[annotator]
+    reasons = settings.resolved.reasons(annotator, real_valued=real_valued, above_one=exceeding)
+    refuse_without_measure(annotator, scale, reasons)
+    undefined = [
+        {ANNOTATOR: annotator, tables.MEASURE: str(measure), tables.NOTE: why}
+        for measure, why in zip(measures, reasons, strict=True)
+        # Utilities and other labels have no measure in common: that is not a cell, empty or not.
+        if why and not scale.utilities and measure.kind != UTILITY_KIND
+    ]
+    defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]
+    return defined, pl.DataFrame(undefined, schema=tables.UNDEFINED)
+
+
+def refuse_without_threshold(
+    annotator: str, labels: pl.DataFrame, measures: Sequence[Measure]
+) -> None:
+    """Refuse measures that real-valued labels above 1 would turn into means or sums of grades.
+
+    They pass where the same measure stands beside them with a threshold: then they are for other
+    annotators, and undefined for this one.
+    """
+    # Measures that need a threshold on any real-valued labels are noted, as where none exceeds 1.
+    affected = [m for m in undefined_on_graded(measures, above_one=True) if m.takes_labels(True)]
+    answered = {(m.kind, m.cutoff) for m in measures if m.rel is not None}
+    unanswered = [measure for measure in affected if (measure.kind, measure.cutoff) not in answered]
+    if not unanswered:
+        return
+    between = labels.filter(pl.col(LABEL) != pl.col(LABEL).round())
+    query_id, doc_id, label = between.select(QUERY_ID, DOC_ID, LABEL).row(0)
+    thresholds = dict.fromkeys(str(measure.with_threshold()) for measure in measures)
+    raise InputError(
+        f"{unanswered[0]} is not defined on the labels of {annotator}: some exceed 1, and some "
+        f"lie between whole numbers ({label:g} for passage {doc_id!r} of query {query_id!r})",
+        f"say what is relevant, as in {unanswered[0].with_threshold()} "
+        f'(`measures` "{" ".join(thresholds)}"), or correct the label',
+    )
+
+
+def _downstream(
+    inputs: EvaluationInputs,
+    settings: Settings,
+    lists: pl.DataFrame,
+    read: Mapping[str, pl.DataFrame],
+) -> pl.DataFrame:
     """The downstream table of whole lists, less those that ``failed_reads`` leaves out."""
-    settings, lists = prepared.settings, prepared.lists
-    if not settings.reader.end_to_end or READER.name not in readings:
+    if not settings.reader.end_to_end or READER.name not in read:
         return tables.empty(tables.DOWNSTREAM)
-    whole, depth = readings[READER.name].of(lists), settings.reader.end_to_end_k
-    scored = score_outputs(whole, prepared.inputs.queries, settings.reader.metric)
+    whole, depth = reads_of(read[READER.name], lists), settings.reader.end_to_end_k
+    scored = score_outputs(whole, inputs.queries, settings.reader.metric)
     scores = lists.select(RUN, QUERY_ID).with_columns(
         pl.lit(depth if isinstance(depth, int) else settings.ranking.k, pl.Int64).alias(tables.K),
         scored[tables.OUTPUT],
@@ -314,20 +500,19 @@ def _downstream(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataF
 
 
 def _label_lists(
-    prepared: Prepared,
+    settings: Settings,
+    lists: pl.DataFrame,
     labelled: Mapping[str, Labelled],
     left_out: Mapping[str, list[str]],
-    readings: Mapping[str, Reading],
+    read: Mapping[str, pl.DataFrame],
 ) -> pl.DataFrame:
     """``tables.LABEL_LISTS``: no rows where no labels are the reader's own."""
-    lists = prepared.lists
-    if (
-        READER.name in readings
-    ):  # what a server made of a cut prompt says nothing of all passages together
-        cut = readings[READER.name].reads.filter(pl.col(FAILURE).str.starts_with(CUT_PROMPT))
+    if READER.name in read:
+        # What a server made of a cut prompt says nothing of all passages together.
+        cut = read[READER.name].filter(pl.col(FAILURE).str.starts_with(CUT_PROMPT))
         lists = lists.join(cut, on=IDENTITY, how="anti", maintain_order="left")
     lists = lists.explode(DOC_IDS)  # of an empty list, a row of null
-    for own in prepared.settings.resolved.annotators:
+    for own in settings.resolved.annotators:
         if own.is_the_readers:
             labels = labelled[own.name].labels.rename({DOC_ID: DOC_IDS})
             return (
@@ -339,10 +524,11 @@ def _label_lists(
     return tables.empty(tables.LABEL_LISTS)
 
 
-def _notes(prepared: Prepared, labelled: Mapping[str, Labelled]) -> Iterator[Note]:
-    inputs, settings = prepared.inputs, prepared.settings
+def _notes(
+    inputs: EvaluationInputs, settings: Settings, labelled: Mapping[str, Labelled]
+) -> Iterator[Note]:
     yield from inputs.notes
-    yield note_unscorable(inputs, settings)
+    yield _note_unscorable(inputs, settings)
     in_use = {annotator.name for annotator in settings.resolved.annotators}
     for annotator in ANNOTATORS.values():
         for note in annotator.query_notes(inputs.queries):
@@ -350,21 +536,60 @@ def _notes(prepared: Prepared, labelled: Mapping[str, Labelled]) -> Iterator[Not
     for annotator in settings.resolved.annotators:
         yield from labelled[annotator.name].notes
     yield from constant_notes(inputs, [one.name for one in settings.resolved.listed], labelled)
-    yield from _empty_lists(prepared)
-    yield from budget_notes(inputs, settings)
+    yield from _empty_lists(inputs, settings)
 
 
-def _empty_lists(prepared: Prepared) -> Iterator[Note]:
-    empty = {run: lists for run, length, lists in _lengths(prepared.inputs) if length == 0}
+def _note_unscorable(inputs: EvaluationInputs, settings: Settings) -> Note:
+    """How many queries have, beside others, an answer that the metric cannot score."""
+    can_score = get_metric(settings.reader.metric).can_score
+    every = inputs.queries[ANSWERS].to_list() if settings.scores_answers else []
+    return count_note(
+        "unscorable_answers",
+        sum(not all(map(can_score, answers)) for answers in every),
+        f"[query has|queries have] an answer that {settings.reader.metric_name} cannot score, and that no "
+        "output matches",
+    )
+
+
+def _empty_lists(inputs: EvaluationInputs, settings: Settings) -> Iterator[Note]:
+    empty = {run: lists for run, length, lists in _lengths(inputs) if length == 0}
     consequence = (
         "and [is|are] left out of it"
-        if prepared.settings.ranking.missing == "skip"
+        if settings.ranking.missing == "skip"
         else "and [scores|score] 0 on every measure"
     )
-    for run in prepared.inputs.run_names:
+    for run in inputs.run_names:
         yield count_note(
             "queries_without_results",
             empty.get(run, 0),
             f"[query has|queries have] no results in {{}} {consequence}",
             about=(run,),
         )
+
+
+def constant_notes(
+    inputs: EvaluationInputs, annotators: Iterable[str], labelled: Mapping[str, Labelled]
+) -> Iterator[Note]:
+    """The notes of some queries; of all of them where each part has the same one (``messages.notes.merge_notes``)."""
+    passages = inputs.corpus.height
+
+    def note(code: str, name: str, values: pl.Series, alike: bool, text: str) -> Note:
+        known = passages * (values.len() > 0)
+        return Note(code, known * alike, text, (name,), passages=known)
+
+    for name in annotators:
+        labels = labelled[name].labels[LABEL].drop_nulls()
+        said = f"all labels of {name} are {(labels.head(1).to_list() or [0])[0]:g}: they order no passages"
+        yield note(ALIKE_LABELS, name, labels, labels.n_unique() == 1, said)
+    score = pl.col(SCORE).cast(pl.Float32)
+    lists = inputs.runs.group_by(RUN, QUERY_ID, maintain_order=True).agg(
+        pl.col(DOC_ID).sort_by(RANK), score.n_unique(), pl.len().alias(N)
+    )
+    for run in inputs.run_names:
+        own = lists.filter(pl.col(RUN) == run)
+        scores, texts = own.filter(pl.col(N) > 1)[SCORE], own[DOC_ID]
+        said = f"all passages of a list of {run} have one score: it does not order them"
+        yield note(ALIKE_SCORES, run, scores, scores.max() == 1, said)
+        first = ", ".join((texts.head(1).to_list() or [[]])[0][:_SHOWN])
+        said = f"{run} lists the same passages for every query ({first} first)"
+        yield note(ALIKE_LISTS, run, texts, texts.list.join("\n").n_unique() == 1, said)

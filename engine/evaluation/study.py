@@ -14,21 +14,19 @@ from typing import Any
 import polars as pl
 
 from engine import tables
-from engine.evaluation.api_readers import refuse_unfit
-from engine.evaluation.assess import Evaluation, damaged_files
-from engine.evaluation.context import Context
-from engine.evaluation.evaluate import evaluate_shards
+from engine.evaluation.conclude import Evaluation
+from engine.evaluation.evaluate import Evaluated, evaluate_shards
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.read_jobs import Reading
-from engine.evaluation.settings import Settings, Sweep
-from engine.evaluation.shards import Held, InputShards
+from engine.evaluation.jobs import Context, Job
+from engine.evaluation.settings import Settings, Sweep, refuse_unfit
+from engine.evaluation.shards import Held
 from engine.labels.annotator import READER as READER_ROLE
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.ranking.measures import Measure
 from engine.reading.costs import ReadingCosts
+from engine.reading.notes import damaged_files
 from engine.reading.protocol import Augmentation
-from engine.sources.io.folders import Folder
 from engine.statistics.cells import clusters_of
 from engine.statistics.intervals import holm
 from engine.statistics.table import analyse
@@ -121,19 +119,14 @@ def at_cutoff(measure: Measure, k: int, other: int) -> Measure:
 
 
 def study(inputs: EvaluationInputs, conditions: Mapping[Condition, Settings], **how: Any) -> Study:
-    """As ``study_shards``, of inputs that are held; ``how``: the fields of ``Context``."""
-    return study_shards(Held(inputs), conditions, Context(**how))
+    """Evaluate inputs that are held under several conditions; ``how``: the fields of ``Context``."""
+    context = Context(**how)
+    return study_of(conditions, evaluate_shards(Held(inputs), list(conditions.values()), context))
 
 
-def study_shards(
-    shards: InputShards,
-    conditions: Mapping[Condition, Settings],
-    context: Context,
-    folder: Folder | None = None,
-) -> Study:
-    """As ``study``, of inputs in shards; arguments and errors as in ``evaluate.evaluate_shards``."""
+def study_of(conditions: Mapping[Condition, Settings], evaluated: Evaluated) -> Study:
+    """The study that evaluations under several conditions make."""
     start = time.perf_counter()
-    evaluated = evaluate_shards(shards, list(conditions.values()), context, folder)
     evaluations = dict(zip(conditions, evaluated.evaluations, strict=True))
     readers, comparisons = _across_readers(evaluations)
     return Study(
@@ -146,11 +139,11 @@ def study_shards(
         readers=readers,
         reader_comparisons=comparisons,
         notes=tuple(_notes(evaluations, evaluated.readings)),
-        seconds=time.perf_counter() - start,
+        seconds=max(one.seconds for one in evaluations.values()) + time.perf_counter() - start,
     )
 
 
-def _costs(readings: Sequence[Reading]) -> dict[tuple[str, Augmentation, str], ReadingCosts]:
+def _costs(readings: Sequence[Job]) -> dict[tuple[str, Augmentation, str], ReadingCosts]:
     costs: dict[tuple[str, Augmentation, str], ReadingCosts] = {}
     for reading in readings:
         augmentation: Augmentation = "fid" if reading.prompt.fused else "in-prompt"
@@ -158,9 +151,7 @@ def _costs(readings: Sequence[Reading]) -> dict[tuple[str, Augmentation, str], R
     return costs
 
 
-def _notes(
-    evaluations: Mapping[Condition, Evaluation], readings: Sequence[Reading]
-) -> Iterator[Note]:
+def _notes(evaluations: Mapping[Condition, Evaluation], readings: Sequence[Job]) -> Iterator[Note]:
     settings = next(iter(evaluations.values())).settings
     failed = sum(reading.costs.failed for reading in readings)
     yield count_note("failed_reads_of_study", failed, "LLM call[|s] of the study failed")

@@ -84,7 +84,8 @@ class Ask:
         description: what else ``summary.json`` says of this role.
         scores: as in ``ReaderSpec``; the targets are the query's reference answers, each in a read of its own, or the
             query where the task asks for that.
-        closed: whether each query is read without passages, too (closed book).
+        singles, lists, closed: what is read: each listed passage alone, whole lists, each query without passages (closed
+            book).
     """
 
     role: Role
@@ -95,6 +96,8 @@ class Ask:
     value: Callable[[pl.DataFrame, pl.DataFrame], pl.Series]
     description: Mapping[str, Any] = field(default_factory=dict)
     scores: Scores = ""
+    singles: bool = True
+    lists: bool = False
     closed: bool = False
 
     @property

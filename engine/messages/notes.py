@@ -80,7 +80,7 @@ def _merge(notes: list[Note], passages: int) -> Note:
     else:
         # Of one value in every part, but of another in each, a note does not hold of the whole.
         texts = {note.what or note.text for note in notes if note.amount}
-        holds = len(texts) < 2 and all(note.amount == note.passages for note in notes)
+        holds = len(texts) == 1 and all(note.amount == note.passages for note in notes)
         amount = passages if holds else 0
     printed = any(note.printed for note in notes)
     if first.what:

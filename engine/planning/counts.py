@@ -9,15 +9,13 @@ from typing import NamedTuple
 
 import polars as pl
 
-from engine.evaluation.budgets import cut_for
-from engine.evaluation.check import check
-from engine.evaluation.context import Context
+from engine.evaluation.evaluate import check
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.prepare import lists_to_read, pairs_to_label
-from engine.evaluation.read_jobs import Job, requests_for, specify_jobs
+from engine.evaluation.jobs import Context, Job, specify_jobs
+from engine.evaluation.plan import cut_for, lists_to_read
+from engine.evaluation.score import pairs_to_label
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
-from engine.labels.annotator import READER
 from engine.planning.forecast import SINGLE_PASSAGES, WHOLE_LISTS, Kind
 from engine.reading import store
 from engine.reading.identity import earlier_reads
@@ -143,19 +141,18 @@ def _asked(
         check(Held(inputs), settings)
     cut = cut_for(inputs, settings)
     lists = lists_to_read(cut, settings)
-    requests = requests_for(pairs_to_label(cut), lists, settings)
+    pairs, place = pairs_to_label(cut), context.place
     of_singles = {ask.role.name for ask in settings.resolved.asks.values()}
-    asks = (request.ask for request in requests)
-    jobs = specify_jobs(asks, settings, context.executor, context.on_event, context.place)
-    for job, request in zip(jobs, requests, strict=True):
-        role = job.ask.role.name
-        whole = role == READER.name and settings.reader.end_to_end
-        yield _Asked(
-            job,
-            request.lists,
-            singles=cut.runs.height if role in of_singles else 0,
-            lists=lists.height if whole else 0,
-        )
+    roles = settings.resolved.roles
+    for job in specify_jobs(roles, settings, context.executor, context.on_event, place):
+        role, reads = job.ask.role.name, job.lists(pairs, lists)
+        if not reads.is_empty():
+            yield _Asked(
+                job,
+                reads,
+                singles=cut.runs.height if role in of_singles else 0,
+                lists=lists.height if job.ask.lists else 0,
+            )
 
 
 def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | None) -> pl.DataFrame:

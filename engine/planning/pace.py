@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.evaluation.passes import without_reads
-from engine.evaluation.read_jobs import Job
+from engine.evaluation.jobs import Job
 from engine.machine.identity import this_machine
 from engine.messages.errors import InputError
 from engine.planning.counts import Counted
@@ -61,7 +60,7 @@ class RolePace:
 
     def differences(self, job: Job) -> list[str]:
         """What is different of the reader of a job that is planned."""
-        planned = jsonable(describe_reader(without_reads(job, ReadingCosts())))
+        planned = jsonable(describe_reader(job))
         planned["augmentation"] = "fid" if job.prompt.fused else "in-prompt"
         return [name for key, name in _OF_READERS.items() if _differ(self.reader, planned, key)]
 

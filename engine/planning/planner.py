@@ -7,12 +7,11 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from engine.evaluation.api_readers import begin, models_of
-from engine.evaluation.context import Context
+from engine.adaptive.queries import FIRST_LISTS, FIRST_ROUND
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.prepare import with_share
-from engine.evaluation.rounds import FIRST_LISTS, FIRST_ROUND
-from engine.evaluation.settings import Settings
+from engine.evaluation.jobs import Context
+from engine.evaluation.plan import with_share
+from engine.evaluation.settings import Settings, begin, models_of
 from engine.machine.device import default_actor_memory
 from engine.machine.remote.api_settings import HOUR, is_api
 from engine.machine.watch import OnEvent, silent
@@ -21,7 +20,7 @@ from engine.messages.wording import listed
 from engine.planning.counts import LISTS, Counted, Sample, count_reads
 from engine.planning.forecast import Forecast, PlanSettings, Way
 from engine.planning.pace import Pace, RolePace, read_pace
-from engine.reading.executors import Executor
+from engine.reading.backends import Executor
 from engine.sources.io.locations import Location, locate, shown
 from engine.tables import QUERY_ID
 

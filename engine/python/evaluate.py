@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
-from engine.evaluation.assess import Evaluation
-from engine.evaluation.check import refuse_lacking_tables
-from engine.evaluation.context import Context
-from engine.evaluation.evaluate import evaluate_shards
+from engine.evaluation.conclude import Evaluation
+from engine.evaluation.evaluate import evaluate_shards, refuse_lacking_tables
 from engine.evaluation.inputs import input_tables
+from engine.evaluation.jobs import Context
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
 from engine.evaluation.startup import partition_beside_ray, shard_pairs

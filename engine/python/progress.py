@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from engine.reading.executors import Progress
+from engine.reading.backends import Progress
 
 
 @contextlib.contextmanager

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from engine.evaluation.assess import Evaluation
+from engine.evaluation.conclude import Evaluation
 from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.parts import delivered
+from engine.evaluation.kept import delivered
 from engine.evaluation.settings import Sweep
 from engine.evaluation.study import vary
 from engine.messages.checked import Natural, fitted

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import polars as pl
 
 from engine.machine.watch import PoolTotals
-from engine.reading.execute import UnitResult
-from engine.tables import DOC_IDS, OUTPUT_TOKENS, PROMPT_TOKENS, READ_KEY
+from engine.reading.plan import ReadPlan, Unit, reads_table
+from engine.reading.protocol import ReadOutput
+from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
 
 # The kinds of reads: of one passage at most, and of several, as a list is read whole.
 SINGLE, WHOLE = "single", "whole"
 _SEVERAL = pl.col(DOC_IDS).list.len() > 1
+_NO_PLAN = ReadPlan(reads=pl.DataFrame(), wanted=0)
 
 
 @dataclass(kw_only=True)
@@ -47,6 +49,68 @@ class KindCosts:
 
 
 Kinds = dict[str, KindCosts]
+
+
+@dataclass(frozen=True)
+class UnitResult:
+    """The outputs of a unit's reads, and what they cost.
+
+    The first seven are of what reads, a user's program included; the others follow from the plan (``planned``).
+
+    Attributes:
+        outputs: of all reads, in order; empty where another process has them.
+        worker: identifies the process.
+        seconds: the reader's time on this unit.
+        stats: its counters since it was loaded (``ReaderStats``).
+        computed_tokens, padded_tokens: of this unit alone.
+        plan: what is known of its shard, without reads.
+        done: reads of this unit; 0 if the shard has nothing to read.
+        reads: the reads table of those that did not fail; None where another process has it.
+        failures: reads that failed, by their keys: of which query, and why.
+        kinds: its costs, by kind of reads.
+        file: the name of its file, where it came to the store.
+    """
+
+    unit: Unit
+    outputs: Sequence[ReadOutput]
+    worker: str
+    seconds: float
+    stats: dict[str, int]
+    computed_tokens: int = 0
+    padded_tokens: int = 0
+    plan: ReadPlan = _NO_PLAN
+    done: int = 0
+    reads: pl.DataFrame | None = None
+    failures: dict[str, tuple[str, str]] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    kinds: Kinds = field(default_factory=dict)
+    file: str = ""
+
+    @classmethod
+    def without_reads(cls, plan: ReadPlan) -> UnitResult:
+        """Stands for the units of a plan that has none."""
+        return cls(Unit(0, 0, 0, plan.role), (), "", 0.0, {}, plan=plan.head)
+
+    def planned(self, plan: ReadPlan, reads: pl.DataFrame) -> UnitResult:
+        """The result with what follows from the plan of its shard and the planned ``reads`` of this unit."""
+        table = reads_table(reads, self.outputs)
+        whole, failures = table, {}
+        # A unit costs time beside its reads, and hardly one has a read that failed.
+        if table[FAILURE].null_count() < table.height:
+            whole = table.filter(pl.col(FAILURE).is_null())
+            failed = table.filter(pl.col(FAILURE).is_not_null())[[READ_KEY, QUERY_ID, FAILURE]]
+            failures = {key: (query, reason) for key, query, reason in failed.iter_rows()}
+        return replace(
+            self,
+            plan=plan.head,
+            done=table.height,
+            reads=whole.drop(FAILURE),
+            failures=failures,
+            prompt_tokens=int(table[PROMPT_TOKENS].sum()),
+            output_tokens=int(table[OUTPUT_TOKENS].sum()),
+            kinds=unit_kinds(table, self),
+        )
 
 
 @dataclass(kw_only=True)
@@ -105,6 +169,15 @@ class ReadingCosts:
     repeated_units: int = 0
     waited_seconds: float = 0.0
     kinds: Kinds = field(default_factory=dict)
+
+    def add(self, unit: UnitResult) -> None:
+        """Add what a unit cost."""
+        self.done += unit.done
+        self.damaged_files = list(dict.fromkeys([*self.damaged_files, *unit.plan.damaged]))
+        self.prompt_tokens += unit.prompt_tokens
+        self.output_tokens += unit.output_tokens
+        self.reader_seconds += unit.seconds
+        add_kinds(self.kinds, unit.kinds)
 
 
 def wanted_kinds(reads: pl.DataFrame) -> dict[str, int]:

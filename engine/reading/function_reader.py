@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
+from engine.machine.functions import ByValue
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, reason_of
 from engine.reading.answers import rule_of
@@ -103,7 +104,9 @@ class FunctionReader:
     def __init__(self, spec: ReaderSpec) -> None:
         if spec.function is None:
             raise ValueError(f"{spec.name!r} is not a function")
-        self._function = spec.function
+        self._function, call = spec.function, spec.function.reader.function
+        # The user's own, so that nothing stands between on a stack that is looked at.
+        self._call = call.function if isinstance(call, ByValue) else call
         self._rule = rule_of(spec)
         self.stats = ReaderStats()
 
@@ -120,7 +123,7 @@ class FunctionReader:
         reader = self._function.reader
         prompts = [self._function.prompt("".join(pieces)) for pieces in inputs]
         try:
-            outputs: Any = reader.function(prompts)
+            outputs: Any = self._call(prompts)
         except SystemExit as error:  # nothing of a reader's ends the evaluation
             raise RuntimeError(f"the function ends the program ({error})") from error
         outputs = awaited(outputs)

@@ -29,7 +29,7 @@ from engine.machine.attempts import SECONDS_TO_COUNT, Attempt, Counts, answer, w
 from engine.machine.log import log
 from engine.machine.watch import Tally, started_here
 from engine.messages.errors import BoundError
-from engine.reading.stream import shared_pace
+from engine.reading.plan import shared_pace
 
 # An actor's pace follows from so many of its last units, since its first ones hold what is done once; and
 # an actor that has ended none for so long, while others have, is taken for gone.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +10,16 @@ from types import SimpleNamespace
 import polars as pl
 
 from engine.machine.remote.api_settings import is_api
+from engine.messages.notes import Note, count_note
 from engine.reading.models.tokenizing import longest_input
 from engine.reading.models.weights import resolve
 from engine.reading.prompting.chat import count_tokens
 from engine.reading.protocol import ReaderSpec
 from engine.reading.reader_settings import ReaderSettings
 from engine.reading.readers import positions
+from engine.tables import QUERY_ID, RANK, RUN, TOKENS, N
 
-# Characters of a token, where the reader's tokenizer is elsewhere; as plans take them (``executors.input_sizes``).
+# Characters of a token, where the reader's tokenizer is elsewhere; as plans take them (``plan.input_sizes``).
 _CHARACTERS = 4
 # So many prompts are tokenized; of more of them some that are drawn, and the others by their characters.
 _TOKENIZED = 1000
@@ -35,6 +37,38 @@ def passage_tokens(reader: ReaderSettings, passages: Iterable[tuple[str, str]]) 
         return [-(-len(text) // _CHARACTERS) for text in texts]
     weights = resolve(reader.reader)
     return count_tokens(weights.path, weights.name, texts, trusted=reader.trust_remote_code)
+
+
+def budget_notes(
+    runs: pl.DataFrame,
+    names: Iterable[str],
+    budgets: Collection[int],
+    k: int,
+    reader: ReaderSettings,
+) -> Iterator[Note]:
+    """Lists that a budget does not fit: their first passage is too long, or ``k`` ends them before it is filled."""
+    for budget in budgets:
+        lists = runs.group_by(RUN, QUERY_ID, maintain_order=True).agg(
+            pl.col(TOKENS).sort_by(RANK).first().alias("first"), pl.col(TOKENS).sum(), pl.len().alias(N)
+        )  # fmt: skip
+        for run in names:
+            of_run, about = lists.filter(pl.col(RUN) == run), (f"{run} at {budget} tokens",)
+            yield count_note(
+                "nothing_in_budget",
+                of_run.filter(pl.col("first") > budget).height,
+                "[list|lists] of {} [begins with a passage that is|begin with passages that are] longer: nothing of "
+                "[it|them] is within the budget",
+                about=about,
+            )
+            yield count_note(
+                "budget_not_filled",
+                of_run.filter(pl.col(TOKENS) <= budget, pl.col(N) == k).height,
+                f"[list|lists] of {{}} [ends|end] at `k` {k}, and the budget may hold more: use a larger `k`",
+                about=about,
+            )
+    estimated = bool(budgets) and not has_tokenizer(reader)
+    text = f"tokens of passages are a quarter of their characters, since {reader.reader} has no tokenizer here"
+    yield Note("estimated_tokens", int(estimated), text)
 
 
 def prompt_tokens(spec: ReaderSpec, inputs: pl.Series) -> float | None:

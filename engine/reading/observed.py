@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.watch import PoolTotals
-from engine.reading.stream import UnitDone
+from engine.reading.costs import UnitResult
 
 # Others are gauges: they go down, too, or may stay 0, which a counter of Ray's cannot say.
 _COUNTERS = {"calls_requested", "calls_new", "tokens_in", "tokens_out"}
@@ -37,23 +37,23 @@ class Observed:
         self._actor_seconds, self._last = 0.0, clock()
 
     def on_unit(
-        self, role: str, unit: UnitDone, reached: tuple[int, int], pool: PoolTotals
+        self, role: str, unit: UnitResult, reached: tuple[int, int], pool: PoolTotals
     ) -> None:
         """Take in a unit that has ended; as ``Context.on_unit``."""
         prompt, output, failures = unit.prompt_tokens, unit.output_tokens, unit.failures
         with self._lock:
             self._reached, self._pools[id(pool)] = reached, pool
             counts = self._roles.setdefault(role, Counter())
-            counts["calls_requested"] += unit.wanted
-            counts["calls_cached"] += unit.reused
-            counts["calls_new"] += unit.reads
+            counts["calls_requested"] += unit.plan.wanted
+            counts["calls_cached"] += unit.plan.reused
+            counts["calls_new"] += unit.done
             counts["calls_failed"] += len(failures)
             counts["tokens_in"] += prompt
             counts["tokens_out"] += output
-            self._error = next((one.reason for one in failures.values()), self._error)
+            self._error = next((reason for _, reason in failures.values()), self._error)
             if unit.worker:
                 actor = self._actors.setdefault(unit.worker, Counter())
-                actor["actor_calls"] += unit.reads
+                actor["actor_calls"] += unit.done
                 actor["actor_tokens"] += prompt + output
                 actor["actor_seconds"] += unit.seconds  # type: ignore[assignment]
 

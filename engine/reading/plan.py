@@ -1,6 +1,7 @@
 """Plan reads: which are wanted, which are missing, and in which units they are done.
 
-Pure functions of tables, without Ray, torch or files.
+Without Ray, torch or files. A unit takes some seconds: little is lost with one that a crash ends, and it costs the
+driver little beside the reading.
 """
 
 from __future__ import annotations
@@ -8,13 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import polars as pl
 
 from engine import tables
+from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading.prompting.prompts import Prompt
-from engine.tables import DOC_ID, DOC_IDS, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
+from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
+from engine.reading.store_files import Span
+from engine.tables import DOC_ID, DOC_IDS, FAILURE, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
 
 INPUTS = "inputs"
 SIZE = "size"  # about how many tokens a read costs
@@ -29,12 +34,26 @@ _SHARE, _SMALLEST = 4, 8
 # Tokens that no unit is made smaller than: answers of a unit are written together, and a step takes as long
 # for one read as for several.
 _LEAST = 1024
+# A unit takes about so long, once it is known how fast actors read. No unit of a steady reader takes more than five
+# seconds then, unless there are more actors (190) than a driver can serve with such units.
+UNIT_SECONDS = 4.75
+# The slowest actor counts as this share of the mean at least, and units are not cut so small that actors
+# together end more than so many a second: a driver has some 60 to 100 done in a second by a core.
+_SLOWEST, _UNITS_A_SECOND = 1 / 8, 40.0
 
+# The pace for which the unit of a number is cut, in sizes a second; None where it is unknown.
+PaceOf = Callable[[int], float | None]
 WANTED: tables.Schema = {
     READ_KEY: pl.String(),
     QUERY_ID: pl.String(),
     DOC_IDS: pl.List(pl.String()),
     INPUTS: pl.List(pl.String()),
+}
+_NO_READS = pl.DataFrame()
+_COLUMN_TYPES = {str: pl.String(), int: pl.Int64(), bool: pl.Boolean(), float: pl.Float64()}
+# A read's output as columns.
+OUTPUT_COLUMNS: tables.Schema = {
+    name: _COLUMN_TYPES[kind] for name, kind in field_types(ReadOutput).items()
 }
 
 
@@ -108,6 +127,30 @@ def answered(wanted: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:
+    """The reads table of planned reads and their outputs, with the column ``failure``."""
+    # Taken by name, and not selected: units are many and small, and a selection is handed to a thread.
+    reads = planned[[READ_KEY, QUERY_ID, DOC_IDS]].hstack(output_columns(outputs))
+    return reads[[*tables.READS, FAILURE]]
+
+
+def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:
+    """The outputs of reads as a table with the columns ``OUTPUT_COLUMNS``, one row each."""
+    return pl.DataFrame(
+        {name: [getattr(output, name) for output in outputs] for name in OUTPUT_COLUMNS},
+        schema=OUTPUT_COLUMNS,
+    )
+
+
+def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:
+    """About how many tokens each read costs; only the order and the size of units depend on it.
+
+    A quarter of the characters beyond the shared prefix: texts are tokenized once, by their reader.
+    """
+    shared = len(spec.shared_prefix)
+    return [max(1, (sum(map(len, texts)) - shared) // 4) for texts in inputs]
+
+
 def longest_first(missing: pl.DataFrame, sizes: Sequence[int], *, lead: int = 0) -> pl.DataFrame:
     """The plan: the missing reads with columns ``size`` and ``group``, the longest first.
 
@@ -166,3 +209,136 @@ def cut_units(
         filled, length = filled + tokens, length + reads
     if length:
         yield Unit(number, offset, length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPlan:
+    """The reads of a shard that are left to a reader, and how they are cut into units.
+
+    Attributes:
+        reads: as ``longest_first`` gives them; empty if everything is stored.
+        wanted: distinct reads of the reader in the shard.
+        reused: those of them that are stored, or that another reader of the evaluation does.
+        role: the place of the reader among those that share a model.
+        span: the buckets of the shard's queries (``store.add``); None where they may be any.
+        damaged: files of the store that were damaged.
+        last: whether nothing else is read of the shard by this reader, whatever these reads give.
+        least, first, most: how large a unit is, in sizes: at least, while the pace is unknown, and at most.
+        sharing: number of actors that read it; units shrink towards the end.
+        behind: what they read after it, in sizes, about.
+        cut: its units, where they were cut already.
+    """
+
+    reads: pl.DataFrame
+    wanted: int
+    reused: int = 0
+    shard: int = 0
+    role: int = 0
+    span: Span | None = None
+    damaged: tuple[str, ...] = ()
+    last: bool = True
+    least: int = 1
+    first: int = 1
+    most: int = 1
+    sharing: int = 1
+    behind: int = 0
+    cut: tuple[Unit, ...] | None = None
+
+    @property
+    def head(self) -> ReadPlan:
+        """What is known of its units, without the reads."""
+        return replace(self, reads=_NO_READS, cut=None)
+
+    @property
+    def size(self) -> int:
+        """Of all reads, in the plan's sizes."""
+        return int(self.reads[SIZE].sum())
+
+    def sized(self, total: int, *, actors: int, gpu: bool, alone: bool = False) -> ReadPlan:
+        """The plan with units as large as ``total``, of all that is left, lets them be for so many actors."""
+        first = unit_tokens(total, actors=actors, gpu=gpu, alone=alone)
+        if alone:
+            return replace(self, least=first, first=first, most=first)
+        most = max(first, total // (8 * actors))
+        return replace(self, least=max(1, first // 4), first=first, most=most)
+
+    def unit_size(self, pace: float | None) -> int:
+        """The size of a unit that takes some seconds at a pace, in sizes a second; the first one where it is unknown."""
+        if pace is None:
+            return self.first
+        return max(1, min(self.most, max(self.least, int(pace * UNIT_SECONDS))))
+
+    def units(self, pace_of: PaceOf = lambda _: None) -> Iterator[Unit]:
+        """Its units, each as large as an actor reads in some seconds at the pace that there is for its number."""
+        for unit in self.cut or ():
+            pace_of(unit.number)
+            yield unit
+        if self.cut is None:
+
+            def size(number: int) -> int:
+                return self.unit_size(pace_of(number))
+
+            yield from cut_units(self.reads, size, actors=self.sharing, behind=self.behind)
+
+
+class Plans(Protocol):
+    """Plans the reads of shards, on any worker, for readers that share a model.
+
+    The units that a lost node held are made again, from a plan made again, while others of the same plan
+    are done: so a shard that is planned again has the plan that it had, whatever came to the store. Whoever
+    cuts it keeps the pace of each unit.
+    """
+
+    @property
+    def shards(self) -> Sequence[int]:
+        """The shards, in the order in which they are read."""
+
+    def __call__(self, shard: int, role: int) -> ReadPlan: ...
+
+
+@dataclass(frozen=True)
+class MadePlans:
+    """The plans of the only shard, a role each, where the driver holds the inputs and has made them."""
+
+    made: Sequence[ReadPlan]
+    shards: tuple[int, ...] = (0,)
+
+    def __call__(self, shard: int, role: int) -> ReadPlan:
+        return self.made[role]
+
+    def sized(self, actors: int, gpu: bool, alone: bool) -> MadePlans:
+        """The plans with units as large as all of them together let them be; those of the last one become smaller."""
+        actors = max(1, min(actors, sum(plan.reads.height for plan in self.made)))
+        total = sum(plan.size for plan in self.made)
+        size = unit_tokens(total, actors=actors, gpu=gpu, alone=alone)
+        *others, last = (replace(plan, least=size, first=size, most=size) for plan in self.made)
+        return MadePlans([*others, replace(last, sharing=actors)])
+
+
+def unit_tokens(total: int, *, actors: int, gpu: bool, alone: bool = False) -> int:
+    """Size of a unit: one device batch on a CPU, half of one on a GPU, and never so much that an actor has
+    fewer than eight of them: the last ones end together.
+
+    Nobody knows how fast a GPU reads. Half a batch takes a slow one (1,000 tokens a second) half a minute,
+    and a fast one has soon done it; smaller ones are more than two cores can handle for 64 actors.
+    Where one process reads ``alone`` nobody waits for it: a function is given many prompts in each call, the first included.
+    """
+    most = GPU_BATCH_TOKENS // 2 if gpu else CPU_BATCH_TOKENS
+    if alone:
+        return most
+    return max(1, min(most, total // (8 * actors)))
+
+
+def shared_pace(paces: Sequence[float], actors: int = 0) -> float | None:
+    """The pace for which units are cut that any of several actors may get: nearly that of the slowest.
+
+    So no actor holds a unit for much longer than ``UNIT_SECONDS``. Faster actors then have more and smaller
+    units, and each costs the driver: it is an eighth of the mean at least, and so much that all actors
+    together end no more than 40 units a second. A thousand actors have units of 25 s so, and as much work is
+    lost with each that ends. Paces are in sizes a second; actors beyond those whose pace is known have the mean.
+    """
+    if not paces:
+        return None
+    together = sum(paces) * max(1.0, actors / len(paces))
+    slowest = max(min(paces), sum(paces) / len(paces) * _SLOWEST)
+    return max(slowest, together / (_UNITS_A_SECOND * UNIT_SECONDS))

@@ -71,7 +71,7 @@ class ReaderSpec:
             it begins none.
         generation: settings of the model's ``generation_config.json`` that are applied to what it writes, as JSON;
             empty for none.
-        executor: the name of the program that reads in the model's place (``engine.reading.executors``);
+        executor: the name of the program that reads in the model's place (``engine.reading.backends``);
             empty where the model reads.
         code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_code``);
             empty where none may.

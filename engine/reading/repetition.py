@@ -20,10 +20,9 @@ from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import ReadError
-from engine.reading.executors import Backend, Executor, backend_for, reads_here
-from engine.reading.plan import SIZE, Unit
+from engine.reading.backends import Executor, Local, backend_for, reads_here
+from engine.reading.plan import SIZE, MadePlans, ReadPlan, Unit
 from engine.reading.protocol import ReaderSpec
-from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
 
 # Changed reads that a certificate lists.
@@ -126,17 +125,19 @@ def repeat_sample(
     alone, units = cut(plan.height)
     one = pool if reads_here(pool, [spec]) else replace(pool, actors=1)
     size = int(plan.estimated_size())
-    backend = backend_for(one, [spec], executor, size=size) if units else Backend()
+    local = Local([spec], [None])
+    backend = backend_for(one, local, executor, size=size) if units else local
     in_other_batches, tokens = spec, 0
     if spec.engine == "transformers":  # the others make their batches by themselves
         tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if backend.gpu else CPU_BATCH_TOKENS)
         in_other_batches = replace(spec, batch_tokens=max(1, tokens // 2))
-    ready = Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(units)))
-    host = Host([in_other_batches], [None], held=True)
-    done = list(backend.read([0], [ready], host))
-    if lost := plan.height - sum(unit.reads for unit in done):
+    local.specs = [in_other_batches]
+    done = list(
+        backend.read(MadePlans([ReadPlan(reads=plan, wanted=plan.height, cut=tuple(units))]))
+    )
+    if lost := plan.height - sum(unit.done for unit in done):
         raise ReadError(f"{lost} repeated reads were lost; run again")
-    again = [tables.empty(tables.READS), *(u.outputs for u in done if u.outputs is not None)]
+    again = [tables.empty(tables.READS), *(u.reads for u in done if u.reads is not None)]
     compared = compare(plan, reads, pl.concat(again))
     changed = compared.filter(pl.col(OUTPUT) != pl.col(_AGAIN))
     difference = (compared[CONFIDENCE] - compared[_CONFIDENCE_AGAIN]).abs().max()

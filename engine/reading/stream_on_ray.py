@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import pickle
 import tempfile
@@ -18,10 +19,11 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import polars as pl
 import pyarrow as pa
 import ray
 import ray.data
@@ -34,21 +36,15 @@ from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
 from engine.machine.remote.limits import limits_of
 from engine.machine.watch import OnEvent, PoolTotals, Tally, silent, watched
 from engine.messages.errors import BoundError, ReadError
-from engine.reading.execute import UnitResult, run_unit, start
+from engine.reading.backends import USER_ERRORS, Local, run_unit, start
+from engine.reading.costs import UnitResult
 from engine.reading.ledger import Attempts, planning_of, start_ledger
-from engine.reading.plan import Unit
+from engine.reading.plan import INPUTS, SIZE, MadePlans, PaceOf, Plans, ReadPlan, Unit
 from engine.reading.protocol import Reader, ReadOutput, StartingReader
-from engine.reading.stream import (
-    NUMBERS,
-    USER_ERRORS,
-    Host,
-    Planner,
-    Ready,
-    ShardRole,
-    UnitDone,
-    unit_rows,
-)
+from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
 
+# Numbers that a shard's units, and reads, have of their own in the whole job: one has fewer of either.
+NUMBERS = 2**40
 # CPUs of a task that plans, where actors take the others: a little, so that both fit on two CPUs.
 _PLANNING_CPUS = 0.1
 # Units, and what became of them, travel as opaque values: no schema must be kept in step with them.
@@ -66,81 +62,104 @@ _DIED = (
 )
 
 
-def read_on_ray(
-    shards: Sequence[int],
-    planners: Sequence[Planner],
-    host: Host,
-    *,
-    pool: Pool,
-    on_event: OnEvent = silent,
-    totals: PoolTotals | None = None,
-) -> Iterator[UnitDone]:
-    """Read shards on Ray Data; results are yielded as units end, in any order.
+class OnRay:
+    """Reads on Ray Data, which must have been started (``backends.Backend``).
 
-    Ray must have been started. Actors commit what they read, or this process where it holds the inputs.
+    Actors commit what they read, or this process where it holds the inputs.
 
     Args:
-        planners: of each of the host's readers; sent to every worker once.
+        local: what each actor hosts.
         on_event: told one line when nodes come or go, actors restart, or the pool waits.
-
-    Raises:
-        InputError, WriteError, ReadError: as raised on a worker.
-        ReadError: Ray failed.
-        BoundError: the next units would pass a bound; those that were begun are done.
     """
-    limits, ended, refused, bound = limits_of(host.bounds), 0, False, ""
-    ready = [len(list(planner.plan.units())) for planner in planners if isinstance(planner, Ready)]
-    if len(ready) == len(planners):
-        pool = pool.at_most(sum(ready))
-    if any(ready) or not ready:
-        limits.require()
-    kept = tempfile.TemporaryDirectory(prefix="erag-units-")
-    # Ray Data finds how many nodes it asks for from the paces of stages: planning that waits would be taken for the
-    # slow one, and no node asked for. Where an autoscaler may add some, the object store alone bounds it.
-    grows = pool.most > pool.start if pool.most else nodes.promised() is not None
-    attempts = start_ledger(f"{kept.name}/paces", waits=not grows)
 
-    def tally() -> Tally | None:
-        limits.see(min(pool.foreseen, sum(node.room(pool.needs) for node in nodes.alive())))
-        return tally_of(attempts)
+    alone, on_ray = False, True
 
-    try:
-        with (
-            kept,
-            reported("reading", ReadError, pool.needs),
-            watched(pool.needs, on_event, totals or PoolTotals(), tally),
-        ):
-            for block in _results(shards, planners, host, pool, attempts):
-                for row in block["done"].to_pylist():
-                    done = pickle.loads(row)
-                    if isinstance(done, BoundError):
-                        refused = True
-                        continue
-                    if isinstance(done, Exception):
-                        raise done
-                    if host.held:
-                        done = host.commit(done)
-                    ended += done.reads > 0
-                    limits.took.append(done.seconds)
-                    yield done
-                bound = bound or limits.passed()
-                if bound and answer(attempts.close.remote(), 0) <= ended and refused:
-                    break
-            if refused:
-                limits.require(bound)
-    finally:
-        with contextlib.suppress(Exception):
-            ray.kill(attempts)
-        limits.see(0)
+    def __init__(
+        self,
+        local: Local,
+        pool: Pool,
+        on_event: OnEvent = silent,
+        totals: PoolTotals | None = None,
+    ) -> None:
+        self._local, self._pool = local, pool
+        self._on_event, self._totals = on_event, totals or PoolTotals()
+        self.actors, self.gpu = pool.foreseen, pool.needs.gpus > 0
+
+    def read(self, plans: Plans) -> Iterator[UnitResult]:
+        """Read shards; results are yielded as units end, in any order.
+
+        Args:
+            plans: sent to every worker once.
+
+        Raises:
+            InputError, WriteError, ReadError: as raised on a worker.
+            ReadError: Ray failed.
+            BoundError: the next units would pass a bound; those that were begun are done.
+        """
+        local, pool, is_held = self._local, self._pool, isinstance(plans, MadePlans)
+        limits, ended, refused, bound = limits_of(local.bounds), 0, False, ""
+        if isinstance(plans, MadePlans):
+            pool = pool.at_most(units := sum(len(list(plan.units())) for plan in plans.made))
+        if not is_held or units:
+            limits.require()
+        kept = tempfile.TemporaryDirectory(prefix="erag-units-")
+        # Ray Data finds how many nodes it asks for from the paces of stages: planning that waits would be taken for the
+        # slow one, and no node asked for. Where an autoscaler may add some, the object store alone bounds it.
+        grows = pool.most > pool.start if pool.most else nodes.promised() is not None
+        attempts = start_ledger(f"{kept.name}/paces", waits=not grows)
+
+        def tally() -> Tally | None:
+            limits.see(min(pool.foreseen, sum(node.room(pool.needs) for node in nodes.alive())))
+            return tally_of(attempts)
+
+        try:
+            with (
+                kept,
+                reported("reading", ReadError, pool.needs),
+                watched(pool.needs, self._on_event, self._totals, tally),
+            ):
+                for block in _results(plans, local, pool, attempts):
+                    for row in block["done"].to_pylist():
+                        result = pickle.loads(row)
+                        if isinstance(result, BoundError):
+                            refused = True
+                            continue
+                        if isinstance(result, Exception):
+                            raise result
+                        if is_held:
+                            result = local.commit(result)
+                        ended += result.done > 0
+                        limits.took.append(result.seconds)
+                        yield result
+                    bound = bound or limits.passed()
+                    if bound and answer(attempts.close.remote(), 0) <= ended and refused:
+                        break
+                if refused:
+                    limits.require(bound)
+        finally:
+            with contextlib.suppress(Exception):
+                ray.kill(attempts)
+            limits.see(0)
 
 
-def _results(
-    shards: Sequence[int], planners: Sequence[Planner], host: Host, pool: Pool, attempts: Any
-) -> Iterator[pa.Table]:
+class ShardRole(NamedTuple):
+    """A shard that is planned for a role, of so many."""
+
+    shard: int
+    role: int
+    roles: int
+
+    @property
+    def number(self) -> int:
+        """Its number, in the whole job."""
+        return self.shard * self.roles + self.role
+
+
+def _results(plans: Plans, local: Local, pool: Pool, attempts: Any) -> Iterator[pa.Table]:
     # That a small evaluation has fewer shards than actors is not news.
     warnings.filterwarnings("ignore", module=ray_internals.EXECUTION)
-    roles = range(len(planners))
-    rows = [ShardRole(one, role, len(roles))._asdict() for one in shards for role in roles]
+    roles = range(len(local.specs))
+    rows = [ShardRole(one, role, len(roles))._asdict() for one in plans.shards for role in roles]
     dataset = one_row_blocks(rows)
     # Blocks are cut at a byte: each unit is a block, and so a task, of its own. `repartition` would do it with
     # tasks that take a whole CPU, which the actors may have left none of.
@@ -159,20 +178,24 @@ def _results(
     planned_at_once = len(rows) if pool.needs.gpus else max(2, cpus, pool.most or 0)
     results = dataset.map_batches(
         _plan_batch,
-        fn_kwargs={"planners": ray.put(planners), "ledger": attempts},
+        fn_kwargs={"plans": ray.put(plans), "ledger": attempts},
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
         compute=ray.data.TaskPoolStrategy(size=min(planned_at_once, len(rows), _PLANNED_AT_ONCE)),
     ).map_batches(
         _Actor,
-        fn_constructor_kwargs={"host": host, "attempts": attempts},
+        fn_constructor_kwargs={
+            "local": local,
+            "attempts": attempts,
+            "commits": not isinstance(plans, MadePlans),
+        },
         **options,
     )
     yield from results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
 
 
-def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Table]:
+def _plan_batch(batch: pa.Table, plans: Any, ledger: Any) -> Iterator[pa.Table]:
     """Plan shards for readers; the ledger ends the planning of one whose process dies, which Ray would repeat for ever."""
     attempts = Attempts(ledger)
     for asked in batch.to_pylist():
@@ -183,22 +206,43 @@ def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Tabl
             pace_of(shard_role.number * NUMBERS)
             if not attempts.enter(planning, new_attempt(), _PLANNING_DEATHS):
                 raise ReadError(f"shard {shard_role.shard} cannot be planned: {_DIED}")
-            planned = _unpickled(planners)[shard_role.role](shard_role.shard)
+            plan = _unpickled(plans)(shard_role.shard, shard_role.role)
             attempts.leave(planning)
-            for row in unit_rows(shard_role, planned, pace_of):
+            for row in unit_rows(shard_role, plan, pace_of):
                 yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
         except USER_ERRORS as error:
             yield pa.table({"unit": [pickle.dumps(error)]}, schema=_UNIT)
 
 
-def _unpickled(planners: Any) -> Sequence[Planner]:
-    """The planners; a ReadError where other versions of their classes are here, for which Ray Data tries again for ever."""
+def _unpickled(sent: Any) -> Plans:
+    """The plans; a ReadError where other versions of their classes are here, for which Ray Data tries again for ever."""
     try:
-        plans: Sequence[Planner] = ray.get(planners)
+        plans: Plans = ray.get(sent)
     except ray.exceptions.RaySystemError as error:
         what = f"{type(error.client_exc).__name__}: {error.client_exc}"
         raise ReadError(f"a node cannot take what it is to plan ({what})") from error
     return plans
+
+
+def unit_rows(
+    shard_role: ShardRole, plan: ReadPlan, pace_of: PaceOf
+) -> Iterator[tuple[ReadPlan, Unit, int, bytes | None]]:
+    """The units of a shard for a role, one at least, each cut when it is asked for, by its number in the whole job.
+
+    Each comes with what is known of its shard, its size, and its reads as an Arrow stream, since a table that is a slice of
+    another would be pickled with all of it; None where there is nothing to read.
+    """
+    needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS)
+    before, unit = shard_role.number * NUMBERS, None
+    for unit in plan.units(lambda number: pace_of(before + number)):
+        content, rows = io.BytesIO(), (unit.offset, unit.length)
+        # Newer layouts of texts would be written with all texts of the table that this is a slice of.
+        needed.slice(*rows).write_ipc_stream(content, compat_level=pl.CompatLevel.oldest())
+        numbered = Unit(before + unit.number, before + unit.offset, unit.length, shard_role.role)
+        size = int(plan.reads[SIZE].slice(*rows).sum())
+        yield plan.head, numbered, size, content.getvalue()
+    if unit is None:
+        yield plan.head, Unit(before, before, 0, shard_role.role), 0, None
 
 
 class _Actor:
@@ -206,15 +250,15 @@ class _Actor:
     read, and commit it while the next one is. A thread of its own loads and reads.
     """
 
-    def __init__(self, host: Host, attempts: Any) -> None:
+    def __init__(self, local: Local, attempts: Any, *, commits: bool) -> None:
         ray_internals.end_at_exit()
-        self._host, self._attempts = host, Attempts(attempts)
+        self._local, self._attempts, self._commits = local, Attempts(attempts), commits
         self._reading = ThreadPoolExecutor(1)
         # In which order units come to read; how many of those that do not begin before their turn are left.
         self._order, self._in_turn = threading.Lock(), 0
         node = ray.get_runtime_context().get_node_id()[:8]
-        host.worker = f"node {node} process {os.getpid()}"
-        self._attempts.joined(host.worker)
+        local.worker = f"node {node} process {os.getpid()}"
+        self._attempts.joined(local.worker)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         done = [self._done(content) for content in batch["unit"].to_pylist()]
@@ -224,31 +268,42 @@ class _Actor:
         row = pickle.loads(content)
         if isinstance(row, Exception):
             return content
+        plan, unit, size, reads = row
         with ending_if_fatal():
             try:
-                if row.reads is not None and row.unread.role not in self._host.loaded:
-                    with ending_if_fatal(self._attempts.counts):
-                        self._reading.submit(self._load, row.unread.role).result()
-                done = self._host.done(row, self._read)
+                result = UnitResult.without_reads(plan)
+                if reads is not None:
+                    if unit.reader not in self._local.loaded:
+                        with ending_if_fatal(self._attempts.counts):
+                            self._reading.submit(self._load, unit.reader).result()
+                    result = self._result(plan, unit, pl.read_ipc_stream(io.BytesIO(reads)))
             except USER_ERRORS as error:
-                log("unit_failed", unit=row.unit.number, error=error)
+                log("unit_failed", unit=unit.number, error=error)
                 return pickle.dumps(error)
-        number, role, worker = row.unit.number, row.unread.role, self._host.worker
-        self._attempts.ended(number, role, row.size, done.seconds, worker)
-        return pickle.dumps(done)
+        worker, seconds = self._local.worker, result.seconds
+        self._attempts.ended(unit.number, unit.reader, size, seconds, worker)
+        return pickle.dumps(result)
+
+    def _result(self, plan: ReadPlan, unit: Unit, reads: pl.DataFrame) -> UnitResult:
+        """Have one unit read, and commit it where the driver does not."""
+        reader = self._local.reader(unit.reader)
+        result = self._read(reader, unit, reads[INPUTS].to_list()).planned(plan, reads)
+        if self._commits:  # who reads the store needs no outputs from another process
+            result = replace(self._local.commit(result), reads=None)
+        return replace(result, outputs=())
 
     def _load(self, role: int) -> None:
-        if self._host.loaded:  # the model, too
-            self._host.reader(role)
+        if self._local.loaded:  # the model, too
+            self._local.reader(role)
             return
         # An actor keeps its name when it is started again.
         actor = int(ray.get_runtime_context().get_actor_id(), 16)
         if not self._attempts.enter(actor, new_attempt(), _LOADING_DEATHS):
             raise ReadError(f"the reader cannot be loaded: {_DIED}")
-        spec = self._host.specs[role]
+        spec = self._local.specs[role]
         try:
             with loading_turn(spec.weight_bytes, always=spec.engine == "vllm"):
-                self._host.reader(role)
+                self._local.reader(role)
         finally:
             self._attempts.leave(actor)  # with its process alive
         gc.freeze()  # what is loaded by now stays: no need to look through it again and again
@@ -270,7 +325,7 @@ class _Actor:
 
             def turn() -> UnitResult:
                 if (begun or self._attempts.begin(unit.number, attempt)) <= _WHOLE_ATTEMPTS:
-                    return run_unit(reader, unit, inputs, worker=self._host.worker, finish=finish)
+                    return run_unit(reader, unit, inputs, worker=self._local.worker, finish=finish)
                 return self._read_alone(reader, unit, inputs, attempt)
 
             result = self._reading.submit(turn)
@@ -285,7 +340,7 @@ class _Actor:
         self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]], attempt: Attempt
     ) -> UnitResult:
         """Read a unit read by read, where processes have died in it twice, so that none does for ever."""
-        worker = self._host.worker
+        worker = self._local.worker
         parts: list[UnitResult] = []
         for row, single in enumerate(inputs, start=unit.offset):
             alone = Unit(unit.number, row, 1, unit.reader)

@@ -11,13 +11,14 @@ from pathlib import Path
 import polars as pl
 from rich.table import Table
 
-from engine.evaluation.answer_counts import OF_OUTPUTS
-from engine.evaluation.assess import PRIMARY_UNDEFINED, SAMPLED_LISTS, SHORT_LISTS, STORED
+from engine.adaptive.queries import DECIDED, REACHED, STOPPED
+from engine.evaluation.conclude import PRIMARY_UNDEFINED, SAMPLED_LISTS, SHORT_LISTS
 from engine.evaluation.fitting import IDENTICAL
 from engine.evaluation.inputs import UNRANKED, WRITTEN_PASSAGES
-from engine.evaluation.rounds import DECIDED, REACHED, STOPPED
 from engine.evaluation.score import UNREAD
 from engine.messages.wording import counted
+from engine.reading.notes import STORED
+from engine.reading.outputs import OF_OUTPUTS
 from engine.report import blind_spots, grids, header, layout, printed, verdict
 from engine.report.findings import Findings, costs_of, costs_together
 from engine.report.page.render import where_to_look

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from engine import tables
-from engine.evaluation.assess import Evaluation
+from engine.evaluation.conclude import Evaluation
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.score import UNREAD
 from engine.evaluation.study import Study

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from engine.evaluation.jobs import WITHOUT_EFFECT
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition
-from engine.evaluation.workload import WITHOUT_EFFECT
 from engine.messages.errors import InputError
 from engine.report import header
 from engine.report.summary import SUMMARY, configuration, jsonable

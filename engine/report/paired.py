@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import polars as pl
 
 from engine import tables
-from engine.evaluation.workload import WITHOUT_EFFECT
+from engine.evaluation.jobs import WITHOUT_EFFECT
 from engine.messages.checked import fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, listed

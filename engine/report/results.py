@@ -10,8 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from engine.evaluation.assess import Evaluation
-from engine.evaluation.parts import delivered, shard_tables
+from engine.evaluation.conclude import Evaluation
+from engine.evaluation.kept import delivered, shard_tables
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Study
 from engine.labels.registry import ANNOTATORS

@@ -9,10 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from engine.evaluation.answer_counts import SHOWN
-from engine.evaluation.assess import Evaluation
+from engine.evaluation.conclude import Evaluation
 from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.read_jobs import Reading
+from engine.evaluation.jobs import Job
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
@@ -24,6 +23,7 @@ from engine.ranking.ranking_settings import JUDGED
 from engine.ranking.scores import Relevant
 from engine.reading.costs import ReadingCosts
 from engine.reading.identity import code_of_function
+from engine.reading.outputs import SHOWN
 from engine.report import audit, verdict
 from engine.report.audit import Origin
 from engine.sources.io.kept import digest_at, json_digest
@@ -184,7 +184,7 @@ def notes_by_code(notes: Iterable[Note]) -> dict[str, Any]:
     return by_code
 
 
-def describe_reader(reading: Reading) -> dict[str, Any]:
+def describe_reader(reading: Job) -> dict[str, Any]:
     """Who read, with all that decides what it gives."""
     spec, prompt, api = reading.spec, reading.prompt, reading.spec.api
     code = spec.code or code_of_function(spec)
@@ -216,7 +216,7 @@ def describe_reader(reading: Reading) -> dict[str, Any]:
     }
 
 
-def _server(reading: Reading, api: ApiSpec) -> dict[str, Any]:
+def _server(reading: Job, api: ApiSpec) -> dict[str, Any]:
     """The server that a reader is behind; without credentials."""
     costs = reading.costs
     # Of answers whose tokens are not known, no price is, nor of all together.

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from engine.evaluation.assess import Evaluation
+from engine.evaluation.conclude import Evaluation
 from engine.messages.wording import agreeing, counted, listed, number, with_interval
 from engine.report import layout
 from engine.report.means import mean_interval

@@ -11,8 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from engine.messages.errors import ReadError
-from engine.reading.execute import output_columns
-from engine.reading.plan import INPUTS, wanted_reads
+from engine.reading.plan import INPUTS, output_columns, wanted_reads
 from engine.reading.protocol import ReadOutput
 from engine.scoring.metrics import score_outputs
 from engine.sources.io.temporary import temporary_directory

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from engine.evaluation.evaluate import refuse_answers
 from engine.evaluation.inputs import EvaluationInputs, InputFiles
-from engine.evaluation.reference_answers import refuse_answers
 from engine.evaluation.shards import Held
 from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError

@@ -11,12 +11,13 @@ from unittest.mock import patch
 
 import polars as pl
 
-from engine.evaluation import passes
-from engine.evaluation.context import Context
+from engine.evaluation import read
 from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.inputs import InputFiles
+from engine.evaluation.jobs import Context
 from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
+from engine.reading.backends import Local
 from engine.sources.io.folders import folder_at
 from tests.cluster.stage import Stage
 from tests.evaluation.test_stream import all_shards, assert_same
@@ -61,11 +62,10 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
     """
     from dataclasses import fields
 
-    from engine.evaluation.passes import score_shard
-    from engine.evaluation.shard_plans import Planner
+    from engine.evaluation.plan import ShardPlans
+    from engine.evaluation.read import score_shard
     from engine.reading.plan import INPUTS
     from engine.reading.protocol import ReaderStats, ReadOutput
-    from engine.reading.stream import Host, UnitSizes
 
     pace, planning, judging, load, pad, unit, poison, fails, fatal = play
 
@@ -104,7 +104,7 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
             time.sleep(pace)
             return ReadOutput(f"a{int(digest, 16) % 4}", 5, 1, False)
 
-    class OnActor(Host):
+    class OnActor(Local):
         def load(self, spec):
             import time
 
@@ -112,8 +112,8 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
             time.sleep(load)
             return Reader()
 
-    class Slow(Planner):
-        def __call__(self, shard):
+    class Slow(ShardPlans):
+        def __call__(self, shard, role):
             import time
             from dataclasses import replace
 
@@ -121,13 +121,13 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
 
             note("plan", shard)
             time.sleep(planning)
-            plan = Planner.__call__(self, shard)
+            plan = ShardPlans.__call__(self, shard, role)
             padded = pl.col(INPUTS).list.eval(pl.element() + " " * pad)
             reads = plan.reads.with_columns(padded) if plan.reads.height else plan.reads
-            return replace(plan, reads=reads, sizes=UnitSizes(1, unit, 2**30))
+            return replace(plan, reads=reads, least=1, first=unit, most=2**30)
 
-    def slow(planner):
-        return Slow(**{one.name: getattr(planner, one.name) for one in fields(planner)})
+    def slow(plans):
+        return Slow(**{one.name: getattr(plans, one.name) for one in fields(plans)})
 
     def judge(work, shard, *of):
         import time
@@ -172,11 +172,11 @@ def evaluated(
     folder, name, asked, play, log, pairs=PAIRS_PER_SHARD, on_event=lambda line: None, **inputs
 ):
     """Evaluate in shards; tables, store and log are under the name."""
-    host, planner, judge = on_workers(str(log), play)
-    planner_for = passes.planner_for
+    host, slow, judge = on_workers(str(log), play)
+    plans_of = read.Readers.plans
     with (
-        patch.object(passes, "planner_for", lambda *of, **more: planner(planner_for(*of, **more))),
-        patch.object(passes, "score_shard", judge),
+        patch.object(read.Readers, "plans", lambda *of: slow(plans_of(*of))),
+        patch.object(read, "score_shard", judge),
     ):
         (evaluation,) = evaluate_shards(
             partition(

@@ -16,9 +16,10 @@ from ray.cluster_utils import Cluster
 
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import PoolTotals
+from engine.reading.backends import Local
+from engine.reading.plan import MadePlans, ReadPlan
 from engine.reading.protocol import ReaderStats, ReadOutput
-from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
-from engine.reading.stream_on_ray import read_on_ray
+from engine.reading.stream_on_ray import OnRay
 from tests.cluster.play import READS, UNIT
 from tests.conftest import SPEC, planned
 from tests.faults.processes import with_variable
@@ -50,7 +51,7 @@ def host_of(log, load, pace, sick=()):
                 outputs.append(ReadOutput(text.upper(), 1, 1, False))
             return outputs
 
-    class OnActor(Host):
+    class OnActor(Local):
         def load(self, spec):
             with open(f"{log}.loading", "a") as stream:
                 stream.write(f"{ray.get_runtime_context().get_node_id()}\n")
@@ -164,18 +165,15 @@ class Stage:
 
         def run():
             try:
-                results = read_on_ray(
-                    [0],
-                    [Ready(ShardPlan(plan, 0, UnitSizes(UNIT, UNIT, UNIT), None))],
-                    host_of(str(self.log), load, pace, sick)([SPEC], [None], held=True),
-                    pool=decide(PoolSettings(**settings), ACTOR_BYTES),
-                    on_event=self.say,
-                    totals=totals,
-                )
+                sizes = {"least": UNIT, "first": UNIT, "most": UNIT}
+                made = MadePlans([ReadPlan(reads=plan, wanted=plan.height, **sizes)])
+                local = host_of(str(self.log), load, pace, sick)([SPEC], [None])
+                pool = decide(PoolSettings(**settings), ACTOR_BYTES)
+                results = OnRay(local, pool, self.say, totals).read(made)
                 for done, result in enumerate(results, 1):
                     workers[result.worker.split(" process")[0]] += 1
                     assert not result.failures, result.failures
-                    for text, output in result.outputs.select("read_key", "output").iter_rows():
+                    for text, output in result.reads.select("read_key", "output").iter_rows():
                         got.setdefault(text, []).append(output)
                     if done >= after:
                         enough.set()

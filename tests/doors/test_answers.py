@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from engine.evaluation.answer_counts import count_outputs, cut_notes, merge_outputs
-from engine.evaluation.read_jobs import Job, Reading, tell_engines
+from engine.evaluation.jobs import Job, tell_engines
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Ask
 from engine.machine.remote import client, limits
@@ -17,15 +16,15 @@ from engine.machine.remote.client import answer_of
 from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import InputError
 from engine.reading.answers import ended_by, rule_of
-from engine.reading.costs import ReadingCosts
-from engine.reading.execute import reads_table
 from engine.reading.models import causal
 from engine.reading.models.decoding import Writer, Written
 from engine.reading.models.targets import PromptRead
-from engine.reading.plan import WANTED
+from engine.reading.outputs import count_outputs, cut_notes, merge_outputs
+from engine.reading.plan import WANTED, reads_table
 from engine.reading.protocol import ReadOutput
 from engine.reading.remote.reader import ApiReader
 from engine.reading.remote.specify import TRIAL
+from engine.scoring.metrics import get_metric
 from tests.conftest import SPEC
 from tests.doors.test_prompts import specified
 from tests.reading.models.test_decoding import Letters, logits_for, spec
@@ -170,14 +169,15 @@ def noted(outputs, asked=SPEC):
             pl.DataFrame(rows, schema=WANTED, orient="row"),
             [ReadOutput(text, 1, tokens, False, ended=ended) for text, tokens, ended in part],
         )
-        reading = Reading(ASK, asked, None, reads, reads, ReadingCosts())
         queries = pl.DataFrame(schema={"query_id": pl.String, "answers": pl.List(pl.String)})
         scored = pl.DataFrame(
             schema={"query_id": pl.String, "output": pl.String, "value": pl.Float64}
         )
-        counts.append(count_outputs([reading], scored, queries, Settings()))
+        counts.append(count_outputs({"reader": (asked, reads)}, scored, queries, get_metric("em")))
     return [
-        note.text for note in cut_notes(merge_outputs(counts), {"reader": reading}) if note.is_shown
+        note.text
+        for note in cut_notes(merge_outputs(counts), {"reader": (asked, "")})
+        if note.is_shown
     ]
 
 

@@ -12,8 +12,8 @@ from engine.machine.function_code import code_of
 from engine.machine.functions import load_named
 from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import InputError
-from engine.reading import stream
-from engine.reading.executors import NamedExecutor
+from engine.reading import backends
+from engine.reading.backends import NamedExecutor
 from engine.reading.function import reader_function
 from tests.conftest import ScriptedReader
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
@@ -127,7 +127,7 @@ def of_before(self):
 def test_reads_of_before_are_taken_from_every_folder_that_is_known(asked, monkeypatch):
     with monkeypatch.context() as before:
         before.setattr(ApiSpec, "decisive", property(of_before))
-        before.setattr(stream, "keep", lambda folder, record: None)
+        before.setattr(backends, "keep", lambda folder, record: None)
         assert [asked(server=server)[0] for server in ("fp_0", "fp_1", "fp_0")] == [7, 7, 0]
     for path, server in (("/v1", "fp_1"), ("/v1", "fp_2"), ("/a/v1", "fp_0")):
         new, said = asked(path, server=server)
@@ -139,7 +139,7 @@ def test_reads_that_were_to_be_made_anew_go_on_where_they_stopped(asked, monkeyp
     asked()
     with monkeypatch.context() as stopped:
         stopped.setattr(
-            "engine.evaluation.passes.score_shard",
+            "engine.evaluation.read.score_shard",
             lambda *_: (_ for _ in ()).throw(KeyboardInterrupt),
         )
         with pytest.raises(KeyboardInterrupt):
@@ -252,7 +252,7 @@ def test_code_without_source_and_reads_of_before_are_noted(in_file, tmp_path, mo
     new, said = reads_of(unseen, tmp_path / "a")
     assert (new, "no source" in said) == (0, True)
     with monkeypatch.context() as before:
-        before.setattr(stream, "keep", lambda folder, record: None)
+        before.setattr(backends, "keep", lambda folder, record: None)
         reads_of(in_file(BASE), tmp_path / "b")
     new, said = reads_of(in_file(BASE), tmp_path / "b")
     assert (new, "before it was kept which code" in said) == (0, True)

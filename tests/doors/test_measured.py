@@ -9,9 +9,9 @@ import pytest
 import pytrec_eval
 from hypothesis import given, settings
 
-from engine.evaluation.context import Context
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.jobs import Context
 from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError

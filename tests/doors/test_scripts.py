@@ -11,13 +11,13 @@ import pytest
 
 import engine
 from engine import tables
-from engine.evaluation.answer_counts import count_outputs
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Ask
 from engine.labels.qrels import covered, label_by_text
 from engine.messages.characters import spaced
+from engine.reading.outputs import count_outputs
 from engine.scoring.metrics import match
 from engine.sources.articles.read import read_source
 from engine.sources.io.folders import folder_at

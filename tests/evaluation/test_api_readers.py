@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.evaluation.api_readers import refuse_unfit
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.settings import Settings
+from engine.evaluation.settings import Settings, refuse_unfit
 from engine.evaluation.study import Sweep, study, vary
 from engine.messages.errors import InputError, ReadError
 from engine.planning.forecast import PlanSettings
 from engine.planning.planner import plan_evaluation
-from engine.reading.executors import NamedExecutor
+from engine.reading.backends import NamedExecutor
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader

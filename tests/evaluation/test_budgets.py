@@ -6,7 +6,7 @@ import pytest
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
-from engine.reading.executors import NamedExecutor
+from engine.reading.backends import NamedExecutor
 from engine.reading.lengths import passage_tokens
 from engine.reading.reader_settings import ReaderSettings
 from tests.conftest import ScriptedReader

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.evaluation.context import Context
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import read_inputs
+from engine.evaluation.jobs import Context
 from engine.evaluation.partition import partition
 from engine.evaluation.shards import Held
 from engine.labels.annotator import READER, Annotator, Labelled, Scale, ask_reader, labels_of

@@ -4,7 +4,8 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.evaluation.constant import constant_notes, is_told
+from engine.evaluation.conclude import is_told
+from engine.evaluation.score import constant_notes
 from engine.labels.annotator import Labelled
 from engine.messages.notes import merge_notes
 

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.read_jobs import asks_of, specify_jobs, tell_engines
+from engine.evaluation.jobs import specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
 from engine.machine import device, pool
 from engine.machine.pool import PoolSettings
@@ -13,10 +13,14 @@ from engine.machine.survey import reading_dtype
 from engine.messages import extras
 from engine.messages.errors import InputError
 from engine.reading import readers
-from engine.reading.executors import backend_for
+from engine.reading.backends import Local, backend_for
 from engine.reading.protocol import ReaderStats, ReadOutput
 from tests.conftest import ScriptedReader
 from tests.tables import inputs
+
+
+def local_of(jobs):
+    return Local([job.spec for job in jobs], [None] * len(jobs))
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def gpu_with_vllm(monkeypatch):
 
 def specified(executor=None, **options):
     settings = Settings.of(dtype="float32", **options)
-    return specify_jobs(asks_of(settings), settings, executor)
+    return specify_jobs(settings.resolved.roles, settings, executor)
 
 
 def engines(executor=None, **options):
@@ -89,7 +93,7 @@ def test_on_a_cpu_that_has_vllm_the_store_decides_and_without_reads_our_own_loop
         )
         found = evaluate(inputs(), settings, store=tmp_path / place, on_event=told.append)
         reading = found.readings["reader"]
-        return set(reading.reads["output"]), reading.costs.done > 0, told
+        return set(found.reads["output"]), reading.costs.done > 0, told
 
     assert evaluated("empty") == ({"transformers"}, True, [])
     assert evaluated("vllm", engine="vllm") == ({"vllm"}, True, ["reader bundled runs on vLLM"])
@@ -107,7 +111,7 @@ def test_without_ray_this_process_reads_and_says_so_unless_actors_are_asked_for(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     jobs, told = specified(engine="transformers"), []
     for settings in (PoolSettings(), PoolSettings(actors=0)):
-        assert backend_for(settings, [job.spec for job in jobs]).pool is None
+        assert backend_for(settings, local_of(jobs)).on_ray is False
         tell_engines(jobs, Settings.of(actors=settings.actors), told.append)
     assert told == [
         "this process reads, since Ray is not installed; pip install 'erag-engine[ray]' adds others"
@@ -118,10 +122,10 @@ def test_without_ray_this_process_reads_and_says_so_unless_actors_are_asked_for(
         with pytest.raises(
             InputError, match=r"^work on actors needs ray, which is not installed; "
         ):
-            backend_for(settings, [job.spec for job in jobs])
+            backend_for(settings, local_of(jobs))
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with pytest.raises(InputError, match=r"pip install 'erag-engine\[ray\]'$"):
-        backend_for(PoolSettings(), [job.spec for job in jobs])
+        backend_for(PoolSettings(), local_of(jobs))
 
 
 @pytest.mark.usefixtures("gpu_with_vllm", "bundled_spec")

@@ -5,9 +5,7 @@ import json
 import polars as pl
 import pytest
 
-from engine.evaluation.check import check
-from engine.evaluation.evaluate import evaluate
-from engine.evaluation.reference_answers import refuse_answers
+from engine.evaluation.evaluate import check, evaluate, refuse_answers
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
 from engine.messages.errors import InputError

@@ -5,10 +5,10 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from engine.evaluation.conclude import largest_scores
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import read_inputs
 from engine.evaluation.partition import partition
-from engine.evaluation.score import largest_scores
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
 from engine.labels.annotator import Annotator, Labelled, labels_of

@@ -9,13 +9,13 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from engine.evaluation.context import Context
 from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.jobs import Context
 from engine.evaluation.partition import partition
 from engine.evaluation.shards import Held
-from engine.evaluation.study import Sweep, study_shards, vary
-from engine.labels import from_function
+from engine.evaluation.study import Sweep, study_of, vary
+from engine.labels.user_function import from_function
 from engine.messages.errors import InputError, ReadError
 from engine.reading import readers
 from engine.reading.function import ReaderFunction
@@ -31,15 +31,19 @@ FEW = {"annotators": ("erag",), "measures": "P@3"}
 PAIRS = 24  # of a shard, by rank: three shards
 
 
+def studied(shards, conditions, context, folder=None):
+    return study_of(conditions, evaluate_shards(shards, list(conditions.values()), context, folder))
+
+
 def both(tmp_path, files, conditions, **more):
     """A study of one shard, and of at least three."""
     k = max(condition.k for condition in conditions)
-    held = study_shards(
+    held = studied(
         Held(read_inputs(files, k=k)), conditions, Context(store=tmp_path / "held-store", **more)
     )
     cut = partition(files, folder_at(tmp_path / "inputs"), k=k, pairs_per_shard=PAIRS * k)
     assert len(cut.shards) >= 3
-    parts = study_shards(
+    parts = studied(
         cut, conditions,
         Context(store=tmp_path / "store", **more), folder_at(tmp_path / "shards"),
     )  # fmt: skip
@@ -90,7 +94,7 @@ def test_a_study_of_readers_and_cutoffs(tmp_path, tiny_t5):
     assert_same(held, parts, tmp_path)
     asked_before = len(Scripted.asked)
     context, folder = Context(store=tmp_path / "store"), folder_at(tmp_path / "shards")
-    again = study_shards(cut_of(tmp_path, k=4), conditions, context, folder)
+    again = studied(cut_of(tmp_path, k=4), conditions, context, folder)
     assert len(Scripted.asked) == asked_before
     assert_frame_equal(again.conditions, parts.conditions)
 

@@ -17,28 +17,28 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine import tables
-from engine.evaluation import passes, shard_plans
-from engine.evaluation.context import Context
+from engine.evaluation import plan as plans
+from engine.evaluation import read
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.jobs import Context, Run, specify_jobs
+from engine.evaluation.kept import ShardFolder
 from engine.evaluation.partition import partition
-from engine.evaluation.parts import InFolder
-from engine.evaluation.passes import check_readers
-from engine.evaluation.read_jobs import asks_of, specify_jobs
+from engine.evaluation.read import check_readers
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
-from engine.evaluation.workload import Workload
 from engine.machine import cluster, device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.messages.errors import BoundError, InputError, ReadError
-from engine.reading import executors, protocol, readers, store
-from engine.reading.execute import UnitResult, run_unit
-from engine.reading.executors import NamedExecutor
+from engine.reading import plan as reading_plan
+from engine.reading import protocol, readers, store
+from engine.reading.backends import Local, NamedExecutor
+from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
-from engine.reading.plan import INPUTS
+from engine.reading.plan import INPUTS, MadePlans, ReadPlan
 from engine.reading.protocol import ReaderStats, ReadOutput
-from engine.reading.stream import Host, ShardPlan, ShardRole, UnitSizes, unit_rows
+from engine.reading.stream_on_ray import ShardRole, unit_rows
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.queries.buckets import BUCKETS
 from tests.conftest import STATS
@@ -177,32 +177,38 @@ def work_of(tmp_path, place, pairs):
     """An evaluation of one job in shards, as its workers get it."""
     asked, folder = settings(**FEW), folder_at(tmp_path / "inputs")
     whole = partition(made(tmp_path), folder, k=6, pairs_per_shard=pairs)
-    (job,) = specify_jobs(asks_of(asked), asked)
-    work = Workload(
+    (job,) = specify_jobs(asked.resolved.roles, asked)
+    work = Run(
         shards=whole,
         conditions=(asked,),
         roles=({job.ask.role.name: job},),
         jobs=(job,),
-        parts=(InFolder(folder_at(tmp_path / "shards")),),
+        parts=(ShardFolder(folder_at(tmp_path / "shards")),),
         store=place,
         unkept=place,
+        is_held=False,
     )
     return work, job
+
+
+def plans_of(work, job, shards, **how):
+    """The plans of the job, which know what the store has now."""
+    listing = store.listing(work.store, job.spec.fingerprint)
+    return plans.ShardPlans(work, (0,), (listing,), tuple(shards), ({},), **how)
 
 
 def test_a_worker_with_another_reading_version_plans_and_scores_nothing(tmp_path, monkeypatch):
     place = folder_at(tmp_path / "store")
     work, job = work_of(tmp_path, place, 30)
-    planner = shard_plans.planner_for(work, job, [0])
-    content = pickle.dumps((planner, work))
+    content = pickle.dumps((plans_of(work, job, [0]), work))
     now = work.versions["READING_VERSION"]
     monkeypatch.setattr(protocol, "READING_VERSION", 99)
     planner, work = pickle.loads(content)
     said = f"^node .* has READING_VERSION 99, the driver {now}; start all nodes with"
     with pytest.raises(InputError, match=said):
-        planner(0)
+        planner(0, 0)
     with pytest.raises(InputError, match=said):
-        passes.score_shard(work, 0, {}, {})
+        read.score_shard(work, 0, {}, {})
 
 
 def sorted_rows(frame):
@@ -297,7 +303,7 @@ def test_shards_give_the_figures_of_the_whole_under(tmp_path, more):
 
 
 def test_lazy_labels_in_shards_are_those_of_the_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(shard_plans, "CPU_BATCH_TOKENS", 2)  # rank by rank
+    monkeypatch.setattr(plans, "CPU_BATCH_TOKENS", 2)  # rank by rank
     asked = settings(annotators=("erag", "judge"), measures="RR@6 Success@3", lazy=True)
     parts = compared(tmp_path, asked)
     noted = {note.about[0]: note.amount for note in parts.notes if note.code == "labels_not_needed"}
@@ -329,7 +335,7 @@ FEW = {"annotators": ("erag",), "measures": "P@3"}
 def test_a_second_evaluation_does_nothing_again_not_even_plan(tmp_path, monkeypatch):
     first = in_shards(tmp_path, settings(**FEW))
     count = len(Scripted.asked)
-    monkeypatch.setattr("engine.evaluation.workload.Workload.wanted", None)
+    monkeypatch.setattr(plans, "wanted_of", None)
     again = in_shards(tmp_path, settings(**FEW, seed=5, confidence=0.9))
     assert len(Scripted.asked) == count
     assert again.parts.name == first.parts.name
@@ -357,30 +363,32 @@ def test_without_manifests_keys_are_rendered_and_found(tmp_path):
 
 def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monkeypatch):
     """Though a merged file of the store now has some of the reads."""
-    monkeypatch.setattr(executors, "CPU_BATCH_TOKENS", 200)
+    monkeypatch.setattr(reading_plan, "CPU_BATCH_TOKENS", 200)
     place = folder_at(tmp_path / "store")
     work, job = work_of(tmp_path, place, 10_000)
-    host = Host([job.spec], [place])
-    read = partial(run_unit, worker="here")
 
     def planned(planner, pace=None):
-        return list(unit_rows(ShardRole(0), planner(0), lambda _: pace))
+        return list(unit_rows(ShardRole(0, 0, 1), planner(0, 0), lambda _: pace))
 
-    host.done(planned(shard_plans.planner_for(work, job, [0]))[0], read)
-    planner = shard_plans.planner_for(work, job, [0])
+    def do_first(rows):
+        next(Local([job.spec], [place]).read(MadePlans([planned_again(rows[0])])))
+
+    def planned_again(row):
+        reads = pl.read_ipc_stream(io.BytesIO(row[3])).with_columns(size=1, group=0)
+        return replace(row[0], reads=reads)
+
+    do_first(planned(plans_of(work, job, [0])))
+    planner = plans_of(work, job, [0])
     first = planned(planner)
-    host.done(first[0], read)
+    do_first(first)
     names = store.listing(place, job.spec.fingerprint).names
     store.compact(place, job.spec.fingerprint, names, (0, BUCKETS))
     assert len(names) == 2
     assert planned(planner) == first
     # Another pass over the shards plans anew: fewer and larger units, without the reads of two.
-    later = planned(shard_plans.planner_for(work, job, [0]), 1e9)
+    later = planned(plans_of(work, job, [0]), 1e9)
     assert 1 <= len(later) < len(first) - 1
-    assert (
-        later[0].unread.reused
-        == first[0].unread.reused + pl.read_ipc_stream(io.BytesIO(first[0].reads)).height
-    )
+    assert later[0][0].reused == first[0][0].reused + planned_again(first[0]).reads.height
 
 
 def test_the_tail_is_cut_over_the_shards_that_are_left_for_the_pool_as_it_may_become(tmp_path):
@@ -390,13 +398,11 @@ def test_the_tail_is_cut_over_the_shards_that_are_left_for_the_pool_as_it_may_be
     assert len(whole.shards) > 2
     # Nodes may join a pool that began on one.
     pool = Pool(1, 16, 1, Needs(0, 1, 0, None))
-    planner = shard_plans.planner_for(
-        work, job, [0, 1], actors=pool.foreseen
-    )  # the others are done
-    plans = [planner(shard) for shard in (0, 1)]
-    assert [plan.sharing for plan in plans] == [16, 16]
-    of_reads = int(plans[0].reads["size"].sum()) * whole.shards[1].pairs // whole.shards[0].pairs
-    assert [plan.behind for plan in plans] == [of_reads, 0]
+    planner = plans_of(work, job, [0, 1], actors=pool.foreseen)  # the others are done
+    made = [planner(shard, 0) for shard in (0, 1)]
+    assert [plan.sharing for plan in made] == [16, 16]
+    of_reads = made[0].size * whole.shards[1].pairs // whole.shards[0].pairs
+    assert [plan.behind for plan in made] == [of_reads, 0]
     assert of_reads > 0
 
 
@@ -412,17 +418,17 @@ def test_a_unit_travels_with_its_own_prompts_alone():
             "group": range(reads),
         }
     )
-    shard_plan = ShardPlan(plan, 0, UnitSizes(1, 10, 10), (0, 1))
-    rows = list(unit_rows(ShardRole(0), shard_plan, lambda _: None))
+    shard_plan = ReadPlan(reads=plan, wanted=reads, first=10, most=10, span=(0, 1))
+    rows = list(unit_rows(ShardRole(0, 0, 1), shard_plan, lambda _: None))
     assert len(rows) == 100
     # 10 prompts of 700 characters, their keys, and what the formats add.
     assert max(len(pickle.dumps(row)) for row in rows) < 13_000
-    whole = pl.concat(pl.read_ipc_stream(io.BytesIO(row.reads)) for row in rows)
+    whole = pl.concat(pl.read_ipc_stream(io.BytesIO(row[3])) for row in rows)
     assert whole.equals(plan.select(whole.columns))
 
 
 def test_a_scored_shard_has_one_file_in_the_store(tmp_path, monkeypatch):
-    monkeypatch.setattr(executors, "CPU_BATCH_TOKENS", 200)
+    monkeypatch.setattr(reading_plan, "CPU_BATCH_TOKENS", 200)
     written = []
     add = store.add
 
@@ -482,13 +488,13 @@ def test_damaged_files_of_the_store_are_told_and_their_reads_done_again(tmp_path
 def test_roles_that_share_a_model_read_shard_after_shard_together(tmp_path, monkeypatch):
     """A shard is scored when all of its roles are read, while others are not begun."""
     begun = []
-    score = passes.score_shard
+    score = read.score_shard
 
     def scored(*of):
         begun.append(len(Scripted.asked))
         score(*of)
 
-    monkeypatch.setattr(passes, "score_shard", scored)
+    monkeypatch.setattr(read, "score_shard", scored)
     asked = settings(annotators=("erag", "judge"), measures="nDCG@6")
     result = in_shards(tmp_path, asked)
     assert len(begun) > 2
@@ -655,7 +661,7 @@ def host_of():
         def read(self, inputs):
             return [answer("\n".join(texts), self.choices) for texts in inputs]
 
-    class OnActor(Host):
+    class OnActor(Local):
         def load(self, spec):
             return Reader(spec)
 
@@ -717,22 +723,25 @@ def test_an_evaluation_on_ray_keeps_all_that_was_begun_when_it_ends_at_a_bound(t
     log = tmp_path / "log"
 
     class Logging(host_of()):
-        def done(self, row, read):
-            def logged(reader, unit, inputs):
-                result = read(reader, unit, inputs)
-                with log.open("a") as file:
-                    file.write(f"{unit.number} {unit.length}\n")
-                return result
+        def load(self, spec):
+            reader = super().load(spec)
+            answers = reader.read
 
-            return super().done(row, logged)
+            def logged(inputs):
+                outputs = answers(inputs)
+                with log.open("a") as file:
+                    file.write(f"{len(inputs)}\n")
+                return outputs
+
+            reader.read = logged
+            return reader
 
     asked = settings(**FEW, actors=2)
     whole = the_whole(tmp_path / "free", asked.but(actors=0))
     run = partial(evaluation_on, how, tmp_path, Logging)
     with pytest.raises(BoundError, match="`max_cost` is 0, which the next LLM calls would pass"):
         run(asked.but(**BOUNDS[1]))
-    read = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
-    done = sum(length for _, length in read)
+    done = sum(map(int, log.read_text().split()))
     total = whole.readings["reader"].costs.wanted
     assert 0 < done < total
     found = run(asked)

@@ -5,10 +5,11 @@ import re
 
 import pytest
 
-from engine.evaluation.check import check
-from engine.evaluation.prepare import prepare
+from engine.evaluation import score
+from engine.evaluation.evaluate import check
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
+from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from tests.commands import evaluate as run_command
 from tests.tables import read_files
@@ -30,7 +31,8 @@ def gold(tmp_path):
         (tmp_path / "r").write_text("".join(f"1 Q0 {d} 1 {-i} s\n" for i, d in enumerate(names)))
         given = read_files(tmp_path / "q", tmp_path / "c", [tmp_path / "r"], k=3)
         check(Held(given), SETTINGS)
-        made = prepare(given, SETTINGS).labelled["provenance"]
+        pairs = score.pairs_to_label(given)
+        made = score.label(ANNOTATORS["provenance"], given, SETTINGS, pairs, {})
         labels = dict(made.labels.select("doc_id", "label").iter_rows())
         traced = dict(made.traces.select("doc_id", "article_id").iter_rows())
         assert {d for d in traced if traced[d]} == {d for d in labels if labels[d]}

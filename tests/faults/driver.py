@@ -18,14 +18,12 @@ from unittest.mock import patch
 import polars as pl
 
 from benchmarks._reads import get_reads
-from engine.machine.pool import PoolSettings, decide
-from engine.reading.execute import UnitResult
-from engine.reading.executors import Backend
+from engine.machine.pool import PoolSettings
+from engine.reading.backends import Local, UnitResult
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReaderStats, ReadOutput
-from engine.reading.stream import Host
 from engine.sources.io import files
-from tests.reading.test_executors import SPEC, wanted
+from tests.reading.test_backends import SPEC, wanted
 
 SECONDS_PER_READ = 0.004
 
@@ -61,11 +59,11 @@ def reader(log, victim):
 def on_ray(log, victim):
     made = reader(log, victim)
 
-    class OnActor(Host):
+    class OnActor(Local):
         def load(self, spec):
             return made()
 
-    return {"backend": Backend(pool=decide(PoolSettings(actors=2), 2**30)), "host": OnActor}
+    return {"pool": PoolSettings(actors=2), "host": OnActor}
 
 
 def in_process(log, victim):
@@ -76,7 +74,7 @@ def in_process(log, victim):
             inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
             yield UnitResult(unit, here.read(inputs), "here", 0.0, asdict(here.stats))
 
-    return {"backend": Backend(run)}
+    return {"pool": PoolSettings(), "executor": run}
 
 
 def die():
@@ -118,7 +116,6 @@ def get(directory, log, *, count, ray=False, kill=None, seed=0):
             wanted(*texts(count)),
             SPEC,
             Path(directory),
-            pool=PoolSettings(),
             on_progress=on_progress,
             **reading,
         )

@@ -20,7 +20,7 @@ from engine.sources.io import temporary
 from jobs._results import write_results
 from tests.commands import erag
 from tests.conftest import ScriptedReader
-from tests.reading.test_executors import SPEC, ask
+from tests.reading.test_backends import SPEC, ask
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 

@@ -8,7 +8,7 @@ from engine.reading.store_files import table_of
 from engine.sources.io import folders
 from engine.sources.io.folders import folder_at
 from tests.conftest import ScriptedReader
-from tests.reading.test_executors import SPEC, ask
+from tests.reading.test_backends import SPEC, ask
 
 
 def stored_file(directory):

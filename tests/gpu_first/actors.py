@@ -15,6 +15,7 @@ from typing import Any
 
 import polars as pl
 
+from engine.reading.backends import Local
 from engine.reading.plan import cut_units
 from engine.reading.protocol import ReaderSpec
 from tests.gpu_first import models
@@ -78,9 +79,8 @@ def plan(reads: models.Reads) -> pl.DataFrame:
 
 def host(spec: ReaderSpec) -> Any:
     """What an actor hosts; it loads the reader without asking for the digest of its weights, and notes its GPUs."""
-    from engine.reading.stream import Host
 
-    class Loads(Host):
+    class Loads(Local):
         def load(self, spec: ReaderSpec) -> Any:
             from tests.gpu_first import models
 
@@ -138,27 +138,25 @@ def trial(
         AssertionError: a read was done twice, or failed.
     """
     from engine.machine.pool import PoolSettings, decide
-    from engine.reading.stream import Ready, ShardPlan, UnitSizes
-    from engine.reading.stream_on_ray import read_on_ray
+    from engine.reading.plan import MadePlans, ReadPlan
+    from engine.reading.stream_on_ray import OnRay
 
     made = plan(reads)
     size = scale.on_ray[1] * max(1, int(made["size"].mean() or 1))  # type: ignore[arg-type]
     units = tuple(cut_units(made, lambda _: size))
     settings = PoolSettings(actors=actors, gpus_per_actor=gpus)
-    planner = Ready(ShardPlan(made, 0, UnitSizes(1, 1, 1), None, cut=units))
+    plans = MadePlans([ReadPlan(reads=made, wanted=made.height, cut=units)])
     outputs: dict[str, str] = {}
     workers: dict[str, float] = {}
     start = first = time.perf_counter()
     with busy() as asked:
-        for done in read_on_ray(
-            [0], [planner], host(spec), pool=decide(settings, spec.weight_bytes)
-        ):
+        for done in OnRay(host(spec), decide(settings, spec.weight_bytes)).read(plans):
             if not workers:
                 first = time.perf_counter()
                 asked.samples.clear()  # loading is not reading
-            assert not done.failures, f"a read failed: {next(iter(done.failures.values())).reason}"
-            assert done.outputs is not None
-            new = dict(done.outputs.select("read_key", "output").iter_rows())
+            assert not done.failures, f"a read failed: {next(iter(done.failures.values()))[1]}"
+            assert done.reads is not None
+            new = dict(done.reads.select("read_key", "output").iter_rows())
             assert not new.keys() & outputs.keys(), "a read came twice"
             outputs |= new
             workers[done.worker] = workers.get(done.worker, 0.0) + done.seconds

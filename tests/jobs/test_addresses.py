@@ -11,9 +11,9 @@ from unittest.mock import patch
 import polars as pl
 import pytest
 
-from engine.evaluation import passes
+from engine.evaluation import read
 from engine.reading import readers
-from engine.reading.executors import Backend
+from engine.reading.backends import Program
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.sources.io.folders import Folder, folder_at
 from tests.commands import erag, evaluate
@@ -41,7 +41,7 @@ def root(request, tmp_path):
 
 def run(files, reader, *more):
     """Run ``erag evaluate`` with a scripted reader; its exit status."""
-    with patch.object(passes, "backend_for", lambda *_, **__: Backend(reader)):
+    with patch.object(read, "backend_for", lambda _, local, *__, **___: Program(reader, local)):
         return evaluate(files, *MORE, *more)
 
 
@@ -121,7 +121,7 @@ def test_a_connection_lost_at_any_time_is_one_line(files, s3, capsys):
                 s3.stop()
 
     reader = Losing(str.upper)
-    with patch.object(passes, "unit_tokens", lambda *_, **__: 1):
+    with patch("engine.reading.plan.unit_tokens", lambda *_, **__: 1):
         assert run(there, reader) == 1
     assert len(reader.asked) < 6
     one_line(capsys, "s3://bucket/store", "cannot be written", "run the same command again")

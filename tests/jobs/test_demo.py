@@ -9,9 +9,8 @@ import pytest
 from engine import tables
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.messages.errors import InputError
+from engine.reading.backends import NamedExecutor, UnitResult
 from engine.reading.costs import ReadingCosts
-from engine.reading.execute import UnitResult
-from engine.reading.executors import NamedExecutor
 from engine.reading.protocol import ReadOutput
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries

@@ -11,7 +11,7 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.labels import gain
 from engine.messages.errors import InputError
-from engine.reading.execute import UnitResult
+from engine.reading.backends import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReadOutput
 from engine.report.summary import summarize
@@ -135,7 +135,7 @@ def test_the_harm_rate_is_the_share_of_passages_that_spoil_a_right_answer(tmp_pa
 
 
 def test_a_second_evaluation_takes_everything_from_the_store(tmp_path):
-    from engine.reading.executors import NamedExecutor
+    from engine.reading.backends import NamedExecutor
 
     first = ScoringReader()
     one, _ = label(tmp_path, ("likelihood", "dig"), NamedExecutor("scripted", first))

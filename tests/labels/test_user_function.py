@@ -11,8 +11,8 @@ from engine import tables
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
-from engine.labels import from_function
 from engine.labels.annotator import Material
+from engine.labels.user_function import from_function
 from engine.messages.errors import InputError
 from tests.conftest import make_run
 from tests.tables import framed

@@ -10,8 +10,7 @@ from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.client import answer_of
 from engine.machine.remote.spec import ApiSpec
 from engine.reading.answers import Rule, rule_of
-from engine.reading.execute import UnitResult
-from engine.reading.executors import NamedExecutor, backend_for
+from engine.reading.backends import Local, NamedExecutor, Program, UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.function_reader import FunctionReader, specify_function
 from engine.reading.models.decoding import Writer, Written
@@ -91,8 +90,8 @@ def given(text):
         yield UnitResult(units[0], outputs, "w", 1.0, {})
 
     asked = replace(SPEC, executor="mine")
-    backend = backend_for(None, [asked], NamedExecutor("mine", program))
-    (result,) = backend.run(pl.DataFrame(), [Unit(0, 0, 1)], [asked])
+    backend = Program(NamedExecutor("mine", program), Local([asked], [None]))
+    (result,) = backend.run(pl.DataFrame(), [Unit(0, 0, 1)])
     assert result.outputs[0].seconds == 2.5
     return told(result.outputs[0])
 

@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from engine import tables
+from engine.reading.backends import UnitResult
 from engine.reading.costs import (
     SINGLE,
     WHOLE,
@@ -16,7 +17,6 @@ from engine.reading.costs import (
     unit_kinds,
     wanted_kinds,
 )
-from engine.reading.execute import UnitResult
 from engine.reading.plan import Unit
 
 

@@ -5,11 +5,11 @@ import polars as pl
 import pytest
 
 from engine.messages.errors import InputError, ReadError
+from engine.reading.backends import Local
 from engine.reading.function import ReaderFunction, reader_function
 from engine.reading.function_reader import FunctionReader, specify_function
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.readers import load
-from engine.reading.stream import Host
 from tests.conftest import SPEC
 
 PASSAGES = [("Aruba", "Its capital is Oranjestad."), ("", "No title here.")]
@@ -25,7 +25,7 @@ def plan_of(inputs):
 
 
 def read(plan, units, spec):
-    return Host([spec], [None]).run(plan, units, [spec])
+    return Local([spec], [None]).run(plan, units)
 
 
 def echo(prompts):

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from types import SimpleNamespace
 
+import polars as pl
 import pytest
 import ray
 
@@ -16,10 +17,17 @@ from engine.machine.attempts import Attempt, new_attempt
 from engine.machine.watch import Start
 from engine.reading import ledger
 from engine.reading.ledger import Attempts, Ledger
-from engine.reading.stream import NUMBERS, UNIT_SECONDS, UnitSizes, shared_pace
+from engine.reading.plan import UNIT_SECONDS, ReadPlan, shared_pace
+from engine.reading.stream_on_ray import NUMBERS
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-SMALL, SIZES = UnitSizes(1_000, 8_000, 2**30), UnitSizes(8_192, 32_768, 2**30)
+
+
+def sizes_of(least, first, most=2**30):
+    return ReadPlan(reads=pl.DataFrame(), wanted=0, least=least, first=first, most=most).unit_size
+
+
+SMALL, SIZES = sizes_of(1_000, 8_000), sizes_of(8_192, 32_768)
 
 
 def here(name):
@@ -120,8 +128,8 @@ def simulated(clock, speeds, seconds, *, a_second=80, sizes=SIZES, shard=2_000_0
                 may, pace = book.cut(task[1] + task[3], 0)
                 if may:
                     first += pace is None
-                    cut.append((task[1] + task[3], sizes.at(pace)))
-                    task[2:] = task[2] + sizes.at(pace), task[3] + 1
+                    cut.append((task[1] + task[3], sizes(pace)))
+                    task[2:] = task[2] + sizes(pace), task[3] + 1
         for _ in range(min(a_second // 10, len(cut), len(free))):
             (unit, size), actor = cut.popleft(), free.popleft()
             begins = max(clock.now, until[actor], load)
@@ -252,7 +260,7 @@ def test_a_task_that_waits_to_cut_a_unit_lends_its_cpus():
 
 @pytest.mark.parametrize(("actors", "seconds"), [(1, 4.75), (8, 4.75), (64, 4.75), (1000, 25)])
 def test_units_of_some_seconds_grow_with_more_actors_than_one_driver_serves(actors, seconds):
-    size = UnitSizes(1, 1, 2**30).at(shared_pace([500.0] * actors))
+    size = sizes_of(1, 1)(shared_pace([500.0] * actors))
     assert size / 500 == pytest.approx(seconds, rel=1e-2)
     assert actors / (size / 500) <= 40.1  # units that end in a second
     assert shared_pace([]) is None

@@ -4,13 +4,15 @@ import json
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.watch import PoolTotals
 from engine.reading import observed
+from engine.reading.costs import UnitResult
 from engine.reading.observed import Observed, RayMetrics
-from engine.reading.stream import Failure, UnitDone
+from engine.reading.plan import ReadPlan, Unit
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "cluster" / "grafana.json"
 
@@ -23,17 +25,18 @@ class Clock:
 
 
 def unit(reads, *, wanted=0, reused=0, failures=(), seconds=2.0, worker="node a process 1"):
-    failed = {str(number): Failure("q", reason) for number, reason in enumerate(failures)}
-    return UnitDone(
-        0, 0, wanted, reused, reads=reads, failures=failed, prompt_tokens=10 * reads,
-        output_tokens=reads, worker=worker, seconds=seconds,
+    failed = {str(number): ("q", reason) for number, reason in enumerate(failures)}
+    plan = ReadPlan(reads=pl.DataFrame(), wanted=wanted, reused=reused)
+    return UnitResult(
+        Unit(0, 0, reads), (), worker, seconds, {}, plan=plan, done=reads, failures=failed,
+        prompt_tokens=10 * reads, output_tokens=reads,
     )  # fmt: skip
 
 
 def seen_after_two_units():
     clock, pool = Clock(), PoolTotals(actors=2, lost_actors=1, repeated_units=3, waiting_units=1)
     seen = Observed(ApiSettings(price_in=1.0, price_out=2.0, price_per_hour=3600.0), clock)
-    seen.on_unit("reader", UnitDone(0, 0, 0, 0), (0, 100), pool)
+    seen.on_unit("reader", unit(0, seconds=0.0, worker=""), (0, 100), pool)
     seen.record()
     clock.now += 10  # until the first unit ends, the model is loaded
     seen.record()

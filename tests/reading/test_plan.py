@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from benchmarks._single import default_prompt
 from engine import tables
+from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading import plan as plans
-from engine.reading.plan import longest_first, missing_reads, read_key, wanted_reads
+from engine.reading.plan import ReadPlan, longest_first, missing_reads, read_key, wanted_reads
 from tests.tables import framed
 
 QUERIES = framed([("1", "who", ["A"], []), ("2", "who", ["B"], [])], tables.QUERIES)
@@ -206,3 +207,21 @@ def test_passages_without_a_title_leave_no_trace_of_one():
     assert "Passage: just text\n" in text
     t5 = default_prompt("short-answer", "encoder-decoder", "fid")
     assert t5.render("q", [(" ", "just text")]) == ["question: q context: just text"]
+
+
+EMPTY = ReadPlan(reads=pl.DataFrame(), wanted=0)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+@pytest.mark.parametrize("actors", [1, 2, 64, 1000])
+@pytest.mark.parametrize("total", [0, 1, 999, 10**5, 10**7, 10**10])
+def test_every_actor_has_eight_units_and_no_first_one_is_large(total, actors, gpu):
+    sizes = EMPTY.sized(total, actors=actors, gpu=gpu)
+    assert 1 <= sizes.least <= sizes.first <= sizes.most
+    assert sizes.most == 1 or sizes.most * 8 * actors <= total
+    assert sizes.first <= (GPU_BATCH_TOKENS // 2 if gpu else CPU_BATCH_TOKENS)
+
+
+def test_a_large_evaluation_begins_with_a_batch_of_a_processor_and_half_of_one_of_a_gpu():
+    assert EMPTY.sized(10**10, actors=64, gpu=False).first == CPU_BATCH_TOKENS
+    assert EMPTY.sized(10**10, actors=64, gpu=True).first == GPU_BATCH_TOKENS // 2

@@ -387,7 +387,7 @@ def test_damaged_keys_are_noticed_by_their_digest(place):
 
 def test_stores_of_earlier_versions_are_found_loaded_and_merged(place):
     # Written by 518b42a (three files), by the commit before d2a9c1f (one, without a digest of its bytes),
-    # and by 9163f7b (two), for the reads that tests/reading/test_executors.py asks for: a to e, and f, which
+    # and by 9163f7b (two), for the reads that tests.reading.test_backends.py asks for: a to e, and f, which
     # ended early.
     for path in sorted(EARLIER.iterdir()):
         (place / READER).write(path.name, path.read_bytes())

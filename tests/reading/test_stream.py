@@ -8,9 +8,9 @@ import pytest
 from engine.machine import identity
 from engine.messages.errors import InputError, WriteError
 from engine.reading import protocol
-from engine.reading.plan import cut_units
+from engine.reading.backends import Local
+from engine.reading.plan import MadePlans, ReadPlan, cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
-from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes, read_here
 from tests.conftest import SPEC, planned
 
 SOON = 20.0  # seconds that anything may take here
@@ -46,7 +46,7 @@ class Reader:
             assert self.new.wait_for(lambda: first in self.started, SOON), f"{first} not started"
 
 
-class Logging(Host):
+class Logging(Local):
     """Commits by a function, and remembers what was committed."""
 
     def __init__(self, reader, on_commit=lambda text: None):
@@ -57,22 +57,24 @@ class Logging(Host):
         return self.own
 
     def commit(self, done):
-        first = done.outputs["output"][0].lower()
+        first = done.reads["output"][0].lower()
         self.on_commit(first)
         self.committed.append(first)
         return done
 
 
 def read(host, texts=("a", "b", "c")):
-    plan = planned(list(texts))
-    ready = Ready(
-        ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(cut_units(plan, lambda _: 1)))
-    )
-    return read_here([0], [ready], host)
+    return host.read(cut(list(texts), 1))
+
+
+def cut(texts, size):
+    plan = planned(texts)
+    units = tuple(cut_units(plan, lambda _: size))
+    return MadePlans([ReadPlan(reads=plan, wanted=plan.height, cut=units)])
 
 
 def firsts(done):
-    return [unit.outputs["output"][0].lower() for unit in done]
+    return [unit.reads["output"][0].lower() for unit in done]
 
 
 def test_the_next_unit_is_started_before_one_is_done():
@@ -134,17 +136,13 @@ def test_a_reader_that_cannot_start_a_unit_does_it_read_by_read():
                 raise ValueError("no such token")
             return super().start(inputs)
 
-    plan = planned(["a", "b", "c"])
-    ready = Ready(
-        ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(cut_units(plan, lambda _: 9)))
-    )
-    (done,) = read_here([0], [ready], Logging(Refusing()))
-    (failure,) = done.failures.values()
-    assert failure.reason.startswith(f"ValueError: no such token ({__file__}:")
-    assert done.outputs["output"].to_list() == ["A", "C"]
+    (done,) = Logging(Refusing()).read(cut(["a", "b", "c"], 9))
+    ((_, reason),) = done.failures.values()
+    assert reason.startswith(f"ValueError: no such token ({__file__}:")
+    assert done.reads["output"].to_list() == ["A", "C"]
 
 
-class Loads(Host):
+class Loads(Local):
     def load(self, spec):
         return "a reader"
 

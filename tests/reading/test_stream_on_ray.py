@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -18,11 +19,11 @@ from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
 from engine.messages.errors import InputError, ReadError
 from engine.reading import store, stream_on_ray
-from engine.reading.plan import Unit, cut_units
+from engine.reading.backends import Local
+from engine.reading.plan import MadePlans, ReadPlan, Unit, cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.readers import specify
-from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes, read_here
-from engine.reading.stream_on_ray import read_on_ray
+from engine.reading.stream_on_ray import OnRay
 from engine.sources.io.folders import folder_at
 from tests.conftest import SPEC, planned
 
@@ -64,33 +65,32 @@ def host_of(on_text):
         def read(self, inputs):
             return [ReadOutput(on_text(text), 1, 1, False) for (text,) in inputs]
 
-    class OnActor(Host):
+    class OnActor(Local):
         def load(self, spec):
             return Reader()
 
     return OnActor
 
 
-def ready(plan, units, role=0):
+def plan_for(plan, units, role=0):
     own = tuple(unit for unit in units if unit.reader == role)
-    return Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=own))
+    return ReadPlan(reads=plan, wanted=plan.height, role=role, cut=own)
 
 
-def units_done(plan, units, actor=Host, specs=(SPEC,), **more):
+def units_done(plan, units, actor=Local, specs=(SPEC,), **more):
     """The units of a plan, done on actors; this process holds the inputs."""
     more = {"pool": of(2)} | more
-    planners = [ready(plan, units, role) for role in range(len(specs))]
-    host = actor(list(specs), [None] * len(specs), held=True)
-    return read_on_ray([0], planners, host, **more)
+    made = MadePlans([plan_for(plan, units, role) for role in range(len(specs))])
+    return OnRay(actor(list(specs), [None] * len(specs)), **more).read(made)
 
 
 def by_key(done):
     """Outputs and failures, by their keys; none comes twice."""
     results = {}
     for unit in done:
-        got = dict(unit.outputs.select("read_key", "output").iter_rows()) | unit.failures
+        got = dict(unit.reads.select("read_key", "output").iter_rows()) | unit.failures
         assert not got.keys() & results.keys(), "a read came twice"
-        assert len(got) == unit.reads
+        assert len(got) == unit.done
         results |= got
     return results
 
@@ -114,18 +114,20 @@ def test_every_read_comes_once_and_one_that_raises_fails_alone():
     for actors in (1, 2):
         got = outputs(plan, units, host_of(upper), actors)
         failed = got.pop(7)
-        assert failed.query_id == "t7"
-        assert failed.reason.startswith(f"ValueError: no such token ({__file__}:")
+        assert failed[0] == "t7"
+        assert failed[1].startswith(f"ValueError: no such token ({__file__}:")
         assert got == [f"T{i}" for i in range(20) if i != 7]
 
 
 def test_planning_waits_for_actors_however_much_the_object_store_would_hold(tmp_path):
     log = tmp_path / "planned"
     plan, units = plan_of(4, 1)
-    path, of_shard = str(log), ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(units))
+    path, of_shard = str(log), plan_for(plan, units)
 
-    class Planner:
-        def __call__(self, shard):
+    class Plans:
+        shards = range(30)
+
+        def __call__(self, shard, role):
             with open(path, "a") as stream:
                 stream.write(f"{shard}\n")
             return of_shard
@@ -135,7 +137,7 @@ def test_planning_waits_for_actors_however_much_the_object_store_would_hold(tmp_
             time.sleep(5)
             return super().load(spec)
 
-    done = read_on_ray(range(30), [Planner()], Slow([SPEC], [None]), pool=of(2))
+    done = OnRay(Slow([SPEC], [None]), of(2)).read(Plans())
     next(done)
     assert len(log.read_text().split()) <= 4  # two units an actor; two shards are planned at a time
     assert len(list(done)) == 30 * len(units) - 1
@@ -160,7 +162,7 @@ def test_planning_does_not_wait_where_the_pool_may_outgrow_its_nodes(
     monkeypatch.setattr(stream_on_ray.nodes, "promised", lambda: promised)
     pool = Pool(1, most, 2, Needs(1.0, 0.0, 0, None))
     with pytest.raises(StartedError, match=str(waits)):
-        next(read_on_ray([0], [lambda shard: None], host_of(str)([SPEC], [None]), pool=pool))
+        next(OnRay(host_of(str)([SPEC], [None]), pool).read(SimpleNamespace(shards=[0])))
 
 
 def test_readers_of_one_model_share_an_actor(tmp_path):
@@ -174,7 +176,7 @@ def test_readers_of_one_model_share_an_actor(tmp_path):
         def read(self, inputs):
             return [ReadOutput(self.spec.name + text, 1, 1, False) for (text,) in inputs]
 
-    class OnActor(Host):
+    class OnActor(Local):
         def load(self, spec):
             with open(log, "a") as stream:
                 stream.write(f"{spec.name} {os.getpid()}\n")
@@ -184,7 +186,7 @@ def test_readers_of_one_model_share_an_actor(tmp_path):
     specs = [replace(SPEC, name="one "), replace(SPEC, name="two ", choices=("yes",))]
     asked = [replace(unit, reader=unit.number % 2) for unit in units]
     got = {
-        unit.role: unit.outputs["output"].to_list()
+        unit.plan.role: unit.reads["output"].to_list()
         for unit in units_done(plan, asked, OnActor, specs, pool=of(1))
     }
     assert got == {0: ["one t0", "one t1", "one t2"], 1: ["two t3", "two t4", "two t5"]}
@@ -222,7 +224,7 @@ def test_a_read_that_always_kills_is_isolated():
 
     plan, units = plan_of(9)
     got = outputs(plan, units, host_of(die))
-    assert "process died" in got.pop(4).reason
+    assert "process died" in got.pop(4)[1]
     assert got == [f"T{i}" for i in range(9) if i != 4]
 
 
@@ -238,7 +240,7 @@ def test_a_reader_that_fails_throughout_ends_the_job_in_one_line():
 
 
 def test_an_actor_that_cannot_start_ends_in_one_line():
-    class Broken(Host):
+    class Broken(Local):
         def load(self, spec):
             raise ValueError("weights are broken")
 
@@ -263,11 +265,11 @@ def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
     spec, _ = specify(str(tiny_t5), augmentation="fid", task="short-answer", dtype="float32")
     texts = [" ".join(f"w{(i * 13 + j) % 97}" for j in range(5 + i % 4)) for i in range(14)]
     plan, units = plan_of(texts, 4)
-    here = list(read_here([0], [ready(plan, units)], Host([spec], [None])))
-    there = sorted(units_done(plan, units, specs=[spec]), key=lambda unit: unit.number)
+    here = list(Local([spec], [None]).read(MadePlans([plan_for(plan, units)])))
+    there = sorted(units_done(plan, units, specs=[spec]), key=lambda one: one.unit.number)
     assert all(unit.stats["peak_memory"] > 2**20 for unit in there)
-    assert pl.concat([u.outputs for u in there]).equals(pl.concat([u.outputs for u in here]))
-    assert [unit.number for unit in there] == [unit.number for unit in units]
+    assert pl.concat([u.reads for u in there]).equals(pl.concat([u.reads for u in here]))
+    assert [one.unit.number for one in there] == [unit.number for unit in units]
 
 
 def test_a_worker_with_another_version_than_the_drivers_reads_nothing(monkeypatch):
@@ -294,9 +296,16 @@ def test_what_is_held_is_committed_here_and_shards_on_actors(tmp_path):
     plan, units = plan_of(6)
     for held in (True, False):
         place, log = folder_at(tmp_path / str(held)), str(tmp_path / f"{held} log")
-        host = Logging([SPEC], [place], held=held)
-        done = list(read_on_ray([0], [ready(plan, units)], host, pool=of(1)))
-        assert [unit.outputs is not None for unit in done] == [held] * len(units)
+        made = MadePlans([plan_for(plan, units)])
+
+        class Plans:
+            shards = (0,)
+
+            def __call__(self, shard, role, made=made):
+                return made(shard, role)
+
+        done = list(OnRay(Logging([SPEC], [place]), of(1)).read(made if held else Plans()))
+        assert [unit.reads is not None for unit in done] == [held] * len(units)
         assert store.load(place, SPEC.fingerprint).reads.height == 6
         processes = open(log).read().split()
         assert [int(process) == os.getpid() for process in processes] == [held] * len(units)
@@ -335,7 +344,7 @@ def test_an_actor_starts_a_unit_and_commits_another_while_it_reads(tmp_path):
                 wait_for("start 3")
             return [ReadOutput(text, 1, 1, False) for (text,) in inputs]
 
-    class OnActor(Host):
+    class OnActor(Local):
         def load(self, spec):
             return Reader()
 
@@ -345,8 +354,9 @@ def test_an_actor_starts_a_unit_and_commits_another_while_it_reads(tmp_path):
             return done
 
     plan, units = plan_of(["a", "b", "c"], 1)
-    done = read_on_ray([0], [ready(plan, units)], OnActor([SPEC], [None]), pool=of(1))
-    assert [unit.reads for unit in done] == [1, 1, 1]
+    on_ray = OnRay(OnActor([SPEC], [None]), of(1))
+    done = on_ray.read(MadePlans([plan_for(plan, units)]))
+    assert [unit.done for unit in done] == [1, 1, 1]
 
 
 class Played:
@@ -404,7 +414,7 @@ class Begins:
 def test_a_unit_in_which_processes_died_is_read_beside_no_other(monkeypatch, begun, log):
     reader = Begins()
     monkeypatch.setattr(stream_on_ray, "Attempts", Played)
-    actor = stream_on_ray._Actor(Host([SPEC], [None]), begun)
+    actor = stream_on_ray._Actor(Local([SPEC], [None]), begun, commits=True)
     with ThreadPoolExecutor(2) as threads:
         both = []
         for number, text in enumerate("ab"):

@@ -81,7 +81,7 @@ def cache_memory(weight_bytes: int, *, dtype: Dtype, memory: int) -> int:
     Args:
         weight_bytes: of the reader.
         dtype: its precision.
-        memory: what one actor may take in all; 0 for what ``executors.backend_for`` assumes of an
+        memory: what one actor may take in all; 0 for what ``backends.backend_for`` assumes of an
             actor when it decides how many there is room for.
 
     Raises:

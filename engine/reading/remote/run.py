@@ -19,8 +19,9 @@ from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.client import Client
 from engine.machine.remote.limits import FEWEST_TOKENS, Limits, StoppedAskingError, limits_of
 from engine.messages.errors import InputError, ReadError
-from engine.reading.execute import UnitResult, refuse_alike
-from engine.reading.plan import INPUTS, Unit
+from engine.reading.backends import Local, refuse_alike
+from engine.reading.costs import UnitResult
+from engine.reading.plan import INPUTS, MadePlans, Plans, Unit
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.remote.reader import ApiReader, Done
 from engine.reading.remote.whole_prompts import (
@@ -71,33 +72,39 @@ class _Job:
     whole: Counter[int] = field(default_factory=Counter)
 
 
-class Requests:
-    """Reads units by requests (``execute.Run``); its readers count over all calls, as those of an actor do.
+class Requests(Local):
+    """Reads units by requests; its readers count over all calls, as those of an actor do."""
 
-    Args:
-        size: bytes of the prompts of all calls together, which bounds are compared with; 0 where they are not
-            known before they are given.
-    """
+    bounds_itself, commits_beside = True, False
 
-    def __init__(self, *, size: int = 0) -> None:
+    def __init__(self, local: Local) -> None:
+        super().__init__(local.specs, local.places, local.bounds)
         self._stats: list[ReaderStats] = []
-        self._job = _Job(ahead=size)
+        self._job = _Job()
 
-    def __call__(
-        self, plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
-    ) -> Iterator[UnitResult]:
+    def read(self, plans: Plans) -> Iterator[UnitResult]:
+        """As ``Backend.read``; where a bound needs it, the prompts of all shards are counted before the first is asked."""
+        if not isinstance(plans, MadePlans):
+            self._job.ahead = sum(
+                spec.api.size("".join(inputs))
+                for role, spec in enumerate(self.specs)
+                if spec.api and spec.api.settings.is_bounded
+                for shard in plans.shards
+                for inputs in plans(shard, role).reads[INPUTS].to_list()
+            )
+        return super().read(plans)
+
+    def run(self, plan: pl.DataFrame, units: Sequence[Unit]) -> Iterator[UnitResult]:
         """Read the units of a plan; results come as reads end, in pieces of units.
 
         Where no more can be asked (a bound is reached, the key is refused, the server is gone), and where the
         process is interrupted, what is finished is handed on before the error is raised.
 
-        Args:
-            specs: of readers behind one API, which share its bounds; the same in every call.
-
         Raises:
             InputError: the prompts alone go beyond the bounds; no read was asked for.
             ReadError: no more can be asked.
         """
+        specs = self.specs
         settings = _settings_of(specs)
         limits = limits_of(settings)
         self._stats = self._stats or [ReaderStats() for _ in specs]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -184,6 +185,18 @@ def folder_at(place: Location) -> Folder:
     """The folder at a path or an address."""
     at = locate(place)
     return Folder(at if isinstance(at, Path) else at.rstrip("/"))
+
+
+@contextlib.contextmanager
+def folder_in_memory() -> Iterator[Folder]:
+    """A folder in the memory of this process, of a name of its own; it is gone at the end, whatever ends it."""
+    folder = folder_at(f"memory://erag-{uuid.uuid4().hex}")
+    try:
+        yield folder
+    finally:
+        system, inside = file_system(folder.at)
+        with contextlib.suppress(FileNotFoundError):
+            system.rm(inside, recursive=True)
 
 
 def require_folder(place: Location) -> None:

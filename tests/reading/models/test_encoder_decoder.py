@@ -17,11 +17,10 @@ from engine.machine import batching, model_files
 from engine.machine.device import bf16_rows_are_steady
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import InputError
-from engine.reading.execute import output_columns
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
 from engine.reading.models.encodings import padded_length
 from engine.reading.models.weights import resolve
-from engine.reading.plan import WANTED
+from engine.reading.plan import WANTED, output_columns
 from engine.reading.protocol import ReaderSpec
 from engine.reading.repetition import Sample, cut, draw, repeat_sample
 from tests.conftest import needs_steady_bf16

@@ -14,10 +14,10 @@ from benchmarks._single import default_prompt
 from engine.machine.pool import PoolSettings, decide
 from engine.messages.errors import InputError
 from engine.reading import readers
+from engine.reading.backends import Local
 from engine.reading.models.causal import CausalReader
-from engine.reading.plan import INPUTS
-from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
-from engine.reading.stream_on_ray import read_on_ray
+from engine.reading.plan import INPUTS, MadePlans, ReadPlan
+from engine.reading.stream_on_ray import OnRay
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.passages.cut import passages
@@ -214,12 +214,12 @@ def test_an_actor_on_ray_gives_the_same(spec, inputs, expected):
         "read_key": names, "query_id": names, "doc_ids": [[]] * len(names),
         INPUTS: inputs, "size": 1, "group": names,
     })  # fmt: skip
-    ready = Ready(ShardPlan(plan, 0, UnitSizes(8, 8, 8), None))
+    made = MadePlans([ReadPlan(reads=plan, wanted=plan.height, first=8)])
     pool = decide(PoolSettings(actors=1), 2**30)
-    done = list(read_on_ray([0], [ready], Host([spec], [None], held=True), pool=pool))
+    done = list(OnRay(Local([spec], [None]), pool).read(made))
     assert all(unit.stats["peak_memory"] > 2**20 for unit in done)
     outputs = {
-        key: text for unit in done for key, text in unit.outputs[["read_key", "output"]].rows()
+        key: text for unit in done for key, text in unit.reads[["read_key", "output"]].rows()
     }
     assert [outputs[name] for name in names] == [one.output for one in expected]
 

@@ -12,7 +12,7 @@ from engine.machine.pool import PoolSettings
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError, ReadError
 from engine.reading import store
-from engine.reading.executors import backend_for
+from engine.reading.backends import backend_for
 from engine.reading.plan import WANTED, Unit, read_key
 from engine.reading.remote import run
 from engine.reading.remote.specify import TRIAL, specify_api

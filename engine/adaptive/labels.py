@@ -1,23 +1,102 @@
 """Name the passages whose labels are needed next, so that measures come out as if all labels were known.
 
-A decider: a pure function of lists and of the labels so far. Reading goes in rounds (``shard_plans.Planner``):
-what is named is read, and the decider is asked again, until it names nothing. No label that is left out can
-change a measure then, whatever its value in [0, 1].
+Pure functions of lists and of the labels so far. Reading goes in rounds (``evaluation.plan.ShardPlans``): what is
+named is read, and the chooser is asked again, until it names nothing. No label that is left out can change a measure
+then, whatever its value in [0, 1].
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import polars as pl
 
 from engine.ranking.measures import DEFAULT_REL, Measure
-from engine.tables import DOC_ID, LABEL, QUERY_ID, RANK, RUN
+from engine.ranking.ties import reordered_lists
+from engine.tables import DOC_ID, DOC_IDS, LABEL, QUERY_ID, RANK, RUN
 
+_READ_OF = [QUERY_ID, DOC_IDS]
 _LIST = [RUN, QUERY_ID]
 # The place of a passage in its list, from 1; how many before it are needed before it is, and read.
 _PLACE, _TURN, _READ = "place", "turn", "read"
 _ASKED = [QUERY_ID, DOC_ID, _TURN, _READ]
+
+
+# From reads to reads: those that are done to those that are needed next, those that are asked to those that are done.
+Chooser = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+def next_reads(
+    lists: pl.DataFrame,
+    singles: pl.DataFrame,
+    before: pl.DataFrame | None,
+    *,
+    answered: Chooser,
+    decide: Chooser,
+    fused: bool = False,
+) -> tuple[pl.DataFrame, bool]:
+    """The reads of a shard in the next round, with those of earlier ones, and whether these are all that will be.
+
+    Whole lists are read in any case; labels that the store has are not waited for.
+
+    Args:
+        lists: ``query_id`` and ``doc_ids`` of all reads: the ``singles`` first, then those of whole lists.
+        singles: those of single passages, each once.
+        before: the reads of earlier rounds; None before the first.
+        answered: gives those of some reads that are done, or failed.
+        decide: gives the reads of single passages that are needed next, by the reads that are done.
+        fused: whether the passages of a list are encoded with it: a later round would have to encode them again.
+    """
+    whole, lists = lists.slice(singles.height), lists.unique(_READ_OF, maintain_order=True)
+    new = whole if before is None else whole.join(before, on=_READ_OF, how="anti")
+    if fused and new.height:
+        passages = new.explode(DOC_IDS).select(QUERY_ID, pl.concat_list(DOC_IDS).alias(DOC_IDS))
+        first = decide(answered(whole.clear()))
+        whole = pl.concat(
+            [whole, singles.join(pl.concat([passages, first]), on=_READ_OF, how="semi")]
+        )
+    known = whole if before is None else pl.concat([whole, before.select(whole.columns)])
+    asked = lists.join(known, on=_READ_OF, how="semi", maintain_order="left")
+    new, done = asked.join(singles, on=_READ_OF, how="semi"), []
+    while True:
+        answers = answered(new)
+        if answers.height < new.height:
+            return _in_order(lists, asked), asked.height == lists.height
+        done.append(answers)
+        needed = singles.join(decide(pl.concat(done)), on=_READ_OF, how="semi")
+        new = needed.join(asked, on=_READ_OF, how="anti").unique(_READ_OF)
+        if new.is_empty():
+            return _in_order(lists, asked), True
+        asked = pl.concat([asked, new])
+
+
+def _in_order(lists: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+    return lists.join(asked, on=_READ_OF, how="semi", maintain_order="left")
+
+
+def decider(
+    runs: pl.DataFrame,
+    measures: Sequence[Measure],
+    value: Callable[[pl.DataFrame], pl.Series],
+    *,
+    own_list: bool,
+    least: int,
+    doubles: bool,
+) -> Chooser:
+    """Gives the reads that the labels of others leave open; ``value`` gives the labels, the rest is as in ``next_pairs``."""
+    # What equal scores would give in another order is reported, too.
+    others = (
+        rows.join(changed, on=_LIST, how="semi") for _, rows, changed in reordered_lists(runs)
+    )
+    lists = [runs, *others]
+
+    def decide(reads: pl.DataFrame) -> pl.DataFrame:
+        document = pl.col(DOC_IDS).list.first().alias(DOC_ID)
+        known = reads.select(QUERY_ID, document, value(reads).alias(LABEL))
+        pairs = next_pairs(lists, known, measures, own_list=own_list, least=least, doubles=doubles)
+        return pairs.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
+
+    return decide
 
 
 def next_pairs(

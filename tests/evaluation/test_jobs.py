@@ -9,15 +9,15 @@ from unittest.mock import patch
 import polars as pl
 import pytest
 
-from engine.evaluation import passes
+from engine.evaluation import read
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.read_jobs import asks_of, specify_jobs
+from engine.evaluation.jobs import specify_jobs
+from engine.evaluation.score import reads_of
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
 from engine.machine import device
 from engine.messages.errors import InputError, ReadError
-from engine.reading.execute import UnitResult
-from engine.reading.executors import Backend, NamedExecutor
+from engine.reading.backends import NamedExecutor, Program, UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
@@ -107,7 +107,7 @@ def test_what_amx_changes_depends_on_where_reads_run_and_not_on_the_budget(gpu, 
     specs = []
     for memory in (0, 8 * 2**30):
         settings = Settings.of(**given, memory=memory)
-        specs += [job.spec for job in specify_jobs(asks_of(settings), settings)]
+        specs += [job.spec for job in specify_jobs(settings.resolved.roles, settings)]
     assert [spec.fused_attention for spec in specs] == [not gpu] * len(specs)
     assert len({spec.fingerprint for spec in specs}) == len(specs) / 2
 
@@ -215,12 +215,12 @@ def test_what_cannot_judge_is_refused_before_any_read(tmp_path):
 
 def test_a_read_that_was_never_asked_for_is_an_error(tmp_path):
     result, _, _ = judge(tmp_path, end_to_end=False)
-    reading = result.readings["judge"]
-    known = reading.reads.select("query_id", "doc_ids")
-    assert reading.of(known[::-1])["query_id"].to_list() == known["query_id"].to_list()[::-1]
+    reads = result.reads
+    known = reads.select("query_id", "doc_ids")
+    assert reads_of(reads, known[::-1])["query_id"].to_list() == known["query_id"].to_list()[::-1]
     unknown = known.head(1).with_columns(doc_ids=pl.Series([["d9"]]))
     with pytest.raises(ValueError, match="1 of 1 reads were never asked for"):
-        reading.of(unknown)
+        reads_of(reads, unknown)
 
 
 def test_what_another_program_read_is_never_taken_for_the_readers(tmp_path):
@@ -236,7 +236,9 @@ def test_what_another_program_read_is_never_taken_for_the_readers(tmp_path):
     assert folder.name == specs["named"].fingerprint
     readers_own = replace(specs["own"], executor="").fingerprint
     assert len({readers_own, *(spec.fingerprint for spec in specs.values())}) == 3
-    with patch.object(passes, "backend_for", lambda *_, **__: Backend(ScriptedReader(say_last))):
+    with patch.object(
+        read, "backend_for", lambda _, local, *__, **___: Program(ScriptedReader(say_last), local)
+    ):
         result = evaluate(inputs(), settings, store=tmp_path)
     assert (result.readings["reader"].costs.reused, result.readings["reader"].costs.done) == (0, 7)
     assert result.downstream["output"].to_list() == ["nothing", "Bo", "Bo"]
@@ -256,7 +258,7 @@ def test_the_fusion_in_decoder_reader_is_not_given_prompts_without_a_note(tmp_pa
 
 def test_the_prompt_to_decline_follows_the_style_of_a_chat():
     settings = Settings.of(annotators=("utility",), prompt="chat", helpful="containment")
-    jobs = {job.ask.role.name: job for job in specify_jobs(asks_of(settings), settings)}
+    jobs = {job.ask.role.name: job for job in specify_jobs(settings.resolved.roles, settings)}
     assert jobs["abstain"].prompt.template.name == "chat"
     assert jobs["abstain"].spec.choices == ("NO-RESPONSE",)
 

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from engine import tables
-from engine.evaluation.answer_counts import Outputs, cut_notes, output_notes
-from engine.evaluation.constant import is_told
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
-from engine.evaluation.parts import InFolder
-from engine.evaluation.prepare import refuse_unjudged
+from engine.evaluation.jobs import Job
+from engine.evaluation.kept import ShardFolder
 from engine.evaluation.query_clusters import SHARED
-from engine.evaluation.read_jobs import Reading
-from engine.evaluation.score import Scored, largest_scores
+from engine.evaluation.score import ALIKE_LABELS, ALIKE_LISTS, ALIKE_SCORES, ShardScores
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import InputShards
 from engine.labels.annotator import Annotator
 from engine.labels.registry import ANNOTATORS
+from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import agreeing, counted, listed
-from engine.ranking.measures import comparable
+from engine.ranking.measures import comparable, largest_value, parse_measure
 from engine.ranking.scores import Relevant
 from engine.ranking.ties import tie_notes
-from engine.reading.costs import ReadingCosts
-from engine.reading.models.weights import BUNDLED_FID
-from engine.reading.protocol import UNNAMED
+from engine.reading.notes import not_as_trained, read_notes
+from engine.reading.outputs import OutputCounts, cut_notes, output_notes
 from engine.reading.repetition import RepeatabilityCheck
 from engine.statistics.cells import clusters_of
 from engine.statistics.choice import primary_measures
@@ -37,14 +34,13 @@ from engine.statistics.comparison import STUDENTIZED, reachable_p
 from engine.statistics.sampled_lists import means as sampled_means
 from engine.statistics.single_labels import by_place, unseen
 from engine.statistics.table import Statistics, analyse
-from engine.tables import ANNOTATOR, CLUSTER, MEASURE, QUERY_ID, RUN, RUN_B, VALUE, K, N
+from engine.tables import ANNOTATOR, CLUSTER, LABEL, MEASURE, QUERY_ID, RUN, RUN_B, VALUE, K, N
 
 # Codes of notes: that an annotator is compared by another measure than the rest, that most lists are
 # shorter than the cutoff, and that not all were read.
 PRIMARY_UNDEFINED = "primary_measure_undefined"
 SHORT_LISTS = "short_lists"
 SAMPLED_LISTS = "sampled_lists"
-STORED = "stored_reads"
 _MOST_SHORT = 3
 
 
@@ -86,14 +82,14 @@ class Evaluation:
     longest: int
     clusters: pl.DataFrame
     reads: pl.DataFrame
-    readings: Mapping[str, Reading]
+    readings: Mapping[str, Job]
     traces: pl.DataFrame
     further: Mapping[str, pl.DataFrame]
-    outputs: Outputs
+    outputs: OutputCounts
     notes: tuple[Note, ...]
     seconds: float = 0.0
     certificates: Mapping[str, RepeatabilityCheck] = field(default_factory=dict)
-    parts: InFolder | None = None
+    parts: ShardFolder | None = None
     sha256: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -106,8 +102,38 @@ class Evaluation:
         return self.further.get(name, pl.DataFrame())
 
 
+def largest_scores(settings: Settings, shards: InputShards) -> Callable[[str, str], float]:
+    """What gives the largest score of a list, by annotator and measure; no label that was seen decides it.
+
+    DCG has one where labels have: 1 for the engine's own, the largest of the whole file for judgments; else it is infinite.
+    """
+
+    def largest(annotator: str, measure: str) -> float:
+        parsed, known = parse_measure(measure), ANNOTATORS.get(annotator)
+        label = 1.0 if known else settings.resolved.scales[annotator].largest
+        if parsed.kind == "DCG" and known and known.needs_input and known.judges_everything:
+            name, read = known.needs_input.name, shards.read
+            judged = (read(one.number, passages=False).tables[name] for one in shards.shards)
+            some = next((table for table in judged if table.height), tables.empty(tables.QRELS))
+            whole = tables.LARGEST if tables.LARGEST in some.columns else LABEL
+            label = max([1.0, *some[whole].top_k(1)])
+        return largest_value(parsed, settings.ranking.k, label)
+
+    return largest
+
+
+def refuse_unjudged(labelled_queries: Mapping[str, int]) -> None:
+    """Refuse an annotator that labelled nothing."""
+    for name, queries in labelled_queries.items():
+        if not queries:
+            raise InputError(
+                f"no query is judged by {name} (a label below 0 means not judged)",
+                "give judgments of the queries that are evaluated",
+            )
+
+
 def conclude(
-    scored: Scored, readings: Mapping[str, Reading], settings: Settings, shards: InputShards
+    scored: ShardScores, readings: Mapping[str, Job], settings: Settings, shards: InputShards
 ) -> Evaluation:
     """The evaluation that labels and scores of all queries give; of ``readings`` no tables are looked at.
 
@@ -174,14 +200,27 @@ def conclude(
     )
 
 
+def is_told(
+    note: Note, queries: int, passages: int, lengths: Iterable[tuple[str, int, int]]
+) -> bool:
+    """Whether a note holds, of several queries and passages; and of several lists, where it is of lists."""
+    if note.code not in (ALIKE_LABELS, ALIKE_SCORES, ALIKE_LISTS):
+        return True
+    listed = sum(lists for run, length, lists in lengths if length and run in note.about)
+    return note.is_shown and min(queries, passages) > 1 and (note.code != ALIKE_LISTS or listed > 1)
+
+
 def _notes(
-    scored: Scored,
-    readings: Mapping[str, Reading],
+    scored: ShardScores,
+    readings: Mapping[str, Job],
     settings: Settings,
     relevant: Relevant,
     runs: Sequence[str],
 ) -> Iterator[Note]:
-    yield from _read_notes(readings, settings, truncated=scored.truncated)
+    read = [(one.spec, one.costs) for one in readings.values()]
+    yield from read_notes(read, truncated=scored.truncated, skips=settings.running.skips_failed)
+    usual = settings.reader.augmentation
+    yield not_as_trained((one.spec, one.ask.augmentation or usual) for one in readings.values())
     yield count_note(
         "skipped_queries", scored.left_out, "[query was|queries were] left out", printed=False
     )
@@ -192,15 +231,16 @@ def _notes(
             yield replace(note, text=text + "intervals and p-values take these as independent")
         else:
             yield note
-    yield from output_notes(scored.outputs, settings)
-    yield from cut_notes(scored.outputs, readings)
+    yield from output_notes(scored.outputs, settings.reader.metric_name)
+    readers = {role: (one.spec, one.ask.role.title) for role, one in readings.items()}
+    yield from cut_notes(scored.outputs, readers)
     if settings.bootstrap.lists:
-        read = scored.downstream[QUERY_ID].n_unique()
+        queries = scored.downstream[QUERY_ID].n_unique()
         what = (
             f"[list|lists] of each run [was|were] read, of {scored.queries} queries: means and differences of "
             "end-to-end scores are estimated for all of these, and intervals hold for other queries like them"
         )
-        yield count_note(SAMPLED_LISTS, read, what)
+        yield count_note(SAMPLED_LISTS, queries, what)
     yield from _real_valued(scored)
     yield _cut_runs(scored.cut_runs, settings)
     yield from tie_notes(scored.query_scores, scored.reordered)
@@ -227,7 +267,7 @@ def _means(table: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     return table.group_by(by, maintain_order=True).agg(mean, pl.len().alias(N))
 
 
-def _real_valued(scored: Scored) -> Iterator[Note]:
+def _real_valued(scored: ShardScores) -> Iterator[Note]:
     shares = [name for name in scored.real_valued if name not in scored.above_one]
     grades = list(scored.above_one)
     for names, taken in (
@@ -238,49 +278,8 @@ def _real_valued(scored: Scored) -> Iterator[Note]:
         yield Note("real_valued_annotators", len(names), text, tuple(names))
 
 
-def _read_notes(
-    readings: Mapping[str, Reading], settings: Settings, *, truncated: int
-) -> Iterator[Note]:
-    costs = [reading.costs for reading in readings.values()]
-
-    def summed(code: str, what: str, cost: str) -> Note:
-        return count_note(code, sum(getattr(of_one, cost) for of_one in costs), what)
-
-    consequence = (
-        "and the figures that need [it|them] go without [its query|their queries]"
-        if settings.running.skips_failed
-        else "and [counts|count] as 0"
-    )
-    yield summed("failed_reads", f"LLM call[|s] failed {consequence}", "failed")
-    yield count_note(
-        "truncated_reads", truncated, "[prompt was|prompts were] cut to the reader's longest input"
-    )
-    what = "[batch was|batches were] halved because memory ran out"
-    yield summed("memory_halvings", what, "memory_halvings")
-    what = "read[ was| were] done one at a time: this reader gives other answers to shorter texts in a batch"
-    yield summed("lone_reads", what, "alone")
-    yield damaged_files(costs)
-    yield _not_as_trained(readings, settings)
-    yield _not_applied(readings)
-    yield _own_executor(readings)
-    yield _behind_api(readings)
-    yield from _own_readers(readings)
-    what = "answer[|s] came without a count of tokens: [its|their] price is not known, "
-    what += "and bounds count what was reserved for [it|them]"
-    yield summed("unreported_answers", what, "unreported_answers")
-    for reading in readings.values():
-        spec = reading.spec
-        made = f"of {{}} [was|were] made {listed(spec.doubts)}; `reread` makes [it|them] anew"
-        amount, name = reading.costs.reused if spec.doubts else 0, spec.executor or spec.name
-        yield count_note(STORED, amount, f"stored LLM call[|s] {made}", about=(name,))
-    what = (
-        "answer[|s] named another model, or another fingerprint of the server, than the first one"
-    )
-    yield summed("changed_servers", what, "changed_servers")
-
-
 def _other_measure(
-    annotator: Annotator, scores: pl.DataFrame, scored: Scored, settings: Settings
+    annotator: Annotator, scores: pl.DataFrame, scored: ShardScores, settings: Settings
 ) -> Note:
     primary, name = settings.resolved.measures[0], annotator.name
     used = str(primary if scores.is_empty() else scores[MEASURE][0])
@@ -312,7 +311,7 @@ def _cut_runs(names: tuple[str, ...], settings: Settings) -> Note:
     )
 
 
-def _short_lists(scored: Scored, runs: Sequence[str], settings: Settings) -> Note:
+def _short_lists(scored: ShardScores, runs: Sequence[str], settings: Settings) -> Note:
     k = settings.ranking.k
     by_run: dict[str, Counter[int]] = defaultdict(Counter)
     for run, length, lists in scored.lengths:
@@ -331,63 +330,6 @@ def _short_lists(scored: Scored, runs: Sequence[str], settings: Settings) -> Not
     told += [f"and {counted(rest, 'more run[|s]')}"] if (rest := len(short) - len(told)) else []
     text = f"lists of fewer than `k` {counted(k, 'passage[|s]')}: {', '.join(told)}"
     return Note(SHORT_LISTS, len(short), text, tuple(short))
-
-
-def damaged_files(costs: Iterable[ReadingCosts]) -> Note:
-    """Which files of the read store were damaged, and where they are now."""
-    paths = tuple(dict.fromkeys(path for of_one in costs for path in of_one.damaged_files))
-    first = f", {paths[0]}{' first' if len(paths) > 1 else ''}" if paths else ""
-    what = f"damaged [file|files] of the read store [was|were] set aside and not used{first}"
-    return count_note("damaged_store_files", len(paths), what, about=paths)
-
-
-def _not_as_trained(readings: Mapping[str, Reading], settings: Settings) -> Note:
-    named = [reading for reading in readings.values() if reading.spec.name == BUNDLED_FID]
-    kinds = {reading.ask.augmentation or settings.reader.augmentation for reading in named}
-    return Note(
-        "reader_not_as_trained",
-        int("in-prompt" in kinds),
-        f"{BUNDLED_FID} was trained to read as Fusion-in-Decoder, and read prompts: give `augmentation` fid",
-    )
-
-
-def _not_applied(readings: Mapping[str, Reading]) -> Note:
-    specs = [reading.spec for reading in readings.values() if reading.spec.writes]
-    names = {spec.name: ", ".join(spec.not_applied) for spec in specs if spec.not_applied}
-    told = "; ".join(f"{settings} of {name}" for name, settings in names.items())
-    text = f"generation_config.json has settings that are not applied, and would change outputs: {told}"
-    return Note("settings_not_applied", len(names), text, tuple(names))
-
-
-def _own_executor(readings: Mapping[str, Reading]) -> Note:
-    specs = [reading.spec for reading in readings.values() if reading.spec.executor]
-    names = tuple(dict.fromkeys(spec.executor for spec in specs))
-    readers = ", ".join(dict.fromkeys(spec.name for spec in specs))
-    unkept = ", and are not cached" if UNNAMED in names else ""
-    text = f"LLM calls were made by {', '.join(names)}, not by {readers}{unkept}"
-    return Note("own_executor", len(names), text, names)
-
-
-def _behind_api(readings: Mapping[str, Reading]) -> Note:
-    specs = [reading.spec for reading in readings.values() if reading.spec.api]
-    names = tuple(dict.fromkeys(spec.name for spec in specs if not spec.executor))
-    text = (
-        f"{', '.join(names)} {agreeing(len(names), '[answers|answer]')} behind an API: LLM calls are not "
-        "reproducible; `certify` measures how many come out otherwise"
-    )
-    return Note("not_reproducible", len(names), text, names)
-
-
-def _own_readers(readings: Mapping[str, Reading]) -> Iterator[Note]:
-    specs = [reading.spec for reading in readings.values() if not reading.spec.executor]
-    readers = [spec.function.reader for spec in specs if spec.function]
-    for kept, consequence in (
-        (True, "what its outputs depend on is not known here, beyond its version"),
-        (False, "it has no version, so its outputs are not cached"),
-    ):
-        names = tuple(dict.fromkeys(reader.name for reader in readers if reader.is_kept == kept))
-        text = f"the reader {', '.join(names)} is a function: {consequence}"
-        yield Note("own_readers", len(names), text, names)
 
 
 def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]:

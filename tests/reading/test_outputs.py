@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.evaluation.answer_counts import merge_outputs
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
+from engine.reading.outputs import merge_outputs
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader
 from tests.tables import inputs, make_run

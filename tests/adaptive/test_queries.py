@@ -10,16 +10,15 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from engine.evaluation.api_readers import refuse_unfit
-from engine.evaluation.context import Context
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import InputFiles
+from engine.evaluation.jobs import Context
 from engine.evaluation.partition import partition
-from engine.evaluation.settings import Settings
+from engine.evaluation.settings import Settings, refuse_unfit
 from engine.evaluation.study import Sweep, vary
 from engine.messages.errors import InputError
 from engine.reading import readers
-from engine.reading.executors import NamedExecutor
+from engine.reading.backends import NamedExecutor
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.report.answer import answer_parts
 from engine.report.identity import refuse_another

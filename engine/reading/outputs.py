@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
 import polars as pl
 
 from engine import tables
-from engine.evaluation.read_jobs import Reading
-from engine.evaluation.settings import Settings
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
 from engine.reading.models.stops import INCOMPLETE
-from engine.scoring.metrics import Metric, get_metric, match, score_outputs
+from engine.reading.protocol import ReaderSpec
+from engine.scoring.metrics import Metric, match, score_outputs
 from engine.scoring.normalize import without_marks
 from engine.tables import ANSWERS, FAILURE, OUTPUT, OUTPUT_TOKENS, QUERY_ID, READ_KEY, VALUE, N
 
@@ -33,7 +32,7 @@ _OF_WHOLE_OUTPUTS = ("em", "em-char", "accuracy")
 
 
 @dataclass(frozen=True)
-class Outputs:
+class OutputCounts:
     """The outputs of reads in which a reader wrote, those that failed left out.
 
     Attributes:
@@ -63,30 +62,30 @@ class Outputs:
 
 
 def count_outputs(
-    readings: Collection[Reading],
+    read: Mapping[str, tuple[ReaderSpec, pl.DataFrame]],
     downstream: pl.DataFrame,
     queries: pl.DataFrame,
-    settings: Settings,
-) -> Outputs:
-    """The outputs of the reads of some queries; ``downstream`` has no rows where no lists were read whole."""
-    written = [one for one in readings if not (one.spec.choices or one.spec.scores == "target")]
+    metric: Metric,
+) -> OutputCounts:
+    """The outputs of the reads of some queries, which are given by role, with the reader.
+
+    ``downstream`` has no rows where no lists were read whole.
+    """
     masses = {
-        one.ask.role.name: dict(
-            Counter(f"{m:.2g}" for m in one.reads.unique(READ_KEY)[tables.MASS].drop_nulls())
-        )
-        for one in readings
-        if len(one.spec.choices) > 1
+        role: dict(Counter(f"{m:.2g}" for m in reads.unique(READ_KEY)[tables.MASS].drop_nulls()))
+        for role, (spec, reads) in read.items()
+        if len(spec.choices) > 1
     }
-    if not written:
-        return Outputs(masses=masses)
     of_roles = {
-        one.ask.role.name: one.reads.filter(pl.col(FAILURE).is_null())
+        role: reads.filter(pl.col(FAILURE).is_null())
         .unique(READ_KEY)
-        .with_columns(_is_cut(one.spec.most_new_tokens).alias(CUT))
-        for one in written
+        .with_columns(_is_cut(spec.most_new_tokens).alias(CUT))
+        for role, (spec, reads) in read.items()
+        if not (spec.choices or spec.scores == "target")
     }
+    if not of_roles:
+        return OutputCounts(masses=masses)
     reads = pl.concat(of_roles.values()).unique(READ_KEY)
-    metric = get_metric(settings.reader.metric)
     known = queries.filter(pl.col(ANSWERS).list.len() > 0)
     if downstream.is_empty():
         alone = reads.select(QUERY_ID, OUTPUT).unique().join(known, on=QUERY_ID, how="semi")
@@ -100,7 +99,7 @@ def count_outputs(
         holding += bool(match(output, answers[query_id]))
         marked += not metric.own and _would_match(output, answers[query_id], metric, value)
     counted = reads[OUTPUT].value_counts(name=N).sort(N, OUTPUT, descending=[True, False])
-    return Outputs(
+    return OutputCounts(
         reads=reads.height,
         empty=int((reads[OUTPUT] == "").sum()),
         replaced=int(reads[OUTPUT].str.contains(INCOMPLETE, literal=True).sum()),
@@ -130,7 +129,7 @@ def _would_match(output: str, answers: list[str], metric: Metric, value: float) 
     return (plain, *others) != texts and metric(plain, others) > value
 
 
-def merge_outputs(parts: Iterable[Outputs]) -> Outputs:
+def merge_outputs(parts: Iterable[OutputCounts]) -> OutputCounts:
     """The outputs of all queries, from those of parts; of the commonest those that are so in some part."""
     total, commonest, written, cut = (Counter[str]() for _ in range(4))
     mappings = {"commonest": commonest, "written": written, "cut": cut}
@@ -142,7 +141,7 @@ def merge_outputs(parts: Iterable[Outputs]) -> Outputs:
         for role, own in part.masses.items():
             masses[role].update(own)
     ordered = sorted(commonest.items(), key=lambda one: (-one[1], one[0]))
-    return Outputs(
+    return OutputCounts(
         **total,
         commonest=dict(ordered[:_KEPT]),
         written=dict(written),
@@ -151,7 +150,7 @@ def merge_outputs(parts: Iterable[Outputs]) -> Outputs:
     )
 
 
-def output_notes(outputs: Outputs, settings: Settings) -> Iterator[Note]:
+def output_notes(outputs: OutputCounts, metric: str) -> Iterator[Note]:
     """What the outputs of all reads say of the reader and the metric."""
     yield count_note(
         "empty_outputs", outputs.empty, "output[|s] of reads [is|are] empty, and [scores|score] 0"
@@ -178,7 +177,6 @@ def output_notes(outputs: Outputs, settings: Settings) -> Iterator[Note]:
         outputs.replaced,
         f"output[|s] [holds|hold] {INCOMPLETE} in the place of what is not valid Unicode",
     )
-    metric = settings.reader.metric_name
     wordy = metric in _OF_WHOLE_OUTPUTS and not outputs.right
     yield Note(
         WORDY,
@@ -193,10 +191,12 @@ def output_notes(outputs: Outputs, settings: Settings) -> Iterator[Note]:
     )
 
 
-def cut_notes(outputs: Outputs, readings: Mapping[str, Reading]) -> Iterator[Note]:
-    """Whose outputs end where the reader had no more tokens, and not where its answers do."""
+def cut_notes(
+    outputs: OutputCounts, readers: Mapping[str, tuple[ReaderSpec, str]]
+) -> Iterator[Note]:
+    """Whose outputs end where the reader had no more tokens; readers come by role, with a title in sentences."""
     for role, written in outputs.written.items():
-        spec, title = readings[role].spec, readings[role].ask.role.title
+        spec, title = readers[role]
         cut = outputs.cut.get(role, 0)
         most = f"{spec.max_new_tokens:,}" + f", and {spec.room:,} for a thought" * bool(spec.room)
         needed = (spec.api and spec.api.cut) or 0

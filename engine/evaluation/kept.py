@@ -1,8 +1,8 @@
-"""Keep the plan and the scores of each shard, in memory or in a folder.
+"""Keep the plan and the scores of each shard in a folder, at a path, at an address, or in memory.
 
-In a folder, tables of passages (labels, traces, reads) are files, one for each shard; what the whole needs of a
-shard (scores by query, notes, counts) is small, and stands in further files. The last of them is the shard's
-manifest, which has the digests of the others: where it is, the shard is done.
+Tables of passages (labels, traces, reads) are files, one for each shard; what the whole needs of a shard (scores by
+query, notes, counts) is small, and stands in further files. The last of them is the shard's manifest, which has the
+digests of the others: where it is, the shard is done.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ import contextlib
 import io
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
 from engine import tables
-from engine.evaluation.answer_counts import Outputs
-from engine.evaluation.read_jobs import Reading
-from engine.evaluation.score import Scored
+from engine.evaluation.score import ShardScores
 from engine.evaluation.shards import Shard
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
+from engine.reading.outputs import OutputCounts
 from engine.sources.io.ahead import mapped
 from engine.sources.io.files import flush
 from engine.sources.io.folders import Folder
@@ -48,90 +46,26 @@ _NO_PASSAGES = {
 # What a manifest calls the digests of the tables.
 _DIGESTS = "digests"
 _OF_QUERIES = ("query_scores", "reordered", "downstream", "undefined", "label_lists")
-# The fields of ``Scored`` that a manifest has as they are, and the key of each.
+# The fields of ``ShardScores`` that a manifest has as they are, and the key of each.
 _AS_NAMED = ("queries", "passages", "real_valued", "largest", "truncated", "left_out", "cut_runs")
 _SMALL = {"labelled_queries": "judged", **{name: name for name in (*_AS_NAMED, "lengths")}}
 
 
-class RoleReads(NamedTuple):
-    """The reads of a role in a shard: the distinct ones by kind, and how many failed."""
-
-    wanted: dict[str, int]
-    failed: int
-
-
-class Done(NamedTuple):
-    """A shard that is done.
-
-    Attributes:
-        scored: labels and scores; without the tables of passages where these are in files.
-        of_jobs: by the name of the plan, of all settings together.
-        readings: by role, where they are in memory.
-    """
-
-    scored: Scored
-    reads: Mapping[str, RoleReads]
-    of_jobs: Mapping[str, RoleReads]
-    readings: Mapping[str, Reading] = {}
-
-
-@dataclass(frozen=True, eq=False)
-class InMemory:
-    """Keeps everything in this process.
-
-    Attributes:
-        outputs: by the fingerprint of the reader, tables of reads: stored ones, and those that were done.
-    """
-
-    plans: dict[tuple[str, int], pl.DataFrame] = field(default_factory=dict)
-    outputs: dict[str, list[pl.DataFrame]] = field(default_factory=lambda: defaultdict(list))
-    finished: dict[int, Done] = field(default_factory=dict)
-
-    def plan(self, job: str, shard: int) -> pl.DataFrame | None:
-        """The plan of a job, if there is one."""
-        return self.plans.get((job, shard))
-
-    def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
-        """The plan of a job, which was made."""
-        return self.plans[job, shard]
-
-    def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None:
-        self.plans[job, shard] = plan
-
-    def clear_plans(self) -> None:
-        """Remove what is only needed until all shards are scored."""
-        self.plans.clear()
-        self.outputs.clear()
-
-    def keep(self, shard: Shard, done: Done) -> None:
-        self.finished[shard.number] = done
-
-    def done(self, shard: Shard) -> Done:
-        """A shard that was scored."""
-        return self.finished[shard.number]
-
-    def reads(self, shard: Shard) -> pl.DataFrame:
-        """The table of reads of a shard that was scored, of all roles."""
-        return self.finished[shard.number].scored.reads
-
-    def unfinished(self, shards: Sequence[Shard]) -> dict[int, bool]:
-        """The numbers of the shards that are not scored, or without failed reads alone; whether they were, and are no longer whole."""
-        return {shard.number: False for shard in shards if shard.number not in self.finished}
-
-
 @dataclass(frozen=True)
-class InFolder:
-    """Keeps everything in a folder that all workers see.
+class ShardFolder:
+    """The plans and scores of the shards of an evaluation, in a folder that whoever plans and scores sees.
 
     Attributes:
         further: names of the further tables that the annotators leave; ``merged`` of them are needed as a whole.
         is_lasting: whether another evaluation may take up its shards.
+        is_whole: whether scores come with the tables of passages, as where an evaluation is held.
     """
 
     folder: Folder
     further: tuple[str, ...] = ()
     merged: tuple[str, ...] = ()
     is_lasting: bool = True
+    is_whole: bool = False
 
     @property
     def name(self) -> str:
@@ -157,18 +91,19 @@ class InFolder:
             plans = self.folder / _PLANS / job
             plans.delete(plans.names())
 
-    def keep(self, shard: Shard, done: Done) -> None:
-        whole = {name: getattr(done.scored, name) for name in (*_NO_PASSAGES, *_OF_QUERIES)}
+    def keep(self, shard: Shard, scores: ShardScores) -> None:
+        """Keep the scores of a shard, the manifest last."""
+        whole = {name: getattr(scores, name) for name in (*_NO_PASSAGES, *_OF_QUERIES)}
         digests = {}
-        for name, table in {**whole, **done.scored.further}.items():
+        for name, table in {**whole, **scores.further}.items():
             (self.folder / name).write(_file(shard.number), content := _content(table))
             digests[name] = digest(content)
-        failed = any(reads.failed for reads in done.reads.values())
-        manifest = sealed_json({**_told(done), _DIGESTS: digests})
+        failed = any(failed for _, failed in scores.role_reads.values())
+        manifest = sealed_json({**_told(scores), _DIGESTS: digests})
         (self.folder / _MANIFESTS).write(_manifest(shard, failed=failed), manifest)
 
-    def done(self, shard: Shard) -> Done:
-        """A shard that was scored."""
+    def scores(self, shard: Shard) -> ShardScores:
+        """The scores of a shard that was scored."""
         manifests, number = self.folder / _MANIFESTS, shard.number
         try:
             written = manifests.read(_manifest(shard))
@@ -177,20 +112,22 @@ class InFolder:
                 written = manifests.read(_manifest(shard, failed=True))
         with all_there(self.folder, number):
             content = unsealed_json(written)
-        of_queries = {name: self._needed(name, number) for name in _OF_QUERIES}
-        further = {name: self._needed(name, number) for name in self.merged}
+        names = (*_NO_PASSAGES, *_OF_QUERIES) if self.is_whole else _OF_QUERIES
+        of_queries = {name: self._needed(name, number) for name in names}
         small = {name: _unlisted(content[key]) for name, key in _SMALL.items()}
-        notes = tuple(Note(**{**one, "about": tuple(one["about"])}) for one in content["notes"])
         known: dict[str, Any] = {**_NO_PASSAGES, **of_queries, **small}
-        outputs = Outputs(**content["outputs"])
-        return Done(
-            Scored(**known, further=further, outputs=outputs, notes=notes),
-            {role: RoleReads(*reads) for role, reads in content["reads"].items()},
-            {name: RoleReads(*reads) for name, reads in content["of_jobs"].items()},
+        return ShardScores(
+            **known,
+            further={name: self._needed(name, number) for name in self.merged},
+            outputs=OutputCounts(**content["outputs"]),
+            notes=tuple(
+                Note(**{**note, "about": tuple(note["about"])}) for note in content["notes"]
+            ),
+            role_reads={
+                role: (kinds, failed) for role, (kinds, failed) in content["reads"].items()
+            },
+            job_reads={key: (kinds, failed) for key, (kinds, failed) in content["of_jobs"].items()},
         )
-
-    def reads(self, shard: Shard) -> pl.DataFrame:
-        return self._needed("reads", shard.number)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -222,7 +159,10 @@ class InFolder:
             return pl.read_parquet(io.BytesIO((self.folder / name).read(_file(shard))))
 
     def unfinished(self, shards: Sequence[Shard]) -> dict[int, bool]:
-        """As ``InMemory.unfinished``: a shard is scored where its manifest is, and all tables are what that says."""
+        """The numbers of the shards that are not scored, or without failed reads alone; whether they were, and are no longer whole.
+
+        A shard is scored where its manifest is, and all tables are what that says.
+        """
         names = set((self.folder / _MANIFESTS).names())
         scored = [shard for shard in shards if _manifest(shard) in names]
         checked = dict(zip(scored, mapped(self._is_whole, scored), strict=True))
@@ -237,10 +177,6 @@ class InFolder:
         return False
 
 
-Parts = InMemory | InFolder
-"""What is kept of the shards of an evaluation."""
-
-
 def _linked(file: Location, target: Path) -> bool:
     """Give a file a second name, if it and the file system have such names."""
     with contextlib.suppress(OSError):
@@ -251,7 +187,7 @@ def _linked(file: Location, target: Path) -> bool:
 
 
 def delivered(folder: Folder) -> Iterator[str]:
-    """The names, in the folder of a table, of the files that ``InFolder.deliver`` put there."""
+    """The names, in the folder of a table, of the files that ``ShardFolder.deliver`` put there."""
     yield from (name for name in folder.names() if re.fullmatch(rf"{_PART}\d{{6}}\.parquet", name))
 
 
@@ -277,16 +213,16 @@ def _manifest(shard: Shard, *, failed: bool = False) -> str:
     return f"{shard.number:06d}-{shard.digest[:32]}{'-failed' if failed else ''}.json"
 
 
-def _told(done: Done) -> dict[str, Any]:
-    content = {key: getattr(done.scored, name) for name, key in _SMALL.items()}
-    content |= {"reads": done.reads, "of_jobs": done.of_jobs}
-    content["outputs"] = asdict(done.scored.outputs)
-    content["notes"] = [asdict(note) for note in done.scored.notes]
+def _told(scores: ShardScores) -> dict[str, Any]:
+    content = {key: getattr(scores, name) for name, key in _SMALL.items()}
+    content |= {"reads": scores.role_reads, "of_jobs": scores.job_reads}
+    content["outputs"] = asdict(scores.outputs)
+    content["notes"] = [asdict(note) for note in scores.notes]
     return content
 
 
 def _unlisted(value: object) -> object:
-    """A field of ``Scored``: JSON has lists where it has tuples."""
+    """A field of ``ShardScores``: JSON has lists where it has tuples."""
     return tuple(map(_unlisted, value)) if isinstance(value, list) else value
 
 

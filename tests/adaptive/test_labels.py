@@ -8,16 +8,15 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from engine.evaluation import shard_plans
-from engine.evaluation.api_readers import refuse_unfit
+from engine.adaptive.labels import next_pairs
+from engine.evaluation import plan
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.lazy import next_pairs
-from engine.evaluation.settings import Settings
+from engine.evaluation.settings import Settings, refuse_unfit
 from engine.evaluation.study import Sweep, vary
 from engine.messages.errors import InputError
 from engine.python.result import Result
 from engine.ranking.measures import parse_measures
-from engine.reading.executors import NamedExecutor
+from engine.reading.backends import NamedExecutor
 from engine.reading.protocol import ReadOutput
 from engine.report.answer import answer_parts
 from engine.report.page.queries import filters
@@ -39,7 +38,7 @@ GRADED = (
 @pytest.fixture(autouse=True)
 def rank_by_rank(monkeypatch):
     """Texts are a few letters long: half a batch of them would be everything."""
-    monkeypatch.setattr(shard_plans, "CPU_BATCH_TOKENS", 2)
+    monkeypatch.setattr(plan, "CPU_BATCH_TOKENS", 2)
 
 
 def made(chance, runs):

@@ -17,10 +17,16 @@ from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
 from engine.messages.errors import InputError, ReadError
 from engine.reading import store
+from engine.reading.backends import Local, NamedExecutor, UnitResult, by_model
 from engine.reading.costs import ReadingCosts, share_costs
-from engine.reading.execute import OUTPUT_COLUMNS, UnitResult, output_columns
-from engine.reading.executors import Backend, NamedExecutor, by_model, input_sizes, unit_tokens
-from engine.reading.plan import WANTED, read_key
+from engine.reading.plan import (
+    OUTPUT_COLUMNS,
+    WANTED,
+    input_sizes,
+    output_columns,
+    read_key,
+    unit_tokens,
+)
 from engine.reading.protocol import ReadOutput
 from engine.sources.io import temporary
 from engine.sources.io.folders import folder_at
@@ -40,9 +46,7 @@ def wanted(*texts, query="q", spec=SPEC):
 
 def ask(texts, directory, reader):
     """Get reads that the scripted reader does as if it were the reader of the specification."""
-    return get_reads(
-        wanted(*texts), SPEC, directory, pool=PoolSettings(actors=0), backend=Backend(reader)
-    )
+    return get_reads(wanted(*texts), SPEC, directory, pool=PoolSettings(actors=0), executor=reader)
 
 
 def test_a_read_is_done_once_for_all_jobs(tmp_path):
@@ -170,13 +174,14 @@ def ask_both(first, second, directory, reader, specs=(SPEC, JUDGE)):
     """Get the reads of two readers, which the scripted one does; and what was run for whom."""
     runs = []
 
-    def run(plan, units, specs):
-        runs.append([specs[place] for place in dict.fromkeys(unit.reader for unit in units)])
-        return reader(plan, units, specs)
+    class Running(Local):
+        def run(self, plan, units):
+            runs.append([self.specs[role] for role in dict.fromkeys(unit.reader for unit in units)])
+            return reader(plan, units, self.specs[0])
 
     pairs = zip((first, second), specs, strict=True)
     asked = [Wanted(wanted(*texts, spec=spec), spec) for texts, spec in pairs]
-    got = get_all_reads(asked, directory, pool=PoolSettings(actors=0), backend=Backend(run))
+    got = get_all_reads(asked, directory, pool=PoolSettings(actors=0), host=Running)
     return got, runs
 
 
@@ -266,11 +271,11 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
     script = textwrap.dedent(
         """
         import os, signal, sys
-        import engine.reading.executors as reads
+        import engine.reading.plan as reads
         from benchmarks._reads import get_reads
         from engine.machine.pool import PoolSettings
         from pathlib import Path
-        from tests.reading.test_executors import SPEC, wanted
+        from tests.reading.test_backends import SPEC, wanted
         from tests.conftest import ScriptedReader
         reads.unit_tokens = lambda *_, **__: 1  # one read a unit
         scripted = ScriptedReader(str.upper)
@@ -281,7 +286,7 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
                 yield result
         get_reads(
             wanted(*"abcdefgh"), SPEC, Path(sys.argv[1]),
-            pool=PoolSettings(actors=0), backend=reads.Backend(killed),
+            pool=PoolSettings(actors=0), executor=killed,
         )
         """
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from engine.labels.annotator import Annotator, Ask, EvaluationSettings, Scale, ask_reader
 from engine.labels.registry import ANNOTATORS
@@ -13,15 +12,6 @@ from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_u
 # The measures that are computed where none are named, the primary one first: on whole labels, on graded ones.
 _USUAL = ("nDCG", "P", "AP", "RR", "R", "Success")
 _USUAL_GRADED = ("nDCG", "P", "Success")
-
-
-class RoleAsk(NamedTuple):
-    """What is asked of a role, and whether it reads single passages, whole lists, and queries without passages."""
-
-    ask: Ask
-    singles: bool
-    lists: bool
-    closed: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,7 +23,7 @@ class Resolved:
         needed: each of these with each annotator that its labels rest on, in order, and last with itself.
         annotators: those in use: the ones asked for and those whose labels they rest on, which come first.
         asks: what annotators ask to be read, by the annotator's name.
-        roles: the same by role, and the reader of whole lists, in the order in which they read.
+        roles: the same by role, and of the reader of whole lists, in the order in which they read.
         scales: what kind of labels each of ``listed`` gives, by name.
         measures: the measures named, or the usual ones: those that some annotator's labels have. The first is primary.
     """
@@ -42,7 +32,7 @@ class Resolved:
     needed: tuple[tuple[Annotator, Annotator], ...]
     annotators: tuple[Annotator, ...]
     asks: Mapping[str, Ask]
-    roles: tuple[RoleAsk, ...]
+    roles: tuple[Ask, ...]
     scales: Mapping[str, Scale]
     measures: tuple[Measure, ...]
 
@@ -91,24 +81,25 @@ def resolve(settings: EvaluationSettings, listed: tuple[Annotator, ...]) -> Reso
 
 def _roles(
     settings: EvaluationSettings, of_reader: set[str], asks: Mapping[str, Ask]
-) -> tuple[RoleAsk, ...]:
+) -> tuple[Ask, ...]:
     """What each role is asked: first for the reader's own labels, then for whole lists, then for other labels."""
     # In the order of the registry, whatever the order of the annotators: tables of reads keep theirs.
     places = {name: place for place, name in enumerate(ANNOTATORS)}
     in_order = sorted(asks, key=lambda name: places.get(name, len(places)))
-    entries = [RoleAsk(asks[name], True, False) for name in asks if name in of_reader]
+    entries = [asks[name] for name in asks if name in of_reader]
     if settings.reader.end_to_end:
-        entries.append(RoleAsk(ask_reader(settings.reader), False, True))
-    entries += [RoleAsk(asks[name], True, False) for name in in_order if name not in of_reader]
-    closed = {ask.role.name for ask in asks.values() if ask.closed}
-    roles: dict[str, RoleAsk] = {}
+        entries.append(replace(ask_reader(settings.reader), singles=False, lists=True))
+    entries += [asks[name] for name in in_order if name not in of_reader]
+    roles: dict[str, Ask] = {}
     for new in entries:
-        name = new.ask.role.name
-        known = roles.setdefault(name, new)
-        if known.ask.terms != new.ask.terms:
-            raise ValueError(f"two annotators ask different things in the role {name!r}")
-        singles, lists = known.singles or new.singles, known.lists or new.lists
-        roles[name] = RoleAsk(known.ask, singles, lists, name in closed)
+        known = roles.setdefault(new.role.name, new)
+        if known.terms != new.terms:
+            raise ValueError(f"two annotators ask different things in the role {new.role.name!r}")
+        asked = {
+            kind: getattr(known, kind) or getattr(new, kind)
+            for kind in ("singles", "lists", "closed")
+        }
+        roles[new.role.name] = replace(known, **asked)
     return tuple(roles.values())
 
 

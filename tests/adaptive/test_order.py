@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from engine.evaluation.reading_order import keep_order, reading_order
+from engine.adaptive.order import keep_order, reading_order
 from engine.sources.io.folders import folder_at
 from engine.statistics.runs import place_of
 

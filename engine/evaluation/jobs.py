@@ -1,27 +1,36 @@
-"""The read jobs of an evaluation: which model reads what with which prompt, and the outputs."""
+"""The read jobs of an evaluation, and all that its processes share: who reads what with which prompt, for which settings."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import platform
+import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import polars as pl
 
-from engine.evaluation.settings import Settings
+from engine.evaluation.kept import ShardFolder
+from engine.evaluation.score import IDENTITY, alone, closed_book
+from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
+from engine.evaluation.shards import InputShards
 from engine.labels.annotator import Ask
 from engine.machine import device
 from engine.machine.device import Dtype
+from engine.machine.functions import by_value
+from engine.machine.identity import refuse_other_versions
 from engine.machine.pool import require_gpus_used
-from engine.machine.remote.api_settings import is_api
+from engine.machine.remote.api_settings import ApiSettings, is_api
 from engine.machine.survey import either_engine_reads, reading_dtype, reading_on_vllm, reads_on_gpus
-from engine.machine.watch import OnEvent, silent
-from engine.messages.errors import InputError, ReadError
+from engine.machine.watch import OnEvent, PoolTotals, silent
+from engine.messages.errors import InputError
 from engine.messages.extras import command
-from engine.reading.costs import ReadingCosts
-from engine.reading.executors import Executor, read_by, reads_here
+from engine.reading.backends import Executor, Local, Progress, read_by, reads_here
+from engine.reading.costs import ReadingCosts, UnitResult
 from engine.reading.function_reader import specify_function
 from engine.reading.identity import identified
 from engine.reading.models.vllm_support import refuse_uneven
@@ -29,34 +38,42 @@ from engine.reading.models.weights import resolve
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.prompting.template import QUESTION
-from engine.reading.protocol import Engine, ReaderSpec
+from engine.reading.protocol import Engine, ReaderSpec, versions
 from engine.reading.readers import specify
 from engine.reading.remote.specify import specify_api
-from engine.sources.io.folders import Folder
-from engine.tables import ANSWERS, CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY, QUERY_ID, READ_KEY
+from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.locations import Location
+from engine.tables import ANSWERS, DOC_IDS, QUERY, QUERY_ID
 
-# What identifies a read within a reading: the query, and its passages in their order.
-IDENTITY = (QUERY_ID, DOC_IDS)
-# The same where several texts are scored behind one prompt: they have one key each.
-_READ = (*IDENTITY, READ_KEY)
-# ``Request.lists`` without reads.
+# Changed when equal inputs and settings would give other tables, or manifests.
+_VERSION = 10
+# Settings that change neither labels nor scores.
+WITHOUT_EFFECT = (
+    # Which queries and lists are read decides what is scored.
+    *(name for name in BOOTSTRAP_FIELDS if name not in ("until", "lists", "width")),
+    "engine",  # what it came to is in the readers' fingerprints
+    "memory",
+    "actors",
+    "gpus_per_actor",
+    "cpus_per_actor",
+    "accelerator_type",
+    "certify",
+    "reread",  # what it comes to is in the fingerprints, too
+    "shard_pairs",
+    *(one.name for one in fields(ApiSettings)),  # what they decide is in the fingerprints, too
+)
+# The reads of a job where it is asked for none.
 NO_LISTS = pl.DataFrame(schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)})
-
-
-class Request(NamedTuple):
-    """What one role is asked for; ``lists`` has ``query_id`` and ``doc_ids`` of each read."""
-
-    ask: Ask
-    lists: pl.DataFrame
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of a role, the reader that does it, and the prompt that the reader is given."""
+    """What is asked of a role, the reader that does it, and the prompt that the reader is given; and what its reads cost."""
 
     ask: Ask
     spec: ReaderSpec
     prompt: Prompt
+    costs: ReadingCosts = field(default_factory=ReadingCosts, compare=False)
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -69,10 +86,19 @@ class Job:
         fused = "-fused" if self.prompt.fused else ""
         return f"{self.ask.role.name}-{self.spec.fingerprint}-{self.prompt.digest}{fused}"
 
+    def lists(self, pairs: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
+        """``query_id`` and ``doc_ids`` of its reads: each of the pairs alone, each of the lists, and queries without passages."""
+        kinds = {
+            "singles": alone(pairs),
+            "lists": lists.select(IDENTITY),
+            "closed": closed_book(pairs),
+        }
+        return pl.concat([NO_LISTS, *(of for kind, of in kinds.items() if getattr(self.ask, kind))])
+
     def wanted(
         self, lists: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
     ) -> pl.DataFrame:
-        """Its reads (``plan.WANTED``), row by row as in ``lists`` (``Request.lists``)."""
+        """Its reads (``plan.WANTED``), row by row as in ``lists``."""
         targets: dict[str, list[str]] | None = None
         if self.spec.scores == "target":
             scored = pl.concat_list(QUERY) if self.ask.task == QUESTION else pl.col(ANSWERS)
@@ -84,73 +110,81 @@ class Job:
         )
 
 
-@dataclass(frozen=True)
-class Reading:
-    """A reader with a prompt, what it read, and what that cost.
+OnUnit = Callable[[str, UnitResult, tuple[int, int], PoolTotals], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """How an evaluation is run; no figure depends on it but for the executor.
 
     Attributes:
-        wanted: the reads asked for, as ``plan.wanted_reads`` gives them, without their inputs.
-        reads: the reads table, one row per row of ``wanted``, in that order; further ``failure``.
+        store: the read store, a path or an address.
+        on_progress: called with the distinct reads done and wanted. Until all shards are planned, the
+            latter is an estimate from above.
+        on_event: told one line when nodes of the cluster come or go, actors restart, or the job waits.
+        on_unit: called as a unit ends, with the name of its role, what ``on_progress`` is called with, and what happened
+            to its actors, which goes on changing. ``wanted`` and ``reused`` of its plan come with the
+            first unit alone, so they add up. Before the first unit of a role, it is called with one of nothing.
+        executor: a program of the user's that does the reads instead of the readers, given their
+            prompts (docs/guide/python.md). The store keeps its reads under its name if it is a
+            ``NamedExecutor``; otherwise they are neither stored nor looked up.
+        host: hosts the readers.
     """
 
-    ask: Ask
-    spec: ReaderSpec
-    prompt: Prompt
-    wanted: pl.DataFrame
-    reads: pl.DataFrame
-    costs: ReadingCosts
+    store: Location
+    on_progress: Progress = lambda done, total: None
+    on_event: OnEvent = silent
+    on_unit: OnUnit = lambda role, unit, reached, pool: None
+    executor: Executor | None = None
+    host: type[Local] = Local
 
-    def of(self, lists: pl.DataFrame) -> pl.DataFrame:
-        """The reads of ``lists``, a row for each, in its order, or for each text that is scored; all must have been asked."""
-        distinct = self.reads.unique(_READ, keep="first", maintain_order=True)
-        reads = lists.select(IDENTITY).join(
-            distinct, on=IDENTITY, how="left", maintain_order="left_right"
-        )
-        if lacking := reads[READ_KEY].null_count():
-            raise ValueError(f"{lacking} of {reads.height} reads were never asked for")
-        return reads.select(self.reads.columns)
-
-    def part(self, lists: pl.DataFrame) -> Reading:
-        """The reading of some of its reads alone, at the cost of looking them up."""
-        distinct = self.wanted.unique(_READ, keep="first", maintain_order=True)
-        wanted = lists.select(IDENTITY).join(
-            distinct, on=IDENTITY, how="left", maintain_order="left_right"
-        )
-        reads = self.of(lists)
-        failed = reads.filter(pl.col(FAILURE).is_not_null())[READ_KEY].n_unique()
-        total = reads[READ_KEY].n_unique()
-        costs = ReadingCosts(wanted=total, reused=total - failed, failed=failed)
-        return Reading(self.ask, self.spec, self.prompt, wanted, reads, costs)
+    @property
+    def place(self) -> Folder:
+        """The read store."""
+        return folder_at(self.store)
 
 
-def alone(pairs: pl.DataFrame) -> pl.DataFrame:
-    """``query_id`` and ``doc_ids`` of the reads of single passages, in the order of ``pairs``."""
-    return pairs.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
+@dataclass(frozen=True)
+class Run:
+    """An evaluation, or a study, as every process that works on it gets it.
 
+    Attributes:
+        conditions: the settings; several make a study.
+        roles: of each condition, who reads what, by the name of the role.
+        jobs: the same of all conditions together, each reader with its prompt once.
+        parts: of each condition, where the tables of its shards are.
+        unkept: the store, for as long as the evaluation lasts, of reads that no later one may look up.
+        is_held: whether the driver holds inputs and scores; else they are files, which workers see.
+        versions: of the driver.
+    """
 
-def closed_book(pairs: pl.DataFrame) -> pl.DataFrame:
-    """``query_id`` and ``doc_ids`` of the reads without passages, one for each query of ``pairs``."""
-    nothing = pl.lit([], pl.List(pl.String)).alias(DOC_IDS)
-    return pairs.select(QUERY_ID).unique(maintain_order=True).with_columns(nothing)
+    shards: InputShards
+    conditions: tuple[Settings, ...]
+    roles: tuple[dict[str, Job], ...]
+    jobs: tuple[Job, ...]
+    parts: tuple[ShardFolder, ...]
+    store: Folder
+    unkept: Folder
+    is_held: bool
+    versions: Mapping[str, str] = field(default_factory=versions)
 
+    def refuse_others(self) -> None:
+        """Refuse, with an InputError, to work in a process that has other versions than the driver."""
+        refuse_other_versions(self.versions, versions(), f"node {platform.node()}")
 
-def asks_of(settings: Settings) -> list[Ask]:
-    """What is asked of each role."""
-    return [role.ask for role in settings.resolved.roles]
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # Settings may hold functions of the user's, whose files other machines lack.
+        return by_value(Run, *(getattr(self, entry.name) for entry in fields(self)))
 
+    def place(self, job: Job) -> Folder:
+        """The store that the reads of a job go to."""
+        return self.store if job.spec.is_kept else self.unkept
 
-def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -> list[Request]:
-    """What is asked of whom, a request for each role; single passages come before whole lists."""
-    kinds = alone(pairs), lists.select(IDENTITY), closed_book(pairs)
-    requests = [
-        Request(
-            role.ask,
-            pl.concat(kind for kind, is_asked in zip(kinds, asked, strict=True) if is_asked),
-        )
-        for role in settings.resolved.roles
-        if any(asked := role[1:])
-    ]
-    return [request for request in requests if not request.lists.is_empty()]
+    def before(self, job: Job) -> tuple[Job, ...]:
+        """Jobs of the same reader that come before one, and do the reads that both want."""
+        place = self.jobs.index(job)
+        same = job.spec.fingerprint
+        return tuple(earlier for earlier in self.jobs[:place] if earlier.spec.fingerprint == same)
 
 
 def specify_jobs(
@@ -300,30 +334,33 @@ def tell_engines(jobs: Sequence[Job], settings: Settings, on_event: OnEvent) -> 
         on_event(f"reader {name} is asked of {api.settings.host}, {most}{without}{thinks}{cut}")
 
 
-def failed_queries(reads: pl.DataFrame) -> list[str]:
-    """The queries of which a read failed."""
-    failed = reads.filter(pl.col(FAILURE).is_not_null())
-    return failed[QUERY_ID].unique(maintain_order=True).to_list()
+def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> str:
+    """A digest of all that decides labels and scores: inputs, settings, and who reads with which prompt.
+
+    The names of all runs count apart from the shards: one that lists nothing for a shard's queries
+    is not in its files, and has scores for them. Where it is not ``is_lasting``, it is another one each time.
+    """
+    decisive = {
+        name: value for name, value in settings.flat().items() if name not in WITHOUT_EFFECT
+    }
+    readers = [
+        [job.ask.role.name, job.spec.fingerprint, job.prompt.digest, job.prompt.fused]
+        for job in jobs
+    ]
+    known: list[Any] = [_VERSION, versions()["erag-engine"], shards.runs, digest_of_shards(shards)]
+    known += [decisive, readers, settings.bootstrap.samples and settings.bootstrap.seed]
+    if not is_lasting(settings, jobs):
+        known.append(uuid.uuid4().hex)
+    content = json.dumps(known, sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def reads_failed(
-    failed: int, reads: int, query_id: str, reason: str, *, stored: bool = True
-) -> ReadError:
-    """The error for failed reads, with the first of them."""
-    return ReadError(
-        f"{failed} of {reads} LLM calls failed (query {query_id!r}: {reason}); "
-        f"the others are {'' if stored else 'not '}cached; run again, count failed calls as 0 "
-        "with `failed_reads` zero, or leave their queries out with `failed_reads` skip"
-    )
+def is_lasting(settings: Settings, jobs: Iterable[Job]) -> bool:
+    """Whether all that decides labels and scores is known, which what functions of the user's do is not."""
+    return not settings.has_functions and all(job.spec.is_kept for job in jobs)
 
 
-def refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
-    """Without its probability, what had to be a choice would silently count as no (NaN: as yes)."""
-    unsure = reads[CONFIDENCE].is_null() | reads[CONFIDENCE].is_nan().fill_null(False)
-    written = reads[FAILURE].is_null() & unsure
-    if (spec.choices or spec.scores) and written.any():
-        asked = f"choose between {', '.join(map(repr, spec.choices))}" * bool(spec.choices)
-        raise ReadError(
-            f"{spec.name!r} generated text in {written.sum()} of {reads.height} LLM calls where it had to "
-            f"{asked or 'give log-probabilities'}"
-        )
+def digest_of_shards(shards: InputShards) -> str:
+    """A digest of the inputs of all shards."""
+    digests = "".join(shard.digest for shard in shards.shards)
+    return hashlib.sha256(digests.encode()).hexdigest()

@@ -75,7 +75,7 @@ def test_files_of_another_evaluation_under_the_same_settings_are_not_taken_for_i
 def test_who_reads_where_changes_nothing_that_was_scored(tmp_path, monkeypatch):
     files = made(tmp_path)
     first = in_shards(tmp_path, settings(**FEW), files=files)
-    monkeypatch.setattr("engine.evaluation.passes.score_shard", None)
+    monkeypatch.setattr("engine.evaluation.read.score_shard", None)
     elsewhere = {"gpus_per_actor": 1, "cpus_per_actor": 2, "accelerator_type": "L4"}
     again = in_shards(tmp_path, settings(**FEW, **elsewhere, memory=2**40), files=files)
     assert again.parts.name == first.parts.name
@@ -114,7 +114,7 @@ def test_files_that_another_evaluation_takes_away_are_one_line(tmp_path, monkeyp
 def test_plans_that_a_killed_evaluation_left_are_removed(tmp_path, monkeypatch):
     files, asked = made(tmp_path), settings(**FEW)
     with monkeypatch.context() as patched:
-        patched.setattr("engine.evaluation.parts.InFolder.clear_plans", lambda parts: None)
+        patched.setattr("engine.evaluation.kept.ShardFolder.clear_plans", lambda parts: None)
         first = in_shards(tmp_path, asked, files=files)
     plans = tmp_path / "shards" / first.parts.name / "plans" / "reader"
     assert any(plans.iterdir())

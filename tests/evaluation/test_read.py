@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from engine.evaluation import passes
+from engine.evaluation import read
 from engine.messages.errors import InputError, ReadError, WriteError
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -13,9 +13,9 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 def score_on_ray(monkeypatch, score, *shards, folder=""):
     """Score shards on workers by a function that takes the work, a shard, its failures and files; it goes by value."""
-    monkeypatch.setattr(passes, "score_shard", score)
+    monkeypatch.setattr(read, "score_shard", score)
     known = SimpleNamespace(shards=[SimpleNamespace(span=None)] * 3)
-    scoring = passes._Scoring(SimpleNamespace(shards=known, folder=folder), on_ray=True)
+    scoring = read._Scoring(SimpleNamespace(shards=known, folder=folder), on_ray=True)
     for shard in shards:
         scoring.score(shard, {})
     scoring.finish()

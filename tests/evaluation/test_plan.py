@@ -10,13 +10,13 @@ import pytest
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
-from engine.reading.executors import NamedExecutor
+from engine.reading.backends import NamedExecutor
 from engine.report.answer import answer_parts
 from engine.report.results import write_results
 from engine.report.verdict import summarize_verdict
 from engine.statistics.runs import is_drawn
+from tests.adaptive.test_queries import in_order, made, says
 from tests.conftest import ScriptedReader
-from tests.evaluation.test_rounds import in_order, made, says
 from tests.tables import amount
 
 HALF = {"k": 3, "lists": 0.5, "actors": 0, "dtype": "float32"}

@@ -1,0 +1,163 @@
+"""Read in rounds, in an order that does not depend on scores: until the runs are told apart, or a mean is known so well.
+
+A round evaluates the first queries of the order, labels and lists together, as any evaluation is; what was read
+before is in the store. Verdicts hold at any time of stopping (``statistics.until``), so that the rounds may end as
+soon as every pair of runs is decided. A run all of whose pairs are decided is read no further: what its other queries
+would give cannot change a decision. How many queries a round has follows from how many seem to be needed.
+
+To reach a width, the first rounds show how well labels foretell lists, and so how many are needed, with the labels of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import polars as pl
+
+from engine.adaptive.order import keep_order, reading_order
+from engine.messages.notes import Note, count_note
+from engine.messages.wording import agreeing, counted, listed
+from engine.sources.io.folders import Folder
+from engine.statistics.cells import clusters_of, shares_much
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.runs import RunScores, comparer, unit
+from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, compared, half_width, next_lists
+from engine.tables import ANNOTATOR, CLUSTER, MEASURE
+
+# Codes of the notes on queries that the verdict did without, on runs that it needed fewer of, and on the width.
+STOPPED, DECIDED, REACHED = "queries_not_read", "runs_read_less", "width_reached"
+# Queries of the first round; how much larger the next one is at least and at most. Lists of the first round to a width.
+FIRST_ROUND, _LEAST, _MOST, FIRST_LISTS = 32, 1.25, 2.0, 40
+
+
+class Round(NamedTuple):
+    """What is read next.
+
+    Attributes:
+        order: the clusters that queries are read in (``tables.CLUSTERS``).
+        last: the number of the last cluster that is read; None for all queries.
+        stopped: by run, the number of the last cluster that is read of it, where that comes earlier.
+        labels: whether passages of these runs are labelled all the same.
+        lists: how many whole lists of each run are read, where these are not those of all queries that are read.
+    """
+
+    order: pl.DataFrame
+    last: int | None
+    stopped: tuple[tuple[str, int], ...] = ()
+    labels: bool = True
+    lists: int | None = None
+
+
+# Names rounds; is sent the end-to-end scores and the scores by labels of what was read; returns notes.
+Rounds = Generator[Round, tuple[pl.DataFrame, pl.DataFrame], tuple[Note, ...]]
+
+
+def until_decided(
+    queries: pl.DataFrame,
+    runs: Sequence[str],
+    bootstrap: Bootstrap,
+    store: Folder,
+    *,
+    annotator: str,
+    largest: Callable[[str, str], float],
+    alone: bool,
+    end_to_end: bool,
+) -> Rounds:
+    """Name the queries to read until every pair of runs is decided, or all are read.
+
+    Lists of a run are read until it is told apart from every other one, and its passages labelled until then, too,
+    where no measure of other runs' lists needs these labels.
+
+    Args:
+        queries: all of them, with their ``cluster``.
+        annotator: whose primary measure decides where there is no end-to-end score; ``largest``: of a list, by both.
+        alone: whether no score by labels depends on passages that other runs list.
+    """
+    by_cluster = CLUSTER in queries.columns
+    by_cluster = by_cluster and bool(bootstrap.cluster or shares_much(queries[CLUSTER]))
+    order = reading_order(queries, bootstrap.seed, by_cluster=by_cluster, store=store)
+    numbers = order[CLUSTER].sort()
+    parts = ["passages"] * alone + ["lists"] * end_to_end
+    stopped: dict[str, int] = {}
+    n = min(FIRST_ROUND, len(order))
+    while True:
+        last = int(numbers[n - 1])
+        n = int(numbers.search_sorted(last, "right"))  # whole clusters
+        keep_order(queries, order, last, store, bootstrap.seed)
+        ends = tuple((run, int(numbers[read - 1])) for run, read in stopped.items())
+        downstream, scores = yield Round(order, last, ends, not alone)
+        if end_to_end:
+            compare = comparer(bootstrap, unit, clusters_of(order, bootstrap.until))
+            found: RunScores | None = compare(downstream, None, None)
+        else:
+            scores = scores.filter(pl.col(ANNOTATOR) == annotator)
+            measure = str(scores[MEASURE][0])
+            compare = comparer(bootstrap, largest, clusters_of(order, bootstrap.until))
+            found = compare(scores.filter(pl.col(MEASURE) == measure), annotator, measure)
+        if found and {*found.runs} != {*runs}:
+            found = None  # a run has no score yet
+        pairs = found.undecided() if found else list(combinations(runs, 2))
+        if n == len(order) or not pairs:
+            return tuple(_not_read(len(order) - n, stopped, parts))
+        if parts:
+            left = {run for pair in pairs for run in pair}
+            stopped |= {run: n for run in runs if run not in left | stopped.keys()}
+        # Of the queries that both runs of a pair have; others may lack scores (``missing``, ``failed_reads``).
+        needed = [
+            (found.needed(*pair, bootstrap.confidence) or 0) * n / found.shared(*pair)
+            for pair in pairs
+            if found
+        ]
+        wanted = max(filter(None, needed), default=_MOST * n)
+        n = min(len(order), int(min(max(wanted, _LEAST * n), _MOST * n)))
+
+
+def to_width(queries: pl.DataFrame, runs: Sequence[str], bootstrap: Bootstrap) -> Rounds:
+    """Name as many whole lists of all queries as it takes until intervals are so wide; the note says how wide."""
+    order, of = reading_order(queries, bootstrap.seed), queries.height
+    width, level = bootstrap.width or 0.0, 1 - bootstrap.confidence
+    n, labelled = min(FIRST_LISTS, of), False
+    while True:
+        if labelled:
+            tables = yield Round(order, None, lists=n)
+        else:
+            tables = yield Round(order, n - 1)
+        found = _compared(runs, *tables)
+        known, further = found[0].n if found else 0, (2 * n, labelled)
+        if known >= LEAST_LISTS:
+            # Lists may lack scores: of reads that failed, or where a run lists nothing.
+            total = len(found[0].f) * of // (of if labelled else n)
+            needed, to_all = next_lists(found, width, level, total, labelled=labelled)
+            further = (of if needed >= total else -(-needed * n // known)), to_all
+        if labelled and n in (of, further[0]):
+            break
+        n = min(of, further[0])
+        labelled = further[1] or n == of
+    if n == of:
+        text = f"all lists were read: no fewer are known to give intervals of `width` {width:g}"
+    else:
+        half = half_width(found, level, known, len(found[0].f))
+        what = f"the interval of {'the mean' if len(runs) == 1 else 'every lead'}"
+        text = f"{what} reaches {half:.3f} to either side at most (`width` {width:g})"
+    return (Note(REACHED, n, text),)
+
+
+def _compared(
+    runs: Sequence[str], downstream: pl.DataFrame, scores: pl.DataFrame
+) -> list[Estimate]:
+    """The leads of every two runs, or the mean of the only one; nothing where a run has no score yet."""
+    means, leads = compared(downstream, scores)
+    return (leads or list(means.values())) if {*means} == {*runs} else []
+
+
+def _not_read(queries: int, stopped: Mapping[str, int], parts: Sequence[str]) -> Iterator[Note]:
+    what = (
+        "[query was|queries were] not read, since the verdict stands: all figures are of the others"
+    )
+    yield count_note(STOPPED, queries, what)
+    numbers = listed([f"{run} for {counted(n, '[query|queries]')}" for run, n in stopped.items()])
+    text = f"{' and '.join(parts)} were read of {numbers}: by then "
+    text += f"{agreeing(len(stopped), '[it|each]')} was told apart from every other run"
+    yield Note(DECIDED, len(stopped), text, tuple(stopped))

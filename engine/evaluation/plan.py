@@ -1,0 +1,342 @@
+"""Plan the reads of a shard: which lists and passages they are, and which of them are left to read.
+
+The plan of a shard for a job is kept until all shards are scored. It has all reads at once; or, where labels are
+lazy, those of the rounds so far: a chooser names the reads that the labels so far leave open, as long as the store has
+them, so that an evaluation that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import polars as pl
+
+from engine import tables
+from engine.evaluation.inputs import EvaluationInputs, cut_inputs
+from engine.evaluation.jobs import NO_LISTS, Job, Run
+from engine.evaluation.score import IDENTITY, alone, pairs_to_label
+from engine.evaluation.settings import Settings
+from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
+from engine.messages.errors import ReadError
+from engine.reading import store
+from engine.reading.identity import earlier_reads
+from engine.reading.lengths import passage_tokens
+from engine.reading.plan import (
+    INPUTS,
+    MadePlans,
+    ReadPlan,
+    answered,
+    input_sizes,
+    longest_first,
+    missing_reads,
+    output_columns,
+)
+from engine.reading.protocol import ReaderSpec, ReadOutput
+from engine.reading.store_files import Span
+from engine.statistics.runs import drawn_share, is_drawn
+from engine.tables import (
+    CONFIDENCE,
+    DOC_ID,
+    DOC_IDS,
+    FAILURE,
+    OUTPUT,
+    QUERY_ID,
+    RANK,
+    READ_KEY,
+    RUN,
+    TEXT,
+    TITLE,
+    TOKENS,
+)
+
+
+def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
+    """``run``, ``query_id``, ``doc_ids``: what the reader of whole lists is given, of ``budgets.cut_for``."""
+    runs = inputs.runs
+    listed = (
+        given_together(runs, settings)
+        .group_by(RUN, QUERY_ID, maintain_order=True)
+        .agg(pl.col(DOC_ID).alias(DOC_IDS))
+    )
+    lists = (
+        inputs.lists()
+        .join(inputs.unread, on=[RUN, QUERY_ID], how="anti", maintain_order="left")
+        .join(listed, on=[RUN, QUERY_ID], how="left", maintain_order="left")
+        .with_columns(pl.col(DOC_IDS).fill_null([]))
+    )
+    if share := settings.bootstrap.lists:
+        lists = lists.filter(is_drawn(lists[QUERY_ID], settings.bootstrap.seed, share))
+    if settings.ranking.missing == "skip":
+        return lists.join(runs, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
+    return lists
+
+
+def with_share(settings: Settings, query_ids: pl.Series, each: float = 1) -> Settings:
+    """The settings with lists as a share of the queries; each of ``query_ids`` stands for ``each`` queries."""
+    lists, seed = settings.bootstrap.lists, settings.bootstrap.seed
+    if lists is None:
+        return settings
+    number = lists if lists < 1 else max(1, round(lists / each))
+    return settings.but(lists=drawn_share(query_ids, seed, number))
+
+
+# Inputs whose passages were counted, for as long as they are in use: every job asks for the lists that it reads.
+_COUNTED: WeakKeyDictionary[EvaluationInputs, dict[tuple[str, int], EvaluationInputs]]
+_COUNTED = WeakKeyDictionary()
+
+
+def cut_for(inputs: EvaluationInputs, settings: Settings) -> EvaluationInputs:
+    """The inputs at the cutoff of the settings; with ``tokens`` of passages in their runs where a budget counts them."""
+    cut = cut_inputs(inputs, settings.ranking.k)
+    if not budgets_of(settings) or TOKENS in cut.runs.columns:
+        return cut
+    made, key = _COUNTED.setdefault(inputs, {}), (settings.reader.reader, settings.ranking.k)
+    if key not in made:
+        passages = cut.corpus.select(TITLE, TEXT).iter_rows()
+        tokens = pl.Series(TOKENS, passage_tokens(settings.reader, passages), pl.Int64)
+        lengths = cut.corpus.select(DOC_ID).with_columns(tokens)
+        runs = cut.runs.join(lengths, on=DOC_ID, how="left", maintain_order="left")
+        made[key] = replace(cut, runs=runs)
+    return made[key]
+
+
+def budgets_of(settings: Settings) -> list[int]:
+    """The budgets of tokens that measures, or lists that are read whole, have."""
+    found = {measure.tokens for measure in settings.resolved.measures if measure.tokens}
+    if settings.reader.end_to_end and settings.reader.list_tokens:
+        found.add(settings.reader.list_tokens)
+    return sorted(found)
+
+
+def given_together(runs: pl.DataFrame, settings: Settings) -> pl.DataFrame:
+    """The rows of the run table that the reader of whole lists is given, best first."""
+    in_order = runs.sort(RUN, QUERY_ID, RANK)
+    if (budget := settings.reader.list_tokens) is not None:
+        return in_order.filter(pl.col(TOKENS).cum_sum().over(RUN, QUERY_ID) <= budget)
+    return in_order.filter(pl.col(RANK) <= (settings.reader.end_to_end_k or settings.ranking.k))
+
+
+def asked(run: Run, job: Job, inputs: EvaluationInputs, condition: int) -> pl.DataFrame:
+    """``query_id`` and ``doc_ids`` of the reads that a condition asks a job for, of a shard."""
+    settings = run.conditions[condition]
+    own = run.roles[condition].get(job.ask.role.name)
+    if own is None or own.identity != job.identity:
+        return NO_LISTS
+    cut = cut_for(inputs, settings)
+    return own.lists(pairs_to_label(cut), lists_to_read(cut, settings))
+
+
+def wanted_of(run: Run, job: Job, inputs: EvaluationInputs) -> pl.DataFrame:
+    """The reads that some condition asks a job for, of a shard (``reading.plan.WANTED``)."""
+    lists = [asked(run, job, inputs, number) for number in range(len(run.conditions))]
+    distinct = lists[0] if len(lists) == 1 else pl.concat(lists).unique(maintain_order=True)
+    return job.wanted(distinct, inputs.queries, inputs.corpus)
+
+
+# Columns of a plan that say how it was made: for which pass over the shards (``store.Listing.made``),
+# which reads are stored or done by another job, which files of the store were damaged, and whether it is the
+# last of its shard.
+_PASS, _STORED, _DAMAGED, _LAST = "pass", "stored", "damaged", "last"
+# Reads that failed, by their keys: of which query, and why.
+Failures = Mapping[str, tuple[str, str]]
+# By a reader's fingerprint, the files of the store that may have its reads of a shard.
+Files = Mapping[str, store.Listing]
+
+
+@dataclass(frozen=True)
+class ShardPlans:
+    """Plans the reads of jobs that share a model (``reading.plan.Plans``).
+
+    Attributes:
+        places: of the jobs, among those of ``run``.
+        listings: what the store had of each when this pass over the shards began.
+        shards: of this pass, in their order.
+        failures: of each job, by shard, the reads that failed in earlier rounds: no answer, and not read again.
+        actors: for which units are cut, and whether these have GPUs.
+        restarts: whether each round of lazy labels starts processes.
+    """
+
+    run: Run
+    places: tuple[int, ...]
+    listings: tuple[store.Listing, ...]
+    shards: tuple[int, ...]
+    failures: tuple[Mapping[int, Failures], ...]
+    actors: int = 1
+    gpu: bool = False
+    restarts: bool = False
+
+    def __call__(self, shard: int, role: int) -> ReadPlan:
+        self.run.refuse_others()
+        job, known = self.run.jobs[self.places[role]], self.run.shards.shards
+        inputs = self.run.shards.read(shard)
+        earlier: list[pl.DataFrame] = []
+        if is_lazy(self.run, job):  # nobody knows which reads another job will do
+            wanted, last = self._chosen(shard, role, inputs)
+        else:
+            wanted, last = self._adopted(job, wanted_of(self.run, job, inputs)), True
+            earlier = [wanted_of(self.run, other, inputs) for other in self.run.before(job)]
+        shard_plan = self._made(shard, role, wanted.drop(INPUTS), earlier, last)
+        missing = missing_reads(wanted, shard_plan.filter(_STORED))
+        sizes = input_sizes(job.spec, missing[INPUTS].to_list())
+        plan = ReadPlan(
+            reads=longest_first(missing, sizes, lead=len(job.spec.shared_prefix)),
+            wanted=(distinct := wanted[READ_KEY].n_unique()),
+            reused=distinct - missing.height,
+            shard=shard,
+            role=role,
+            span=known[shard].span,
+            damaged=() if shard_plan.is_empty() else tuple(shard_plan[_DAMAGED][0]),
+            last=last,
+        )
+        # As if all shards were like this one: units are as large as all that is left lets them be.
+        tokens, own = plan.size, max(1, known[shard].pairs)
+        pairs = [known[number].pairs for number in self.shards]
+        behind = tokens * sum(pairs[self.shards.index(shard) + 1 :]) // own
+        total = tokens * max(1, sum(pairs) // own)
+        alone = job.spec.function is not None and self.actors == 1
+        plan = replace(plan, sharing=self.actors, behind=behind)
+        return plan.sized(total, actors=self.actors, gpu=self.gpu, alone=alone)
+
+    def made(self) -> MadePlans:
+        """The plans of the only shard, made in this process, which holds the inputs."""
+        return MadePlans([self(self.shards[0], role) for role in range(len(self.places))])
+
+    def _chosen(self, shard: int, role: int, inputs: EvaluationInputs) -> tuple[pl.DataFrame, bool]:
+        """The reads that a chooser names by the labels so far, and whether these are all that will be."""
+        from engine.adaptive.labels import decider, next_reads
+
+        run, job, settings = self.run, self.run.jobs[self.places[role]], self.run.conditions[0]
+        cut = cut_inputs(inputs, settings.ranking.k)
+        before = run.parts[0].plan(plan_name(run, job), shard)
+        # Half of a batch for each actor of this shard, or as many requests as are under way at a time.
+        size = max(1, int(cut.corpus[TEXT].str.len_chars().sum()) // 4)
+        batch = GPU_BATCH_TOKENS if self.gpu else CPU_BATCH_TOKENS
+        least = -(-self.actors // len(self.shards)) * batch * cut.corpus.height // (2 * size)
+        if job.spec.api:
+            least = job.spec.api.settings.concurrency
+        name = next(n for n, ask in settings.resolved.asks.items() if ask.role == job.ask.role)
+        whys = zip(settings.resolved.measures, settings.resolved.reasons(name), strict=True)
+        decide = decider(
+            cut.runs,
+            [measure for measure, why in whys if not why],
+            lambda reads: job.ask.value(reads, cut.queries),
+            own_list=settings.relevant(len(cut.run_names)) == "list",
+            least=least,
+            doubles=self.restarts,
+        )
+
+        def wanted(lists: pl.DataFrame) -> pl.DataFrame:
+            return self._adopted(job, job.wanted(lists, inputs.queries, inputs.corpus))
+
+        def answered(lists: pl.DataFrame) -> pl.DataFrame:
+            """Those of the reads that are done, or failed."""
+            asked = wanted(lists)
+            found = self._found(role, asked, run.shards.shards[shard].span)
+            reads = with_failures(asked, found.reads, self.failures[role].get(shard, {}))
+            return reads.filter(pl.col(OUTPUT).is_not_null())
+
+        lists = asked(run, job, inputs, 0)
+        if before is not None and before[_PASS].first() == self.listings[role].made:
+            lists = lists.unique(IDENTITY, maintain_order=True)
+            lists = lists.join(before, on=IDENTITY, how="semi", maintain_order="left")
+            return wanted(lists), bool(before[_LAST].first())
+        fused = job.prompt.fused and bool(settings.bootstrap.samples)
+        lists, last = next_reads(
+            lists, alone(pairs_to_label(cut)), before, answered=answered, decide=decide, fused=fused
+        )
+        return wanted(lists), last
+
+    def _adopted(self, job: Job, wanted: pl.DataFrame) -> pl.DataFrame:
+        """The reads that are asked for, once those that the store has under earlier keys stand under theirs."""
+        spec, place = job.spec, self.run.store
+        store.add(place, spec.fingerprint, earlier_reads(spec, place, wanted))
+        return wanted
+
+    def _made(
+        self,
+        shard: int,
+        role: int,
+        identified: pl.DataFrame,
+        earlier: Sequence[pl.DataFrame],
+        last: bool,
+    ) -> pl.DataFrame:
+        """The plan that this pass over the shards has made, else a new one."""
+        parts, name = self.run.parts[0], plan_name(self.run, self.run.jobs[self.places[role]])
+        before, made = parts.plan(name, shard), self.listings[role].made
+        if before is not None and before[_PASS].first() == made:
+            return before
+        found = self._found(role, identified, self.run.shards.shards[shard].span)
+        # What failed in an earlier round is not read again.
+        failed = pl.Series(READ_KEY, list(self.failures[role].get(shard, ())), pl.String)
+        stored = pl.concat([found.reads[READ_KEY], failed, *(one[READ_KEY] for one in earlier)])
+        plan = identified.with_columns(
+            pl.col(READ_KEY).is_in(stored.implode()).alias(_STORED),
+            pl.lit(made).alias(_PASS),
+            pl.lit(last).alias(_LAST),
+            pl.lit(list(found.damaged), pl.List(pl.String)).alias(_DAMAGED),
+        )
+        parts.keep_plan(name, shard, plan)
+        return plan
+
+    def _found(self, role: int, reads: pl.DataFrame, span: Span | None) -> store.Stored:
+        """The stored reads among these."""
+        listing, spec = self.listings[role], self.run.jobs[self.places[role]].spec
+        if spec.earlier:  # what came from there is not listed yet
+            names = store.listing(self.run.store, spec.fingerprint).names
+            listing = replace(listing, names=names)
+        return store.find(listing, reads[READ_KEY].unique(), span=span)
+
+
+def is_lazy(run: Run, job: Job) -> bool:
+    """Whether only those single passages are read for a job whose labels are needed."""
+    settings = run.conditions[0]
+    asking = [ask.role for ask in settings.resolved.asks.values()]
+    return settings.running.lazy and job.ask.role in asking
+
+
+def plan_name(run: Run, job: Job) -> str:
+    """The name that the plans of a job have."""
+    name = job.ask.role.name
+    return f"{name}-{run.jobs.index(job)}" if len(run.conditions) > 1 else name
+
+
+def planned_reads(run: Run, job: Job, shard: int, failures: Failures, files: Files) -> pl.DataFrame:
+    """The reads of a job, as they were planned, from the store (``tables.READS``), further ``failure``.
+
+    Raises:
+        ReadError: reads are lost, or a reader wrote where it had to choose.
+    """
+    wanted = run.parts[0].needed_plan(plan_name(run, job), shard)
+    # What came from earlier keys has no unit.
+    listed = store.listing(run.store, job.spec.fingerprint) if job.spec.earlier else None
+    listing, span = listed or files[job.spec.fingerprint], run.shards.shards[shard].span
+    outputs = store.find(listing, wanted[READ_KEY], span=span).reads
+    reads = with_failures(wanted, outputs, failures)
+    if lost := reads.filter(pl.col(OUTPUT).is_null()).height:
+        raise ReadError(f"{lost} reads were lost on the way; run again")
+    reads = reads.select([*tables.READS, FAILURE])
+    _refuse_written(reads, job.spec)
+    return reads
+
+
+def with_failures(wanted: pl.DataFrame, outputs: pl.DataFrame, failures: Failures) -> pl.DataFrame:
+    """Each wanted read with its output or ``failure`` (``reading.plan.answered``)."""
+    failed = pl.DataFrame({READ_KEY: list(failures)}, {READ_KEY: pl.String}).hstack(
+        output_columns([ReadOutput.failed(reason) for _, reason in failures.values()])
+    )
+    whole = outputs.with_columns(pl.lit(None, pl.String).alias(FAILURE))
+    return answered(wanted, pl.concat([whole, failed], how="diagonal"))
+
+
+def _refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
+    """Without its probability, what had to be a choice would silently count as no (NaN: as yes)."""
+    unsure = reads[CONFIDENCE].is_null() | reads[CONFIDENCE].is_nan().fill_null(False)
+    written = reads[FAILURE].is_null() & unsure
+    if (spec.choices or spec.scores) and written.any():
+        asked = f"choose between {', '.join(map(repr, spec.choices))}" * bool(spec.choices)
+        raise ReadError(
+            f"{spec.name!r} generated text in {written.sum()} of {reads.height} LLM calls where it had to "
+            f"{asked or 'give log-probabilities'}"
+        )

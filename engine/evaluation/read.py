@@ -1,0 +1,415 @@
+"""Read and score the shards of an evaluation, one model after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from engine.evaluation.jobs import Context, Job, Run, specify_jobs
+from engine.evaluation.plan import (
+    Failures,
+    Files,
+    ShardPlans,
+    asked,
+    budgets_of,
+    cut_for,
+    lists_to_read,
+    planned_reads,
+)
+from engine.evaluation.score import ReadCounts, count_reads, reads_of, score
+from engine.evaluation.settings import Settings
+from engine.machine.remote.limits import limits_of
+from engine.machine.watch import OnEvent, PoolTotals, silent
+from engine.messages.errors import ReadError, WriteError
+from engine.reading import store
+from engine.reading.backends import USER_ERRORS, Backend, Local, backend_for, by_model
+from engine.reading.costs import ReadingCosts, UnitResult, add_counters, set_wanted, share_costs
+from engine.reading.lengths import budget_notes
+from engine.reading.plan import MadePlans, ReadPlan, Unit
+from engine.sources.io.folders import Folder
+from engine.sources.queries.buckets import BUCKETS
+
+if TYPE_CHECKING:
+    import ray
+
+
+_NOTHING = UnitResult(Unit(0, 0, 0), (), "", 0.0, {})
+# The share of a reader's reads that may fail where nothing is said about failed reads.
+FEW_FAILED = 0.05
+
+
+@dataclass
+class JobReads:
+    """The reads of one job while they are done, whose costs add up.
+
+    Attributes:
+        failures: by shard, the reads that failed.
+        left: by shard, how many reads are not done yet, of shards that were begun.
+        stats: of each actor, its last counts.
+        is_totalled: whether ``costs`` are of all shards, those included that were done before.
+    """
+
+    job: Job
+    costs: ReadingCosts = field(default_factory=ReadingCosts)
+    failures: dict[int, dict[str, tuple[str, str]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    left: dict[int, int] = field(default_factory=dict)
+    stats: dict[str, dict[str, int]] = field(default_factory=dict)
+    is_totalled: bool = False
+    rounds: int = 0
+
+    def begin(self) -> None:
+        """A round over the shards begins: what was read of them counts as reused there."""
+        self.left.clear()
+        self.rounds += 1
+
+    def add(self, unit: UnitResult) -> UnitResult:
+        """Count a unit; gives it with what was not counted yet of its shard."""
+        plan = unit.plan
+        told, again = plan.shard in self.left, self.rounds > 1
+        if not told:
+            self.left[plan.shard] = plan.wanted - plan.reused
+            self.costs.reused += plan.reused * (not again)
+        self.left[plan.shard] -= unit.done
+        self.failures[plan.shard].update(unit.failures)
+        self.costs.add(unit)
+        if unit.worker:
+            self.stats[unit.worker] = unit.stats
+        if not (told or again):
+            return unit
+        wanted = 0 if told else plan.wanted - plan.reused
+        return replace(unit, plan=replace(plan, wanted=wanted, reused=0))
+
+    def total(self, reads: Iterable[ReadCounts]) -> None:
+        """Count what was wanted, and what failed, of all shards; those that were done before included."""
+        of_shards = list(reads)
+        self.is_totalled = True
+        wanted = sum((Counter(kinds) for kinds, _ in of_shards), Counter[str]())
+        self.costs.wanted = wanted.total()
+        self.costs.failed = sum(failed for _, failed in of_shards)
+        self.costs.reused = self.costs.wanted - self.costs.done
+        set_wanted(self.costs, wanted)
+        add_counters(self.costs, self.stats)
+
+
+class Readers:
+    """What reads the jobs of an evaluation.
+
+    Args:
+        keeps: whether readers of one model that this process hosts stay loaded for further rounds of queries.
+    """
+
+    def __init__(self, jobs: Sequence[Job], context: Context, *, keeps: bool) -> None:
+        self.context, self.reads, self._keeps = context, tuple(map(JobReads, jobs)), keeps
+        self.groups = (
+            [[reads] for reads in self.reads]
+            if context.executor
+            else by_model(self.reads, lambda reads: reads.job.spec)
+        )
+        self._kept: tuple[Backend, PoolTotals] | None = None
+
+    def plans(
+        self, run: Run, group: Sequence[JobReads], shards: Sequence[int], backend: Backend | None
+    ) -> ShardPlans:
+        """The plans of jobs that share a model, which know what the store has of their readers now."""
+        plans = ShardPlans(
+            run,
+            tuple(run.jobs.index(reads.job) for reads in group),
+            tuple(store.listing(run.place(one.job), one.job.spec.fingerprint) for one in group),
+            tuple(shards),
+            tuple(reads.failures for reads in group),
+        )
+        if backend is None:
+            return plans
+        return replace(plans, actors=backend.actors, gpu=backend.gpu, restarts=backend.on_ray)
+
+    def backend(
+        self, run: Run, group: Sequence[JobReads], made: MadePlans | None
+    ) -> tuple[Backend, PoolTotals]:
+        """What reads the jobs of a model, and what happens to its actors; ``made``: their plans, where these are made."""
+        if self._kept is not None:
+            return self._kept
+        totals = PoolTotals()
+        places = [run.place(reads.job) for reads in group]
+        local = self.context.host(
+            [reads.job.spec for reads in group], places, run.conditions[0].api
+        )
+        if made is not None and not any(plan.reads.height for plan in made.made):
+            return local, totals  # nothing to read, and nothing that would
+        backend = backend_for(
+            run.conditions[0].running.pool(),
+            local,
+            self.context.executor,
+            size=sum(int(plan.reads.estimated_size()) for plan in made.made) if made else 0,
+            folders=() if run.is_held else (run.unkept, run.store),
+            on_event=self.context.on_event,
+            totals=totals,
+        )
+        if self._keeps and len(self.groups) == 1:
+            self._kept = backend, totals
+        return backend, totals
+
+
+def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
+    """Read and score shards: all jobs of a model together, model after model; scored with the last one.
+
+    Raises:
+        InputError: as ``score``; a cluster can never host the readers.
+        ReadError: reads failed and ``failed_reads`` is ``error``; ``refuse_many`` looks at its default.
+    """
+    context, all_reads, groups = readers.context, readers.reads, readers.groups
+    refused = _all_needed(run.conditions[0])
+    for reads in all_reads:
+        place, fingerprint = run.place(reads.job), reads.job.spec.fingerprint
+        reads.costs.damaged_files += store.tidy(place, fingerprint)
+    # Of inputs that are held, all prompts are made before any reader is loaded.
+    planned = [readers.plans(run, group, shards, None) if run.is_held else None for group in groups]
+    made = [plans.made() if plans else None for plans in planned]
+    backends = [readers.backend(run, *of) for of in zip(groups, made, strict=True)]
+    progress = _Progress(run, shards, all_reads, [p for plans in made if plans for p in plans.made])
+    scoring = _Scoring(run, on_ray=not run.is_held and any(one.on_ray for one, _ in backends))
+    if all_reads:
+        context.on_progress(*progress.reached)
+    for number, group in enumerate(groups):
+        # Its readers are loaded no longer than they read.
+        backend, totals = backends.pop(0)
+        plans, ready = planned[number], made[number]
+        for reads in group:
+            context.on_unit(reads.job.ask.role.name, _NOTHING, progress.reached, totals)
+        start = time.perf_counter()
+        left, further = list(shards), set[int]()
+        while left:
+            plans = plans or readers.plans(run, group, left, backend)
+            if run.is_held:
+                ready = (ready or plans.made()).sized(backend.actors, backend.gpu, backend.alone)
+            for reads, listing in zip(group, plans.listings, strict=True):
+                reads.begin()
+                scoring.begin(reads.job, listing)
+            for unit in backend.read(ready or plans):
+                shard, reads = unit.plan.shard, group[unit.plan.role]
+                added = reads.add(unit)
+                scoring.add(reads.job, unit)
+                if not unit.plan.last:
+                    further.add(shard)
+                is_read = all(of_role.left.get(shard) == 0 for of_role in group)
+                if number == len(groups) - 1 and is_read and shard not in further:
+                    failures = failures_of(all_reads, shard)
+                    if not (failures and refused):
+                        scoring.score(shard, failures)
+                progress.add(reads.job, unit)
+                context.on_progress(*progress.reached)
+                context.on_unit(reads.job.ask.role.name, added, progress.reached, totals)
+            left = [shard for shard in left if shard in further]
+            plans = ready = None
+            further.clear()
+        share_costs([reads.costs for reads in group], time.perf_counter() - start, totals)
+    for api in {reads.job.spec.api.settings for reads in all_reads if reads.job.spec.api}:
+        limits_of(api).batch.write()
+    for reads in all_reads if refused else ():
+        _refuse_failures(reads)
+    for shard in () if all_reads else shards:
+        scoring.score(shard, {})
+    scoring.finish()
+
+
+def check_readers(
+    conditions: Sequence[Settings], on_event: OnEvent = silent, folders: Sequence[Folder] = ()
+) -> None:
+    """Refuse readers and pools that cannot be, and folders that nodes do not share; where Ray reads, it was started."""
+    for settings in conditions:
+        jobs = specify_jobs(settings.resolved.roles, settings, on_event=on_event)
+        for group in by_model(jobs, lambda job: job.spec):
+            specs = [job.spec for job in group]
+            backend_for(settings.running.pool(), Local(specs, [None] * len(specs)), folders=folders)
+
+
+def failures_of(all_reads: Sequence[JobReads], shard: int) -> Failures:
+    """The failed reads of a shard, of all roles, by their keys; keys of different readers differ."""
+    return {key: failure for reads in all_reads for key, failure in reads.failures[shard].items()}
+
+
+def _all_needed(settings: Settings) -> bool:
+    """Whether any failed read is an error; a request in a file is a failed one until it is answered."""
+    policy = settings.running.failed_reads
+    return policy == "error" or (policy is None and settings.api.is_batch)
+
+
+def _refuse_failures(reads: JobReads, wanted: int = 0) -> None:
+    """Refuse failed reads, all others being stored; ``wanted``: distinct ones of all, of which few may fail."""
+    failures = [failure for of_shard in reads.failures.values() for failure in of_shard.values()]
+    if len(failures) > FEW_FAILED * wanted:
+        total, stored = wanted or reads.costs.done + reads.costs.reused, reads.job.spec.is_kept
+        query_id, reason = failures[0]
+        raise ReadError(
+            f"{len(failures)} of {total} LLM calls failed (query {query_id!r}: {reason}); "
+            f"the others are {'' if stored else 'not '}cached; run again, count failed calls as 0 "
+            "with `failed_reads` zero, or leave their queries out with `failed_reads` skip"
+        )
+
+
+def refuse_many(run: Run, all_reads: Sequence[JobReads]) -> None:
+    """Refuse more than a few failed reads, once all shards are scored, where nothing is said about failed reads."""
+    if run.conditions[0].running.failed_reads is not None:
+        return
+    for reads in all_reads:
+        if any(reads.failures.values()):
+            place = next(i for i, roles in enumerate(run.roles) if reads.job in roles.values())
+            done = map(run.parts[place].scores, run.shards.shards)
+            wanted = (sum(one.job_reads[reads.job.key][0].values()) for one in done)
+            _refuse_failures(reads, sum(wanted))
+
+
+class _Progress:
+    """Reads done, and wanted as far as it is known: of shards that are not planned yet, an estimate."""
+
+    def __init__(
+        self,
+        run: Run,
+        shards: Sequence[int],
+        all_reads: Sequence[JobReads],
+        plans: Sequence[ReadPlan],
+    ) -> None:
+        known = run.shards.shards
+        # Every listed passage, and every list; at most, since equal reads are one.
+        whole = len(run.shards.runs) if run.conditions[0].reader.end_to_end else 0
+        expected = {
+            (reads.job.identity, shard): known[shard].pairs + whole * known[shard].queries
+            for reads in all_reads
+            for shard in shards
+        }
+        self._done: Counter[tuple[tuple[object, ...], int]] = Counter()
+        for reads, plan in zip(all_reads, plans, strict=False):
+            self._done[reads.job.identity, 0] = plan.reused
+            if plan.last:
+                expected[reads.job.identity, 0] = plan.wanted
+        self._expected = expected
+        self._total, self._sum = sum(expected.values()), self._done.total()
+
+    @property
+    def reached(self) -> tuple[int, int]:
+        return self._sum, max(self._total, self._sum)
+
+    def add(self, job: Job, unit: UnitResult) -> None:
+        plan, key = unit.plan, (job.identity, unit.plan.shard)
+        # What was read in earlier rounds is reused in the next one.
+        done = max(self._done[key], plan.reused) + unit.done
+        self._sum += done - self._done[key]
+        self._done[key] = done
+        if plan.last:
+            self._total += plan.wanted - self._expected[key]
+            self._expected[key] = plan.wanted
+
+
+# Calls of a shard's scoring after which it is given up: its process may lack memory, or go with its node.
+_CALLS = 4
+
+
+class _Scoring:
+    """Scores shards: in this process, or on Ray's workers where these read shards that are files."""
+
+    def __init__(self, run: Run, *, on_ray: bool) -> None:
+        self._run = run
+        # Of the store, by reader: what was listed, and what came since of shards that are not scored.
+        self._listed: dict[str, store.Listing] = {}
+        self._came: defaultdict[int, defaultdict[str, set[str]]]
+        self._came = defaultdict(lambda: defaultdict(set))
+        self._on_workers: partial[ray.ObjectRef] | None = None
+        # What calls again for each call that is under way, and how often it has.
+        self._under_way: dict[ray.ObjectRef, tuple[partial[ray.ObjectRef], int]] = {}
+        if on_ray:
+            import ray
+
+            # A part of a CPU: they go on beside actors that take nearly all. Ray's own retries have no end where
+            # its memory monitor kills a process.
+            remote = ray.remote(num_cpus=0.1, max_retries=0)(score_shard).remote
+            self._on_workers = partial(remote, ray.put(run))
+
+    def begin(self, job: Job, listing: store.Listing) -> None:
+        self._listed[job.spec.fingerprint] = listing
+
+    def add(self, job: Job, unit: UnitResult) -> None:
+        self._came[unit.plan.shard][job.spec.fingerprint].add(unit.file)
+
+    def score(self, shard: int, failures: Failures) -> None:
+        """Score a shard here, or when fewer are scored on workers than the cluster has CPUs now; errors of an earlier one."""
+        span, came = self._run.shards.shards[shard].span or (0, BUCKETS), self._came[shard]
+        del self._came[shard]
+        files = {
+            reader: listing.within(span, came[reader] - {""})
+            for reader, listing in self._listed.items()
+        }
+        if self._on_workers is None:
+            score_shard(self._run, shard, failures, files)
+            return
+        import ray
+
+        self._wait(max(2, int(ray.cluster_resources().get("CPU", 1))) - 1)
+        call = partial(self._on_workers, shard, failures, files)
+        self._under_way[call()] = call, 1
+
+    def finish(self) -> None:
+        if self._under_way:
+            self._wait(0)
+
+    def _wait(self, left: int) -> None:
+        import ray
+
+        from engine.machine import cluster
+
+        while len(self._under_way) > left:
+            (done,), _ = ray.wait(list(self._under_way))
+            call, calls = self._under_way.pop(done)
+            try:
+                ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, USER_ERRORS):
+                    raise error.cause from None
+                raise ReadError(f"scoring on Ray failed: {cluster.cause(error)}") from error
+            except ray.exceptions.RayError as error:
+                if calls == _CALLS:
+                    raise ReadError(
+                        "scoring on Ray failed: its process died again and again, perhaps for want of memory; "
+                        f"what is finished is kept ({cluster.cause(error)})"
+                    ) from error
+                self._under_way[call()] = call, calls + 1
+
+
+def score_shard(run: Run, shard: int, failures: Failures, files: Files) -> None:
+    """Label and score a shard whose reads are in the store, under all settings; errors as in ``planned_reads``."""
+    run.refuse_others()
+    inputs = run.shards.read(shard)
+    read = {job.identity: planned_reads(run, job, shard, failures, files) for job in run.jobs}
+    job_reads = {job.key: count_reads(read[job.identity]) for job in run.jobs}
+    for condition, settings in enumerate(run.conditions):
+        by_role = {
+            role: (job.spec, read[job.identity])
+            if len(run.conditions) == 1
+            else (job.spec, reads_of(read[job.identity], asked(run, job, inputs, condition)))
+            for role, job in run.roles[condition].items()
+        }
+        cut = cut_for(inputs, settings)
+        scores = score(cut, settings, lists_to_read(cut, settings), by_role)
+        budgets, k = budgets_of(settings), settings.ranking.k
+        notes = budget_notes(cut.runs, cut.run_names, budgets, k, settings.reader)
+        scores = replace(scores, job_reads=job_reads, notes=(*scores.notes, *notes))
+        run.parts[condition].keep(run.shards.shards[shard], scores)
+    _compact(run, shard, files)
+
+
+def _compact(run: Run, shard: int, files: Files) -> None:
+    """Merge the files of a shard's units, a file for each reader, now that they were read for the last time."""
+    span = run.shards.shards[shard].span
+    if span is None:
+        return
+    for job in run.jobs:
+        place, fingerprint = run.place(job), job.spec.fingerprint
+        names = files[fingerprint].inside(span).names
+        # Where files can be written and not deleted, they stay as they are.
+        with contextlib.suppress(WriteError):
+            store.compact(place, fingerprint, names, span)
