@@ -19,8 +19,9 @@ import polars as pl
 from benchmarks._harness import Line, make_parser, write_report
 from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import InputFiles
+from engine.inputs.read import read_inputs
 from engine.reading.lengths import passage_tokens
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.reader_settings import ReaderSettings

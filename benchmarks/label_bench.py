@@ -58,7 +58,7 @@ from benchmarks._label_cells import (
     read_cell,
 )
 from benchmarks._single import correlate
-from engine.evaluation.inputs import EvaluationInputs
+from engine.inputs.files import EvaluationInputs
 from engine.machine.model_files import cache_directory
 from engine.statistics.arrays import Floats
 from engine.statistics.bounded import mean_interval

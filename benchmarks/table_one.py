@@ -36,8 +36,9 @@ from benchmarks.tasks.retrieve import LATE, retrieve
 from engine import tables
 from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import EvaluationInputs, InputFiles
+from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from engine.report import across_data_sets as across
 from engine.report import layout
@@ -185,8 +186,7 @@ def listed(files: Mapping[str, Any], settings: Settings, questions: int) -> Eval
     found = InputFiles(
         **files,
         limit=questions,
-        need_answers=settings.needs_answers(),
-        need_provenance=settings.needs_provenance(),
+        **settings.input_needs(),
     )
     return read_inputs(found, k=settings.ranking.k)
 

@@ -6,6 +6,8 @@ Every stage takes and returns Polars frames with these columns. Frames are check
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from pathlib import Path
 
 import polars as pl
@@ -476,3 +478,9 @@ def conform(
 
 def _types(schema: Schema) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in schema.items())
+
+
+def give_back_freed_memory() -> None:
+    """Give back what was freed on the heaps of threads, which the next threads may not take over."""
+    with contextlib.suppress(AttributeError):  # of another C library
+        ctypes.CDLL(None).malloc_trim(0)

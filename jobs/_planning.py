@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.evaluation.shards import Held
-from engine.evaluation.startup import shard_pairs
+from engine.inputs.partition import shard_pairs
+from engine.inputs.shards import InMemoryInputs
 from engine.planning import report
 from engine.planning.forecast import PlanSettings
 from engine.planning.planner import pace_for, plan_evaluation
@@ -27,12 +27,12 @@ def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
         settings = list(one.conditions.values())
         pace_for(asked, settings)  # before inputs are read
         k = max(condition.k for condition in one.conditions)
-        pairs = shard_pairs(one.files, settings[0])
+        pairs = shard_pairs(one.files, settings[0].running.shard_pairs, k=settings[0].ranking.k)
         # Of runs that carry texts, and of several corpora, no sample is taken.
         sampled = pairs and one.files.corpus is not None
         sample = take_sample(one.files, k=k, pairs=pairs) if sampled else None
         step("reading the inputs")
-        inputs = Held.of_files(one.files, k=k).inputs if sample is None else sample.inputs
+        inputs = InMemoryInputs.of_files(one.files, k=k).inputs if sample is None else sample.inputs
         step("preparing the reader")
         made = plan_evaluation(
             inputs, settings, asked, store=one.store, sample=sample, on_event=event

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.inputs.files import InputFiles
+from engine.inputs.read import read_inputs
 from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.errors import InputError
 from engine.ranking.ranking_settings import RankingSettings

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import polars as pl
 
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings, Sweep
-from engine.evaluation.shards import Held
 from engine.evaluation.study import vary
+from engine.inputs.files import InputFiles
+from engine.inputs.shards import InMemoryInputs
 from engine.labels.annotator import READER
 from engine.machine.device import best_dtype
 from engine.messages.errors import InputError
@@ -209,7 +209,7 @@ def time_reads(
     """
     limit = TIMED
     while True:
-        inputs = Held.of_files(replace(files, limit=limit), k=K).inputs
+        inputs = InMemoryInputs.of_files(replace(files, limit=limit), k=K).inputs
         with shown_progress() as on_progress:
             reading = evaluate(
                 inputs,

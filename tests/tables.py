@@ -5,7 +5,10 @@ from dataclasses import replace
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
+from engine.inputs import read
+from engine.inputs.files import EvaluationInputs, InputFiles
+from engine.inputs.read import read_inputs
+from engine.labels.registry import input_tables
 from engine.report.findings import Findings
 from engine.report.study_report import summarize_study
 from engine.report.summary import jsonable, summarize
@@ -71,6 +74,11 @@ def findings_of(result, study=None):
     content["study"] = jsonable(summarize_study(study, dict.fromkeys(study.evaluations, ".")))
     others = list(study.evaluations.values())[1:]
     return Findings.of(result, content, study=study, conditions=[*map(findings_of, others)])
+
+
+def table_files(corpora=(), **paths):
+    """The files that annotators need, of ``InputFiles``."""
+    return read.table_files(paths, input_tables(), corpora)
 
 
 def read_files(queries, corpus, runs, *, k, **more):

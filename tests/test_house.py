@@ -26,6 +26,7 @@ ORDER = [
     "retrieval",
     "reading",
     "scoring",
+    "inputs",
     "machine",
     "sources",
 ]

@@ -12,7 +12,7 @@ from benchmarks import _label_cells as cells_of
 from benchmarks import label_bench
 from benchmarks._label_cells import CELLS, Cell, Way, joined, lacking, make_cell, part_of, read_cell
 from engine import tables
-from engine.evaluation.inputs import EvaluationInputs
+from engine.inputs.files import EvaluationInputs
 from engine.statistics.correlation import Bootstrap
 from tests.conftest import ScriptedReader, make_run
 

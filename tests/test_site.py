@@ -28,10 +28,7 @@ def test_the_site_is_built_and_every_link_leads_somewhere(tmp_path):
     done = build(ROOT / "docs/site/mkdocs.yml", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "--end-to-end-k" in (tmp_path / "reference" / "commands.html").read_text()
-    assert (
-        "engine.evaluation.inputs.read_inputs"
-        in (tmp_path / "reference" / "python.html").read_text()
-    )
+    assert "engine.inputs.read.read_inputs" in (tmp_path / "reference" / "python.html").read_text()
     readme = (tmp_path / "readme.html").read_text()
     assert 'href="guide/page.html"' in readme
     assert 'src="pictures/page.png"' in readme

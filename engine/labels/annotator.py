@@ -23,7 +23,7 @@ from engine.reading.prompting.template import Purpose
 from engine.reading.protocol import Augmentation, Scores
 from engine.reading.reader_settings import ReaderSettings
 from engine.scoring.metrics import score_outputs
-from engine.sources.io.locations import Location
+from engine.sources.input_tables import InputTable
 from engine.statistics.cells import Clusters
 from engine.statistics.correlation import Bootstrap
 from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
@@ -138,29 +138,6 @@ class Scale:
     graded: str = ""
     utilities: bool = False
     largest: float = math.inf
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputTable:
-    """A file that an annotator needs.
-
-    Attributes:
-        name: of the input; also of the command line's option.
-        read: reads it; a table with a column ``query_id``.
-        columns: the columns that its digest is made of.
-        help: what the file holds, for the option's help.
-        of_records: makes the table of numbered records, which are given from Python; None where frames are tables.
-        of_texts: reads it as judgments of texts, those that a corpus has of its documents; None where it cannot.
-    """
-
-    name: str
-    read: Callable[[Location], pl.DataFrame]
-    columns: Sequence[str]
-    help: str
-    of_records: (
-        Callable[[Location, Iterable[tuple[int, Mapping[str, Any]]]], pl.DataFrame] | None
-    ) = None
-    of_texts: Callable[[Location, Location], pl.DataFrame] | None = None
 
 
 class Display(NamedTuple):

@@ -18,7 +18,6 @@ from engine.labels.annotator import (
     Display,
     EvaluationSettings,
     FurtherTable,
-    InputTable,
     Labelled,
     Material,
     Scale,
@@ -28,6 +27,7 @@ from engine.labels.traces import complete
 from engine.messages.checked import Checked
 from engine.messages.notes import count_note
 from engine.messages.wording import with_interval
+from engine.sources.input_tables import InputTable
 from engine.sources.runs.preferences import preferences_of, read_preferences
 from engine.statistics.arrays import Floats
 from engine.statistics.bounded import lower_bound, weighed

@@ -9,11 +9,12 @@ import polars as pl
 import regex
 
 from engine import tables
-from engine.labels.annotator import Annotator, InputTable, Labelled, Material, labels_of
+from engine.labels.annotator import Annotator, Labelled, Material, labels_of
 from engine.labels.containment import holds_tokens
 from engine.labels.traces import complete
 from engine.messages.characters import count_letters, spaced
 from engine.messages.notes import count_note
+from engine.sources.input_tables import InputTable
 from engine.sources.runs.qrels import qrels_of, read_qrels
 from engine.tables import ANSWERS, BY_TEXT, CARRIED, DOC_ID, LABEL, QUERY_ID, TEXT
 

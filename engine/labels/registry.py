@@ -15,6 +15,7 @@ from engine.labels import (
     utility,
 )
 from engine.labels.annotator import Annotator
+from engine.sources.input_tables import InputTable
 
 ANNOTATORS: dict[str, Annotator] = {
     annotator.name: annotator
@@ -35,3 +36,9 @@ ANNOTATORS: dict[str, Annotator] = {
         scored.PERPLEXITY,
     )
 }
+
+
+def input_tables() -> dict[str, InputTable]:
+    """The files that the engine's annotators need, by the name of the input."""
+    needed = (annotator.needs_input for annotator in ANNOTATORS.values())
+    return {table.name: table for table in needed if table is not None}

@@ -14,11 +14,12 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, listed_queries
-from engine.evaluation.lists import Lists
-from engine.evaluation.partition import PAIRS_PER_SHARD
-from engine.evaluation.scattered import BUCKET, ScatteredParts, count_parts, pairs_by_bucket
-from engine.evaluation.shards import Held
+from engine.inputs.files import EvaluationInputs, InputFiles
+from engine.inputs.lists import Lists
+from engine.inputs.partition import PAIRS_PER_SHARD
+from engine.inputs.read import listed_queries
+from engine.inputs.scatter import BUCKET, ScatteredParts, count_parts, pairs_by_bucket
+from engine.inputs.shards import InMemoryInputs
 from engine.messages.errors import InputError
 from engine.planning.counts import Sample
 from engine.sources.io.files import reported_writing, write_parquet
@@ -101,7 +102,7 @@ def _read(
         need_answers=files.need_answers,
     )
     try:
-        return Held.of_files(sampled, k=k).inputs
+        return InMemoryInputs.of_files(sampled, k=k).inputs
     except InputError as error:
         if error.path is None or Path(error.path) not in given:
             raise

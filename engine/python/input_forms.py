@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from engine.evaluation.corpora import split_runs, split_tables
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_tables
-from engine.evaluation.inputs import Given as Read
-from engine.evaluation.query_clusters import column_of
 from engine.evaluation.settings import Settings
-from engine.evaluation.shards import Held
+from engine.inputs.check import column_of
+from engine.inputs.files import EvaluationInputs, InputFiles
+from engine.inputs.read import LoadedInputs, split_runs, table_files
+from engine.inputs.shards import InMemoryInputs
+from engine.labels.registry import input_tables
 from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
@@ -60,8 +60,8 @@ class Given(NamedTuple):
         if not runs or not all(map(is_path, given)):
             return None
         runs, corpora = split_runs(runs, self.passages) if several else (runs, ())
-        tables, judged = split_tables(self.tables, self.passages if several else ())
-        more = {"answers": self.answers, "tables": tables, "corpora": corpora, "judged": judged}
+        tables = table_files(self.tables, input_tables(), self.passages if several else ())
+        more = {"answers": self.answers, "tables": tables, "corpora": corpora}
         return self.named(settings, self.queries, corpus, runs, **more)
 
     def named(
@@ -74,9 +74,7 @@ class Given(NamedTuple):
             run=tuple(runs),
             limit=self.limit,
             ignore_identical_ids=self.ignore_identical_ids,
-            need_answers=settings.needs_answers(),
-            need_provenance=settings.needs_provenance(),
-            cluster=settings.bootstrap.cluster,
+            **settings.input_needs(),
             **more,
         )
 
@@ -90,7 +88,7 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     """
     k, column = settings.ranking.k, column_of(settings.bootstrap.cluster)
     if (files := given.files(settings)) is not None:
-        return Held.of_files(files, k=k).inputs
+        return InMemoryInputs.of_files(files, k=k).inputs
     query_set = _queries(given, need_answers=settings.needs_answers(), column=column)
     asked = query_set.table.head(given.limit or query_set.table.height)
     runs = runs_of(given.runs, carried=given.passages is None, queries=asked, k=k)
@@ -101,8 +99,8 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     passages = None if given.passages is None else _passages(given.passages)
     retrievers = {n or "run" for n, one in each_run(given.runs) if retriever_of(one) is not None}
     query_set.numbering.own = frozenset(retrievers)
-    read = Read(query_set, runs, judged)
-    inputs = Held.of_files(named, k=k, passages=passages, given=read).inputs
+    read = LoadedInputs(query_set, runs, judged)
+    inputs = InMemoryInputs.of_files(named, k=k, passages=passages, given=read).inputs
     return inputs if is_path(given.queries) else replace(inputs, queries_file=None)
 
 

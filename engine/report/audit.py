@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engine.evaluation.inputs import InputFiles, input_tables
+from engine.inputs.files import InputFiles
+from engine.labels.registry import input_tables
 from engine.machine.identity import this_machine
 from engine.messages.errors import InputError, masked
 from engine.messages.wording import quoted
@@ -92,12 +93,13 @@ def name_files(files: InputFiles | None) -> dict[str, Any]:
 
     Addresses are without the credentials that they may hold.
     """
+    tables = files.tables if files else {}
     return {
         "queries": place(files.queries if files else None),
         "corpus": ([*map(place, files.corpora)] or place(files.corpus)) if files else None,
         "runs": [place(path) for path in files.run] if files else [],
-        **{name: place(files.tables.get(name) if files else None) for name in input_tables()},
-        **{f"{name}_corpus": place(path) for name, path in (files.judged if files else {}).items()},
+        **{name: place(tables[name].path if name in tables else None) for name in input_tables()},
+        **{f"{name}_corpus": place(file.corpus) for name, file in tables.items() if file.corpus},
         "answers": place(files.answers if files else None),
     }
 
@@ -129,7 +131,7 @@ def input_files(named: Mapping[str, str | list[str] | None]) -> list[dict[str, A
 
 
 def content(origin: Origin, tables: Mapping[str, str]) -> dict[str, Any]:
-    """The block of ``summary.json``, with digests of the tables that were evaluated (``evaluation.digest``)."""
+    """The block of ``summary.json``, with digests of the tables that were evaluated (``inputs.files``)."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": origin.command,

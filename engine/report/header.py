@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from engine.evaluation.inputs import input_tables
 from engine.labels.annotator import READER
+from engine.labels.registry import input_tables
 from engine.messages.wording import counted
 from engine.ranking.ranking_settings import JUDGED
 from engine.reading.models.weights import BUNDLED, BUNDLED_FID

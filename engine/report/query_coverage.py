@@ -10,7 +10,7 @@ import polars as pl
 from rich.table import Table
 
 from engine import tables
-from engine.evaluation.digest import table_sha256
+from engine.inputs.files import table_sha256
 from engine.messages.wording import counted, cut
 from engine.query_coverage.figures import Figures
 from engine.query_coverage.measure import EVALUATION, USER, Coverage

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,8 +16,6 @@ from engine.tables import ANNOTATOR, CLUSTER, MEASURE, QUERY_ID, RUN, VALUE, K
 # The cluster of each query, by its id; None where queries are independent.
 Clusters = Mapping[str, int] | None
 _PLACE = "_place"
-# Where fewer queries share a cluster, intervals hold nearly as often as without any that do.
-_MANY = 0.2
 
 
 @dataclass(frozen=True)
@@ -91,12 +88,6 @@ def label_cells(query_scores: pl.DataFrame, clusters: Clusters = None) -> Iterat
 def clusters_of(clusters: pl.DataFrame, by: str | None) -> Clusters:
     """The cluster of each query (``tables.CLUSTERS``), by id; None where ``by`` says to take queries as independent."""
     return dict(clusters.select(QUERY_ID, CLUSTER).iter_rows()) or None if by else None
-
-
-def shares_much(clusters: Iterable[int]) -> bool:
-    """Whether so many queries share their cluster, given for each query, that intervals without these hold too rarely."""
-    counts = Counter(clusters)
-    return sum(count for count in counts.values() if count > 1) > _MANY * counts.total()
 
 
 def numbered(query_ids: Iterable[str], clusters: Clusters) -> Ints | None:

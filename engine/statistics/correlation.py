@@ -19,8 +19,6 @@ from engine.statistics.resampling import Replicates
 # Decimals at which scores are compared: sums of the same labels in another order differ in the last
 # bits, and must not rank.
 DECIMALS = 12
-# What queries are clustered by, where that is no column.
-ARTICLE = "article"
 # Fewer cannot hold the tails of an interval.
 LEAST_RESAMPLES = 100
 

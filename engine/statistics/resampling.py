@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +19,7 @@ from engine.statistics.pairs import (
     pair_weights,
     tau_and_rho,
 )
+from engine.tables import give_back_freed_memory
 
 # Resamples drawn from one random stream. Fixed: the draws must not depend on threads or memory. More
 # than this gains nothing and takes memory.
@@ -305,9 +304,3 @@ def _keep_freed_memory() -> None:
     mapped anew, which made blocks 1.6 times as slow.
     """
     np.empty(31 * 2**20, dtype=np.uint8)
-
-
-def give_back_freed_memory() -> None:
-    """Give back what was freed on the heaps of threads, which the next threads may not take over."""
-    with contextlib.suppress(AttributeError):  # of another C library
-        ctypes.CDLL(None).malloc_trim(0)

@@ -5,8 +5,8 @@ import json
 import polars as pl
 import pytest
 
-from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
+from engine.inputs.partition import partition
 from engine.python.input_forms import Given, inputs_of
 from engine.sources.io.folders import folder_at
 from engine.sources.runs.checks import RISING

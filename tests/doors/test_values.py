@@ -9,8 +9,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import InputFiles
+from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of
 from engine.report.audit import input_files

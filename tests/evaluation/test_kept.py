@@ -9,7 +9,7 @@ from polars.testing import assert_frame_equal
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import read_inputs
+from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from tests.evaluation.test_stream import (
     FEW,

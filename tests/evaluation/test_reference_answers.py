@@ -7,7 +7,7 @@ import pytest
 
 from engine.evaluation.evaluate import check, evaluate, refuse_answers
 from engine.evaluation.settings import Settings
-from engine.evaluation.shards import Held
+from engine.inputs.shards import InMemoryInputs
 from engine.messages.errors import InputError
 from engine.scoring.metrics import METRICS
 from tests.commands import evaluate as run_command
@@ -42,10 +42,10 @@ def test_each_metric_refuses_what_it_cannot_score(answer, refusing):
     for name, metric in METRICS.items():
         settings = Settings.of(k=3, metric=name)
         if name not in refusing:
-            check(Held(given), settings)
+            check(InMemoryInputs(given), settings)
             continue
         with pytest.raises(InputError) as caught:
-            check(Held(given), settings)
+            check(InMemoryInputs(given), settings)
         said = f"the metric {name} cannot score the answers of query 'q2'"
         assert str(caught.value).startswith(said)
         assert metric.needs in caught.value.remedy
@@ -65,14 +65,14 @@ def test_all_answers_that_cannot_be_scored_are_named_with_the_metrics_that_can(
 ):
     given = inputs(queries=QUERIES.with_columns(pl.Series("answers", answers)))
     with pytest.raises(InputError) as caught:
-        check(Held(given), Settings.of(k=3, metric=metric))
+        check(InMemoryInputs(given), Settings.of(k=3, metric=metric))
     can = METRICS[metric].can_score
     lost = [f"'q{n}' ({own[0]!r})" for n, own in enumerate(answers, 1) if not any(map(can, own))]
     said = f"{len(lost)} queries: {', '.join(lost[:-1])} and {lost[-1]}"
     assert caught.value.problem == f"the metric {metric} cannot score the answers of {said}"
     assert caught.value.remedy.endswith(f"or use a `metric` that can: {able}")
     for name in able.split(", "):
-        check(Held(given), Settings.of(k=3, metric=name))
+        check(InMemoryInputs(given), Settings.of(k=3, metric=name))
 
 
 def test_of_many_answers_some_are_shown():
@@ -84,7 +84,7 @@ def test_of_many_answers_some_are_shown():
 
 def test_labels_by_the_reader_need_answers_that_the_metric_can_score(tmp_path):
     with pytest.raises(InputError, match="the metric em cannot score"):
-        check(Held(answered("The")), Settings.of(k=3, end_to_end=False))
+        check(InMemoryInputs(answered("The")), Settings.of(k=3, end_to_end=False))
     # Containment looks for the word "the", and nothing is scored by the metric.
     labels_only = {"annotators": ("containment",), "end_to_end": False}
     result = evaluated(tmp_path, answered("The"), **labels_only)

@@ -7,9 +7,9 @@ import pytest
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import cut_inputs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, Sweep, study, vary
+from engine.inputs.files import cut_inputs
 from engine.messages.errors import InputError
 from engine.reading.backends import UnitResult
 from engine.reading.protocol import ReadOutput

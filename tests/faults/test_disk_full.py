@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import InputFiles
+from engine.inputs.read import read_inputs
 from engine.messages.errors import WriteError
 from engine.reading.models import weights
 from engine.retrieval import bm25, lucene

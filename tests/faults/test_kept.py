@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.evaluation.partition import partition
+from engine.inputs.partition import partition
 from engine.sources.io.folders import folder_at
 from tests.commands import erag
 from tests.evaluation.test_shards import FEW, PAIRS, evaluated

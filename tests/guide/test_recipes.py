@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 from langchain_core.documents import Document
 
-from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.inputs.files import InputFiles
+from engine.inputs.read import read_inputs
 from engine.sources.runs.read import read_run
 from engine.sources.runs.texts import id_of
 from tests.commands import erag

@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.inputs.files import InputFiles
+from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from engine.reading.backends import NamedExecutor, UnitResult
 from engine.reading.costs import ReadingCosts

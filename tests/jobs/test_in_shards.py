@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from engine.evaluation import startup
+from engine.inputs import partition
 from tests.commands import evaluate as run_evaluate
 
 
@@ -111,7 +111,7 @@ def test_an_evaluation_replaces_the_shards_of_an_earlier_one(evaluate):
 
 
 def test_large_evaluations_are_cut_into_shards_unless_told_otherwise(evaluate, monkeypatch):
-    monkeypatch.setattr(startup, "LARGE", 4)
+    monkeypatch.setattr(partition, "LARGE", 4)
     _, _, place = evaluate()
     assert figures(place)[1] is not None
     _, _, place = evaluate("--shard-pairs", "0", out="never")

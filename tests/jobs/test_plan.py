@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from engine.evaluation import startup
+from engine.inputs import partition
 from tests.commands import erag
 from tests.commands import evaluate as run_evaluate
 
@@ -121,7 +121,7 @@ def test_a_plan_reads_nothing_and_says_its_figures_as_json(plan, files):
 
 
 def test_a_plan_of_an_evaluation_in_shards_is_an_estimate_from_a_sample(plan, files, monkeypatch):
-    monkeypatch.setattr(startup, "LARGE", 4)
+    monkeypatch.setattr(partition, "LARGE", 4)
     status, printed, _ = plan("--actors", 0)
     assert status == 0
     assert "LLM calls of 12 queries, an estimate" in printed

@@ -7,11 +7,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from engine.evaluation.corpora import split_runs
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
-from engine.labels.qrels import covered
+from engine.inputs.files import InputFiles, TableFile
+from engine.inputs.read import read_inputs, split_runs
+from engine.labels.qrels import INPUT, covered
 
 # 27 characters, six words.
 JUDGED = "one two three four five six"
@@ -37,7 +37,7 @@ def test_a_passage_covers_the_characters_of_its_longest_run_of_words(judged, pas
     assert found == pytest.approx(share)
 
 
-def evaluated(cuts, content, **judged):
+def evaluated(cuts, content, corpus=None):
     """The labels of all passages of every cut, and the result."""
     queries = {"a": ("how many", "Lima"), "b": ("who", "nobody")}
     rows = [
@@ -55,9 +55,8 @@ def evaluated(cuts, content, **judged):
     runs, corpora = split_runs(
         [f"{name}.trec@{name}" for name in cuts], [f"{name}.jsonl" for name in cuts]
     )
-    files = InputFiles(
-        queries="q.jsonl", run=runs, corpora=corpora, tables={"qrels": "judged"}, judged=judged
-    )
+    tables = {"qrels": TableFile("judged", INPUT, corpus)}
+    files = InputFiles(queries="q.jsonl", run=runs, corpora=corpora, tables=tables)
     settings = Settings.of(
         annotators=("qrels",), end_to_end=False, k=2, measures="DCG@2 Success(rel=2)@2", resamples=0
     )
@@ -105,7 +104,7 @@ def test_judgments_of_an_old_cut_are_carried_by_the_sentences_with_an_answer(tmp
         "new": {"1": f"It is old. {bearing}", "2": "It rains here in summer. no word of it is in"},
     }
     judged = "a 0 1 2\nb 0 2 1\na 0 2 0\n"
-    labels, result = evaluated(cuts, judged, qrels="old.jsonl")
+    labels, result = evaluated(cuts, judged, "old.jsonl")
     # Of the text that is judged for b, which holds no answer, 19 of 24 characters are in another passage.
     assert labels == {
         "a": {"old:1": (2, False), "old:2": (0, False), "new:1": (2, True), "new:2": (0, False)},

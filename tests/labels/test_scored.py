@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import EvaluationInputs
 from engine.labels import gain
 from engine.messages.errors import InputError
 from engine.reading.backends import UnitResult

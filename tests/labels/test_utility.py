@@ -8,8 +8,8 @@ import pytest
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import EvaluationInputs
 from engine.labels import utility
 from engine.messages.errors import InputError
 from engine.reading.backends import UnitResult

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 import engine
-from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep
+from engine.inputs.files import InputFiles
 from engine.labels.label_settings import option_classes
 from engine.messages.checked import SEVERAL, Checked, hints_of
 from engine.messages.errors import InputError

@@ -9,9 +9,9 @@ import pytest
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
+from engine.inputs.files import EvaluationInputs
 from engine.messages.errors import InputError
 from engine.planning.counts import Sample
 from engine.planning.forecast import PlanSettings

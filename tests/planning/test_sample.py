@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.evaluation.inputs import InputFiles
+from engine.inputs.files import InputFiles
 from engine.messages.errors import InputError
 from engine.planning.sample import take_sample
 from engine.sources.io.files import write_parquet

@@ -18,9 +18,11 @@ import pytest
 import engine
 from engine import InputError, Reader, ReadError, Result, from_function
 from engine.evaluation import evaluate as evaluation
-from engine.evaluation.inputs import InputFiles, input_tables, read_inputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import InputFiles
+from engine.inputs.read import read_inputs
 from engine.labels.label_settings import option_classes
+from engine.labels.registry import input_tables
 from engine.python.options import EvaluateOptions
 from engine.reading.function import reader_function
 

@@ -5,9 +5,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import InputFiles, inputs_sha256
+from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of
 

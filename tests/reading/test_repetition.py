@@ -8,8 +8,8 @@ import pytest
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import EvaluationInputs
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import InputError, ReadError
 from engine.reading import store

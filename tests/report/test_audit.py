@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import engine
-from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
+from engine.inputs.files import inputs_sha256
 from engine.messages.errors import InputError
 from engine.report import audit
 from engine.report.audit import code_in, input_files, place

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import EvaluationInputs
 from engine.report import printed
 from engine.report.printed import full_lines, full_tables
 from tests.conftest import ScriptedReader, make_run

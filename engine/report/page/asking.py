@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import EvaluationInputs
+from engine.inputs.files import EvaluationInputs
 from engine.messages.errors import InputError
 from engine.messages.wording import listed
 from engine.report.findings import Findings

@@ -7,9 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs
-from engine.evaluation.shards import Held
+from engine.inputs.files import EvaluationInputs, InputFiles, cut_inputs, inputs_sha256
+from engine.inputs.shards import InMemoryInputs
 from engine.messages.errors import InputError
 from engine.report.findings import Findings, Sources, read_findings
 from engine.report.page.render import PAGE, Written, page_files, require_page
@@ -37,7 +36,7 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
     again = not (findings.summary.get("shards") or findings.configuration.get("edits"))
     if passages and again:
         cutoffs = [int(one.configuration["k"]) for one in conditions]
-        inputs = Held.of_files(_files(findings), k=max(cutoffs)).inputs
+        inputs = InMemoryInputs.of_files(_files(findings), k=max(cutoffs)).inputs
         conditions = [
             replace(one, sources=_sources(one, cut_inputs(inputs, k)))
             for one, k in zip(conditions, cutoffs, strict=True)

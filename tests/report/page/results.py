@@ -7,8 +7,9 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import InputFiles
+from engine.inputs.read import read_inputs
 from engine.sources.io.folders import folder_at
 from jobs import _results
 from tests.conftest import ScriptedReader, make_run

@@ -8,8 +8,9 @@ import pytest
 
 import erag_engine
 from engine import tables
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import EvaluationInputs, InputFiles
+from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of
 from engine.report.findings import read_findings

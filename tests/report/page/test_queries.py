@@ -7,7 +7,8 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.inputs.files import InputFiles
+from engine.inputs.read import read_inputs
 from engine.report.findings import Sources, read_findings
 from engine.report.page.queries import as_json, escaped, filters, parts
 from engine.report.page.slices import WORDS, slices, slices_grid

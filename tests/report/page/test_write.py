@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from engine.evaluation.inputs import read_inputs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
+from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from engine.python.result import Result
 from engine.report.page.remake import remake

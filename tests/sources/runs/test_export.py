@@ -10,8 +10,8 @@ from ir_measures.__main__ import main_cli
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import EvaluationInputs
 from engine.sources.runs.export import write_exports
 from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_run

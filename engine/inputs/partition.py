@@ -1,8 +1,9 @@
-"""Cut inputs that are too large for one process into shards of whole queries on disk.
+"""Cut inputs that are too large for one process into shards of whole queries on disk, while Ray starts.
 
 Runs are streamed once, and scattered over parts by the buckets of their queries; part after part, they are
-checked as ``inputs.read_inputs`` checks what is held, by the same functions. What is left lies in ordinary files
-then, a few thousand pairs of query and passage for each shard, which ``read_inputs`` reads.
+checked as ``read.read_inputs`` checks inputs that fit, by the same functions. The result lies in ordinary files
+then, a few thousand pairs of query and passage for each shard, which ``read_inputs`` reads. In the meantime Ray
+starts, the readers are checked, and the pool's first nodes are asked for.
 """
 
 from __future__ import annotations
@@ -11,26 +12,25 @@ import hashlib
 import io
 import json
 import tempfile
+import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import (
-    CheckedInputs,
-    EvaluationInputs,
-    InputFiles,
-    check_inputs,
-    read_inputs,
-    with_empty,
-)
-from engine.evaluation.lists import Lists
-from engine.evaluation.scattered import BUCKET, ScatteredParts, Sorted, count_parts, pairs_by_bucket
-from engine.evaluation.shards import FirstQueries, Shard, Within
+from engine.inputs.files import EvaluationInputs, InputFiles, with_empty
+from engine.inputs.lists import Lists
+from engine.inputs.read import CheckedInputs, check_inputs, read_inputs
+from engine.inputs.scatter import BUCKET, ScatteredParts, Sorted, count_parts, pairs_by_bucket
+from engine.inputs.shards import CutoffCounts, FirstQueries, Shard
+from engine.machine.pool import PoolSettings, first_nodes_asked_for
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
@@ -46,8 +46,8 @@ from engine.sources.passages.index import PassageIndex, index_corpus
 from engine.sources.passages.listed import Collected, Listed, Marked
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import BUCKETS, Range, halved
-from engine.statistics.resampling import give_back_freed_memory
-from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RANK, RUN
+from engine.sources.runs.size import lists_at_least
+from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RANK, RUN, give_back_freed_memory
 
 PAIRS_PER_SHARD = 20_000
 # Called with what is being done ("runs", "passages", "shards") and how much of it is done so far.
@@ -58,6 +58,10 @@ _VERSION = 5
 _MANIFEST = "manifest.json"
 _AGAIN = "delete the folders of shards and passages, and run again"
 _QUERIES = "queries.parquet"
+# Inputs that are cut already, or are refused at once, need no Ray.
+_PATIENCE = 1.0
+# Listed passages from which on an evaluation is large: half a gigabyte of prompts, and a minute to make them.
+LARGE = 200_000
 
 
 @dataclass(frozen=True)
@@ -146,10 +150,10 @@ class Partition:
     def first(self, queries: FirstQueries) -> Partition:
         return replace(self, only=queries)
 
-    def within(self, k: int) -> Within:
+    def within(self, k: int) -> CutoffCounts:
         """As ``InputShards.within``; below the cutoff of the partition, every shard is looked through."""
         if k == self.k and self.only is None:
-            return Within(self.listed, self.notes)
+            return CutoffCounts(self.listed, self.notes)
         marked = Marked(self.passages)
 
         def documents(number: int) -> pl.Series:
@@ -158,7 +162,7 @@ class Partition:
 
         for ids in mapped(documents, range(len(self.shards))):
             marked.look_up(ids)
-        return Within(marked.count(), with_empty(self.notes, marked.count_empty()))
+        return CutoffCounts(marked.count(), with_empty(self.notes, marked.count_empty()))
 
 
 def _without_texts(ids: pl.Series) -> pl.DataFrame:
@@ -190,7 +194,7 @@ def partition(
         pairs_per_shard: how large a shard may be, in pairs and in queries.
 
     Raises:
-        InputError: as ``inputs.read_inputs``, or a setting out of range.
+        InputError: as ``read.read_inputs``, or a setting out of range.
         WriteError: the disk is full, or the folder cannot be written.
     """
     fitted("k", k, Positive)
@@ -356,12 +360,13 @@ def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:
         "corpus": None if files.corpus is None else identity(files.corpus),
         "runs": [identity(path) for path in files.run],
         "edits": None,  # an option of earlier versions, whose partitions keep their names
-        "tables": {name: identity(path) for name, path in files.tables.items()},
+        "tables": {name: identity(file.path) for name, file in files.tables.items()},
     }
     if files.corpora:
         content["corpora"] = [identity(path) for path in files.corpora]
-    if files.judged:
-        content["judged"] = {name: identity(path) for name, path in files.judged.items()}
+    judged = {name: file.corpus for name, file in files.tables.items() if file.corpus is not None}
+    if judged:
+        content["judged"] = {name: identity(path) for name, path in judged.items()}
     if files.ignore_identical_ids:  # others keep the names that they have
         content["ignore_identical_ids"] = True
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
@@ -433,3 +438,86 @@ def _taken_up(
     if not index.is_whole():
         damaged.append(index.name)
     return None if damaged else known
+
+
+def shard_pairs(files: InputFiles, wanted: int | None, *, k: int) -> int:
+    """Listed passages of a shard, as ``wanted`` or for an evaluation that is too large to be held; else 0."""
+    if wanted is not None:
+        return wanted
+    return PAIRS_PER_SHARD if lists_at_least(files.run, LARGE, k=k) else 0
+
+
+def partition_beside_ray(
+    files: InputFiles,
+    folder: Folder,
+    pool: PoolSettings,
+    *,
+    k: int,
+    pairs_per_shard: int = PAIRS_PER_SHARD,
+    on_progress: Progress = lambda what, done: None,
+    check: Callable[[], None] = lambda: None,
+) -> Partition:
+    """As ``partition``; Ray, where the reads are done on it, starts in the meantime.
+
+    Args:
+        on_progress: called by a thread of its own.
+        check: looks at what needs no inputs, Ray having started: its error need not wait for the end of
+            cutting, which takes minutes where runs are long. Not called where inputs are cut at once.
+
+    Raises:
+        InputError, WriteError: as ``partition``.
+        InputError, ReadError: as ``cluster.start_ray``, and as ``check``.
+    """
+    cut = partial(partition, files, folder, k=k, pairs_per_shard=pairs_per_shard)
+    if pool.in_process:
+        check()
+        return cut(on_progress=on_progress)
+
+    with ExitStack() as asked:
+
+        def start() -> None:
+            from engine.machine import cluster
+
+            cluster.start_ray()
+            check()
+            asked.enter_context(first_nodes_asked_for(pool))
+
+        return _beside(cut, on_progress, start)
+
+
+class _Stopped(BaseException):
+    """What cuts has to end, since what it is for has ended."""
+
+
+def _beside(
+    cut: Callable[..., Partition], on_progress: Progress, start: Callable[[], None]
+) -> Partition:
+    """Cut in a thread, and start in this one, which Ray's handling of signals needs."""
+    cutting: Future[Partition] = Future()
+    stopped = threading.Event()
+
+    def on_cut(what: str, done: int) -> None:
+        if stopped.is_set():
+            raise _Stopped
+        on_progress(what, done)
+
+    def run() -> None:
+        try:
+            cutting.set_result(cut(on_progress=on_cut))
+        except BaseException as error:
+            cutting.set_exception(error)
+
+    # Not waited for where a process ends before it does.
+    thread = threading.Thread(target=run, name="cutting into shards", daemon=True)
+    thread.start()
+    try:
+        try:
+            return cutting.result(timeout=_PATIENCE)
+        except TimeoutError:
+            start()
+        return cutting.result()
+    except BaseException:
+        # It removes its temporary files.
+        stopped.set()
+        thread.join(timeout=10)
+        raise

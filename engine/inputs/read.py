@@ -1,156 +1,54 @@
-"""Read the inputs of an evaluation and check them against each other: queries, runs, corpus, further tables."""
+"""Read the inputs of an evaluation and check them against each other: queries, runs, corpus, further tables.
+
+Over several corpora, as cuts of the same documents, runs are read as if they carried their passages. They are called
+by their corpus, too. So are documents whose id stands for another text in another corpus; where texts are equal, a
+document is the same one, and is read once.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import polars as pl
 
 from engine import tables
-from engine.evaluation.corpora import read_runs_over
-from engine.evaluation.documents import named_by_id
-from engine.evaluation.fitting import Judgments, identical_note
-from engine.evaluation.lists import IS_EVALUATED, HeldPart, Lists, Parts, read_lists
-from engine.evaluation.query_clusters import column_of, with_clusters
-from engine.evaluation.settings import Settings
-from engine.evaluation.titles import match_titles, with_titles, without_titles
-from engine.labels.annotator import InputTable
-from engine.labels.registry import ANNOTATORS
-from engine.labels.resolved import needed_by
-from engine.messages.checked import Checked, Natural, Positive
+from engine.inputs.check import (
+    Judgments,
+    column_of,
+    identical_note,
+    match_titles,
+    named_by_id,
+    with_clusters,
+    with_titles,
+    without_titles,
+)
+from engine.inputs.files import EvaluationInputs, InputFiles, TableFile, empty_note
+from engine.inputs.lists import IS_EVALUATED, HeldPart, Lists, Parts, read_lists
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
+from engine.messages.wording import quoted
+from engine.sources.input_tables import InputTable
 from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Collected, Listed
+from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import QuerySet, read_query_set
+from engine.sources.runs.checks import require_new_name
 from engine.sources.runs.forms import runs_within
+from engine.sources.runs.read import read_texted_runs
 from engine.sources.runs.records import WRITTEN
 from engine.sources.runs.texts import Together, read_runs_with_texts
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 
+_AT, _CORPUS = "@", "_corpus"
 WRITTEN_PASSAGES, UNRANKED = "written_passage_lists", "unranked_rows"
 _UNRANKED = (
     "[row|rows] of runs without rank and score [was|were] taken as [it stands|they stand], though they have numbers: call "
     "{} rank or score if it orders them"
 )
-_EMPTY_PASSAGES = "empty_passages"
-_LISTS: tables.Schema = {RUN: pl.String(), QUERY_ID: pl.String()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputFiles(Checked):
-    """The files of an evaluation, and how much of them is used.
-
-    Attributes:
-        queries: Questions with answers (and provenance): KILT JSONL, plain JSONL, CSV, SQuAD or Parquet.
-        corpus: The passages: Parquet (a file or shards), JSONL, JSON, CSV, BEIR, or DPR's TSV. Not needed where
-            runs carry the texts of their passages. Several may be given, as cuts of the same documents: each run then
-            names its own, as in mine.trec@words-100.parquet (docs/guide/chunking.md).
-        run: Ranked lists: TREC text, Parquet, JSON or JSONL, with the texts of passages or without. Several
-            may be given.
-        limit: Evaluate only the first queries, this many of them.
-        skip_bad: Leave out bad records of the corpus, up to this many, and count them.
-        answers: Reference answers by query id, where the queries file has none or others: JSONL, JSON, CSV
-            or Parquet with an id and answers, or any layout of queries.
-        ignore_identical_ids: Leave out of each list, before the cut at `k`, a document that has the id of its query, as
-            BEIR does (ArguAna, Quora).
-        need_answers: whether a query without answers is an error; ``Settings.needs_answers`` says it.
-        need_provenance: whether an annotator needs gold articles; ``Settings.needs_provenance`` says it.
-        cluster: what queries are clustered by; ``Bootstrap.cluster`` says it.
-        tables: files that annotators need, by the name of their input (``labels.annotator.InputTable``).
-        corpora: in place of ``corpus``, where there are several, that of each run (``corpora.split_runs``).
-        judged: the corpus whose documents a table judges, by the name of its input (``corpora.split_tables``).
-
-    Raises:
-        InputError: a number out of range, or something that names documents of one corpus beside several.
-    """
-
-    queries: Location
-    corpus: Location | None = None
-    run: tuple[Location, ...]
-    limit: Positive | None = None
-    skip_bad: Natural = 0
-    answers: Location | None = None
-    ignore_identical_ids: bool = False
-    need_answers: bool = True
-    need_provenance: bool = False
-    cluster: str | None = None
-    tables: Mapping[str, Location] = field(default_factory=dict)
-    corpora: tuple[Location, ...] = ()
-    judged: Mapping[str, Location] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.corpora and self.skip_bad:
-            problem = "`skip_bad` with several corpora"
-            raise InputError(problem, "leave it out, or give one `corpus`")
-
-
-# Compared by identity: tables have no equality that is true or false.
-@dataclass(frozen=True, kw_only=True, eq=False)
-class EvaluationInputs:
-    """Tables that fit together: every run row has its query and its passage.
-
-    Attributes:
-        queries: the queries table, with their ``cluster``.
-        corpus: the passages that some run lists within the cutoff.
-        runs: the run table, cut at the cutoff, of the queries evaluated.
-        names: of all runs, in order, of which some may list nothing; empty for the runs that occur.
-        k: the cutoff that the runs were cut at, passages per query; None for runs that were never cut.
-        tables: what annotators need, by the name of their input: judgments of the queries evaluated.
-        cut_runs: names of runs that list more passages than the cutoff keeps.
-        queries_file: where the queries come from, to name the line of one that cannot be used; None
-            for tables that were not read from a file.
-        unmatchable: queries whose gold articles are named by title alone, where no listed passage has a
-            title to match.
-        fields: as in ``QuerySet``.
-        unread, unlabelled: ``run``, ``query_id`` of lists that are not read whole, and of those without scores by labels,
-            which ``runs`` lacks: of runs that were read enough.
-        is_whole: whether these are all queries of the evaluation.
-    """
-
-    queries: pl.DataFrame
-    corpus: pl.DataFrame
-    runs: pl.DataFrame
-    k: int | None = None
-    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
-    cut_runs: tuple[str, ...] = ()
-    notes: tuple[Note, ...] = ()
-    queries_file: Location | None = None
-    unmatchable: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    unread: pl.DataFrame = field(default_factory=lambda: tables.empty(_LISTS))
-    unlabelled: pl.DataFrame = field(default_factory=lambda: tables.empty(_LISTS))
-    is_whole: bool = True
-
-    @property
-    def run_names(self) -> tuple[str, ...]:
-        """The names of all runs, in order."""
-        return self.names or tuple(self.runs[RUN].unique(maintain_order=True))
-
-    def lists(self) -> pl.DataFrame:
-        """``run`` and ``query_id`` of all lists, empty ones included, less those that are ``unlabelled``."""
-        names = pl.DataFrame({RUN: self.run_names}, {RUN: pl.String})
-        lists = names.join(self.queries.select(QUERY_ID), how="cross", maintain_order="left_right")
-        return lists.join(self.unlabelled, on=list(_LISTS), how="anti", maintain_order="left")
-
-
-NO_INPUTS = EvaluationInputs(
-    queries=tables.empty(tables.QUERIES),
-    corpus=tables.empty(tables.CORPUS),
-    runs=tables.empty(tables.RUNS),
-)
-"""Stands for the inputs of an evaluation that no process holds as a whole."""
-
-
-def input_tables() -> dict[str, InputTable]:
-    """The files that the engine's annotators need, by the name of the input."""
-    needed = (annotator.needs_input for annotator in ANNOTATORS.values())
-    return {table.name: table for table in needed if table is not None}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -180,7 +78,7 @@ def check_inputs(
     parts_of: Callable[[pl.DataFrame], Parts],
     passages_of: Callable[[pl.DataFrame | None], Listed],
     on_rows: Callable[[int], None] = lambda rows: None,
-    given: Given | None = None,
+    given: LoadedInputs | None = None,
 ) -> CheckedInputs:
     """Read what an evaluation at cutoff ``k`` needs, and check it.
 
@@ -196,7 +94,9 @@ def check_inputs(
         query_set=query_set,
         queries=queries,
         tables=judged if given is None else given.tables,
-        paths=files.tables if given is None else {name: name for name in given.tables},
+        paths={name: name for name in given.tables}
+        if given is not None
+        else {name: file.path for name, file in files.tables.items()},
         queries_file=files.queries,
         corpus=files.corpus,
         need_provenance=files.need_provenance,
@@ -234,7 +134,7 @@ def check_inputs(
                 query_set.unanswerable,
                 "[question is|questions are] marked as unanswerable in the queries file and [was|were] left out",
             ),
-            _empty_note(passages.count_empty()),
+            empty_note(passages.count_empty()),
             count_note("corpus_passages", size, "passages of the corpus", printed=False),
             *_notes_on_runs(lists),
             clustered,
@@ -261,7 +161,7 @@ def _notes_on_runs(lists: Lists) -> Iterator[Note]:
     yield from lists.notes
 
 
-class Given(NamedTuple):
+class LoadedInputs(NamedTuple):
     """Inputs that were read before, in the place of files of which ``InputFiles`` then has names for errors."""
 
     query_set: QuerySet
@@ -271,16 +171,15 @@ class Given(NamedTuple):
 
 def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
     """The tables that annotators need; refused where they name documents of one corpus beside several."""
-    judged, known = {}, input_tables()
-    for name, path in files.tables.items():
-        corpus, of_texts = files.judged.get(name), known[name].of_texts
-        judged[name] = of_texts(path, corpus) if corpus and of_texts else known[name].read(path)
+    judged = {name: file.read() for name, file in files.tables.items()}
     by_id = [name for name, table in judged.items() if tables.BY_TEXT not in table.columns]
     if files.corpora and by_id:
+        file = files.tables[by_id[0]]
+        way = "name it behind the file, as in FILE@NAME" if file.table.of_texts else "leave it out"
         raise InputError(
             f"`{by_id[0]}` names documents of one corpus, beside several",
-            f"{'name it behind the file, as in FILE@NAME' if known[by_id[0]].of_texts else 'leave it out'}, or give one `corpus`",
-            path=files.tables[by_id[0]],
+            f"{way}, or give one `corpus`",
+            path=file.path,
         )
     return judged
 
@@ -300,7 +199,7 @@ def listed_queries(
     k: int,
     parts_of: Callable[[pl.DataFrame], Parts],
     on_rows: Callable[[int], None] = lambda rows: None,
-    given: Given | None = None,
+    given: LoadedInputs | None = None,
 ) -> ListedQueries:
     """The first half of ``check_inputs``: queries and runs, without the corpus."""
     query_set = read_queries_of(files) if given is None else given.query_set
@@ -330,14 +229,14 @@ def listed_queries(
 
 
 def read_inputs(
-    files: InputFiles, *, k: int, passages: Listed | None = None, given: Given | None = None
+    files: InputFiles, *, k: int, passages: Listed | None = None, given: LoadedInputs | None = None
 ) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
 
     A run whose keys are not query ids is keyed by the texts of queries, and its documents may be texts
     of passages, as in the eRAG package: a text stands for every query, and for the first passage, that
     has it. Gold articles that the queries file names by title alone are matched with the titles of the
-    listed passages (``titles.match_titles``).
+    listed passages (``check.match_titles``).
 
     Args:
         files: in any layout of ``read_query_set``, ``scan_corpus`` and ``read_runs``; without a corpus, its passages are the texts that the runs carry (``read_runs_with_texts``).
@@ -376,55 +275,85 @@ def read_inputs(
 
 def read_queries_of(files: InputFiles) -> QuerySet:
     """The queries of an evaluation, with their answers."""
-    settings = Settings()
-    without = (
-        known.name
-        for known in ANNOTATORS.values()
-        if not any(needed.needs_answers for needed in needed_by(known, settings))
-    )
+    remedy = "add them, or give `answers` FILE"
+    if files.without_answers:
+        names = ", ".join(files.without_answers)
+        remedy += f"; no answers are needed with `no_end_to_end` and the annotators {names}"
     return read_query_set(
         files.queries,
         need_answers=files.need_answers,
         answers=files.answers,
         column=column_of(files.cluster),
-        remedy="add them, or give `answers` FILE; no answers are needed with `no_end_to_end` and the "
-        f"annotators {', '.join(without)}",
+        remedy=remedy,
     )
 
 
-def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
-    """The inputs at cutoff ``k``; themselves where that is what they were cut at.
+def split_runs(
+    runs: Sequence[Location], corpora: Sequence[Location]
+) -> tuple[tuple[Location, ...], tuple[Location, ...]]:
+    """The files of runs, and the corpus of each, whose file or name stands behind them: ``mine.trec@words-100``.
 
     Raises:
-        InputError: they were cut at a smaller one, and what stood below is unknown.
+        InputError: a run names none of the corpora, or a name that two have.
     """
-    if inputs.k == k:
-        return inputs
-    if inputs.k is not None and inputs.k < k:
+    pairs: list[tuple[Location, Location]] = []
+    for run in runs:
+        file, _, name = str(run).rpartition(_AT)
+        named = [one for one in corpora if name in (str(one), PurePath(one).stem)]
+        if len(named) != 1:
+            raise InputError(
+                f"names {'two' if named else 'none'} of the corpora",
+                f"write behind it which one it is over, as in {file or run}{_AT}{PurePath(corpora[0]).stem}",
+                path=run,
+            )
+        pairs.append((type(run)(file), named[0]))
+    return tuple(file for file, _ in pairs), tuple(corpus for _, corpus in pairs)
+
+
+def table_files(
+    given: Mapping[str, Location], known: Mapping[str, InputTable], corpora: Sequence[Location] = ()
+) -> dict[str, TableFile]:
+    """The files that annotators need; beside several corpora one may name its own, as in ``split_runs``."""
+    files = {}
+    for name, path in given.items():
+        files[name] = TableFile(path, known[name])
+        if _AT in str(path) and len(corpora) > 1 and not Path(path).exists():
+            (file,), (corpus,) = split_runs([path], corpora)
+            files[name] = TableFile(file, known[name], corpus)
+    return files
+
+
+def read_runs_over(paths: Sequence[Location], corpora: Sequence[Location]) -> Together:
+    """The runs with the passages that they list, as ``texts.read_runs_with_texts`` gives them.
+
+    Raises:
+        InputError: as ``read_run`` and ``read_corpus``; a corpus lacks a document of a run over it.
+    """
+    files: dict[str, Location] = {}
+    frames: list[pl.DataFrame] = []
+    for path, corpus in zip(paths, corpora, strict=True):
+        called = PurePath(corpus).stem
+        for texted in read_texted_runs([path]):
+            run = texted.rows
+            name = f"{run[RUN][0]}{_AT}{called}"
+            require_new_name(path, name, files)
+            frames.append(run.with_columns(pl.lit(name).alias(RUN), pl.lit(called).alias(_CORPUS)))
+    rows, found = pl.concat(frames), []
+    for corpus in dict.fromkeys(corpora):
+        over = pl.lit(PurePath(corpus).stem).alias(_CORPUS)
+        ids = rows.filter(pl.col(_CORPUS) == over)[DOC_ID].unique()
+        found.append(read_corpus(corpus, wanted=ids).with_columns(over))
+    passages = pl.concat(found)
+    lost = rows.join(passages, on=[DOC_ID, _CORPUS], how="anti", maintain_order="left")
+    for query_id, doc_id, name, called in lost.select(QUERY_ID, DOC_ID, RUN, _CORPUS).iter_rows():
         raise InputError(
-            f"`k` {k} exceeds the {inputs.k} passages per query that the inputs were read with",
-            f"read them with `k` {k}, or evaluate with `k` {inputs.k} or less",
+            f"document {quoted(doc_id)} of query {quoted(query_id)} not in the corpus {called}",
+            "name the corpus that the run was made from",
+            path=files[name],
         )
-    beyond = inputs.runs[RANK] > k
-    if not beyond.any():
-        return replace(inputs, k=k)
-    runs = inputs.runs.filter(~beyond)
-    corpus = inputs.corpus.join(runs, on=DOC_ID, how="semi", maintain_order="left")
-    cut = set(inputs.runs.filter(beyond)[RUN]) | set(inputs.cut_runs)
-    return replace(
-        inputs,
-        runs=runs,
-        corpus=corpus,
-        k=k,
-        cut_runs=tuple(name for name in runs[RUN].unique(maintain_order=True) if name in cut),
-        notes=with_empty(inputs.notes, int((corpus[TEXT].str.strip_chars() == "").sum())),
-    )
-
-
-def with_empty(notes: Sequence[Note], empty: int) -> tuple[Note, ...]:
-    """Notes as of ``check_inputs``, with another number of listed passages without text."""
-    return tuple(_empty_note(empty) if note.code == _EMPTY_PASSAGES else note for note in notes)
-
-
-def _empty_note(empty: int) -> Note:
-    return count_note(_EMPTY_PASSAGES, empty, "listed [passage has|passages have] no text")
+    texts = passages.select(DOC_ID, TITLE, TEXT).unique()
+    several = pl.col(DOC_ID).is_in(texts.filter(pl.col(DOC_ID).is_duplicated())[DOC_ID].implode())
+    own = pl.when(several).then(pl.concat_str(_CORPUS, DOC_ID, separator=":"))
+    named = own.otherwise(pl.col(DOC_ID)).alias(DOC_ID)
+    every = passages.with_columns(named).unique(DOC_ID, keep="first", maintain_order=True)
+    return rows.with_columns(named).drop(_CORPUS), every.drop(_CORPUS), Counter()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import cut_inputs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
+from engine.inputs.files import cut_inputs
 from engine.messages.errors import InputError
 from tests.conftest import ScriptedReader
 from tests.tables import amount, inputs, read_files, say_last
@@ -151,7 +151,7 @@ def test_only_shards_read_the_files_of_an_evaluation():
         if isinstance(node, ast.Call) and "read_inputs" in ast.unparse(node.func).split(".")
     }
     asking = "jobs/ask.py"  # which evaluates nothing
-    assert callers == {"engine/evaluation/shards.py", "engine/evaluation/partition.py", asking}
+    assert callers == {"engine/inputs/shards.py", "engine/inputs/partition.py", asking}
 
 
 def test_a_passage_that_a_list_has_by_its_id_and_by_its_text_is_refused(files, tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.evaluation.lists import ROWS, Lists
+from engine.inputs.lists import ROWS, Lists
 from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.sources.io.ahead import ahead, mapped
@@ -31,7 +31,7 @@ _PART_BYTES = 8 << 20
 
 
 class ScatteredParts:
-    """Lists in files (``lists.Parts``); each part has the queries of an equal range of buckets.
+    """Lists in files (``Parts``); each part has the queries of an equal range of buckets.
 
     Memory is that of some parts of one run, whatever their size. The folder takes about 20 bytes and two ids a
     row of the largest run, and as much for each row that is kept.

@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.evaluation.digest import inputs_sha256
+from engine.inputs.files import inputs_sha256
 from engine.sources.io.files import write_parquet
-from tests.tables import read_files
+from tests.tables import read_files, table_files
 
 QUERIES = """{"id": "q1", "input": "who", "output": [{"answer": "Ann"}, {"answer": "Bo"}]}
 {"id": "q2", "input": "where", "output": [{"answer": "here"}]}
@@ -24,7 +24,7 @@ def digests(directory, queries=QUERIES, corpus=CORPUS, run=RUN, qrels=QRELS, k=2
         directory / "c.jsonl",
         [directory / "r.trec"],
         k=k,
-        tables={"qrels": directory / "j"},
+        tables=table_files(qrels=directory / "j"),
     )
     return inputs, inputs_sha256(inputs)
 
@@ -56,7 +56,7 @@ def test_the_format_of_a_file_changes_nothing(tmp_path):
         tmp_path / "c.parquet",
         [tmp_path / "r.parquet"],
         k=2,
-        tables={"qrels": tmp_path / "j"},
+        tables=table_files(qrels=tmp_path / "j"),
     )
     assert inputs_sha256(again) == found
 

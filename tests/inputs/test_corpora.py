@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.evaluation.corpora import split_runs, split_tables
-from engine.evaluation.inputs import InputFiles, read_inputs
-from engine.evaluation.partition import partition
+from engine.inputs.files import InputFiles
+from engine.inputs.partition import partition
+from engine.inputs.read import read_inputs, split_runs
 from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
+from tests.tables import table_files
 
 # Of the article a, short passages and long ones; b is one passage in both cuts.
 CUTS = {
@@ -36,18 +37,13 @@ def folder(tmp_path, monkeypatch):
 def files(*runs, tables=None, **more):
     both = [Path("short.jsonl"), Path("long.jsonl")]
     given, corpora = split_runs([Path(run) for run in runs], both)
-    named, judged = split_tables(tables or {}, both)
-    return InputFiles(
-        queries="queries.jsonl", run=given, corpora=corpora, tables=named, judged=judged, **more
-    )
+    named = table_files(both, **(tables or {}))
+    return InputFiles(queries="queries.jsonl", run=given, corpora=corpora, tables=named, **more)
 
 
 def of_one(qrels):
-    named, judged = split_tables({"qrels": qrels}, [Path("short.jsonl")])
-    run = (Path("short.trec"),)
-    return InputFiles(
-        queries="queries.jsonl", run=run, corpus="short.jsonl", tables=named, judged=judged
-    )
+    named, run = table_files([Path("short.jsonl")], qrels=qrels), (Path("short.trec"),)
+    return InputFiles(queries="queries.jsonl", run=run, corpus="short.jsonl", tables=named)
 
 
 def test_documents_are_called_by_their_corpus_only_where_texts_differ(folder):

@@ -1,6 +1,6 @@
 """The inputs of an evaluation as shards of whole queries.
 
-Inputs that fit are one shard, held in memory (``Held``); others are many, on disk
+Inputs that fit are one shard, held in memory (``InMemoryInputs``); others are many, on disk
 (``partition.Partition``).
 """
 
@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, Protocol
 
 import polars as pl
 
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, read_inputs
+from engine.inputs.files import EvaluationInputs, InputFiles, cut_inputs
+from engine.inputs.read import read_inputs
 from engine.messages.notes import Note
-from engine.reading.store_files import Span
 from engine.sources.io.locations import Location
+from engine.sources.queries.buckets import Range
 from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RUN
 
 
@@ -35,7 +36,7 @@ class Shard:
     number: int
     queries: int
     pairs: int
-    span: Span | None
+    span: Range | None
     digest: str = ""
 
 
@@ -44,7 +45,7 @@ class FirstQueries:
     """The queries of the clusters that come first in an order, up to the number of the last of these.
 
     Attributes:
-        order: of all queries (``reading_order``).
+        order: of all queries (``evaluation.reading_order``).
         stopped: by run, the number of the last cluster that is read of it, where that comes earlier.
         labels: whether passages of these runs are labelled all the same.
     """
@@ -79,7 +80,7 @@ class FirstQueries:
         return replace(part, names=names, unread=unread, unlabelled=unlabelled, is_whole=False)
 
 
-class Within(NamedTuple):
+class CutoffCounts(NamedTuple):
     """How many listed passages a cutoff leaves of the inputs, and notes, where the inputs do not carry them."""
 
     passages: int
@@ -119,14 +120,14 @@ class InputShards(Protocol):
     def queries(self) -> pl.DataFrame:
         """All queries evaluated, in the order of their file, with their ``cluster``."""
 
-    def within(self, k: int) -> Within:
+    def within(self, k: int) -> CutoffCounts:
         """What of all inputs is within a cutoff, of which shards may have more."""
 
     def first(self, queries: FirstQueries) -> InputShards:
         """The inputs of some queries alone, in as many shards."""
 
 
-class Held:
+class InMemoryInputs:
     """Inputs in memory, as one shard."""
 
     def __init__(self, inputs: EvaluationInputs, only: FirstQueries | None = None) -> None:
@@ -135,7 +136,7 @@ class Held:
         self.queries_file, self.unmatchable = inputs.queries_file, inputs.unmatchable
 
     @classmethod
-    def of_files(cls, files: InputFiles, *, k: int, **given: Any) -> Held:
+    def of_files(cls, files: InputFiles, *, k: int, **given: Any) -> InMemoryInputs:
         """Files that fit, read at a cutoff; ``given``: further arguments of ``read_inputs``."""
         return cls(read_inputs(files, k=k, **given))
 
@@ -150,8 +151,8 @@ class Held:
     def queries(self) -> pl.DataFrame:
         return self.inputs.queries
 
-    def within(self, k: int) -> Within:
-        return Within(cut_inputs(self.inputs, k).corpus.height)
+    def within(self, k: int) -> CutoffCounts:
+        return CutoffCounts(cut_inputs(self.inputs, k).corpus.height)
 
-    def first(self, queries: FirstQueries) -> Held:
-        return Held(queries.of(self.inputs), queries)
+    def first(self, queries: FirstQueries) -> InMemoryInputs:
+        return InMemoryInputs(queries.of(self.inputs), queries)

@@ -1,0 +1,233 @@
+"""The files of an evaluation, the tables that are made of them, cuts of these, and their digests."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import polars as pl
+
+from engine import tables
+from engine.messages.checked import Checked, Natural, Positive
+from engine.messages.errors import InputError
+from engine.messages.notes import Note, count_note
+from engine.sources.input_tables import InputTable
+from engine.sources.io.fingerprint import RowHashes
+from engine.sources.io.locations import Location
+from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT
+
+_EMPTY_PASSAGES = "empty_passages"
+_LISTS: tables.Schema = {RUN: pl.String(), QUERY_ID: pl.String()}
+# The value of ``cluster`` that takes queries of a common article as one cluster.
+ARTICLE = "article"
+# Where fewer queries share a cluster, intervals hold nearly as often as without any that do.
+_MANY = 0.2
+# Digests that were made, for as long as their inputs are in use: conditions of a study, certificates
+# of several roles and summaries ask for the same ones, and a million rows take seconds.
+_MADE: WeakKeyDictionary[EvaluationInputs, dict[str, str]] = WeakKeyDictionary()
+# Rows that are hashed at a time: their hashes are all in memory.
+_ROWS = 100_000
+# One encoder for all rows: json.dumps would make one for each.
+_AS_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, default=str).encode
+
+
+class TableFile(NamedTuple):
+    """A file that an annotator needs; ``corpus``: the one whose documents it judges, where there are several."""
+
+    path: Location
+    table: InputTable
+    corpus: Location | None = None
+
+    def read(self) -> pl.DataFrame:
+        if self.corpus is not None and self.table.of_texts is not None:
+            return self.table.of_texts(self.path, self.corpus)
+        return self.table.read(self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFiles(Checked):
+    """The files of an evaluation, and how much of them is used.
+
+    Attributes:
+        queries: Questions with answers (and provenance): KILT JSONL, plain JSONL, CSV, SQuAD or Parquet.
+        corpus: The passages: Parquet (a file or shards), JSONL, JSON, CSV, BEIR, or DPR's TSV. Not needed where
+            runs carry the texts of their passages. Several may be given, as cuts of the same documents: each run then
+            names its own, as in mine.trec@words-100.parquet (docs/guide/chunking.md).
+        run: Ranked lists: TREC text, Parquet, JSON or JSONL, with the texts of passages or without. Several
+            may be given.
+        limit: Evaluate only the first queries, this many of them.
+        skip_bad: Leave out bad records of the corpus, up to this many, and count them.
+        answers: Reference answers by query id, where the queries file has none or others: JSONL, JSON, CSV
+            or Parquet with an id and answers, or any layout of queries.
+        ignore_identical_ids: Leave out of each list, before the cut at `k`, a document that has the id of its query, as
+            BEIR does (ArguAna, Quora).
+        need_answers: whether a query without answers is an error.
+        need_provenance: whether an annotator needs gold articles.
+        cluster: what queries are clustered by: a column of the queries file, or "article".
+        without_answers: names of annotators that need no answers, for the remedy where some are missing.
+        tables: files that annotators need, by the name of their input.
+        corpora: in place of ``corpus``, where there are several, that of each run (``read.split_runs``).
+
+    Raises:
+        InputError: a number out of range, or something that names documents of one corpus beside several.
+    """
+
+    queries: Location
+    corpus: Location | None = None
+    run: tuple[Location, ...]
+    limit: Positive | None = None
+    skip_bad: Natural = 0
+    answers: Location | None = None
+    ignore_identical_ids: bool = False
+    need_answers: bool = True
+    need_provenance: bool = False
+    cluster: str | None = None
+    without_answers: tuple[str, ...] = ()
+    tables: Mapping[str, TableFile] = field(default_factory=dict)
+    corpora: tuple[Location, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.corpora and self.skip_bad:
+            problem = "`skip_bad` with several corpora"
+            raise InputError(problem, "leave it out, or give one `corpus`")
+
+
+# Compared by identity: tables have no equality that is true or false.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EvaluationInputs:
+    """Tables that fit together: every run row has its query and its passage.
+
+    Attributes:
+        queries: the queries table, with their ``cluster``.
+        corpus: the passages that some run lists within the cutoff.
+        runs: the run table, cut at the cutoff, of the queries evaluated.
+        names: of all runs, in order, of which some may list nothing; empty for the runs that occur.
+        k: the cutoff that the runs were cut at, passages per query; None for runs that were never cut.
+        tables: what annotators need, by the name of their input: judgments of the queries evaluated.
+        cut_runs: names of runs that list more passages than the cutoff keeps.
+        queries_file: where the queries come from, to name the line of one that cannot be used; None
+            for tables that were not read from a file.
+        unmatchable: queries whose gold articles are named by title alone, where no listed passage has a
+            title to match.
+        fields: as in ``QuerySet``.
+        unread, unlabelled: ``run``, ``query_id`` of lists that are not read whole, and of those without scores by labels,
+            which ``runs`` lacks: of runs that were read enough.
+        is_whole: whether these are all queries of the evaluation.
+    """
+
+    queries: pl.DataFrame
+    corpus: pl.DataFrame
+    runs: pl.DataFrame
+    k: int | None = None
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    cut_runs: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    queries_file: Location | None = None
+    unmatchable: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    unread: pl.DataFrame = field(default_factory=lambda: tables.empty(_LISTS))
+    unlabelled: pl.DataFrame = field(default_factory=lambda: tables.empty(_LISTS))
+    is_whole: bool = True
+
+    @property
+    def run_names(self) -> tuple[str, ...]:
+        """The names of all runs, in order."""
+        return self.names or tuple(self.runs[RUN].unique(maintain_order=True))
+
+    def lists(self) -> pl.DataFrame:
+        """``run`` and ``query_id`` of all lists, empty ones included, less those that are ``unlabelled``."""
+        names = pl.DataFrame({RUN: self.run_names}, {RUN: pl.String})
+        lists = names.join(self.queries.select(QUERY_ID), how="cross", maintain_order="left_right")
+        return lists.join(self.unlabelled, on=list(_LISTS), how="anti", maintain_order="left")
+
+
+NO_INPUTS = EvaluationInputs(
+    queries=tables.empty(tables.QUERIES),
+    corpus=tables.empty(tables.CORPUS),
+    runs=tables.empty(tables.RUNS),
+)
+"""Stands for the inputs of an evaluation that no process holds as a whole."""
+
+
+def shares_much(clusters: Iterable[int]) -> bool:
+    """Whether so many queries share their cluster, given for each query, that intervals without these hold too rarely."""
+    counts = Counter(clusters)
+    return sum(count for count in counts.values() if count > 1) > _MANY * counts.total()
+
+
+def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
+    """The inputs at cutoff ``k``; themselves where that is what they were cut at.
+
+    Raises:
+        InputError: they were cut at a smaller one, and what stood below is unknown.
+    """
+    if inputs.k == k:
+        return inputs
+    if inputs.k is not None and inputs.k < k:
+        raise InputError(
+            f"`k` {k} exceeds the {inputs.k} passages per query that the inputs were read with",
+            f"read them with `k` {k}, or evaluate with `k` {inputs.k} or less",
+        )
+    beyond = inputs.runs[RANK] > k
+    if not beyond.any():
+        return replace(inputs, k=k)
+    runs = inputs.runs.filter(~beyond)
+    corpus = inputs.corpus.join(runs, on=DOC_ID, how="semi", maintain_order="left")
+    cut = set(inputs.runs.filter(beyond)[RUN]) | set(inputs.cut_runs)
+    return replace(
+        inputs,
+        runs=runs,
+        corpus=corpus,
+        k=k,
+        cut_runs=tuple(name for name in runs[RUN].unique(maintain_order=True) if name in cut),
+        notes=with_empty(inputs.notes, int((corpus[TEXT].str.strip_chars() == "").sum())),
+    )
+
+
+def with_empty(notes: Sequence[Note], empty: int) -> tuple[Note, ...]:
+    """Notes as of ``check_inputs``, with another number of listed passages without text."""
+    return tuple(empty_note(empty) if note.code == _EMPTY_PASSAGES else note for note in notes)
+
+
+def empty_note(empty: int) -> Note:
+    return count_note(_EMPTY_PASSAGES, empty, "listed [passage has|passages have] no text")
+
+
+def inputs_sha256(inputs: EvaluationInputs) -> dict[str, str]:
+    """Digests of what an evaluation was given: ``queries``, ``corpus``, ``runs``, and the tables that
+    annotators need, by name.
+
+    Of the corpus these are the listed passages, of a run the ranks within the cutoff: the rest was
+    not used, and scores only count through the ranks that they give.
+    """
+    if inputs in _MADE:
+        return dict(_MADE[inputs])
+    digests = {
+        "queries": table_sha256(inputs.queries, list(tables.QUERIES)),
+        "corpus": table_sha256(inputs.corpus, list(tables.CORPUS)),
+        "runs": table_sha256(inputs.runs, [RUN, QUERY_ID, RANK, DOC_ID]),
+    }
+    for name, table in inputs.tables.items():
+        schemas = (tables.QRELS, tables.PREFERENCES)
+        known = (list(schema) for schema in schemas if schema.keys() <= {*table.columns})
+        digests[name] = table_sha256(table, next(known, table.columns))
+    _MADE[inputs] = digests
+    return dict(digests)
+
+
+def table_sha256(table: pl.DataFrame, columns: Sequence[str]) -> str:
+    """A digest of a table's rows in the named columns, as a multiset (``RowHashes``).
+
+    Rows are hashed as JSON, since they may hold lists: neither the order of rows nor further columns
+    count, the order within lists does.
+    """
+    hashes = RowHashes()
+    for part in table.select(columns).iter_slices(_ROWS):
+        hashes.add(_AS_JSON(row).encode("utf-8", "surrogatepass") for row in part.iter_rows())
+    return hashes.hexdigest()
