@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.inputs.files import ARTICLE, shares_much
+from engine.inputs.files import ARTICLE, InputFiles, shares_much
 from engine.inputs.lists import Lists
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
@@ -137,25 +137,21 @@ def _line_of(path: Location, query_id: str, doc_id: str) -> int | None:
     return next((number for number, line in lines if line.split()[0:3:2] == sought), None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Judgments:
     """What people judged, to be looked up among the queries and in the whole corpus.
 
     Attributes:
+        queries: those evaluated.
         tables: what annotators need, of whatever queries, by the name of the input.
-        paths: what errors call these tables.
-        queries_file: what errors call the queries; None where nothing needs to.
-        corpus: what errors call the corpus; None where the runs carry the texts, so that passages which are judged
+        files: what errors call these; without a corpus the runs carry the texts, so that passages which are judged
             and not listed cannot be known.
     """
 
     query_set: QuerySet
     queries: pl.DataFrame
     tables: Mapping[str, pl.DataFrame]
-    paths: Mapping[str, Location]
-    queries_file: Location | None
-    corpus: Location | None
-    need_provenance: bool
+    files: InputFiles
 
     def expected(self) -> dict[str, pl.Series]:
         """The ids that the corpus should have, by its column; titles of gold articles are matched elsewhere."""
@@ -175,23 +171,23 @@ class Judgments:
         """
         found: dict[str, pl.DataFrame] = {}
         notes: list[Note] = []
-        where = "any list" if self.corpus is None else "the corpus"
+        corpus, is_needed = self.files.corpus, self.files.need_provenance
+        where = "any list" if corpus is None else "the corpus"
         lacking, gold = passages.absent(DOC_ID), passages.absent(ARTICLE_ID)
         # No name for what gives batches: an error's traceback would keep it, and its connection, for another thread.
         some = next(
             (batch for batch in passages.scan([DOC_ID, ARTICLE_ID]) if not batch.is_empty()),
             tables.empty(tables.CORPUS),
         )
-        known = some if self.corpus is not None else some.clear()  # of none, nothing is refused
-        of_file = "" if self.queries_file is None else f" of {self.queries_file}"
+        known = some if corpus is not None else some.clear()  # of none, nothing is refused
         texts = self.query_set.table.select(
             pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID)
         )
         for name, given in self.tables.items():
             by_text = BY_TEXT in given.columns and given[BY_TEXT].all()
             table = with_ids(given, texts, QUERY_ID) if by_text else given
-            path, asked = self.paths[name], self.queries[QUERY_ID]
-            what = f"judges none of the {{}} [query|queries]{of_file}"
+            path, asked = self.files.tables[name].path, self.queries[QUERY_ID]
+            what = f"judges none of the {{}} [query|queries] of {self.files.queries}"
             remedy = "give the judgments of these queries"
             count_strangers(table[QUERY_ID], asked, what, remedy=remedy, path=path)
             found[name] = table.join(self.queries, on=QUERY_ID, how="semi", maintain_order="left")
@@ -200,20 +196,18 @@ class Judgments:
             others = table.join(self.query_set.table, on=QUERY_ID, how="anti")[QUERY_ID].n_unique()
             documents = _documents(table)
             lost = lacking.filter(lacking.is_in(documents.implode()))
-            what, remedy = f"judges no document of {self.corpus}", "give judgments of this corpus"
+            what, remedy = f"judges no document of {corpus}", "give judgments of this corpus"
             refuse_strangers(documents, lost, known[DOC_ID], what, remedy=remedy, path=path)
             what = "judged [query|queries] (`{}`) [is|are] not in the queries file"
             notes.append(count_note("judged_other_queries", others, what, about=[name]))
             what = f"judged [document|documents] (`{{}}`) [is|are] not in {where}"
             notes.append(count_note("judged_other_documents", len(lost), what, about=[name]))
-        if self.need_provenance:
-            what, remedy = f"no gold article is in {self.corpus}", "give the corpus that was judged"
-            articles = known[ARTICLE_ID]
-            wanted = self.expected()[ARTICLE_ID]
-            refuse_strangers(wanted, gold, articles, what, remedy=remedy, path=self.queries_file)
+        if is_needed:
+            what, remedy = f"no gold article is in {corpus}", "give the corpus that was judged"
+            wanted, path = self.expected()[ARTICLE_ID], self.files.queries
+            refuse_strangers(wanted, gold, known[ARTICLE_ID], what, remedy=remedy, path=path)
         what = f"gold [article is|articles are] not in {where}"
-        matters = self.need_provenance
-        return found, [*notes, count_note("gold_not_in_corpus", len(gold), what, printed=matters)]
+        return found, [*notes, count_note("gold_not_in_corpus", len(gold), what, printed=is_needed)]
 
 
 def _documents(table: pl.DataFrame) -> pl.Series:
@@ -239,50 +233,38 @@ def identical_note(lists: Iterable[pl.DataFrame], queries: pl.DataFrame, passage
     )
 
 
-def with_titles(
-    titles: Mapping[str, Sequence[str]], passages: Iterable[pl.DataFrame]
-) -> pl.DataFrame:
-    """Those of the listed passages by which ``match_titles`` and ``without_titles`` decide.
-
-    They have one of the titles, as their title or as the id of their article; and the first that has any title.
-    """
-    wanted = pl.Series(list({t for names in titles.values() for t in names}), dtype=pl.String)
-    title = pl.col(TITLE).str.strip_chars()
-    deciding = title.is_in(wanted.implode()) | pl.col(ARTICLE_ID).is_in(wanted.implode())
-    found = [tables.empty({ARTICLE_ID: pl.String(), TITLE: pl.String()})]
-    is_titled = False
-    for batch in passages if titles else ():
-        found.append(batch.filter(deciding).unique(maintain_order=True))
-        if not is_titled:
-            found.append(batch.filter(title != "").head(1))
-            is_titled = not found[-1].is_empty()
-    return pl.concat(found)
-
-
 def match_titles(
-    queries: pl.DataFrame, titles: Mapping[str, Sequence[str]], passages: pl.DataFrame
-) -> pl.DataFrame:
-    """The queries, with the ids of the listed articles that have these titles in ``provenance``.
+    queries: pl.DataFrame, titles: Mapping[str, Sequence[str]], passages: Iterable[pl.DataFrame]
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """The queries, with the ids of the listed articles that have these titles in ``provenance``; and unmatchable ids.
 
     Of several articles with one title, all are gold. A title that no listed passage has stays, and
     stands for the article that the corpus calls so, as where article ids are titles and passages are
-    headed otherwise; a title of digits does not, since another article may have it as its page id.
+    headed otherwise; a title of digits does not, since another article may have it as its page id. Titles of
+    queries cannot be matched where no listed passage has a title, and no article is called like one.
 
     Args:
         titles: those of ``provenance`` that are titles, by query id.
-        passages: the listed passages, or ``with_titles`` of them.
+        passages: the listed passages, in batches.
     """
     if not titles:
-        return queries
-    articles_of: dict[str, list[str]] = {}
-    headed: set[str] = set()
-    named = passages.select(ARTICLE_ID, pl.col(TITLE).str.strip_chars()).unique(maintain_order=True)
-    for article, title in named.iter_rows():
-        if title:
-            articles_of.setdefault(title, []).append(article)
-            headed.add(article)
+        return queries, ()
+    wanted = pl.Series(list({t for names in titles.values() for t in names}), dtype=pl.String)
+    title = pl.col(TITLE).str.strip_chars()
+    of_article = title.is_in(wanted.implode()) | pl.col(ARTICLE_ID).is_in(wanted.implode())
+    articles_of: dict[str, dict[str, None]] = {}
+    called, headed = set[str](), set[str]()
+    is_titled = False
+    for batch in passages:
+        is_titled = is_titled or batch.select((title != "").any()).item()
+        named = batch.filter(of_article).select(ARTICLE_ID, title).unique(maintain_order=True)
+        for article, name in named.iter_rows():
+            called.add(article)
+            if name:
+                headed.add(article)
+                articles_of.setdefault(name, {})[article] = None
 
-    def articles(query_id: str, name: str) -> Sequence[str]:
+    def articles(query_id: str, name: str) -> Iterable[str]:
         if name not in titles.get(query_id, ()):
             return (name,)
         if name in articles_of:
@@ -293,23 +275,10 @@ def match_titles(
         list(dict.fromkeys(article for name in names for article in articles(query_id, name)))
         for query_id, names in queries.select(QUERY_ID, PROVENANCE).iter_rows()
     ]
-    return queries.with_columns(pl.Series(PROVENANCE, gold, dtype=pl.List(pl.String)))
-
-
-def without_titles(
-    queries: pl.DataFrame, titles: Mapping[str, Sequence[str]], passages: pl.DataFrame
-) -> tuple[str, ...]:
-    """Ids of the queries whose titles cannot be matched, since the corpus names articles otherwise.
-
-    None where some listed passage has a title, or some article is called like a title.
-    """
+    matched = queries.with_columns(pl.Series(PROVENANCE, gold, dtype=pl.List(pl.String)))
     of_queries = {q: titles[q] for q in queries[QUERY_ID] if q in titles}
-    articles = set(passages[ARTICLE_ID])
-    if (passages[TITLE].str.strip_chars() != "").any() or any(
-        articles.intersection(names) for names in of_queries.values()
-    ):
-        return ()
-    return tuple(of_queries)
+    is_matchable = is_titled or any(map(called.intersection, of_queries.values()))
+    return matched, () if is_matchable else tuple(of_queries)
 
 
 def with_clusters(

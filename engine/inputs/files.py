@@ -70,7 +70,7 @@ class InputFiles(Checked):
         cluster: what queries are clustered by: a column of the queries file, or "article".
         without_answers: names of annotators that need no answers, for the remedy where some are missing.
         tables: files that annotators need, by the name of their input.
-        corpora: in place of ``corpus``, where there are several, that of each run (``read.split_runs``).
+        corpora: in place of ``corpus``, where there are several, that of each run (``sources.runs.corpora``).
 
     Raises:
         InputError: a number out of range, or something that names documents of one corpus beside several.

@@ -100,15 +100,24 @@ class Lists:
 
     def map(self, function: Callable[[pl.DataFrame], Made]) -> Iterator[Made]:
         """Yield what a function makes of the lists up to the cutoff, part after part; it is called in threads."""
-        return mapped(lambda part: function(self.read(part, self.k)), range(self.parts.count))
+        return mapped(lambda part: function(self.read(part)), range(self.parts.count))
 
-    def read(self, part: int, deepest: int) -> pl.DataFrame:
-        """The run table of a part, to the rank ``deepest``; longer lists have one rank beyond the cutoff."""
-        rows = self.parts.kept(part).filter(pl.col(RANK) <= deepest)
+    def read(self, part: int) -> pl.DataFrame:
+        """The run table of a part, to the cutoff."""
+        rows = self.parts.kept(part).filter(pl.col(RANK) <= self.k)
         if not self.texts.is_empty():
             rows = with_ids(rows, self.texts, DOC_ID)
         names = pl.Series(RUN, self.names, dtype=pl.String)
         return rows.with_columns(names.gather(rows[RUN]).alias(RUN)).select(list(tables.RUNS))
+
+    def cut_runs(self) -> tuple[str, ...]:
+        """The runs that list more for some query than the cutoff keeps: one rank beyond it is kept."""
+
+        def of_part(part: int) -> pl.Series:
+            return self.parts.kept(part).filter(pl.col(RANK) > self.k)[RUN].unique()
+
+        cut = {run for runs in mapped(of_part, range(self.parts.count)) for run in runs}
+        return tuple(self.names[run] for run in sorted(cut))
 
     def path_of(self, run: str) -> Location:
         """The file of a run."""

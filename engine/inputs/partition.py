@@ -1,9 +1,8 @@
-"""Cut inputs that are too large for one process into shards of whole queries on disk, while Ray starts.
+"""Cut inputs that are too large for one process into shards of whole queries on disk.
 
 Runs are streamed once, and scattered over parts by the buckets of their queries; part after part, they are
 checked as ``read.read_inputs`` checks inputs that fit, by the same functions. The result lies in ordinary files
-then, a few thousand pairs of query and passage for each shard, which ``read_inputs`` reads. In the meantime Ray
-starts, the readers are checked, and the pool's first nodes are asked for.
+then, a few thousand pairs of query and passage for each shard, which ``read_inputs`` reads.
 """
 
 from __future__ import annotations
@@ -12,14 +11,11 @@ import hashlib
 import io
 import json
 import tempfile
-import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -27,10 +23,9 @@ import polars as pl
 from engine import tables
 from engine.inputs.files import EvaluationInputs, InputFiles, with_empty
 from engine.inputs.lists import Lists
-from engine.inputs.read import CheckedInputs, check_inputs, read_inputs
+from engine.inputs.read import check_inputs, read_inputs
 from engine.inputs.scatter import BUCKET, ScatteredParts, Sorted, count_parts, pairs_by_bucket
 from engine.inputs.shards import CutoffCounts, FirstQueries, Shard
-from engine.machine.pool import PoolSettings, first_nodes_asked_for
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
@@ -57,9 +52,7 @@ Progress = Callable[[str, int], None]
 _VERSION = 5
 _MANIFEST = "manifest.json"
 _AGAIN = "delete the folders of shards and passages, and run again"
-_QUERIES = "queries.parquet"
-# Inputs that are cut already, or are refused at once, need no Ray.
-_PATIENCE = 1.0
+_QUERIES, _PASSAGES = "queries.parquet", "passages"
 # Listed passages from which on an evaluation is large: half a gigabyte of prompts, and a minute to make them.
 LARGE = 200_000
 
@@ -138,10 +131,8 @@ class Partition:
         return inputs if self.only is None else self.only.of(inputs)
 
     def digest(self, archive: bytes) -> str:
-        """What the digest of a shard is that is in this archive."""
-        # The empty tuple, which stood for edited runs, keeps the shards of earlier versions valid.
-        further = (self.passages.fingerprint, self.k, (), self.cut_runs)
-        return hashlib.sha256(repr(further).encode() + archive).hexdigest()
+        """The digest of a shard that is in this archive."""
+        return _digest(archive, self.passages.fingerprint, self.k, self.cut_runs)
 
     def queries(self) -> pl.DataFrame:
         queries = read_parquet(self.folder.place(_QUERIES))
@@ -204,7 +195,7 @@ def partition(
     except (InputError, OSError):
         key = ""  # some file cannot be opened; which one is named first is for its reader to say
     damaged: list[str] = []
-    if key and (known := _taken_up(files, folder, key, k, damaged)) is not None:
+    if key and (known := _taken_up(files, folder, key, damaged)) is not None:
         return known
     work = folder.at if isinstance(folder.at, Path) else Path(tempfile.gettempdir())
     with reported_writing(work / "partition"), temporary_directory(work / "partition") as temporary:
@@ -218,7 +209,7 @@ def partition(
             give_back_freed_memory()  # of reading the runs
             index = index_corpus(
                 files.corpus or temporary / "corpus.parquet",
-                folder / "passages",
+                folder / _PASSAGES,
                 key if files.corpus is None else _corpus_key(files.corpus),
                 skip_bad=files.skip_bad,
                 on_passages=lambda passages: on_progress("passages", passages),
@@ -226,7 +217,7 @@ def partition(
             give_back_freed_memory()  # SQLite's
             return Marked(index)
 
-        checked = check_inputs(
+        inputs, lists, passages = check_inputs(
             files,
             k=k,
             parts_of=parts_of,
@@ -234,42 +225,35 @@ def partition(
             on_rows=lambda rows: on_progress("runs", rows),
         )
         key = key or _key(files, k, pairs_per_shard)
-        written = _write(checked, folder / key, files, pairs_per_shard, on_progress)
-    of_queries = digest(written.folder.read(_QUERIES))
-    written.folder.write(_MANIFEST, sealed_json({**_manifest(written), _QUERIES: of_queries}))
+        assert isinstance(passages, Marked)
+        place = folder / key
+        manifest = _write(inputs, lists, passages, place, pairs_per_shard, on_progress)
+    place.write(_MANIFEST, sealed_json(manifest))
+    written = _opened(manifest, place, folder / _PASSAGES, files)
     what = "damaged file[|s] of inputs in shards [was|were] made anew: check the disk"
     again = [count_note("damaged_inputs", len(damaged), what)] if damaged else []
     return replace(written, notes=(*again, *written.notes))
 
 
 def _write(
-    checked: CheckedInputs, place: Folder, files: InputFiles, most: int, on_progress: Progress
-) -> Partition:
-    """Write all shards; the partition that they make, which still lacks its manifest."""
-    lists, parts, passages = checked.lists, checked.lists.parts, checked.passages
+    inputs: EvaluationInputs,
+    lists: Lists,
+    passages: Marked,
+    place: Folder,
+    most: int,
+    on_progress: Progress,
+) -> dict[str, Any]:
+    """Write all shards; the manifest of the partition that they make."""
+    parts, index = lists.parts, passages.index
     assert isinstance(parts, ScatteredParts)
-    assert isinstance(passages, Marked)
-    whole = Partition(
-        folder=place,
-        shards=(),
-        runs=lists.names,
-        k=lists.k,
-        notes=checked.notes,
-        cut_runs=_cut_runs(lists),
-        unmatchable=checked.unmatchable[:1],
-        tables=tuple(checked.tables),
-        passages=passages.index,
-        listed=passages.count(),
-        queries_file=files.queries,
-    )
-    buckets = parts.buckets[: checked.queries.height]
+    buckets = parts.buckets[: inputs.queries.height]
     counts = np.bincount(buckets, minlength=BUCKETS)
     spans = halved(pairs_by_bucket(lists), counts, most)
     # Without clusters, which change no shard: they are beside the shards, of all queries together.
-    queries = Sorted(checked.queries.drop(CLUSTER), buckets)
+    queries = Sorted(inputs.queries.drop(CLUSTER), buckets)
     table_rows = {
         name: Sorted(table, parts.buckets[parts.places.of(table[QUERY_ID]).to_numpy()])
-        for name, table in checked.tables.items()
+        for name, table in inputs.tables.items()
     }
 
     def write(numbered: tuple[int, tuple[Range, pl.DataFrame]]) -> Shard:
@@ -277,31 +261,53 @@ def _write(
         content = {_QUERIES: queries.within(span)}
         content |= {_table(name): table.within(span) for name, table in table_rows.items()}
         rows_by_run = rows.partition_by(RUN, as_dict=True, maintain_order=True)
-        content |= {
-            _run(whole.runs.index(name)): run_rows for (name,), run_rows in rows_by_run.items()
-        }
+        content |= {_run(lists.names.index(name)): own for (name,), own in rows_by_run.items()}
         archive = _archive(content)
         place.write(_name(number), archive)
-        pairs = rows.height if len(whole.runs) == 1 else rows.select(QUERY_ID, DOC_ID).n_unique()
-        return Shard(number, content[_QUERIES].height, pairs, span, whole.digest(archive))
+        pairs = rows.height if len(lists.names) == 1 else rows.select(QUERY_ID, DOC_ID).n_unique()
+        own = _digest(archive, index.fingerprint, lists.k, inputs.cut_runs)
+        return Shard(number, content[_QUERIES].height, pairs, span, own)
 
     shards: list[Shard] = []
     for shard in mapped(write, enumerate(_rows(lists, parts, spans))):
         shards.append(shard)
         on_progress("shards", len(shards))
-    place.write(_QUERIES, _parquet(checked.queries))
-    return replace(whole, shards=tuple(shards))
+    table = _parquet(inputs.queries)
+    place.write(_QUERIES, table)
+    return {
+        "version": _VERSION,
+        "runs": lists.names,
+        "k": lists.k,
+        "notes": [asdict(note) for note in inputs.notes],
+        "cut_runs": inputs.cut_runs,
+        "unmatchable": inputs.unmatchable[:1],
+        "listed": passages.count(),
+        "passages": {name: value for name, value in asdict(index).items() if name != "folder"},
+        "shards": [[s.queries, s.pairs, *(s.span or ()), s.digest] for s in shards],
+        _QUERIES: digest(table),
+    }
 
 
-def _cut_runs(lists: Lists) -> tuple[str, ...]:
-    """The runs that list more for some query than the cutoff keeps."""
-
-    def of_part(part: int) -> list[str]:
-        rows = lists.read(part, lists.k + 1)
-        return rows.filter(pl.col(RANK) > lists.k)[RUN].unique().to_list()
-
-    cut = {name for names in mapped(of_part, range(lists.parts.count)) for name in names}
-    return tuple(name for name in lists.names if name in cut)
+def _opened(
+    manifest: Mapping[str, Any], place: Folder, passages: Folder, files: InputFiles
+) -> Partition:
+    """The partition of a manifest; its files are known to those who open it."""
+    return Partition(
+        folder=place,
+        shards=tuple(
+            Shard(number, queries, pairs, (low, high), digest)
+            for number, (queries, pairs, low, high, digest) in enumerate(manifest["shards"])
+        ),
+        runs=tuple(manifest["runs"]),
+        k=manifest["k"],
+        notes=tuple(Note(**{**note, "about": tuple(note["about"])}) for note in manifest["notes"]),
+        cut_runs=tuple(manifest["cut_runs"]),
+        unmatchable=tuple(manifest["unmatchable"]),
+        tables=tuple(files.tables),
+        passages=PassageIndex(folder=passages, **manifest["passages"]),
+        listed=manifest["listed"],
+        queries_file=files.queries,
+    )
 
 
 def _rows(
@@ -311,11 +317,16 @@ def _rows(
     part, rows = 0, tables.empty({**tables.RUNS, BUCKET: pl.Int64()})
     for span in spans:
         while part < parts.count and (part == 0 or parts.end(part - 1) < span[1]):
-            more = parts.with_buckets(part, lists.read(part, lists.k))
+            more = parts.with_buckets(part, lists.read(part))
             rows = pl.concat([rows, more])
             part += 1
         yield span, rows.filter(pl.col(BUCKET).is_between(*span, closed="left")).drop(BUCKET)
         rows = rows.filter(pl.col(BUCKET) >= span[1])
+
+
+def _digest(archive: bytes, corpus: str, k: int, cut_runs: tuple[str, ...]) -> str:
+    # The empty tuple, which stood for edited runs, keeps the shards of earlier versions valid.
+    return hashlib.sha256(repr((corpus, k, (), cut_runs)).encode() + archive).hexdigest()
 
 
 def _archive(content: Mapping[str, pl.DataFrame]) -> bytes:
@@ -381,28 +392,9 @@ def _corpus_key(corpus: Location) -> str:
         raise
 
 
-def _manifest(made: Partition) -> dict[str, object]:
-    """What is known of a partition but for its files, which those who take it up give."""
-    return {
-        "version": _VERSION,
-        "runs": made.runs,
-        "k": made.k,
-        "notes": [asdict(note) for note in made.notes],
-        "cut_runs": made.cut_runs,
-        "unmatchable": made.unmatchable,
-        "listed": made.listed,
-        "passages": {
-            name: value for name, value in asdict(made.passages).items() if name != "folder"
-        },
-        "shards": [[s.queries, s.pairs, *(s.span or ()), s.digest] for s in made.shards],
-    }
-
-
-def _taken_up(
-    files: InputFiles, folder: Folder, key: str, k: int, damaged: list[str]
-) -> Partition | None:
+def _taken_up(files: InputFiles, folder: Folder, key: str, damaged: list[str]) -> Partition | None:
     """The partition of this name, if it was finished and nothing of it is gone, or ``damaged``, which names it then."""
-    place, passages = folder / key, folder / "passages"
+    place, passages = folder / key, folder / _PASSAGES
     try:
         manifest = unsealed_json(place.read(_MANIFEST))
     except FileNotFoundError:
@@ -410,27 +402,11 @@ def _taken_up(
     except ValueError:
         damaged.append(_MANIFEST)
         return None
-    shards = tuple(
-        Shard(number, queries, pairs, (low, high), digest)
-        for number, (queries, pairs, low, high, digest) in enumerate(manifest["shards"])
-    )
-    needed = {_QUERIES: manifest[_QUERIES], **{_name(one.number): one.digest for one in shards}}
-    index = PassageIndex(folder=passages, **manifest["passages"])
+    known = _opened(manifest, place, passages, files)
+    needed = {_QUERIES: manifest[_QUERIES], **{_name(s.number): s.digest for s in known.shards}}
+    index = known.passages
     if not needed.keys() <= set(place.names()) or index.name not in passages.names():
         return None
-    known = Partition(
-        folder=place,
-        shards=shards,
-        runs=tuple(manifest["runs"]),
-        k=k,
-        notes=tuple(Note(**{**note, "about": tuple(note["about"])}) for note in manifest["notes"]),
-        cut_runs=tuple(manifest["cut_runs"]),
-        unmatchable=tuple(manifest["unmatchable"]),
-        tables=tuple(files.tables),
-        passages=index,
-        listed=manifest["listed"],
-        queries_file=files.queries,
-    )
     for name, content in place.read_each(needed):
         digest_of = digest if name == _QUERIES else known.digest
         if content is None or digest_of(content) != needed[name]:
@@ -445,79 +421,3 @@ def shard_pairs(files: InputFiles, wanted: int | None, *, k: int) -> int:
     if wanted is not None:
         return wanted
     return PAIRS_PER_SHARD if lists_at_least(files.run, LARGE, k=k) else 0
-
-
-def partition_beside_ray(
-    files: InputFiles,
-    folder: Folder,
-    pool: PoolSettings,
-    *,
-    k: int,
-    pairs_per_shard: int = PAIRS_PER_SHARD,
-    on_progress: Progress = lambda what, done: None,
-    check: Callable[[], None] = lambda: None,
-) -> Partition:
-    """As ``partition``; Ray, where the reads are done on it, starts in the meantime.
-
-    Args:
-        on_progress: called by a thread of its own.
-        check: looks at what needs no inputs, Ray having started: its error need not wait for the end of
-            cutting, which takes minutes where runs are long. Not called where inputs are cut at once.
-
-    Raises:
-        InputError, WriteError: as ``partition``.
-        InputError, ReadError: as ``cluster.start_ray``, and as ``check``.
-    """
-    cut = partial(partition, files, folder, k=k, pairs_per_shard=pairs_per_shard)
-    if pool.in_process:
-        check()
-        return cut(on_progress=on_progress)
-
-    with ExitStack() as asked:
-
-        def start() -> None:
-            from engine.machine import cluster
-
-            cluster.start_ray()
-            check()
-            asked.enter_context(first_nodes_asked_for(pool))
-
-        return _beside(cut, on_progress, start)
-
-
-class _Stopped(BaseException):
-    """What cuts has to end, since what it is for has ended."""
-
-
-def _beside(
-    cut: Callable[..., Partition], on_progress: Progress, start: Callable[[], None]
-) -> Partition:
-    """Cut in a thread, and start in this one, which Ray's handling of signals needs."""
-    cutting: Future[Partition] = Future()
-    stopped = threading.Event()
-
-    def on_cut(what: str, done: int) -> None:
-        if stopped.is_set():
-            raise _Stopped
-        on_progress(what, done)
-
-    def run() -> None:
-        try:
-            cutting.set_result(cut(on_progress=on_cut))
-        except BaseException as error:
-            cutting.set_exception(error)
-
-    # Not waited for where a process ends before it does.
-    thread = threading.Thread(target=run, name="cutting into shards", daemon=True)
-    thread.start()
-    try:
-        try:
-            return cutting.result(timeout=_PATIENCE)
-        except TimeoutError:
-            start()
-        return cutting.result()
-    except BaseException:
-        # It removes its temporary files.
-        stopped.set()
-        thread.join(timeout=10)
-        raise

@@ -1,16 +1,11 @@
-"""Read the inputs of an evaluation and check them against each other: queries, runs, corpus, further tables.
-
-Over several corpora, as cuts of the same documents, runs are read as if they carried their passages. They are called
-by their corpus, too. So are documents whose id stands for another text in another corpus; where texts are equal, a
-document is the same one, and is read once.
-"""
+"""Read the inputs of an evaluation and check them against each other: queries, runs, corpus, further tables."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
@@ -23,52 +18,26 @@ from engine.inputs.check import (
     match_titles,
     named_by_id,
     with_clusters,
-    with_titles,
-    without_titles,
 )
-from engine.inputs.files import EvaluationInputs, InputFiles, TableFile, empty_note
+from engine.inputs.files import NO_INPUTS, EvaluationInputs, InputFiles, TableFile, empty_note
 from engine.inputs.lists import IS_EVALUATED, HeldPart, Lists, Parts, read_lists
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
-from engine.messages.wording import quoted
 from engine.sources.input_tables import InputTable
 from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Collected, Listed
-from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import QuerySet, read_query_set
-from engine.sources.runs.checks import require_new_name
+from engine.sources.runs.corpora import AT, read_runs_over, split_runs
 from engine.sources.runs.forms import runs_within
-from engine.sources.runs.read import read_texted_runs
 from engine.sources.runs.records import WRITTEN
 from engine.sources.runs.texts import Together, read_runs_with_texts
-from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
+from engine.tables import QUERY, QUERY_ID, TITLE
 
-_AT, _CORPUS = "@", "_corpus"
 WRITTEN_PASSAGES, UNRANKED = "written_passage_lists", "unranked_rows"
 _UNRANKED = (
     "[row|rows] of runs without rank and score [was|were] taken as [it stands|they stand], though they have numbers: call "
     "{} rank or score if it orders them"
 )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CheckedInputs:
-    """All inputs of an evaluation, read and checked against each other; lists and passages may lie in files.
-
-    Attributes:
-        queries: the queries evaluated, with gold articles that are named by title matched, and clusters.
-        lists: of all runs, with the ids of documents.
-        passages: those that some run lists within the cutoff.
-        unmatchable, fields: as in ``EvaluationInputs``.
-    """
-
-    queries: pl.DataFrame
-    lists: Lists
-    passages: Listed
-    tables: Mapping[str, pl.DataFrame]
-    notes: tuple[Note, ...]
-    unmatchable: tuple[str, ...]
-    fields: Mapping[str, Mapping[str, str]]
 
 
 def check_inputs(
@@ -79,69 +48,68 @@ def check_inputs(
     passages_of: Callable[[pl.DataFrame | None], Listed],
     on_rows: Callable[[int], None] = lambda rows: None,
     given: LoadedInputs | None = None,
-) -> CheckedInputs:
+) -> tuple[EvaluationInputs, Lists, Listed]:
     """Read what an evaluation at cutoff ``k`` needs, and check it.
 
     Args:
         parts_of: gives the place for lists, for ``Parts.queries`` of all queries of the file.
         passages_of: gives the place for passages, for the corpus table of what the runs carry, or None.
+
+    Returns:
+        The inputs without runs and passages; the lists of all runs, with the ids of documents; and the passages that
+        some run lists within the cutoff. Both may lie in files.
     """
     query_set, queries, lists, carried = listed_queries(
         files, k=k, parts_of=parts_of, on_rows=on_rows, given=given
     )
-    judged = _judged(files)
-    judgments = Judgments(
-        query_set=query_set,
-        queries=queries,
-        tables=judged if given is None else given.tables,
-        paths={name: name for name in given.tables}
-        if given is not None
-        else {name: file.path for name, file in files.tables.items()},
-        queries_file=files.queries,
-        corpus=files.corpus,
-        need_provenance=files.need_provenance,
-    )
+    judgments = Judgments(query_set, queries, _judged(files), files)
     numbering = query_set.numbering
     for name, table in judgments.tables.items():
         if tables.BY_TEXT not in table.columns or not table[tables.BY_TEXT].all():
-            numbering.see(table[QUERY_ID].unique(maintain_order=True), judgments.paths[name])
+            numbering.see(table[QUERY_ID].unique(maintain_order=True), files.tables[name].path)
     numbering.check()
     passages = passages_of(carried)
     passages.expect(judgments.expected())
     lists = named_by_id(lists, passages, files.corpus)
     checked, fitting = judgments.check(passages)
-    listed = with_titles(query_set.titles, passages.scan([tables.ARTICLE_ID, TITLE]))
-    matched = match_titles(queries, query_set.titles, listed)
+    matched, unmatchable = match_titles(
+        queries, query_set.titles, passages.scan([tables.ARTICLE_ID, TITLE])
+    )
     size = 0 if files.corpus is None else passages.size  # what runs carry is listed
     matched, clustered = with_clusters(matched, query_set.groups, files.cluster)
-    return CheckedInputs(
-        queries=matched,
-        lists=lists,
-        passages=passages,
-        tables=checked,
-        notes=(
-            *query_set.notes,
-            *numbering.notes(),
-            *fitting,
-            identical_note(lists, queries, passages),
-            count_note(
-                "skipped_records",
-                passages.skipped,
-                "bad [record|records] of the corpus [was|were] left out (`skip_bad`)",
-            ),
-            count_note(
-                "unanswerable_queries",
-                query_set.unanswerable,
-                "[question is|questions are] marked as unanswerable in the queries file and [was|were] left out",
-            ),
-            empty_note(passages.count_empty()),
-            count_note("corpus_passages", size, "passages of the corpus", printed=False),
-            *_notes_on_runs(lists),
-            clustered,
+    notes = (
+        *query_set.notes,
+        *numbering.notes(),
+        *fitting,
+        identical_note(lists, queries, passages),
+        count_note(
+            "skipped_records",
+            passages.skipped,
+            "bad [record|records] of the corpus [was|were] left out (`skip_bad`)",
         ),
-        unmatchable=without_titles(queries, query_set.titles, listed),
+        count_note(
+            "unanswerable_queries",
+            query_set.unanswerable,
+            "[question is|questions are] marked as unanswerable in the queries file and [was|were] left out",
+        ),
+        empty_note(passages.count_empty()),
+        count_note("corpus_passages", size, "passages of the corpus", printed=False),
+        *_notes_on_runs(lists),
+        clustered,
+    )
+    inputs = replace(
+        NO_INPUTS,
+        queries=matched,
+        k=k,
+        tables=checked,
+        cut_runs=lists.cut_runs(),
+        notes=notes,
+        queries_file=files.queries,
+        unmatchable=unmatchable,
+        names=lists.names,
         fields=query_set.fields,
     )
+    return inputs, lists, passages
 
 
 def _notes_on_runs(lists: Lists) -> Iterator[Note]:
@@ -162,11 +130,10 @@ def _notes_on_runs(lists: Lists) -> Iterator[Note]:
 
 
 class LoadedInputs(NamedTuple):
-    """Inputs that were read before, in the place of files of which ``InputFiles`` then has names for errors."""
+    """Queries and runs that were read before, in the place of files, of which ``InputFiles`` then has names for errors."""
 
     query_set: QuerySet
     runs: Together
-    tables: Mapping[str, pl.DataFrame]
 
 
 def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
@@ -184,15 +151,6 @@ def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
     return judged
 
 
-class ListedQueries(NamedTuple):
-    """Queries, what the runs list for them, and the corpus table of the texts that they carry without a corpus."""
-
-    query_set: QuerySet
-    queries: pl.DataFrame
-    lists: Lists
-    carried: pl.DataFrame | None
-
-
 def listed_queries(
     files: InputFiles,
     *,
@@ -200,8 +158,12 @@ def listed_queries(
     parts_of: Callable[[pl.DataFrame], Parts],
     on_rows: Callable[[int], None] = lambda rows: None,
     given: LoadedInputs | None = None,
-) -> ListedQueries:
-    """The first half of ``check_inputs``: queries and runs, without the corpus."""
+) -> tuple[QuerySet, pl.DataFrame, Lists, pl.DataFrame | None]:
+    """The first half of ``check_inputs``: queries and runs, without the corpus.
+
+    Returns:
+        All queries, those evaluated, their lists, and the corpus table of the texts that runs carry without a corpus.
+    """
     query_set = read_queries_of(files) if given is None else given.query_set
     known, query_set.numbering.path = query_set.table, files.queries
     queries = known if files.limit is None else known.head(files.limit)
@@ -225,7 +187,7 @@ def listed_queries(
         on_rows=on_rows,
     )
     lists = replace(lists, taken=lists.taken + taken, are_files=given is None)
-    return ListedQueries(query_set, queries, lists, carried)
+    return query_set, queries, lists, carried
 
 
 def read_inputs(
@@ -255,22 +217,11 @@ def read_inputs(
         assert files.corpus is not None
         return Collected.of_corpus(files.corpus, files.skip_bad)
 
-    checked = check_inputs(files, k=k, parts_of=HeldPart, passages_of=passages_of, given=given)
-    rows = checked.lists.read(0, k + 1)
-    is_kept = rows[RANK] <= k
-    return EvaluationInputs(
-        queries=checked.queries,
-        corpus=pl.concat([tables.empty(tables.CORPUS), *checked.passages.scan()]),
-        runs=rows.filter(is_kept),
-        k=k,
-        tables=checked.tables,
-        cut_runs=tuple(rows.filter(~is_kept)[RUN].unique(maintain_order=True)),
-        notes=checked.notes,
-        names=checked.lists.names,
-        queries_file=files.queries,
-        unmatchable=checked.unmatchable,
-        fields=checked.fields,
+    inputs, lists, listed = check_inputs(
+        files, k=k, parts_of=HeldPart, passages_of=passages_of, given=given
     )
+    corpus = pl.concat([tables.empty(tables.CORPUS), *listed.scan()])
+    return replace(inputs, corpus=corpus, runs=lists.read(0))
 
 
 def read_queries_of(files: InputFiles) -> QuerySet:
@@ -288,28 +239,6 @@ def read_queries_of(files: InputFiles) -> QuerySet:
     )
 
 
-def split_runs(
-    runs: Sequence[Location], corpora: Sequence[Location]
-) -> tuple[tuple[Location, ...], tuple[Location, ...]]:
-    """The files of runs, and the corpus of each, whose file or name stands behind them: ``mine.trec@words-100``.
-
-    Raises:
-        InputError: a run names none of the corpora, or a name that two have.
-    """
-    pairs: list[tuple[Location, Location]] = []
-    for run in runs:
-        file, _, name = str(run).rpartition(_AT)
-        named = [one for one in corpora if name in (str(one), PurePath(one).stem)]
-        if len(named) != 1:
-            raise InputError(
-                f"names {'two' if named else 'none'} of the corpora",
-                f"write behind it which one it is over, as in {file or run}{_AT}{PurePath(corpora[0]).stem}",
-                path=run,
-            )
-        pairs.append((type(run)(file), named[0]))
-    return tuple(file for file, _ in pairs), tuple(corpus for _, corpus in pairs)
-
-
 def table_files(
     given: Mapping[str, Location], known: Mapping[str, InputTable], corpora: Sequence[Location] = ()
 ) -> dict[str, TableFile]:
@@ -317,43 +246,7 @@ def table_files(
     files = {}
     for name, path in given.items():
         files[name] = TableFile(path, known[name])
-        if _AT in str(path) and len(corpora) > 1 and not Path(path).exists():
+        if AT in str(path) and len(corpora) > 1 and not Path(path).exists():
             (file,), (corpus,) = split_runs([path], corpora)
             files[name] = TableFile(file, known[name], corpus)
     return files
-
-
-def read_runs_over(paths: Sequence[Location], corpora: Sequence[Location]) -> Together:
-    """The runs with the passages that they list, as ``texts.read_runs_with_texts`` gives them.
-
-    Raises:
-        InputError: as ``read_run`` and ``read_corpus``; a corpus lacks a document of a run over it.
-    """
-    files: dict[str, Location] = {}
-    frames: list[pl.DataFrame] = []
-    for path, corpus in zip(paths, corpora, strict=True):
-        called = PurePath(corpus).stem
-        for texted in read_texted_runs([path]):
-            run = texted.rows
-            name = f"{run[RUN][0]}{_AT}{called}"
-            require_new_name(path, name, files)
-            frames.append(run.with_columns(pl.lit(name).alias(RUN), pl.lit(called).alias(_CORPUS)))
-    rows, found = pl.concat(frames), []
-    for corpus in dict.fromkeys(corpora):
-        over = pl.lit(PurePath(corpus).stem).alias(_CORPUS)
-        ids = rows.filter(pl.col(_CORPUS) == over)[DOC_ID].unique()
-        found.append(read_corpus(corpus, wanted=ids).with_columns(over))
-    passages = pl.concat(found)
-    lost = rows.join(passages, on=[DOC_ID, _CORPUS], how="anti", maintain_order="left")
-    for query_id, doc_id, name, called in lost.select(QUERY_ID, DOC_ID, RUN, _CORPUS).iter_rows():
-        raise InputError(
-            f"document {quoted(doc_id)} of query {quoted(query_id)} not in the corpus {called}",
-            "name the corpus that the run was made from",
-            path=files[name],
-        )
-    texts = passages.select(DOC_ID, TITLE, TEXT).unique()
-    several = pl.col(DOC_ID).is_in(texts.filter(pl.col(DOC_ID).is_duplicated())[DOC_ID].implode())
-    own = pl.when(several).then(pl.concat_str(_CORPUS, DOC_ID, separator=":"))
-    named = own.otherwise(pl.col(DOC_ID)).alias(DOC_ID)
-    every = passages.with_columns(named).unique(DOC_ID, keep="first", maintain_order=True)
-    return rows.with_columns(named).drop(_CORPUS), every.drop(_CORPUS), Counter()

@@ -130,7 +130,7 @@ def pairs_by_bucket(lists: Lists) -> Counts:
     assert isinstance(parts, ScatteredParts)
 
     def of_part(part: int) -> Counts:
-        rows = parts.with_buckets(part, lists.read(part, lists.k))
+        rows = parts.with_buckets(part, lists.read(part))
         # A run lists a pair once.
         pairs = rows if len(lists.names) == 1 else rows.select(BUCKET, QUERY_ID, DOC_ID).unique()
         return np.bincount(pairs[BUCKET].to_numpy(), minlength=BUCKETS)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import polars as pl
 
 from engine.evaluation.settings import Settings
 from engine.inputs.check import column_of
-from engine.inputs.files import EvaluationInputs, InputFiles
-from engine.inputs.read import LoadedInputs, split_runs, table_files
+from engine.inputs.files import EvaluationInputs, InputFiles, TableFile
+from engine.inputs.read import LoadedInputs, table_files
 from engine.inputs.shards import InMemoryInputs
 from engine.labels.registry import input_tables
 from engine.messages.characters import composed
@@ -20,6 +21,8 @@ from engine.messages.wording import quoted
 from engine.python.record_forms import Record, by_text, is_path, plain, records
 from engine.python.retriever_forms import retriever_of
 from engine.python.run_forms import each_run, runs_of
+from engine.sources.input_tables import InputTable
+from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Collected
 from engine.sources.passages.read import passages_of
 from engine.sources.queries.kilt import kilt_row
@@ -27,6 +30,7 @@ from engine.sources.queries.layouts import queries_in
 from engine.sources.queries.plain import plain_rows
 from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read_answers
 from engine.sources.queries.rows import QueryRow
+from engine.sources.runs.corpora import split_runs
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RUN, TEXT
 
 _QUERIES, _PASSAGES, _RUNS, _ANSWERS = "queries", "passages", "runs", "answers"
@@ -94,13 +98,13 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     runs = runs_of(given.runs, carried=given.passages is None, queries=asked, k=k)
     queries = given.queries if is_path(given.queries) else f"`{_QUERIES}`"
     corpus = None if given.passages is None else f"`{_PASSAGES}`"
-    named = given.named(settings, queries, corpus, [*runs[0][RUN].unique(maintain_order=True)])
-    judged = {name: _table(name, table) for name, table in given.tables.items()}
+    names = [*runs[0][RUN].unique(maintain_order=True)]
+    named = given.named(settings, queries, corpus, names, tables=_tables(given.tables))
     passages = None if given.passages is None else _passages(given.passages)
     retrievers = {n or "run" for n, one in each_run(given.runs) if retriever_of(one) is not None}
     query_set.numbering.own = frozenset(retrievers)
-    read = LoadedInputs(query_set, runs, judged)
-    inputs = InMemoryInputs.of_files(named, k=k, passages=passages, given=read).inputs
+    loaded = LoadedInputs(query_set, runs)
+    inputs = InMemoryInputs.of_files(named, k=k, passages=passages, given=loaded).inputs
     return inputs if is_path(given.queries) else replace(inputs, queries_file=None)
 
 
@@ -179,11 +183,17 @@ def _passage_records(given: Any) -> Iterable[Record]:
     )
 
 
-def _table(name: str, given: Any) -> pl.DataFrame:
-    needed = input_tables()[name]
+def _tables(given: Mapping[str, Any]) -> dict[str, TableFile]:
+    """Tables as ``InputFiles`` has them; errors call them by their argument."""
+    known = {name: input_tables()[name] for name in given}
+    made = {name: partial(_table, known[name], table) for name, table in given.items()}
+    return {name: TableFile(name, replace(known[name], read=made[name])) for name in given}
+
+
+def _table(needed: InputTable, given: Any, name: Location) -> pl.DataFrame:
     if is_path(given):
         return needed.read(given)
-    rows = _judgments(given, name) if isinstance(given, Mapping) else records(given, name)
+    rows = _judgments(given, str(name)) if isinstance(given, Mapping) else records(given, str(name))
     if needed.of_records is not None:
         return needed.of_records(name, enumerate(rows, 1))
     table = pl.DataFrame(list(rows), infer_schema_length=None)
