@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from engine.evaluation.partition import PAIRS_PER_SHARD
+from engine.inputs.partition import PAIRS_PER_SHARD
 from engine.reading.plan import GROUP, SIZE, ReadPlan, cut_units, shared_pace
 
 # What a unit costs the driver, as measured with 64 actors; its units go through one core in turn.

@@ -17,9 +17,10 @@ import polars as pl
 
 from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
 from engine.evaluation.jobs import specify_jobs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import EvaluationInputs, InputFiles
+from engine.inputs.read import read_inputs
 from engine.labels.annotator import ask_reader
 from engine.labels.registry import ANNOTATORS
 from engine.machine.device import Dtype

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import InputFiles
+from engine.inputs.files import InputFiles
 from engine.reading.backends import Local
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 

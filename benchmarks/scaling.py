@@ -171,11 +171,12 @@ def _run(
     k: int = K,
 ) -> tuple[Any, float]:
     from engine.evaluation.evaluate import evaluate_shards
-    from engine.evaluation.inputs import InputFiles
     from engine.evaluation.jobs import Context
     from engine.evaluation.read import check_readers
     from engine.evaluation.settings import Settings
-    from engine.evaluation.startup import partition_beside_ray
+    from engine.inputs.files import InputFiles
+    from engine.inputs.partition import partition
+    from engine.machine.startup import beside_ray
     from engine.sources.io.folders import folder_at
 
     files = InputFiles(
@@ -198,11 +199,9 @@ def _run(
             told.append((time.perf_counter(), time.process_time()))
 
     start = time.perf_counter()
-    made = partition_beside_ray(
-        files,
-        folder_at(place / "out" / "inputs"),
+    made = beside_ray(
+        partial(partition, files, folder_at(place / "out" / "inputs"), k=k),
         settings.running.pool(),
-        k=k,
         check=partial(check_readers, [settings]),
     )
     partitioned = time.perf_counter() - start

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from cyclopts import App
 
-from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, vary
+from engine.inputs.files import InputFiles
 from engine.labels.registry import ANNOTATORS
 from engine.labels.resolved import needed_by
 from engine.machine.model_files import cache_directory

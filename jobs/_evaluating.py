@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.evaluate import evaluate_shards
-from engine.evaluation.inputs import InputFiles, cut_inputs
 from engine.evaluation.jobs import Context, digest_of_shards
-from engine.evaluation.partition import Partition
 from engine.evaluation.read import check_readers
 from engine.evaluation.settings import Settings
-from engine.evaluation.shards import Held, InputShards
-from engine.evaluation.startup import partition_beside_ray, shard_pairs
 from engine.evaluation.study import Condition, study_of
+from engine.inputs.files import InputFiles, cut_inputs, inputs_sha256
+from engine.inputs.partition import Partition, partition, shard_pairs
+from engine.inputs.shards import InMemoryInputs, InputShards
+from engine.machine.startup import beside_ray
 from engine.report.audit import Origin, input_files, name_files
 from engine.report.findings import Findings
 from engine.report.heartbeat import Heartbeat
@@ -45,7 +44,8 @@ def evaluate_data_sets(options: Mapping[str, Any]) -> None:
         for place in (out, one.store):
             require_folder(place)
         models = {name: own[name] for name in MODEL_FIELDS}
-        given = given_files({**own, **one.files.tables, "run": list(one.files.run)})
+        tables = {name: table.path for name, table in one.files.tables.items()}
+        given = given_files({**own, **tables, "run": list(one.files.run)})
         refuse_overlap(Inputs(given, models), outputs(out, next(iter(one.conditions.values()))))
         if not own["overwrite"]:  # before inputs are read, which may take minutes
             refuse_another(out, one.conditions)
@@ -92,13 +92,13 @@ def evaluate_and_report(
         keeps(kept, heartbeat.interrupt)
         folder = None
         step("reading the inputs")
-        if pairs := shard_pairs(files, settings[0]):
+        if pairs := shard_pairs(files, settings[0].running.shard_pairs, k=settings[0].ranking.k):
             heartbeat.begin()
             folder = folder_at(out) / SHARDS
             shards: InputShards = _cut(files, settings, folder, folder_at(store), pairs)
             digests = {"shards": digest_of_shards(shards)}
         else:
-            held = Held.of_files(files, k=max(condition.k for condition in conditions))
+            held = InMemoryInputs.of_files(files, k=max(condition.k for condition in conditions))
             inputs, shards = held.inputs, held
             digests = inputs_sha256(cut_inputs(inputs, settings[0].ranking.k))
         if not overwrite:
@@ -127,12 +127,10 @@ def _cut(
             if what == "runs":
                 on_rows(done, done)
 
-        return partition_beside_ray(
-            files,
-            folder / _INPUTS,
+        k = max(one.ranking.k for one in settings)
+        return beside_ray(
+            partial(partition, files, folder / _INPUTS, k=k, pairs_per_shard=pairs),
             settings[0].running.pool(),
-            k=max(one.ranking.k for one in settings),
-            pairs_per_shard=pairs,
             on_progress=on_cut,
             check=partial(check_readers, settings, event, (folder, store)),
         )

@@ -10,10 +10,10 @@ from typing import Annotated, Any, get_args
 
 from cyclopts import Group, Parameter, Token
 
-from engine.evaluation.inputs import InputFiles, input_tables
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings, Sweep
+from engine.inputs.files import InputFiles
 from engine.labels.label_settings import LabelSettings, option_classes
-from engine.labels.registry import ANNOTATORS
+from engine.labels.registry import ANNOTATORS, input_tables
 from engine.machine.pool import PoolSettings
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError
@@ -51,7 +51,7 @@ def parameters() -> list[inspect.Parameter]:
             INPUTS,
             types={"run": Paths, "corpus": Paths, "queries": Path | None, "answers": Path | None},
             defaults={"queries": None, "run": (), "corpus": ()},
-            leave_out=["tables", "corpora", "judged", "need_answers", "need_provenance", "cluster"],
+            leave_out=["tables", "corpora", *Settings().input_needs()],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
         option("data", Paths, INPUTS, _DATA, ()),
@@ -182,8 +182,9 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
 def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     """The input files; a file that no annotator needs, or an annotator without its file, is refused."""
     # Imported here, so that help is quick.
-    from engine.evaluation.corpora import split_runs, split_tables
     from engine.evaluation.evaluate import refuse_lacking_tables
+    from engine.inputs.read import table_files
+    from engine.sources.runs.corpora import split_runs
 
     if lacking := next((name for name in ("queries", "run") if not options[name]), None):
         raise InputError(f"`{lacking}` is missing", "give it (--help shows examples)")
@@ -201,18 +202,14 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
             )
     several = len(corpora := options["corpus"]) > 1
     runs, owners = split_runs(options["run"], corpora) if several else (tuple(options["run"]), ())
-    files, judged = split_tables(given, corpora)
     return take(
         InputFiles,
         options,
-        judged=judged,
         corpus=corpora[0] if len(corpora) == 1 else None,
         corpora=owners,
         run=runs,
-        tables=files,
-        need_answers=settings.needs_answers(),
-        need_provenance=settings.needs_provenance(),
-        cluster=settings.bootstrap.cluster,
+        tables=table_files(given, input_tables(), corpora),
+        **settings.input_needs(),
     )
 
 

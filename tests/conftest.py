@@ -44,7 +44,7 @@ from hypothesis import settings
 
 from engine import tables
 from engine.machine import device
-from engine.reading.backends import UnitResult
+from engine.reading.costs import UnitResult
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.sources.articles.article import Article
@@ -113,10 +113,10 @@ GROUPS = {
     ),
 }
 LONG = (
-    "tests/evaluation/test_partition.py",
     "tests/evaluation/test_shards.py",
     "tests/evaluation/test_stream.py",
     "tests/evaluation/test_kept.py",
+    "tests/inputs/test_partition.py",
     "tests/jobs/test_train.py",
     "tests/reading/models/",
     "tests/report/page/",

@@ -17,10 +17,11 @@ from typing import NamedTuple
 import polars as pl
 
 from engine.adaptive.order import keep_order, reading_order
+from engine.inputs.files import shares_much
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import agreeing, counted, listed
 from engine.sources.io.folders import Folder
-from engine.statistics.cells import clusters_of, shares_much
+from engine.statistics.cells import clusters_of
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.runs import RunScores, comparer, unit
 from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, compared, half_width, next_lists

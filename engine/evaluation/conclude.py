@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
 from engine.evaluation.jobs import Job
 from engine.evaluation.kept import ShardFolder
-from engine.evaluation.query_clusters import SHARED
 from engine.evaluation.score import ALIKE_LABELS, ALIKE_LISTS, ALIKE_SCORES, ShardScores
 from engine.evaluation.settings import Settings
-from engine.evaluation.shards import InputShards
+from engine.inputs.check import SHARED
+from engine.inputs.files import NO_INPUTS, EvaluationInputs
+from engine.inputs.shards import InputShards
 from engine.labels.annotator import Annotator
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError

@@ -18,8 +18,6 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.conclude import Evaluation, conclude, largest_scores, refuse_unjudged
-from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs, cut_inputs
 from engine.evaluation.jobs import (
     Context,
     Job,
@@ -42,7 +40,8 @@ from engine.evaluation.score import (
     split_measures,
 )
 from engine.evaluation.settings import Settings, begin, leave_out
-from engine.evaluation.shards import FirstQueries, Held, InputShards
+from engine.inputs.files import NO_INPUTS, EvaluationInputs, cut_inputs, inputs_sha256
+from engine.inputs.shards import FirstQueries, InMemoryInputs, InputShards
 from engine.labels.annotator import Labelled, PartialCorpusError
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
@@ -86,7 +85,7 @@ def evaluate(
         ReadError: reads failed, and ``failed_reads`` is ``error``, or nothing and more than 5% did.
     """
     context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
-    (evaluation,) = evaluate_shards(Held(inputs), [settings], context).evaluations
+    (evaluation,) = evaluate_shards(InMemoryInputs(inputs), [settings], context).evaluations
     return evaluation
 
 

@@ -17,7 +17,7 @@ import polars as pl
 from engine.evaluation.kept import ShardFolder
 from engine.evaluation.score import IDENTITY, alone, closed_book
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
-from engine.evaluation.shards import InputShards
+from engine.inputs.shards import InputShards
 from engine.labels.annotator import Ask
 from engine.machine import device
 from engine.machine.device import Dtype

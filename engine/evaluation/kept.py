@@ -20,7 +20,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.score import ShardScores
-from engine.evaluation.shards import Shard
+from engine.inputs.shards import Shard
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
 from engine.reading.outputs import OutputCounts

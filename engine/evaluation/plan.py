@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.jobs import NO_LISTS, Job, Run
 from engine.evaluation.score import IDENTITY, alone, pairs_to_label
 from engine.evaluation.settings import Settings
+from engine.inputs.files import EvaluationInputs, cut_inputs
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.messages.errors import ReadError
 from engine.reading import store

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings, refuse_without_measure
+from engine.inputs.files import EvaluationInputs
 from engine.labels.annotator import READER, Annotator, Labelled, Material
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from engine.labels.annotator import Annotator, Scale
 from engine.labels.label_settings import LabelSettings, changed_options, option_classes
 from engine.labels.registry import ANNOTATORS
-from engine.labels.resolved import Resolved, resolve
+from engine.labels.resolved import Resolved, needed_by, resolve
 from engine.machine.remote.api_settings import ApiSettings, is_api
 from engine.machine.remote.limits import forget
 from engine.messages.checked import Checked, Positive
@@ -131,9 +131,19 @@ class Settings(Checked):
         annotators = self.resolved.annotators
         return self.reader.end_to_end or any(one.is_the_readers for one in annotators)
 
-    def needs_provenance(self) -> bool:
-        """Whether an annotator needs gold articles."""
-        return any(known.needs_provenance for known in self.resolved.annotators)
+    def input_needs(self) -> dict[str, Any]:
+        """What the settings ask of inputs, as fields of ``InputFiles``."""
+        usual = Settings()
+        return {
+            "need_answers": self.needs_answers(),
+            "need_provenance": any(a.needs_provenance for a in self.resolved.annotators),
+            "cluster": self.bootstrap.cluster,
+            "without_answers": tuple(
+                known.name
+                for known in ANNOTATORS.values()
+                if not any(needed.needs_answers for needed in needed_by(known, usual))
+            ),
+        }
 
     @property
     def has_functions(self) -> bool:

@@ -16,10 +16,10 @@ import polars as pl
 from engine import tables
 from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import Evaluated, evaluate_shards
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.jobs import Context, Job
 from engine.evaluation.settings import Settings, Sweep, refuse_unfit
-from engine.evaluation.shards import Held
+from engine.inputs.files import EvaluationInputs
+from engine.inputs.shards import InMemoryInputs
 from engine.labels.annotator import READER as READER_ROLE
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
@@ -121,7 +121,9 @@ def at_cutoff(measure: Measure, k: int, other: int) -> Measure:
 def study(inputs: EvaluationInputs, conditions: Mapping[Condition, Settings], **how: Any) -> Study:
     """Evaluate inputs that are held under several conditions; ``how``: the fields of ``Context``."""
     context = Context(**how)
-    return study_of(conditions, evaluate_shards(Held(inputs), list(conditions.values()), context))
+    return study_of(
+        conditions, evaluate_shards(InMemoryInputs(inputs), list(conditions.values()), context)
+    )
 
 
 def study_of(conditions: Mapping[Condition, Settings], evaluated: Evaluated) -> Study:

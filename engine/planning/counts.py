@@ -10,12 +10,12 @@ from typing import NamedTuple
 import polars as pl
 
 from engine.evaluation.evaluate import check
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.jobs import Context, Job, specify_jobs
 from engine.evaluation.plan import cut_for, lists_to_read
 from engine.evaluation.score import pairs_to_label
 from engine.evaluation.settings import Settings
-from engine.evaluation.shards import Held
+from engine.inputs.files import EvaluationInputs
+from engine.inputs.shards import InMemoryInputs
 from engine.planning.forecast import SINGLE_PASSAGES, WHOLE_LISTS, Kind
 from engine.reading import store
 from engine.reading.identity import earlier_reads
@@ -138,7 +138,7 @@ def _asked(
     inputs: EvaluationInputs, settings: Settings, context: Context, *, part: bool
 ) -> Iterator[_Asked]:
     if not part:
-        check(Held(inputs), settings)
+        check(InMemoryInputs(inputs), settings)
     cut = cut_for(inputs, settings)
     lists = lists_to_read(cut, settings)
     pairs, place = pairs_to_label(cut), context.place

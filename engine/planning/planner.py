@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from engine.adaptive.queries import FIRST_LISTS, FIRST_ROUND
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.jobs import Context
 from engine.evaluation.plan import with_share
 from engine.evaluation.settings import Settings, begin, models_of
+from engine.inputs.files import EvaluationInputs
 from engine.machine.device import default_actor_memory
 from engine.machine.remote.api_settings import HOUR, is_api
 from engine.machine.watch import OnEvent, silent

@@ -7,20 +7,23 @@ import logging
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
 
 from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import evaluate_shards, refuse_lacking_tables
-from engine.evaluation.inputs import input_tables
 from engine.evaluation.jobs import Context
 from engine.evaluation.settings import Settings
-from engine.evaluation.shards import Held
-from engine.evaluation.startup import partition_beside_ray, shard_pairs
-from engine.labels import Annotator, from_function
+from engine.inputs.partition import partition, shard_pairs
+from engine.inputs.shards import InMemoryInputs
+from engine.labels.annotator import Annotator
 from engine.labels.label_settings import LabelSettings
+from engine.labels.registry import input_tables
+from engine.labels.user_function import from_function
 from engine.machine.function_code import code_of
 from engine.machine.model_files import cache_directory
+from engine.machine.startup import beside_ray
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import name_of
@@ -134,14 +137,15 @@ def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation
         given_as = f"`shard_pairs` {settings.running.shard_pairs}"
         problem = f"{given_as} with tables in memory, which are held already"
         raise InputError(problem, "give files, or leave it out")
-    pairs = shard_pairs(files, settings) if files is not None else 0
+    k, wanted = settings.ranking.k, settings.running.shard_pairs
+    pairs = shard_pairs(files, wanted, k=k) if files is not None else 0
     if files is None or not pairs:
-        held = Held(inputs_of(given, settings))
+        held = InMemoryInputs(inputs_of(given, settings))
         (evaluation,) = evaluate_shards(held, [settings], context).evaluations
         return evaluation
-    folder, pool = folder_at(context.store) / SHARDS, settings.running.pool()
-    k = settings.ranking.k
-    shards = partition_beside_ray(files, folder / "inputs", pool, k=k, pairs_per_shard=pairs)
+    folder = folder_at(context.store) / SHARDS
+    cut = partial(partition, files, folder / "inputs", k=k, pairs_per_shard=pairs)
+    shards = beside_ray(cut, settings.running.pool())
     with contextlib.ExitStack() as last:
         kept = all(own.is_kept for own in settings.reader.functions)
         unknown = settings.has_functions or not kept

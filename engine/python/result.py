@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from engine.evaluation.conclude import Evaluation
-from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.kept import delivered
 from engine.evaluation.settings import Sweep
 from engine.evaluation.study import vary
+from engine.inputs.files import inputs_sha256
 from engine.messages.checked import Natural, fitted
 from engine.messages.errors import InputError
 from engine.messages.extras import require

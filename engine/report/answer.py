@@ -13,9 +13,9 @@ from rich.table import Table
 
 from engine.adaptive.queries import DECIDED, REACHED, STOPPED
 from engine.evaluation.conclude import PRIMARY_UNDEFINED, SAMPLED_LISTS, SHORT_LISTS
-from engine.evaluation.fitting import IDENTICAL
-from engine.evaluation.inputs import UNRANKED, WRITTEN_PASSAGES
 from engine.evaluation.score import UNREAD
+from engine.inputs.check import IDENTICAL
+from engine.inputs.read import UNRANKED, WRITTEN_PASSAGES
 from engine.messages.wording import counted
 from engine.reading.notes import STORED
 from engine.reading.outputs import OF_OUTPUTS

@@ -18,9 +18,9 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.conclude import Evaluation
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.score import UNREAD
 from engine.evaluation.study import Study
+from engine.inputs.files import EvaluationInputs
 from engine.labels.annotator import READER, Role
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError

@@ -13,6 +13,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.jobs import WITHOUT_EFFECT
+from engine.inputs.files import ARTICLE, shares_much
 from engine.messages.checked import fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, listed
@@ -21,9 +22,9 @@ from engine.report.findings import Findings, read_findings
 from engine.report.study_report import short_names
 from engine.report.summary import METRIC_CODE, SUMMARY
 from engine.report.verdict import sentences_on
-from engine.statistics.cells import Clusters, clusters_of, shares_much
+from engine.statistics.cells import Clusters, clusters_of
 from engine.statistics.choice import choose
-from engine.statistics.correlation import ARTICLE, Bootstrap
+from engine.statistics.correlation import Bootstrap
 from engine.statistics.non_inferiority import NonInferiority, non_inferiority
 from engine.statistics.runs import RunScores, comparer, unit
 from engine.statistics.single_labels import SUCCESS

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.evaluation.conclude import Evaluation
-from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.jobs import Job
 from engine.evaluation.settings import Settings
+from engine.inputs.files import inputs_sha256
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
 from engine.machine.remote.spec import ApiSpec

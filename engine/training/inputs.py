@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine.evaluation.evaluate import refuse_answers
-from engine.evaluation.inputs import EvaluationInputs, InputFiles
-from engine.evaluation.shards import Held
+from engine.inputs.files import EvaluationInputs, InputFiles
+from engine.inputs.shards import InMemoryInputs
 from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
@@ -107,7 +107,7 @@ def _read(
         skip_bad=files.skip_bad,
         need_answers=False,
     )
-    return Held.of_files(named, k=k).inputs
+    return InMemoryInputs.of_files(named, k=k).inputs
 
 
 def _readings(inputs: EvaluationInputs) -> Readings:

@@ -11,11 +11,11 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine.evaluation.evaluate import evaluate, evaluate_shards
-from engine.evaluation.inputs import InputFiles
 from engine.evaluation.jobs import Context
-from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings, refuse_unfit
 from engine.evaluation.study import Sweep, vary
+from engine.inputs.files import InputFiles
+from engine.inputs.partition import partition
 from engine.messages.errors import InputError
 from engine.reading import readers
 from engine.reading.backends import NamedExecutor

@@ -13,10 +13,10 @@ import polars as pl
 
 from engine.evaluation import read
 from engine.evaluation.evaluate import evaluate_shards
-from engine.evaluation.inputs import InputFiles
 from engine.evaluation.jobs import Context
-from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
+from engine.inputs.files import InputFiles
+from engine.inputs.partition import partition
 from engine.reading.backends import Local
 from engine.sources.io.folders import folder_at
 from tests.cluster.stage import Stage

@@ -10,10 +10,11 @@ import pytrec_eval
 from hypothesis import given, settings
 
 from engine.evaluation.evaluate import evaluate, evaluate_shards
-from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.jobs import Context
-from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
+from engine.inputs.files import InputFiles
+from engine.inputs.partition import partition
+from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from engine.python.result import Result
 from engine.report import grids, header
@@ -22,6 +23,7 @@ from engine.report.printed import full_tables
 from engine.report.results import write_results
 from engine.sources.io.folders import folder_at
 from tests.ranking.ragged import SEEDS, Case, random_case, whole
+from tests.tables import table_files
 
 K = 10
 MEASURES = {
@@ -57,7 +59,7 @@ def written(case, place):
         queries=place / "q.jsonl",
         corpus=place / "c.jsonl",
         run=tuple(place / f"{name}.trec" for name in case.lists),
-        tables={"qrels": place / "qrels.txt"},
+        tables=table_files(qrels=place / "qrels.txt"),
     )
 
 

@@ -11,9 +11,10 @@ import pytest
 
 import engine
 from engine import tables
-from engine.evaluation.inputs import InputFiles, read_inputs
-from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
+from engine.inputs.files import InputFiles
+from engine.inputs.partition import partition
+from engine.inputs.read import read_inputs
 from engine.labels.annotator import READER, Ask
 from engine.labels.qrels import covered, label_by_text
 from engine.messages.characters import spaced
@@ -29,6 +30,7 @@ from engine.sources.passages.splitting import Cutting, cut_words
 from engine.sources.queries.read import read_query_set
 from engine.sources.queries.users import read_user_queries
 from engine.sources.runs.texts import read_runs_with_texts
+from tests.tables import table_files
 
 QUERY, ANSWER, TITLE = "Où est née Beyoncé ?", "Thủ đô Hà Nội", "서울"
 TEXT = "München liegt in Bayern. 東京がある。 Beyoncé est née à Houston."
@@ -175,7 +177,7 @@ def test_keys_that_are_texts_find_theirs_in_whatever_form(tmp_path, of_queries, 
     run = lines(tmp_path / "r.json", {of_others(QUERY): {of_others(TEXT): 2, "e": 1}})
     judged = {"user_input": of_others(QUERY), "reference_contexts": [of_others(TEXT)]}
     qrels = lines(tmp_path / "j", judged)
-    files = InputFiles(queries=queries, corpus=corpus, run=(run,), tables={"qrels": qrels})
+    files = InputFiles(queries=queries, corpus=corpus, run=(run,), tables=table_files(qrels=qrels))
     whole = read_inputs(files, k=2)
     cut = partition(files, folder_at(tmp_path / "cut"), k=2, pairs_per_shard=1)
     shard = next(part for part in map(cut.read, range(len(cut.shards))) if part.runs.height)

@@ -8,10 +8,10 @@ import pytest
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate, evaluate_shards
-from engine.evaluation.inputs import read_inputs
 from engine.evaluation.jobs import Context
-from engine.evaluation.partition import partition
-from engine.evaluation.shards import Held
+from engine.inputs.partition import partition
+from engine.inputs.read import read_inputs
+from engine.inputs.shards import InMemoryInputs
 from engine.labels.annotator import READER, Annotator, Labelled, Scale, ask_reader, labels_of
 from engine.labels.traces import complete
 from engine.messages.errors import InputError
@@ -146,7 +146,10 @@ def rare(column, *, role=None):
 def test_statistics_of_the_corpus_are_those_of_all_queries_or_refused(tmp_path, role, more):
     files, own = made(tmp_path), {"measures": "P(rel=0.5)@3", "end_to_end": bool(more)}
     asked = settings(annotators=("containment", rare("corpus", role=role)), **own, **more)
-    held, line = Held(read_inputs(files, k=6)), r"^the annotator rare looks at `corpus`, .*; count"
+    held, line = (
+        InMemoryInputs(read_inputs(files, k=6)),
+        r"^the annotator rare looks at `corpus`, .*; count",
+    )
     cut = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=40)
     for shards, folder in ((held, None), (cut, folder_at(tmp_path / "shards"))):
         if more or folder:

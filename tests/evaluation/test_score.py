@@ -7,10 +7,10 @@ import pytest
 
 from engine.evaluation.conclude import largest_scores
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import read_inputs
-from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
-from engine.evaluation.shards import Held
+from engine.inputs.partition import partition
+from engine.inputs.read import read_inputs
+from engine.inputs.shards import InMemoryInputs
 from engine.labels.annotator import Annotator, Labelled, labels_of
 from engine.labels.traces import complete
 from engine.labels.user_function import from_function
@@ -18,6 +18,7 @@ from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.tables import MEASURE, RUN
 from tests.evaluation.test_stream import in_shards, made, scripted, settings, told
+from tests.tables import table_files
 
 __all__ = ["scripted"]  # a fixture
 
@@ -59,7 +60,7 @@ def test_queries_of_a_shard_that_lists_nothing_count_as_without_results(tmp_path
 
 def test_a_run_may_have_the_name_of_an_annotator(tmp_path):
     files = made(tmp_path, runs=("qrels", "containment"))
-    path = files.tables["qrels"]
+    path = files.tables["qrels"].path
     halves = pl.read_parquet(path).with_columns(label=pl.lit(0.5))
     halves.write_parquet(path)
     files = replace(files, limit=30)
@@ -73,7 +74,7 @@ def test_measures_are_in_the_order_in_which_they_were_asked_for(tmp_path):
     files = made(tmp_path)
     first = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=40)
     inside = first.read(0).queries["query_id"]
-    path = files.tables["qrels"]
+    path = files.tables["qrels"].path
     judged = pl.read_parquet(path)
     label = pl.when(pl.col("query_id").is_in(inside.implode())).then(0.5).otherwise("label")
     judged.with_columns(label=label).write_parquet(path)
@@ -117,8 +118,8 @@ def test_the_range_of_dcg_is_that_of_the_whole_file_of_judgments(tmp_path, in_sh
     path = tmp_path / "qrels.txt"
     doc = inputs.runs["doc_id"][0]
     path.write_text(f"{judged[0]} 0 {doc} 1\n{other} 0 {doc} 3\n")
-    files = replace(files, limit=2, tables={"qrels": path})
-    shards = Held(read_inputs(files, k=2))
+    files = replace(files, limit=2, tables=table_files(qrels=path))
+    shards = InMemoryInputs(read_inputs(files, k=2))
     if in_shards_on_disk:
         shards = partition(files, folder_at(tmp_path / "parts"), k=2)
     options = {"annotators": ("qrels", "containment"), "measures": "DCG@1 nDCG@1"}

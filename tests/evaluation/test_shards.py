@@ -10,11 +10,12 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine.evaluation.evaluate import evaluate_shards
-from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.jobs import Context
-from engine.evaluation.partition import partition
-from engine.evaluation.shards import Held
 from engine.evaluation.study import Sweep, study_of, vary
+from engine.inputs.files import InputFiles
+from engine.inputs.partition import partition
+from engine.inputs.read import read_inputs
+from engine.inputs.shards import InMemoryInputs
 from engine.labels.user_function import from_function
 from engine.messages.errors import InputError, ReadError
 from engine.reading import readers
@@ -39,7 +40,9 @@ def both(tmp_path, files, conditions, **more):
     """A study of one shard, and of at least three."""
     k = max(condition.k for condition in conditions)
     held = studied(
-        Held(read_inputs(files, k=k)), conditions, Context(store=tmp_path / "held-store", **more)
+        InMemoryInputs(read_inputs(files, k=k)),
+        conditions,
+        Context(store=tmp_path / "held-store", **more),
     )
     cut = partition(files, folder_at(tmp_path / "inputs"), k=k, pairs_per_shard=PAIRS * k)
     assert len(cut.shards) >= 3
@@ -147,7 +150,10 @@ def test_a_bound_on_tokens_holds_for_all_shards_together(tmp_path, bound, raised
         inputs, cut = read_inputs(made(tmp_path), k=6), cut_of(tmp_path, pairs=60)
         assert len(cut.shards) >= 6
         asked_for = []
-        for shards, folder in ((Held(inputs), None), (cut, folder_at(tmp_path / "shards"))):
+        for shards, folder in (
+            (InMemoryInputs(inputs), None),
+            (cut, folder_at(tmp_path / "shards")),
+        ):
             before = len(behaviour.prompts)
             with pytest.raises(raised, match=f"`max_tokens` is {bound:,}"):
                 evaluate_shards(shards, [asked], Context(store=tmp_path / f"{folder}"), folder)

@@ -20,13 +20,14 @@ from engine import tables
 from engine.evaluation import plan as plans
 from engine.evaluation import read
 from engine.evaluation.evaluate import evaluate, evaluate_shards
-from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.jobs import Context, Run, specify_jobs
 from engine.evaluation.kept import ShardFolder
-from engine.evaluation.partition import partition
 from engine.evaluation.read import check_readers
 from engine.evaluation.settings import Settings
-from engine.evaluation.shards import Held
+from engine.inputs.files import InputFiles
+from engine.inputs.partition import partition
+from engine.inputs.read import read_inputs
+from engine.inputs.shards import InMemoryInputs
 from engine.machine import cluster, device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
@@ -754,7 +755,10 @@ def evaluation_on(how, tmp_path, host, asked):
     """An evaluation by readers on the actors of a host, held by this process or in shards."""
     if how is in_shards:
         return in_shards(tmp_path, asked, pairs=40, host=host)
-    held, context = Held(read_inputs(made(tmp_path), k=6)), Context(store=tmp_path / "s", host=host)
+    held, context = (
+        InMemoryInputs(read_inputs(made(tmp_path), k=6)),
+        Context(store=tmp_path / "s", host=host),
+    )
     return evaluate_shards(held, [asked], context).evaluations[0]
 
 

@@ -6,14 +6,14 @@ import re
 import polars as pl
 import pytest
 
-from engine.evaluation.check import check
-from engine.evaluation.prepare import prepare
+from engine.evaluation.evaluate import check
 from engine.evaluation.settings import Settings
 from engine.inputs.check import with_clusters
 from engine.inputs.files import InputFiles
 from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs
 from engine.inputs.shards import InMemoryInputs
+from engine.machine.device import prepare
 from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of
 from engine.sources.io.files import write_parquet

@@ -9,8 +9,8 @@ import pytest
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.inputs.files import EvaluationInputs
 from engine.labels.annotator import Material
 from engine.labels.user_function import from_function
 from engine.messages.errors import InputError

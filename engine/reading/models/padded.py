@@ -78,7 +78,7 @@ class PaddedModel:
             getattr(one, "intermediate_size", None) or 4 * one.hidden_size for one in layers
         )
         keys_values = 2 * sum(groups * head for _, groups, head in shapes) * item
-        # Held at the widest point of a layer: the states in and out, the gate and up projections
+        # InMemoryInputs at the widest point of a layer: the states in and out, the gate and up projections
         # and their product, in the model's precision, and one copy of the states in fp32 (norms).
         activations = float(item * (6 * config.hidden_size + 3 * inner) + 4 * config.hidden_size)
         if self._token_bytes is not None:
