@@ -20,6 +20,7 @@ ORDER = [
     "report",
     "query_coverage",
     "evaluation",
+    "adaptive",
     "labels",
     "statistics",
     "ranking",
@@ -140,7 +141,7 @@ def test_subfolders_import_one_way():
                 f"machine/{name}.py"
                 for name in ("attempts", "cluster", "functions", "nodes", "pool", "ray_internals", "survey", "watch")
             }
-            | {"evaluation/passes.py"}
+            | {"evaluation/read.py"}
             | {"reading/ledger.py", "reading/observed.py", "reading/stream_on_ray.py"}
             | {"retrieval/desk.py", "retrieval/distribute.py", "retrieval/search_on_ray.py"}
             | {"training/on_ray.py"},
@@ -228,7 +229,7 @@ def test_help_loads_nothing_heavy():
     code = (
         "import sys; from jobs.cli import app; early = ['polars'] * ('polars' in sys.modules);"
         "show = lambda *names: [app([name, '--help'], result_action='return_value') for name in names];"
-        "show('evaluate', 'plan'); work = ('evaluation.study', 'evaluation.prepare', 'reading.stream', 'report.summary');"
+        "show('evaluate', 'plan'); work = ('evaluation.study', 'evaluation.score', 'reading.backends', 'report.summary');"
         "early += [m for m in work if f'engine.{m}' in sys.modules]; show('compare', 'gate');"
         "heavy = ('torch', 'ray', 'transformers', 'pyserini', 'openai', 'scipy.special', 'scipy.stats', 'pyarrow');"
         "print(early + [m for m in heavy if m in sys.modules])"
@@ -345,7 +346,7 @@ def literals(path):
 
 def test_modules_of_annotators_are_imported_in_labels_alone():
     # Others know the registry, the interface, the settings, and the names that users import.
-    known = {"annotator", "registry", "label_settings", "Annotator", "from_function"}
+    known = {"annotator", "registry", "resolved", "label_settings", "Annotator", "from_function"}
     for name, path in modules("engine").items():
         if folder_of(name) == "labels":
             continue

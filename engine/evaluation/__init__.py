@@ -1,1 +1,1 @@
-"""The evaluation: settings, inputs, shards that are planned, read and scored, and the conclusion over all queries; studies of several conditions."""
+"""The evaluation: settings, shards that are planned, read, scored and kept, and the conclusion over all queries; studies of several conditions."""

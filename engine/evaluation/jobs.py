@@ -29,10 +29,11 @@ from engine.machine.survey import either_engine_reads, reading_dtype, reading_on
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.errors import InputError
 from engine.messages.extras import command
-from engine.reading.backends import Executor, Local, Progress, read_by, reads_here
+from engine.reading.backends import Progress, read_by, reads_here
 from engine.reading.costs import ReadingCosts, UnitResult
 from engine.reading.function_reader import specify_function
 from engine.reading.identity import identified
+from engine.reading.local import Executor, Local
 from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.models.weights import resolve
 from engine.reading.plan import wanted_reads

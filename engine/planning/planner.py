@@ -20,7 +20,7 @@ from engine.messages.wording import listed
 from engine.planning.counts import LISTS, Counted, Sample, count_reads
 from engine.planning.forecast import Forecast, PlanSettings, Way
 from engine.planning.pace import Pace, RolePace, read_pace
-from engine.reading.backends import Executor
+from engine.reading.local import Executor
 from engine.sources.io.locations import Location, locate, shown
 from engine.tables import QUERY_ID
 

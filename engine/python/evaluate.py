@@ -17,10 +17,10 @@ from engine.evaluation.jobs import Context
 from engine.evaluation.settings import Settings
 from engine.inputs.partition import partition, shard_pairs
 from engine.inputs.shards import InMemoryInputs
+from engine.labels import from_function
 from engine.labels.annotator import Annotator
 from engine.labels.label_settings import LabelSettings
 from engine.labels.registry import input_tables
-from engine.labels.user_function import from_function
 from engine.machine.function_code import code_of
 from engine.machine.model_files import cache_directory
 from engine.machine.startup import beside_ray

@@ -10,9 +10,9 @@ import pytest
 from engine import tables
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
+from engine.labels import from_function
 from engine.labels.annotator import Annotator, Labelled
 from engine.labels.traces import complete
-from engine.labels.user_function import from_function
 from engine.messages.errors import InputError
 from engine.report.answer import answer_parts
 from engine.report.printed import full_lines, full_tables

@@ -13,7 +13,8 @@ from engine.machine.survey import reading_dtype
 from engine.messages import extras
 from engine.messages.errors import InputError
 from engine.reading import readers
-from engine.reading.backends import Local, backend_for
+from engine.reading.backends import backend_for
+from engine.reading.local import Local
 from engine.reading.protocol import ReaderStats, ReadOutput
 from tests.conftest import ScriptedReader
 from tests.tables import inputs

@@ -9,7 +9,8 @@ import pytrec_eval
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError, ReadError
-from engine.reading.backends import NamedExecutor, UnitResult
+from engine.reading.backends import NamedExecutor
+from engine.reading.costs import UnitResult
 from engine.reading.protocol import ReadOutput
 from tests.conftest import STATS, ScriptedReader, make_run
 from tests.tables import QUERIES, RUN, amount, inputs, say_last, with_qrels

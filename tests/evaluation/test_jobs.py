@@ -17,7 +17,9 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
 from engine.machine import device
 from engine.messages.errors import InputError, ReadError
-from engine.reading.backends import NamedExecutor, Program, UnitResult
+from engine.reading.backends import NamedExecutor
+from engine.reading.costs import UnitResult
+from engine.reading.local import Program
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import full_lines
 from engine.report.summary import summarize

@@ -11,9 +11,9 @@ from engine.evaluation.settings import Settings
 from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs
 from engine.inputs.shards import InMemoryInputs
+from engine.labels import from_function
 from engine.labels.annotator import Annotator, Labelled, labels_of
 from engine.labels.traces import complete
-from engine.labels.user_function import from_function
 from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.tables import MEASURE, RUN

@@ -16,7 +16,7 @@ from engine.inputs.files import InputFiles
 from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs
 from engine.inputs.shards import InMemoryInputs
-from engine.labels.user_function import from_function
+from engine.labels import from_function
 from engine.messages.errors import InputError, ReadError
 from engine.reading import readers
 from engine.reading.function import ReaderFunction

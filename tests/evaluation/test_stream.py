@@ -34,9 +34,10 @@ from engine.machine.pool import Pool
 from engine.messages.errors import BoundError, InputError, ReadError
 from engine.reading import plan as reading_plan
 from engine.reading import protocol, readers, store
-from engine.reading.backends import Local, NamedExecutor
+from engine.reading.backends import NamedExecutor
 from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
+from engine.reading.local import Local
 from engine.reading.plan import INPUTS, MadePlans, ReadPlan
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.stream_on_ray import ShardRole, unit_rows

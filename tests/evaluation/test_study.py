@@ -11,7 +11,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, Sweep, study, vary
 from engine.inputs.files import cut_inputs
 from engine.messages.errors import InputError
-from engine.reading.backends import UnitResult
+from engine.reading.costs import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report import study_report
 from engine.report.answer import answer_parts

@@ -13,7 +13,7 @@ import pytest
 
 from engine.evaluation import read
 from engine.reading import readers
-from engine.reading.backends import Program
+from engine.reading.local import Program
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.sources.io.folders import Folder, folder_at
 from tests.commands import erag, evaluate

@@ -10,8 +10,8 @@ from engine import tables
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
-from engine.reading.backends import NamedExecutor, UnitResult
-from engine.reading.costs import ReadingCosts
+from engine.reading.backends import NamedExecutor
+from engine.reading.costs import ReadingCosts, UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries

@@ -11,7 +11,7 @@ from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs
 from engine.labels import gain
 from engine.messages.errors import InputError
-from engine.reading.backends import UnitResult
+from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReadOutput
 from engine.report.summary import summarize

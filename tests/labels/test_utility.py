@@ -12,7 +12,7 @@ from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs
 from engine.labels import utility
 from engine.messages.errors import InputError
-from engine.reading.backends import UnitResult
+from engine.reading.costs import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import full_lines
 from engine.report.summary import summarize

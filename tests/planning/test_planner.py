@@ -16,7 +16,8 @@ from engine.messages.errors import InputError
 from engine.planning.counts import Sample
 from engine.planning.forecast import PlanSettings
 from engine.planning.planner import plan_evaluation
-from engine.reading.backends import NamedExecutor, UnitResult
+from engine.reading.backends import NamedExecutor
+from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReadOutput

@@ -10,9 +10,11 @@ from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.client import answer_of
 from engine.machine.remote.spec import ApiSpec
 from engine.reading.answers import Rule, rule_of
-from engine.reading.backends import Local, NamedExecutor, Program, UnitResult
+from engine.reading.backends import NamedExecutor
+from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.function_reader import FunctionReader, specify_function
+from engine.reading.local import Local, Program
 from engine.reading.models.decoding import Writer, Written
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReadOutput

@@ -6,12 +6,12 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.reading.backends import UnitResult
 from engine.reading.costs import (
     SINGLE,
     WHOLE,
     KindCosts,
     ReadingCosts,
+    UnitResult,
     merge_kinds,
     set_wanted,
     unit_kinds,

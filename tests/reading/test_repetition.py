@@ -13,7 +13,7 @@ from engine.inputs.files import EvaluationInputs
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import InputError, ReadError
 from engine.reading import store
-from engine.reading.backends import UnitResult
+from engine.reading.costs import UnitResult
 from engine.reading.plan import INPUTS, WANTED
 from engine.reading.protocol import ReadOutput
 from engine.reading.repetition import Sample, cut, draw, repeat_sample

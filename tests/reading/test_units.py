@@ -3,7 +3,7 @@
 import pytest
 
 from engine.messages.errors import ReadError
-from engine.reading.backends import run_unit
+from engine.reading.local import run_unit
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReaderStats, ReadOutput
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from engine.evaluation.settings import Settings
-from engine.labels.user_function import from_function
+from engine.labels import from_function
 from engine.reading.costs import SINGLE, WHOLE, KindCosts, ReadingCosts
 from engine.report import grids
 from engine.report.findings import Findings

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks._single import default_prompt
 from engine.machine.batching import run
-from engine.reading.backends import run_unit
+from engine.reading.local import run_unit
 from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.targets import PromptRead

@@ -1,0 +1,302 @@
+"""Do planned reads in this process, by a model, a function, or a program of the user's.
+
+A unit is read and committed to the store. Readers that share a model are loaded together, and read shard by shard:
+each has plans of its own, and its place among them is its role. Of each unit the driver learns only how many reads
+it had and what they cost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
+from weakref import WeakSet
+
+import polars as pl
+
+from engine.machine.batching import MORE_MEMORY, lacked_memory
+from engine.machine.device import is_fatal
+from engine.machine.identity import refuse_other_versions
+from engine.machine.log import log
+from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.limits import limits_of
+from engine.messages.errors import InputError, ReadError, WriteError
+from engine.messages.wording import reason_of
+from engine.reading import readers, store
+from engine.reading.answers import given, rule_of
+from engine.reading.costs import UnitResult
+from engine.reading.function_reader import FunctionReader
+from engine.reading.identity import keep, records_of
+from engine.reading.plan import INPUTS, Plans, Unit
+from engine.reading.protocol import (
+    Finish,
+    Reader,
+    ReaderSpec,
+    ReadOutput,
+    StartingReader,
+    versions,
+)
+from engine.sources.io.ahead import ahead
+from engine.sources.io.folders import Folder
+
+Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
+# Errors that say what a user can do; a worker's traceback would hide it.
+USER_ERRORS = (InputError, WriteError, ReadError)
+
+
+class Local:
+    """Reads in this process, with models or functions that are hosted here; each is loaded for its first unit.
+
+    Args:
+        places: of each reader, the store that its reads go to; None where they are not kept.
+        bounds: what the driver takes the bounds of all reads from.
+    """
+
+    actors, gpu, alone, on_ray = 1, False, False, False
+    # Requests see to bounds themselves; they, and a program, go on while a unit is committed.
+    bounds_itself, commits_beside = False, True
+
+    def __init__(
+        self,
+        specs: Sequence[ReaderSpec],
+        places: Sequence[Folder | None],
+        bounds: ApiSettings | None = None,
+    ) -> None:
+        self.specs, self.places, self.bounds = specs, places, bounds or ApiSettings()
+        self.worker = f"process {os.getpid()}"
+        self._versions = versions(specs)
+        self._readers: dict[int, Reader] = {}
+        self._told: defaultdict[int, set[str]] = defaultdict(set)
+
+    def load(self, spec: ReaderSpec) -> Reader:
+        """A reader that is hosted."""
+        return readers.load(spec)
+
+    @property
+    def loaded(self) -> Collection[int]:
+        """The roles whose readers are loaded."""
+        return self._readers.keys()
+
+    def reader(self, role: int) -> Reader:
+        """The reader of a role, loaded where it is not yet."""
+        if role not in self._readers:
+            refuse_other_versions(self._versions, versions(self.specs), self.worker)
+            spec, start = self.specs[role], time.perf_counter()
+            log("load_started", reader=spec.name)
+            self._readers[role] = self.load(spec)
+            log("load_ended", reader=spec.name, seconds=round(time.perf_counter() - start, 1))
+        return self._readers[role]
+
+    def read(self, plans: Plans) -> Iterator[UnitResult]:
+        """As ``Backend.read``, in the order of the shards."""
+        size, seconds = [0] * len(self.specs), [0.0] * len(self.specs)
+        for shard in plans.shards:
+            made = [plans(shard, role) for role in range(len(self.specs))]
+            units: list[Unit] = []
+            left = 0
+            for role, plan in enumerate(made):
+                first = len(units)
+                pace = size[role] / seconds[role] if seconds[role] else None
+                for unit in plan.units(lambda _, pace=pace: pace):  # type: ignore[misc]
+                    units.append(Unit(len(units), left + unit.offset, unit.length, role))
+                left += plan.reads.height
+                size[role] += plan.size
+                if len(units) == first:
+                    yield UnitResult.without_reads(plan)
+            if not units:
+                continue
+            whole = pl.concat([plan.reads for plan in made])
+            results = (
+                one.planned(made[one.unit.reader], whole.slice(one.unit.offset, one.unit.length))
+                for one in self._bounded(self.run(whole, units), left)
+            )
+            for result in self._committed(results):
+                seconds[result.plan.role] += result.seconds
+                left -= result.done
+                yield result
+            if left:
+                raise ReadError(f"{left} reads were lost on the way; run again")
+
+    def run(self, plan: pl.DataFrame, units: Sequence[Unit]) -> Iterator[UnitResult]:
+        """Read the units of a plan, of all readers together, in order; one is started while another is read."""
+        for role in {unit.reader for unit in units}:
+            self.reader(role)  # in the thread that reads
+
+        def started() -> Iterator[tuple[Reader, Unit, list[list[str]], Finish]]:
+            for unit in units:
+                inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
+                yield (reader := self.reader(unit.reader)), unit, inputs, start(reader, inputs)
+
+        for reader, unit, inputs, finish in ahead(started()):
+            yield run_unit(reader, unit, inputs, worker=self.worker, finish=finish)
+
+    def commit(self, result: UnitResult) -> UnitResult:
+        """Put the outputs of a unit into the store of their reader, if it has one."""
+        role = result.plan.role
+        if result.reads is None or (place := self.places[role]) is None:
+            return result
+        spec = self.specs[role]
+        for record in records_of(spec) - self._told[role] if result.reads.height else ():
+            keep(place / spec.fingerprint, record)
+            self._told[role].add(record)
+        file = store.add(place, spec.fingerprint, result.reads, span=result.plan.span)
+        return replace(result, file=file)
+
+    def _committed(self, results: Iterator[UnitResult]) -> Iterator[UnitResult]:
+        """Commit units, each in a thread while the next one is read; all that were read, whatever ends the reading."""
+        if not self.commits_beside:
+            yield from map(self.commit, results)
+            return
+        waiting: deque[Future[UnitResult]] = deque()
+        fault: Exception | None = None
+        with ThreadPoolExecutor(1) as thread:
+            while True:
+                try:
+                    result = next(results, None)
+                except Exception as error:  # after what was read before it
+                    fault, result = error, None
+                if result is None:
+                    break
+                waiting.append(thread.submit(self.commit, result))
+                if len(waiting) > 1:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        if fault is not None:
+            raise fault
+
+    def _bounded(self, results: Iterable[UnitResult], reads: int) -> Iterator[UnitResult]:
+        """The results of so many reads; none is begun that would pass a bound."""
+        limits = limits_of(self.bounds)
+        limits.see(1)
+        if not self.bounds_itself:
+            limits.require()
+        for result in results:
+            limits.took.append(result.seconds)
+            yield result
+            reads -= result.unit.length
+            if reads and not self.bounds_itself:
+                limits.require()
+
+
+class Program(Local):
+    """Reads by a user's program; of what it writes, thoughts are taken off as of all readers' texts."""
+
+    commits_beside = False
+
+    def __init__(self, executor: Executor, local: Local) -> None:
+        super().__init__(local.specs, local.places, local.bounds)
+        self._executor = executor
+
+    def run(self, plan: pl.DataFrame, units: Sequence[Unit]) -> Iterator[UnitResult]:
+        """The program's results, as it yields them."""
+        spec = self.specs[0]
+        for result in self._executor(plan, units, spec):
+            yield replace(result, outputs=given(result.outputs, rule_of(spec)))
+
+
+def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Callable[[], list[ReadOutput]]:
+    """Prepare reads, as far as the reader does that apart; what it raises is raised when they are done."""
+    if isinstance(reader, StartingReader):
+        with suppress(Exception):
+            return reader.start(inputs)
+    return partial(reader.read, inputs)
+
+
+def run_unit(
+    reader: Reader,
+    unit: Unit,
+    inputs: Sequence[Sequence[str]],
+    *,
+    worker: str,
+    finish: Callable[[], list[ReadOutput]] | None = None,
+) -> UnitResult:
+    """Read one unit, whose reads ``finish`` does where they were started; where that raises, read by read, so
+    that one bad read fails alone. Functions may pay for each prompt: where one raises, all of its call fail.
+
+    Raises:
+        ReadError: all reads of a reader's first unit (of a function, of its first two) fail alike, where the reader
+            raises (so would those that follow) or lacks memory.
+        InputError: raised by the reader.
+    """
+    start = time.perf_counter()
+    computed, padded = reader.stats.prompt_tokens, reader.stats.padded_tokens
+    ahead = reader.stats.nanoseconds_ahead
+    try:
+        outputs = finish() if finish else reader.read(inputs)
+    except InputError:  # what a reader of the user's returns cannot be used: no other read would be
+        raise
+    except Exception as error:
+        if is_fatal(error):
+            raise
+        if isinstance(reader, FunctionReader):
+            reason = reason_of(error)
+            if len(inputs) > 1:  # a function can tell which of its prompts failed
+                reason += ", and its call failed as a whole: an error in the place of a text fails that read alone"
+            outputs = [ReadOutput.failed(reason)] * len(inputs)
+        else:
+            outputs = [_read_alone(reader, one) for one in inputs]
+        # One bad prompt may be why a function's first call failed, and not why two did.
+        is_first = isinstance(reader, FunctionReader) and reader not in _FAILED
+        _FAILED.add(reader)
+        if reader not in _PROVEN and not is_first:
+            refuse_alike(outputs)
+    if reader not in _PROVEN:
+        _refuse_short_of_memory(outputs)
+    if any(output.failure is None for output in outputs):
+        _PROVEN.add(reader)
+    seconds = time.perf_counter() - start - (reader.stats.nanoseconds_ahead - ahead) / 1e9
+    return UnitResult(
+        unit,
+        outputs,
+        worker,
+        seconds,
+        asdict(reader.stats),
+        reader.stats.prompt_tokens - computed,
+        reader.stats.padded_tokens - padded,
+    )
+
+
+# Readers that have done a read, and those of which a call raised.
+_PROVEN: WeakSet[Reader] = WeakSet()
+_FAILED: WeakSet[Reader] = WeakSet()
+# What reasons for one shortage differ in: sizes of what was asked for, of what was free, of prompts.
+_SIZE = re.compile(r"\d[\d.,]*( [KMGT]?i?B\b)?")
+
+
+def refuse_alike(outputs: Sequence[ReadOutput]) -> None:
+    """Refuse to go on where all reads of a reader's first unit failed, for one reason."""
+    reasons = {output.failure for output in outputs}
+    if len(outputs) > 1 and len(reasons) == 1 and (reason := reasons.pop()) is not None:
+        raise ReadError(f"the first {len(outputs)} LLM calls failed, all for one reason: {reason}")
+
+
+def _refuse_short_of_memory(outputs: Sequence[ReadOutput]) -> None:
+    """Refuse to go on where all reads of a reader's first unit failed for one shortage of memory. No other failure that is
+    returned says so much: plans are longest first, and what fails for its length says nothing of shorter reads.
+    """
+    reasons = [output.failure for output in outputs if output.failure is not None]
+    if len(outputs) < 2 or len(reasons) < len(outputs) or not all(map(lacked_memory, reasons)):
+        return
+    if len({_SIZE.sub("0", reason) for reason in reasons}) == 1:
+        remedy = "" if MORE_MEMORY in reasons[0] else f"; {MORE_MEMORY}"
+        raise ReadError(
+            f"the first {len(outputs)} LLM calls failed, all for want of memory: {reasons[0]}{remedy}"
+        )
+
+
+def _read_alone(reader: Reader, inputs: Sequence[str]) -> ReadOutput:
+    try:
+        return reader.read([inputs])[0]
+    except InputError:
+        raise
+    except Exception as error:
+        if is_fatal(error):
+            raise
+        return ReadOutput.failed(reason_of(error))
