@@ -54,7 +54,7 @@ def test_erag_engine_is_another_name_of_engine(tmp_path):
         "import erag_engine, erag_engine.tables, engine, engine.tables, engine.version\n"
         "from erag_engine import __version__, version\n"
         "from erag_engine.labels import registry\n"
-        "from erag_engine.reading.backends import NamedExecutor as named; import engine.reading.executors\n"
+        "from erag_engine.reading.backends import NamedExecutor as named; import engine.reading.backends\n"
         "assert named is engine.reading.backends.NamedExecutor\n"
         "import engine.labels.registry\n"
         "assert erag_engine.tables is engine.tables and version is engine.version\n"

@@ -13,7 +13,6 @@ from engine.inputs.files import InputFiles
 from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs
 from engine.inputs.shards import InMemoryInputs
-from engine.machine.device import prepare
 from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of
 from engine.sources.io.files import write_parquet
@@ -188,7 +187,9 @@ def gold(tmp_path):
         (tmp_path / "r").write_text("".join(f"1 Q0 {d} 1 {-i} s\n" for i, d in enumerate(names)))
         given = read_files(tmp_path / "q", tmp_path / "c", [tmp_path / "r"], k=3)
         check(InMemoryInputs(given), PROVENANCE)
-        made = prepare(given, PROVENANCE).labelled["provenance"]
+        made = score.label(
+            ANNOTATORS["provenance"], given, PROVENANCE, score.pairs_to_label(given), {}
+        )
         labels = dict(made.labels.select("doc_id", "label").iter_rows())
         traced = dict(made.traces.select("doc_id", "article_id").iter_rows())
         assert {d for d in traced if traced[d]} == {d for d in labels if labels[d]}

@@ -152,7 +152,7 @@ def test_traces_name_the_read_and_the_answer_that_is_likeliest(tmp_path):
     traced = {row["annotator"]: row for row in of_both.to_dicts()}
     assert traced["likelihood"]["output"] == "our own dear Bo"
     assert traced["likelihood"]["label"] == traced["likelihood"]["confidence"]
-    assert traced["likelihood"]["read_key"] in set(result.readings["score"].reads["read_key"])
+    assert traced["likelihood"]["read_key"] in set(result.reads["read_key"])
     assert traced["gain"]["output"] == "Bo"
     assert traced["pmi"]["output"] == "first question"
 
