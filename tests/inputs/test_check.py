@@ -6,6 +6,7 @@ import re
 import polars as pl
 import pytest
 
+from engine.evaluation import score
 from engine.evaluation.evaluate import check
 from engine.evaluation.settings import Settings
 from engine.inputs.check import with_clusters
@@ -13,6 +14,7 @@ from engine.inputs.files import InputFiles
 from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs
 from engine.inputs.shards import InMemoryInputs
+from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of
 from engine.sources.io.files import write_parquet
