@@ -24,8 +24,10 @@ import polars as pl
 
 from benchmarks._harness import Line, make_parser, write_report
 from engine import tables
-from engine.report.findings import Sources, read_findings
-from engine.report.page.write import write_page
+from engine.inputs.files import EvaluationInputs
+from engine.report.findings import read_findings
+from engine.report.page.remake import write_page
+from engine.report.page_files import PAGE
 
 _RUNS = ("first", "second")
 _ANNOTATORS = ("erag", "containment", "provenance")
@@ -45,10 +47,10 @@ def main(options: Sequence[str] | None = None) -> None:
             "queries": arguments.queries,
             "k": arguments.k,
             "written_seconds": round(time.perf_counter() - start, 1),
-            "page_mib": round(written.page.stat().st_size / 2**20, 2),
+            "page_mib": round((folder / PAGE).stat().st_size / 2**20, 2),
             "all_mib": round(written.size / 2**20, 1),
             "files": 1 + len(written.beside),
-            **_browsed(written.page, arguments.rounds),
+            **_browsed(folder / PAGE, arguments.rounds),
         }
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -73,7 +75,7 @@ def _arguments(options: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(options)
 
 
-def _make(folder: Path, queries: int, k: int) -> Sources:
+def _make(folder: Path, queries: int, k: int) -> EvaluationInputs:
     """Write the tables and the summary of a made-up evaluation; its inputs."""
     draw = np.random.default_rng(0)
     vocabulary = np.array([f"word{number}" for number in range(5_000)])
@@ -118,7 +120,7 @@ def _make(folder: Path, queries: int, k: int) -> Sources:
     )
     scores.write_parquet(folder / "query_scores.parquet")
     (folder / "summary.json").write_text(json.dumps(_summary(queries, k)))
-    return Sources(asked, corpus, runs)
+    return EvaluationInputs(queries=asked, corpus=corpus, runs=runs)
 
 
 def _run(

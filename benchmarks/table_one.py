@@ -43,7 +43,7 @@ from engine.messages.errors import InputError
 from engine.report import across_data_sets as across
 from engine.report import layout
 from engine.report.layout import Grid
-from engine.report.page.exports import markdown
+from engine.report.page.render import markdown
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import wikipedia_dump
 from engine.sources.io.files import write_parquet

@@ -19,7 +19,8 @@ from engine.messages.wording import listed, quoted
 from engine.report import across_data_sets as across
 from engine.report.findings import Findings
 from engine.report.layout import terminal_table
-from engine.report.page.render import BESIDE, where_to_look
+from engine.report.page.remake import make_page_of_all
+from engine.report.page_files import BESIDE, where_to_look
 from engine.report.summary import SUMMARY
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
@@ -131,7 +132,8 @@ def report(found: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
     out = options["out"]
     cells = [cell for name, one in found.items() for cell in across.cells_of(name, one)]
     both = across.together(cells, next(iter(found.values())).bootstrap)
-    across.write_together(both, out, {"data": ", ".join(map(str, options["data"]))})
+    across.write_together(both, out)
+    make_page_of_all(both, out, {"data": ", ".join(map(str, options["data"]))})
     if verbosity().as_json:
         say_json(both.content())
         return

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.jobs import Context, digest_of_shards
 from engine.evaluation.read import check_readers
 from engine.evaluation.settings import Settings
-from engine.evaluation.study import Condition, study_of
+from engine.evaluation.study import Condition, Study, study_of
 from engine.inputs.files import InputFiles, cut_inputs, inputs_sha256
 from engine.inputs.partition import Partition, partition, shard_pairs
 from engine.inputs.shards import InMemoryInputs, InputShards
 from engine.machine.startup import beside_ray
-from engine.report.audit import Origin, input_files, name_files
+from engine.report import results
 from engine.report.findings import Findings
 from engine.report.heartbeat import Heartbeat
-from engine.report.identity import refuse_another
-from engine.report.summary import SHARDS
+from engine.report.page import remake
+from engine.report.printed import answer_parts, full_parts
+from engine.report.results import outputs, refuse_another
+from engine.report.summary import SHARDS, Origin, input_files, name_files
 from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
 from jobs._command import command_line
 from jobs._data_sets import data_sets, refuse_place, report
-from jobs._evaluation_options import MODEL_FIELDS, given_files
+from jobs._evaluation_options import MODEL_FIELDS, given_files, parameters
+from jobs._options import with_options
 from jobs._progress import event, shown_progress
-from jobs._results import outputs, print_results, write_results
 from jobs._signals import keeps
 from jobs._steps import step
+from jobs._terminal import say_json, standard_output, verbosity
 
 _INPUTS = "inputs"
 _KEPT = "finished LLM calls are cached in {}; run the same command again to go on from there"
@@ -134,3 +138,39 @@ def _cut(
             on_progress=on_cut,
             check=partial(check_readers, settings, event, (folder, store)),
         )
+
+
+def print_results(findings: Findings, out: str, *, full: bool = False) -> None:
+    """Print the answer, or all tables; or the summary as JSON."""
+    if verbosity().as_json:
+        say_json(findings.summary)
+        return
+    parts = (full_parts if full else answer_parts)(findings, out)
+    standard_output().print_parts(parts, _worded())
+
+
+def _worded() -> Callable[[str], str]:
+    """What writes a sentence with options instead of fields."""
+    return partial(with_options, known={known.name for known in parameters()})
+
+
+def _with_options(content: dict[str, Any]) -> dict[str, Any]:
+    worded = _worded()
+    for notes in content["notes"].values():
+        for note in notes:
+            note["text"] = worded(note["text"])
+    content["verdict"]["sentences"] = [*map(worded, content["verdict"]["sentences"])]
+    return content
+
+
+def write_results(
+    result: Evaluation,
+    files: Mapping[str, Any],
+    out: Location,
+    study: Study | None = None,
+    origin: Origin | None = None,
+) -> Findings:
+    """Write tables and ``summary.json``, then make the page: what it fails by costs nothing of these."""
+    found = results.write_results(result, dict(files), out, study, origin, reworded=_with_options)
+    remake.make_page(found, out)
+    return found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rich.progress import (
     BarColumn,
@@ -22,9 +22,6 @@ from rich.text import Text
 from jobs._options import with_options
 from jobs._steps import SECONDS_BETWEEN_LINES, step, told
 from jobs._terminal import standard_error, tell, verbosity
-
-if TYPE_CHECKING:
-    from engine.training.checkpoints import Progress as TrainingProgress
 
 
 class OnProgress(Protocol):
@@ -84,21 +81,6 @@ def shown_progress(
                 under_way = True
 
         yield on_progress
-
-
-@contextlib.contextmanager
-def shown_training(metric: str) -> Iterator[Callable[[TrainingProgress, int], None]]:
-    """Give a function that shows the steps of a training, with its loss and its metric, on standard error."""
-    with shown_progress("training", "steps") as shown:
-        yield lambda progress, steps: shown(progress.step, steps, _so_far(progress, metric))
-
-
-def _so_far(progress: TrainingProgress, metric: str) -> str:
-    parts = [f"loss {progress.losses[-1]:.3f}"] if progress.losses else []
-    if progress.evaluations:
-        parts.append(f"{metric} {progress.evaluations[-1].value:.4f}")
-        parts.append(f"best {progress.best_value:.4f}")
-    return ", ".join(parts)
 
 
 def event(line: str) -> None:

@@ -13,10 +13,9 @@ from urllib.parse import quote
 
 from engine.messages.wording import counted, listed, number
 from engine.report import paired
-from engine.report.layout import Grid, terminal_table
-from engine.report.page.content import Answer, Part, sentence, typeset_grid
-from engine.report.page.plain import Page, write_single
+from engine.report.layout import Answer, Grid, sentence, terminal_table, typeset_grid
 from engine.report.page.plotting import forest
+from engine.report.page.render import Page, Part, write_single
 from engine.report.paired import Comparison
 from engine.report.summary import jsonable
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap

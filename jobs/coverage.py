@@ -14,11 +14,10 @@ from rich.table import Table
 from engine.machine.remote.limits import limits_of
 from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.wording import counted
-from engine.query_coverage.measure import measure
-from engine.report import query_coverage as report
-from engine.report.audit import Origin, input_files, place
-from engine.report.page.render import page_files
-from engine.report.summary import SUMMARY
+from engine.report.page_files import page_files
+from engine.report.query_coverage import report
+from engine.report.query_coverage.measure import measure
+from engine.report.summary import SUMMARY, Origin, input_files, place
 from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions
 from engine.sources.io.files import write_parquet, write_text
@@ -89,7 +88,7 @@ def coverage(
 
     result = measure(evaluation.table, users.table, vectors, clusters=clusters, seed=seed)
     unanswerable = {"queries": evaluation.unanswerable, "user_queries": users.unanswerable}
-    summary = report.summarize(result, spec, files, unanswerable, origin)
+    summary = report.summarize(result, spec.described(), files, unanswerable, origin)
     if out is not None:
         # Earlier versions wrote a page, too.
         earlier = partial(chain, _NAMES, page_files(folder_at(out)))

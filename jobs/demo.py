@@ -22,7 +22,7 @@ from engine.reading.costs import ReadingCosts
 from engine.reading.local import Executor
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.protocol import Augmentation
-from engine.report.identity import refuse_another
+from engine.report.results import outputs, refuse_another
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import QuestionSet, questions, require_for_demo, wikipedia_dump
@@ -37,7 +37,6 @@ from engine.tables import ARTICLE_ID, QUERY_ID
 from jobs._command import ConfigFile, run_command, with_verbosity
 from jobs._evaluating import evaluate_and_report
 from jobs._progress import event, shown_progress
-from jobs._results import outputs
 from jobs._signals import keeps
 from jobs._steps import step
 from jobs._terminal import say

@@ -18,25 +18,23 @@ from engine.messages.extras import missing, require
 from engine.messages.wording import counted
 from engine.reading.prompting.template import Task
 from engine.reading.protocol import Augmentation
-from engine.report.audit import Origin, input_files, place
-from engine.report.page.render import sparing
+from engine.report.summary import Origin, input_files, place
 from engine.scoring.metrics import METRICS, get_metric
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.outputs import Inputs, Outputs, lies_in, refuse_overlap, sole_writer
 from engine.sources.io.replacing import replaced_together
 from engine.training import checkpoints, report
-from engine.training.checkpoints import MODEL
+from engine.training.checkpoints import MODEL, Progress
 from engine.training.inputs import TrainingFiles, TrainingInputs, read_training
-from engine.training.page import PAGE, write_training_page
-from engine.training.report import Trained
+from engine.training.report import PAGE, Trained, write_training_page
 from engine.training.settings import Recipe, Workers
 from engine.training.start import Start, specify_start
 from engine.training.train import Plan, fetch_model
 from engine.training.train import train as train_here
 from jobs._command import ConfigFile, command_line, run_command, with_verbosity
 from jobs._options import Size, keyword, option, options_of, take, with_signature
-from jobs._progress import shown_training
+from jobs._progress import shown_progress
 from jobs._signals import keeps
 from jobs._terminal import say, say_json, verbosity
 
@@ -155,7 +153,11 @@ def train(**options: Any) -> None:
     origin = Origin(command_line(), input_files({name: asked[name] for name in _FILES}))
     keeps(_KEPT.format(folder.shown()))
     with sole_writer(out.at), sole_writer(folder.at):
-        with shown_training(metric) as on_progress:
+        with shown_progress("training", "steps") as shown:
+
+            def on_progress(progress: Progress, steps: int) -> None:
+                shown(progress.step, steps, _so_far(progress, metric))
+
             if workers.workers:
                 from engine.training.on_ray import train_on_ray
 
@@ -171,6 +173,14 @@ def train(**options: Any) -> None:
         say(line)
     page = "" if missing("page") else f", {PAGE}"
     say(f"model -> {out.shown(MODEL)}; its curve: {SUMMARY}{page}")
+
+
+def _so_far(progress: Progress, metric: str) -> str:
+    parts = [f"loss {progress.losses[-1]:.3f}"] if progress.losses else []
+    if progress.evaluations:
+        parts.append(f"{metric} {progress.evaluations[-1].value:.4f}")
+        parts.append(f"best {progress.best_value:.4f}")
+    return ", ".join(parts)
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,18 +237,15 @@ def _print_plan(inputs: TrainingInputs, start: Start, recipe: Recipe) -> None:
 
 
 def _write(trained: Trained, folder: Folder, out: Folder) -> dict[str, Any]:
-    """Write the model, its curve and its page, all together; the content of ``training.json``."""
-    unforeseen: list[Exception] = []
+    """Write the model and its curve together, then the page; the content of ``training.json``."""
     with replaced_together(out.at, lambda: (PAGE, SUMMARY), last=SUMMARY) as directory:
         fetch_model(folder, directory / MODEL)
         summary = report.content(trained, model_files.parameters(directory / MODEL))
         text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
         write_text(text, directory / SUMMARY)
-        if not missing("page"):
-            with sparing(directory, unforeseen):
-                write_training_page(summary, directory)
-    for error in unforeseen:
-        raise error
+    if not missing("page"):
+        with replaced_together(out.at, last=PAGE) as directory:
+            write_training_page(summary, directory)
     return summary
 
 

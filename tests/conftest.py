@@ -207,7 +207,7 @@ def _without_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """A page takes a second to draw, and hundreds of tests evaluate something: those marked ``pages`` draw it."""
     if request.node.get_closest_marker("pages") is not None:
         return
-    monkeypatch.setattr("engine.report.results.write_page", lambda *_, **__: None)
+    monkeypatch.setattr("engine.report.page.remake.make_page", lambda *_, **__: None)
     if "jobs.train" in sys.modules:
         monkeypatch.setattr(sys.modules["jobs.train"], "write_training_page", lambda *_, **__: None)
 

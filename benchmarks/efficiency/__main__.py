@@ -41,7 +41,7 @@ from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.report.page import figures
+from engine.report.page import plotting
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import require_output
 from jobs._options import parse_bytes
@@ -254,7 +254,7 @@ def _run(options: argparse.Namespace) -> int:
     stem = options.json.with_suffix("")
     write_text("\n".join(table) + "\n", stem.with_suffix(".md"))
     failed = [cell for cell in cells if results.outcomes.get(cell, {}).get("status") == "failed"]
-    for picture in figures.pictures(plots.drawings(results), with_png=False):
+    for picture in plotting.pictures(plots.drawings(results), with_png=False):
         write_text(picture.svg, stem.with_name(f"{stem.name}-{picture.name}.svg"))
     done = sum(results.figures(cell) is not None for cell in cells)
     print(f"{done} of {len(cells)} cells done, {time.monotonic() - start:.0f} s; {options.json}")

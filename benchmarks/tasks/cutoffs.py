@@ -44,7 +44,7 @@ from engine.ranking.measures import parse_measures
 from engine.ranking.scores import score_runs
 from engine.report import layout
 from engine.report.layout import Grid
-from engine.report.page.exports import markdown
+from engine.report.page.render import markdown
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run

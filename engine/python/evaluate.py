@@ -34,8 +34,7 @@ from engine.python.result import Result
 from engine.ranking.ranking_settings import RankingSettings
 from engine.reading.function import ReaderChoice, ReaderFunction, reader_function
 from engine.reading.reader_settings import ReaderSettings
-from engine.report.audit import name_files
-from engine.report.summary import SHARDS
+from engine.report.summary import SHARDS, name_files
 from engine.scoring.metrics import Metric
 from engine.scoring.own import metric_from_function
 from engine.sources.io.folders import folder_at

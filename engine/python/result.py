@@ -26,14 +26,12 @@ from engine.messages.wording import quoted
 from engine.ranking.measures import parse_measures
 from engine.report import results, summary
 from engine.report.findings import TABLES, Findings, read_findings
-from engine.report.identity import refuse_another
-from engine.report.layout import Grid
-from engine.report.page import exports, overview
-from engine.report.page.content import typeset_grid
+from engine.report.layout import Grid, typeset_grid
+from engine.report.page import overview, remake, render
 from engine.report.page.drawings import drawings
-from engine.report.page.figures import figure_of
-from engine.report.page.remake import replace_page
-from engine.report.page.write import write_page
+from engine.report.page.plotting import figure_of
+from engine.report.page_files import PAGE
+from engine.report.results import refuse_another
 from engine.report.summary import STATISTICS
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import folder_at
@@ -74,8 +72,7 @@ class Result:
     def of(cls, evaluation: Evaluation, files: Mapping[str, Any]) -> Result:
         """The result of an evaluation."""
         content = summary.summarize(evaluation, dict(files))
-        sources = results.sources(evaluation)
-        return cls(Findings.of(evaluation, content, sources), evaluation, dict(files))
+        return cls(Findings.of(evaluation, content), evaluation, dict(files))
 
     @classmethod
     def load(cls, directory: str | Path) -> Result:
@@ -294,7 +291,8 @@ class Result:
                 digests = dict(self.evaluation.sha256) or inputs_sha256(inputs)
                 runs = self.evaluation.means[RUN].n_unique()
                 refuse_another(directory, vary(settings, Sweep()), digests, runs=runs)
-            results.write_results(self.evaluation, dict(self.files or {}), directory)
+            found = results.write_results(self.evaluation, dict(self.files or {}), directory)
+            remake.make_page(found, directory)
 
     def report(self, path: str | Path) -> Path:
         """Write a report for people.
@@ -316,18 +314,19 @@ class Result:
             return path
         if path.suffix in (".html", ".htm"):
             with tempfile.TemporaryDirectory() as folder:
-                written = write_page(self.findings, Path(folder), single_file=True)
-                write_text(written.page.read_text(encoding="utf-8"), path)
+                remake.write_page(self.findings, Path(folder), single_file=True)
+                write_text(Path(folder, PAGE).read_text(encoding="utf-8"), path)
             return path
-        return replace_page(path, partial(write_page, self.findings)).page
+        render.replace_page(folder_at(path), partial(remake.write_page, self.findings))
+        return path / PAGE
 
     def _repr_markdown_(self) -> str:
         answer = overview.answer(self.findings)
         lines = [answer.headline, *answer.about, *answer.reasons]
-        parts = [f"# {exports.escaped(lines[0])}", *map(exports.escaped, lines[1:])]
-        parts += [exports.markdown(typeset_grid(grid)).strip() for grid in self._grids()]
+        parts = [f"# {render.escaped(lines[0])}", *map(render.escaped, lines[1:])]
+        parts += [render.markdown(typeset_grid(grid)).strip() for grid in self._grids()]
         notes = overview.notes(self.findings)
-        parts += ["\n".join(f"- {exports.escaped(note)}" for note in notes)] if notes else []
+        parts += ["\n".join(f"- {render.escaped(note)}" for note in notes)] if notes else []
         return "\n\n".join(parts) + "\n"
 
     def _grids(self) -> list[Grid]:

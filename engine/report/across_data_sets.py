@@ -12,14 +12,11 @@ import polars as pl
 
 from engine import tables
 from engine.labels.registry import ANNOTATORS
-from engine.messages.extras import missing
 from engine.messages.wording import counted, cut, listed, number
 from engine.report import layout
 from engine.report.findings import Findings
-from engine.report.layout import Grid
-from engine.report.page.content import Answer, Fold, Part, typeset_grid
-from engine.report.page.plain import Page, write_plain
-from engine.report.page.render import BESIDE, PAGE, page_files
+from engine.report.layout import Answer, Grid
+from engine.report.page_files import BESIDE, PAGE, page_files
 from engine.report.summary import jsonable
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import folder_at
@@ -238,29 +235,20 @@ def notes(found: Together) -> list[str]:
 
 
 def outputs(out: Location) -> Outputs:
-    """What ``write_together`` writes or clears; each data set has a folder beside these."""
+    """What a study of several data sets writes or clears, page and all; each data set has a folder beside these."""
     folder = folder_at(out)
     files = [folder.place(name) for name in (*_FILES.values(), CONTENT, PAGE)]
     return Outputs(files, [folder.place(BESIDE)])
 
 
-def write_together(found: Together, out: Location, settings: Mapping[str, object]) -> None:
-    """Write the tables, ``data_sets.json`` and the page, whose tables are CSV and LaTeX in ``report/tables/``."""
-    earlier = (*_FILES.values(), CONTENT)
-    with replaced_together(
-        out, lambda: [*page_files(folder_at(out)), *earlier], last=CONTENT
-    ) as directory:
+def write_together(found: Together, out: Location) -> None:
+    """Write the tables and ``data_sets.json``; an earlier page goes with the tables that it shows."""
+    folder, earlier = folder_at(out), (*_FILES.values(), CONTENT)
+    with replaced_together(out, lambda: [*page_files(folder), *earlier], last=CONTENT) as directory:
         for name, file in _FILES.items():
             write_parquet(getattr(found, name), directory / file)
         text = json.dumps(found.content(), indent=2, ensure_ascii=False)
         write_text(f"{text}\n", directory / CONTENT)
-        if not missing("page"):
-            grids = [typeset_grid(one) for one in all_grids(found)]
-            parts = [Part(one.name, one.name, one.title, grids=[one]) for one in grids]
-            lists = [Fold("Empty and undefined cells", missing_cells(found))]
-            parts.append(Part("empty", "empty cells", "Empty and undefined cells", folds=lists))
-            page = Page("erag evaluate", answer(found), parts, [], notes(found), settings)
-            write_plain(page, directory)
 
 
 def all_grids(found: Together) -> list[Grid]:

@@ -48,33 +48,12 @@ _AS_WRITTEN = f"{_AGAIN} (if you changed it, delete `{DIGESTS}` from {SUMMARY})"
 
 
 @dataclass(frozen=True)
-class Sources:
-    """The evaluation's inputs, as far as it used them.
-
-    Attributes:
-        queries, corpus: with the columns of ``tables.QUERIES`` and ``tables.CORPUS``.
-        runs: ``tables.RUNS``, up to the evaluation's cutoff.
-        fields: further fields of the queries, as in ``EvaluationInputs``.
-    """
-
-    queries: pl.DataFrame
-    corpus: pl.DataFrame
-    runs: pl.DataFrame
-    fields: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, inputs: EvaluationInputs) -> Sources:
-        """What a page shows of inputs."""
-        return cls(inputs.queries, inputs.corpus, inputs.runs, inputs.fields)
-
-
-@dataclass(frozen=True)
 class Findings:
     """What an evaluation found, in memory or read from its folder; every outlet is rendered from it.
 
     Attributes:
-        sources: what was evaluated; None where the page has no passages: the evaluation was done in
-            shards, or they were not asked for.
+        sources: what was evaluated, cut at the cutoff; None where the page has no passages: the evaluation was
+            done in shards, or they were not asked for.
         held: tables by name, where they are in memory; then nothing is looked for in the folder.
         conditions: of a study that has just ended: what was found under each condition, the main one first.
         study_notes: what qualifies the figures of that study as a whole, as ``summary`` has the notes of an
@@ -83,7 +62,7 @@ class Findings:
 
     summary: Mapping[str, Any]
     folder: Path
-    sources: Sources | None
+    sources: EvaluationInputs | None
     held: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     conditions: Sequence[Findings] = ()
     study_notes: Mapping[str, Any] = field(default_factory=dict)
@@ -93,7 +72,6 @@ class Findings:
         cls,
         evaluation: Evaluation,
         summary: Mapping[str, Any],
-        sources: Sources | None = None,
         study: Study | None = None,
         conditions: Sequence[Findings] = (),
     ) -> Findings:
@@ -102,6 +80,7 @@ class Findings:
         held |= {name: getattr(evaluation.statistics, name) for name in STATISTICS}
         held |= evaluation.further
         held["clusters"] = evaluation.clusters
+        sources = None if evaluation.parts else evaluation.inputs
         found = cls(summary, Path(), sources, held)
         if study is None:
             return found
@@ -418,7 +397,7 @@ def read_summary(folder: Location) -> dict[str, Any]:
     return summary
 
 
-def read_findings(folder: Path, sources: Sources | None) -> Findings:
+def read_findings(folder: Path, sources: EvaluationInputs | None) -> Findings:
     """The evaluation that a folder holds.
 
     Raises:

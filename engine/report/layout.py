@@ -1,10 +1,11 @@
-"""Tables of figures for people, how a terminal shows them, and how figures are written in them."""
+"""Answers and tables of figures for people, how a terminal and a page show them, and how figures are written in them."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -21,6 +22,7 @@ from engine.tables import METHOD, high_of, low_of
 KENDALL, SPEARMAN = "Kendall's \N{GREEK SMALL LETTER TAU}", "Spearman's \N{GREEK SMALL LETTER RHO}"
 SHARE = "share of max \N{GREEK SMALL LETTER TAU}"
 _MIB = 2**20
+_SIGN = re.compile(r"(?<![^ \[])-(?=\d)")
 # Letters that follow intervals, and what they stand for.
 _METHODS = {
     "percentile": ("p", "percentile of resamples"),
@@ -31,6 +33,16 @@ _METHODS = {
     "bca": ("b", "BCa of resamples"),
     "resampling": ("r", "resampled"),
 }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer in words: a headline, reasons as sentences, facts with their names, and lines above on what was measured."""
+
+    headline: str
+    reasons: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+    about: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,26 @@ def terminal_table(grid: Grid, *, short: bool = False) -> Table:
     return result
 
 
+def sentence(text: str) -> str:
+    """A line as a sentence: names of runs keep their case."""
+    text = text.strip()
+    for start in ("choose ", "the data ", "to tell "):
+        if text.startswith(start):
+            text = text[0].upper() + text[1:]
+    return text if not text or text[-1] in ".?!" else f"{text}."
+
+
+def typeset(figure: str) -> str:
+    """A figure as a page shows it: with a minus sign, and whole where lines are broken; a dash for none."""
+    return _SIGN.sub("\N{MINUS SIGN}", figure).replace(", ", ",\N{NO-BREAK SPACE}") or "\N{EM DASH}"
+
+
+def typeset_grid(grid: Grid) -> Grid:
+    """A table with its figures as a page shows them."""
+    rows = [[*row[: grid.names], *map(typeset, row[grid.names :])] for row in grid.rows]
+    return replace(grid, rows=rows)
+
+
 def level(bootstrap: Bootstrap) -> str:
     """The suffix of the names of figures that have intervals, as in `` [95%]``."""
     return f" [{bootstrap.confidence * 100:g}%]" if bootstrap.resamples else ""
@@ -114,12 +146,8 @@ def interval(row: Mapping[str, Any] | None, name: str, value: str = "", *, plus:
         return "undefined"
     low = row[low_of(name)]
     text = with_interval(figure, low, row[high_of(name)], 2, plus=plus)
-    return text if math.isnan(low) else text + letter(row.get(METHOD))
-
-
-def letter(method: str | None) -> str:
-    """What follows an interval, to say which method made it."""
-    return f" {_METHODS[method][0]}" if method else ""
+    method = row.get(METHOD)
+    return f"{text} {_METHODS[method][0]}" if method and not math.isnan(low) else text
 
 
 def meaning(method: str) -> str:

@@ -1,28 +1,26 @@
-"""Writing an evaluation into a folder: tables, exports, ``summary.json`` and the page, all together."""
+"""Writing an evaluation into a folder: tables, exports and ``summary.json``, all together; never over another one's."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from engine.evaluation.conclude import Evaluation
+from engine.evaluation.jobs import WITHOUT_EFFECT
 from engine.evaluation.kept import delivered, shard_tables
 from engine.evaluation.settings import Settings
-from engine.evaluation.study import Study
+from engine.evaluation.study import Condition, Study
 from engine.labels.registry import ANNOTATORS
-from engine.messages.extras import missing
-from engine.report import study_report, summary
-from engine.report.audit import Origin
-from engine.report.findings import STUDY, Findings, Sources, read_findings
+from engine.messages.errors import InputError
+from engine.report import header, study_report, summary
+from engine.report.findings import STUDY, Findings
 from engine.report.heartbeat import PROGRESS
-from engine.report.page.render import BESIDE, PAGE, page_files, sparing
-from engine.report.page.write import write_page
-from engine.report.summary import SHARDS, STATISTICS, SUMMARY
+from engine.report.page_files import BESIDE, PAGE, page_files
+from engine.report.summary import SHARDS, STATISTICS, SUMMARY, Origin
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
@@ -33,7 +31,7 @@ from engine.tables import EVALUATED_QUERIES, RANK
 
 # The summary in the words of whoever asked: fields are options to some.
 Reworded = Callable[[dict[str, Any]], dict[str, Any]]
-
+_Summarized = Callable[[Evaluation], dict[str, Any]]
 
 # Where a study's further evaluations lie, in directories of their own.
 CONDITIONS = "conditions"
@@ -43,19 +41,98 @@ _OF_READS = ("labels", "reads", "traces")
 _OF_QUERIES = ("query_scores", "downstream")
 _QUERIES = "evaluated_queries"
 _CLUSTERS = "clusters"
+# Settings under which an evaluation stays the same: they change no label and no score, only how these are
+# analysed, or nothing.
+_SAME = frozenset(WITHOUT_EFFECT) - {"engine", "base_url", "endpoint"}
 
 
 def outputs(out: Location, settings: Settings) -> Outputs:
     """What an evaluation under these settings writes or clears, under ``out`` and elsewhere."""
     folder = folder_at(out)
     folders = [CONDITIONS, EXPORTED, SHARDS, BESIDE, *_in_parts(settings)]
-    return Outputs(
-        [
-            *(folder.place(name) for name in (*_names(settings), PROGRESS)),
-            *filter(None, [settings.api.batch_out]),
-        ],
-        [folder.place(name) for name in folders],
-    )
+    files = [folder.place(name) for name in (*_names(settings), PROGRESS)]
+    elsewhere = filter(None, [settings.api.batch_out])
+    return Outputs([*files, *elsewhere], [folder.place(name) for name in folders])
+
+
+def refuse_another(
+    out: Location,
+    conditions: Mapping[Condition, Settings],
+    sha256: Mapping[str, str] | None = None,
+    *,
+    runs: int = 0,
+) -> None:
+    """Refuse to write into a folder that holds another evaluation: of other settings, or of other inputs.
+
+    The same evaluation may be repeated there, also with other settings of its statistics. One that was interrupted has left no summary to compare with.
+    What a reader's name, or a function's, stands for is not compared.
+
+    Args:
+        sha256: digests of its inputs under the first condition, by name; None where they are not known yet,
+            so that settings alone are compared.
+        runs: how many it has, where its inputs are known.
+
+    Raises:
+        InputError: the folder holds another evaluation, or the summary of something else; it cannot be read.
+    """
+    folder = folder_at(out)
+    try:
+        content = json.loads(folder.read(SUMMARY))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except ValueError:
+        content = None
+    if other := "; ".join(_differences(content, conditions, sha256, runs)):
+        raise InputError(
+            f"holds another evaluation ({other})",
+            "give another folder, or `overwrite` to replace it",
+            path=folder.shown(),
+        )
+
+
+def _differences(
+    there: Any,
+    conditions: Mapping[Condition, Settings],
+    sha256: Mapping[str, str] | None,
+    runs: int,
+) -> Iterator[str]:
+    known = there.get("configuration") if isinstance(there, dict) else None
+    if not isinstance(known, dict) or "means" not in there:
+        yield f"{SUMMARY} there is not that of an evaluation"
+        return
+    first, settings = next(iter(conditions.items()))
+    relevant = settings.relevant(runs) if runs else None
+    asked = summary.jsonable(summary.configuration(settings, relevant or "list", {}))
+    for name, value in asked.items():
+        if name in _SAME or name not in known or (name == "relevant" and relevant is None):
+            continue
+        if name == "failed_reads" and {known[name], value} == {None, "error"}:
+            continue  # without a failed read, which neither would leave many of, they are the same
+        if known[name] != value:
+            yield f"`{name}` {_shown(known[name])} there, {_shown(value)} here"
+    varied = (there.get("study") or {"conditions": []})["conditions"]
+    of_study = {Condition(one["reader"], one["augmentation"], one["k"]) for one in varied}
+    if (of_study or {first}) != conditions.keys() and (of_study or len(conditions) > 1):
+        yield "a study of other conditions" if of_study else "no study there"
+    if sha256 is not None:
+        yield from _other_inputs(there, sha256)
+
+
+def _other_inputs(there: Mapping[str, Any], sha256: Mapping[str, str]) -> Iterator[str]:
+    known = (there.get("audit") or {}).get("tables_sha256", {})
+    if (SHARDS in known) != (SHARDS in sha256):
+        yield f"in shards {'there' if SHARDS in known else 'here'} alone"
+        return
+    for name in sorted({*known, *sha256}):
+        if known.get(name) != sha256.get(name):
+            names = f" ({header.names_of_runs(there)} there)" if name == "runs" else ""
+            yield f"other {'inputs' if name == SHARDS else name}{names}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 def write_results(
@@ -69,13 +146,13 @@ def write_results(
 ) -> Findings:
     """Write every table and ``summary.json`` under ``out``, where they replace an earlier evaluation's all together.
 
-    Of a ``study``, ``result`` is the first evaluation; the others are written beside it.
+    Of a ``study``, ``result`` is the first evaluation; the others are written beside it. An earlier page goes with the
+    tables that it shows; whoever called makes the new one (``page.remake``).
 
     Raises:
         WriteError: the disk is full, or the place cannot be written; at a path, an earlier evaluation
             is whole.
         InputError: the address cannot be read.
-        Exception: what the page failed by, if nobody foresaw it; everything else is written.
     """
 
     def earlier() -> Iterator[str]:
@@ -84,13 +161,11 @@ def write_results(
         own = [one.parts.name for one in evaluations if one.parts and one.parts.is_lasting]
         return _earlier(folder_at(out), result.settings, own)
 
-    about = _About(files, origin, reworded)
+    def summarized(one: Evaluation) -> dict[str, Any]:
+        return reworded(summary.summarize(one, files, origin))
+
     with replaced_together(out, earlier, last=SUMMARY) as directory:
-        found = _write(result, about, directory, study)
-    # An evaluation is not lost for a picture: everything else is in its place by now.
-    for error in about.unforeseen:
-        raise error
-    return found
+        return _write(result, summarized, directory, study)
 
 
 def _names(settings: Settings) -> list[str]:
@@ -136,21 +211,8 @@ def _earlier(folder: Folder, settings: Settings, shards: Sequence[str]) -> Itera
     yield from (labels, summary_file)
 
 
-@dataclass(frozen=True)
-class _About:
-    """What the summary of every evaluation of a folder says beside its figures, and what its pages failed by."""
-
-    files: dict[str, Any]
-    origin: Origin | None
-    reworded: Reworded
-    unforeseen: list[Exception] = field(default_factory=list)
-
-
 def _write(
-    result: Evaluation,
-    about: _About,
-    out: Path,
-    study: Study | None = None,
+    result: Evaluation, summarized: _Summarized, out: Path, study: Study | None = None
 ) -> Findings:
     """Write an evaluation, and those of its study, into an empty folder."""
     parts, shards = result.parts, result.shards
@@ -175,22 +237,13 @@ def _write(
         out / EXPORTED,
         runs_in_order=shards.runs,
     )
-    content = about.reworded(summary.summarize(result, about.files, about.origin))
+    content = summarized(result)
     conditions: list[Findings] = []
     if study is not None:
-        content["study"], conditions = _write_study(study, about, out)
+        content["study"], conditions = _write_study(study, summarized, out)
     content = summary.with_digests(content, out)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
-    used = sources(result)
-    if not missing("page"):
-        with sparing(out, about.unforeseen):
-            write_page(read_findings(out, used), out)
-    return Findings.of(result, content, used, study, conditions)
-
-
-def sources(result: Evaluation) -> Sources | None:
-    """What the page of an evaluation shows of its inputs."""
-    return None if result.parts else Sources.of(result.inputs)
+    return Findings.of(result, content, study, conditions)
 
 
 def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
@@ -198,11 +251,15 @@ def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
         write_parquet(frame, path)
 
 
-def _write_study(study: Study, about: _About, out: Path) -> tuple[dict[str, Any], list[Findings]]:
+def _write_study(
+    study: Study, summarized: _Summarized, out: Path
+) -> tuple[dict[str, Any], list[Findings]]:
     """Write the tables of a study and its further evaluations; what its summary has, and what these found."""
     names = study_report.directory_names(list(study.evaluations))
     main, *others = study.evaluations
-    found = [_write(study.evaluations[one], about, out / CONDITIONS / names[one]) for one in others]
+    found = [
+        _write(study.evaluations[one], summarized, out / CONDITIONS / names[one]) for one in others
+    ]
     for name in STUDY:
         _write_unless_empty(getattr(study, name), out / f"{name}.parquet")
     places = {c: f"{CONDITIONS}/{names[c]}" for c in others} | {main: "."}

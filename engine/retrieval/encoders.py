@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -193,6 +193,12 @@ class EncoderSpec:
             *([later] if later != [True, (), None] else []),
         ]
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
+
+    def described(self) -> dict[str, Any]:
+        """What decides the vectors, by name."""
+        names = ("name", "digest", "dtype", "dimensions")
+        named = {name: getattr(self, name) for name in names}
+        return {**named, "text": asdict(self.text), "fingerprint": self.fingerprint}
 
 
 def specify(

@@ -18,9 +18,9 @@ from engine.python.result import Result
 from engine.ranking.measures import parse_measures
 from engine.reading.backends import NamedExecutor
 from engine.reading.protocol import ReadOutput
-from engine.report.answer import answer_parts
+from engine.report.page.drawings import by_rank
 from engine.report.page.queries import filters
-from engine.report.page.shares import by_rank
+from engine.report.printed import answer_parts
 from engine.report.results import write_results
 from tests.conftest import ScriptedReader, make_run
 from tests.tables import amount, framed, inputs_of

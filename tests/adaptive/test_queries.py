@@ -20,9 +20,8 @@ from engine.messages.errors import InputError
 from engine.reading import readers
 from engine.reading.backends import NamedExecutor
 from engine.reading.protocol import ReaderStats, ReadOutput
-from engine.report.answer import answer_parts
-from engine.report.identity import refuse_another
-from engine.report.results import write_results
+from engine.report.printed import answer_parts
+from engine.report.results import refuse_another, write_results
 from engine.report.verdict import summarize_verdict
 from engine.sources.io.folders import folder_at
 from engine.statistics.correlation import Bootstrap

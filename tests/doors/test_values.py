@@ -14,7 +14,7 @@ from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of
-from engine.report.audit import input_files
+from engine.report.summary import input_files
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import read_run, read_runs
 

@@ -14,8 +14,7 @@ from engine.labels import from_function
 from engine.labels.annotator import Annotator, Labelled
 from engine.labels.traces import complete
 from engine.messages.errors import InputError
-from engine.report.answer import answer_parts
-from engine.report.printed import full_lines, full_tables
+from engine.report.printed import answer_parts, full_lines, full_tables
 from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet
 from engine.sources.passages.cut import passages

@@ -11,7 +11,7 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
 from engine.reading.backends import NamedExecutor
-from engine.report.answer import answer_parts
+from engine.report.printed import answer_parts
 from engine.report.results import write_results
 from engine.report.verdict import summarize_verdict
 from engine.statistics.runs import is_drawn

@@ -14,11 +14,10 @@ from engine.messages.errors import InputError
 from engine.reading.costs import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report import study_report
-from engine.report.answer import answer_parts
-from engine.report.printed import full_lines
+from engine.report.printed import answer_parts, full_lines
 from engine.report.summary import summarize
 from engine.statistics.intervals import holm
-from jobs._results import write_results
+from jobs._evaluating import write_results
 from tests.conftest import STATS, ScriptedReader
 from tests.tables import findings_of, inputs, say_last
 

@@ -18,7 +18,7 @@ from engine.reading.models import weights
 from engine.retrieval import bm25, lucene
 from engine.sources.io import files as writing
 from engine.sources.io import temporary
-from jobs._results import write_results
+from jobs._evaluating import write_results
 from tests.commands import erag
 from tests.conftest import ScriptedReader
 from tests.reading.test_backends import SPEC, ask

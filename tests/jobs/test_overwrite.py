@@ -11,7 +11,9 @@ ALONE = ("--no-end-to-end", "--annotators", "containment", "--k", 2, "--resample
 
 @pytest.fixture(autouse=True)
 def pageless(monkeypatch):
-    monkeypatch.setattr("engine.report.results.write_page", lambda *_, **__: None)  # takes seconds
+    monkeypatch.setattr(
+        "engine.report.page.remake.make_page", lambda *_, **__: None
+    )  # takes seconds
 
 
 @pytest.fixture

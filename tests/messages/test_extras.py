@@ -18,11 +18,11 @@ from packaging.requirements import Requirement
 from engine.machine.pool import PoolSettings
 from engine.messages import extras
 from engine.messages.errors import InputError
-from engine.query_coverage.measure import measure
 from engine.reading.models.weights import resolve
-from engine.report.page.plain import write_plain
 from engine.report.page.remake import remake
-from engine.report.page.render import require_page, where_to_look
+from engine.report.page.render import require_page, write_plain
+from engine.report.page_files import where_to_look
+from engine.report.query_coverage.measure import measure
 from engine.retrieval import approximate, bm25, morphemes
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources import bundled

@@ -19,7 +19,7 @@ def result(tmp_path_factory):
 def saved(result, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.report.results.write_page", lambda *_, **__: None)  # takes seconds
+        patch.setattr("engine.report.page.remake.make_page", lambda *_, **__: None)  # takes seconds
         result.save(folder)
     return folder
 
@@ -139,7 +139,7 @@ def test_a_folder_of_the_command_is_loaded(tmp_path, files):
 
 
 def test_another_result_is_not_replaced_unless_that_is_wanted(result, tmp_path, monkeypatch):
-    monkeypatch.setattr("engine.report.results.write_page", lambda *_, **__: None)
+    monkeypatch.setattr("engine.report.page.remake.make_page", lambda *_, **__: None)
     out = tmp_path / "out"
     result.save(out)
     result.save(out)

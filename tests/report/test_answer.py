@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from engine.reading.protocol import ReadOutput
-from engine.report import answer, printed
+from engine.report import printed
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader, make_run
 from tests.report import test_printed
@@ -25,7 +25,7 @@ def evaluated(tmp_path, runs=GOOD, **options):
 def shown(result, tmp_path):
     console = Console(width=160)
     with console.capture() as captured:
-        for part in answer.answer_parts(findings_of(result), tmp_path):
+        for part in printed.answer_parts(findings_of(result), tmp_path):
             console.print(part, soft_wrap=isinstance(part, str), markup=False, highlight=False)
     return captured.get().splitlines()
 
@@ -162,7 +162,7 @@ def test_any_number_of_runs_fits_on_a_screen(tmp_path, annotators, whole, fewest
         end_to_end_k=whole,
     )
     text = shown(result, tmp_path)
-    assert len(text) <= answer.MOST_LINES
+    assert len(text) <= printed.MOST_LINES
     rows = [line.split()[0] for line in text if line.startswith("run") and line[3].isdigit()]
     ranked = result.end_to_end.sort("value", "run", descending=[True, False])["run"].to_list()
     assert rows == ranked[: len(rows)]

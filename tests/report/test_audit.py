@@ -12,9 +12,8 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.inputs.files import inputs_sha256
 from engine.messages.errors import InputError
-from engine.report import audit
-from engine.report.audit import code_in, input_files, place
-from engine.report.summary import summarize
+from engine.report import summary
+from engine.report.summary import code_in, input_files, place, summarize
 from engine.sources.io.folders import require_folder
 from tests.tables import inputs
 
@@ -72,7 +71,7 @@ def test_files_are_named_with_size_and_digest_where_they_are_files(tmp_path, mon
         ("runs", 3, digest),
         ("runs", None, None),
     ]
-    monkeypatch.setattr(audit, "MOST_BYTES", 2)
+    monkeypatch.setattr(summary, "MOST_BYTES", 2)
     (file,) = input_files({"queries": named["queries"]})
     assert (file["bytes"], file["sha256"]) == (3, None)
 

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.report import blind_spots
+from engine.report import grids
 from engine.report.findings import Findings
 
 NAN = float("nan")
@@ -43,19 +43,19 @@ def found(right=(1, 0.0004, 0.08), wrong=(14, 0.12, 0.34), rhos=(), n=64, prompt
 
 
 def test_the_answer_says_in_words_what_labels_miss_where_that_is_certainly_much():
-    assert blind_spots.advice(found()) == [
+    assert grids.advice(found()) == [
         "14 of 64 lists are wrong though one of their passages alone gives a right answer: "
         "the others distract the reader (0.22 [0.12, 0.34])"
     ]
-    assert blind_spots.advice(found(wrong=(4, 0.02, 0.15))) == []
-    known = blind_spots.advice(found(wrong=(0, 0.0, 0.05), known=(20, 0.2, 0.44)))
+    assert grids.advice(found(wrong=(4, 0.02, 0.15))) == []
+    known = grids.advice(found(wrong=(0, 0.0, 0.05), known=(20, 0.2, 0.44)))
     assert known == [
         "20 of 64 questions are answered right without any passage: labels above 0 there may show "
         "what the reader knows (0.31 [0.20, 0.44])"
     ]
     # Without intervals the shares themselves decide.
-    assert len(blind_spots.advice(found(right=(5, NAN, NAN), wrong=(1, NAN, NAN)))) == 1
-    assert "lists are right though no passage alone" in blind_spots.advice(
+    assert len(grids.advice(found(right=(5, NAN, NAN), wrong=(1, NAN, NAN)))) == 1
+    assert "lists are right though no passage alone" in grids.advice(
         found(right=(9, 0.07, 0.25), wrong=(0, 0.0, 0.05))
     )[0]  # fmt: skip
 
@@ -78,27 +78,27 @@ LAST = ((0.91, 0.8, 0.96), (0.24, 0.0, 0.4), (0.13, -0.1, 0.3))
     ],
 )
 def test_an_end_of_the_prompt_that_decides_alone_is_told(rhos, prompt, where):
-    said = blind_spots.advice(found(wrong=(0, 0.0, 0.05), rhos=rhos, prompt=prompt))
+    said = grids.advice(found(wrong=(0, 0.0, 0.05), rhos=rhos, prompt=prompt))
     assert len(said) == (where is not None)
     assert where is None or (where in said[0] and "may read that end alone" in said[0])
 
 
 def test_the_tables_have_every_figure_and_a_reason_for_what_has_none():
-    grid = blind_spots.unseen(found())
+    grid = grids.unseen(found())
     assert grid.rows == [["bm25", "0.22 [0.12, 0.34]", "0.02 [0.00, 0.08]", "0.60", "64"]]
-    known = blind_spots.unseen(found(known=(20, 0.2, 0.44)))
+    known = grids.unseen(found(known=(20, 0.2, 0.44)))
     assert (known.head[3], known.rows[0][3]) == ("right without a passage [95%]", "0.31 [0.20, 0.44]")  # fmt: skip
-    undefined = blind_spots.unseen(found(tau=NAN))
+    undefined = grids.unseen(found(tau=NAN))
     assert undefined.rows[0][3] == "undefined"
     assert undefined.caption.endswith("bm25: undefined: a reason.")
-    places = blind_spots.by_place(found(rhos=(*LAST[:2], (NAN, NAN, NAN))))
+    places = grids.by_place(found(rhos=(*LAST[:2], (NAN, NAN, NAN))))
     assert places.rows == [
         ["1", "0.100", "0.91 [0.80, 0.96] p", "64"],
         ["2", "0.100", "0.24 [0.00, 0.40] p", "64"],
         ["3", "0.100", "undefined: the label is 0 for every query", "64"],
     ]
     assert places.caption.startswith("The label of passage 1, which stands last in the prompt, ")
-    close = blind_spots.by_place(found(rhos=(LAST[0], (0.5, 0.3, 0.85))))
+    close = grids.by_place(found(rhos=(LAST[0], (0.5, 0.3, 0.85))))
     assert close.caption.startswith("No place's label agrees clearly better")
 
 
@@ -107,5 +107,5 @@ def test_an_evaluation_without_these_tables_has_nothing_to_say():
     empty = found()
     for table in empty.held:
         empty.held[table] = empty.held[table].clear()
-    assert blind_spots.advice(empty) == []
-    assert blind_spots.unseen(empty).rows == blind_spots.by_place(empty).rows == []
+    assert grids.advice(empty) == []
+    assert grids.unseen(empty).rows == grids.by_place(empty).rows == []

@@ -11,10 +11,9 @@ from rich.console import Console
 from scipy import stats
 
 from engine.messages.errors import InputError
-from engine.report.answer import answer_parts
 from engine.report.findings import Findings, read_findings
 from engine.report.means import mean_interval
-from engine.report.printed import full_parts
+from engine.report.printed import answer_parts, full_parts
 from engine.report.results import write_results
 from tests.report.made import as_earlier
 from tests.report.test_printed import GOOD, POOR, evaluated
@@ -79,7 +78,9 @@ def test_tables_of_an_earlier_version_are_refused_by_name(tmp_path, folder):
 
 
 def test_what_is_printed_at_the_end_is_printed_of_the_files_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("engine.report.results.write_page", lambda *_, **__: None)  # takes seconds
+    monkeypatch.setattr(
+        "engine.report.page.remake.make_page", lambda *_, **__: None
+    )  # takes seconds
     options = {"annotators": ("erag", "dual"), "measures": "P@1 Success@2", "resamples": 100}
     runs, store = pl.concat([GOOD, POOR]), tmp_path / "store"
     result = evaluated(store, runs, end_to_end_k=None, relevant="pool", **options)

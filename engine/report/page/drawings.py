@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -12,7 +12,6 @@ from engine import tables
 from engine.report import layout
 from engine.report.findings import Findings
 from engine.report.means import Interval
-from engine.report.page import shares
 from engine.report.page.plotting import (
     COLOURS,
     FAINT,
@@ -24,7 +23,18 @@ from engine.report.page.plotting import (
     forest,
     name_rows,
 )
-from engine.tables import TAU, high_of, low_of
+from engine.tables import (
+    ANNOTATOR,
+    DOC_ID,
+    LABEL,
+    QUERY_ID,
+    RANK,
+    RUN,
+    TAU,
+    VALUE,
+    high_of,
+    low_of,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,6 +43,8 @@ if TYPE_CHECKING:
 _MOST_RUNS, _MOST_SERIES = 20, 6
 # Queries of a group that is too small to be part of a line.
 _FEW = 5
+# Groups of queries by the value of a measure.
+_BINS = 5
 _APART = "Runs whose intervals overlap may still differ: they answer the same queries. Decide by the paired differences."
 
 
@@ -45,11 +57,10 @@ def drawings(findings: Findings) -> Iterator[Drawing]:
     if any(findings.agreement(name) for name in findings.annotators):
         yield _correlations(findings)
         yield _by_measure(findings)
-    by_rank = shares.by_rank(findings)
-    if not by_rank.is_empty():
-        yield _by_rank(findings, by_rank)
-    pairs = shares.of_annotators(findings)
-    if pairs:
+    ranked = by_rank(findings)
+    if not ranked.is_empty():
+        yield _by_rank(findings, ranked)
+    if pairs := _pairs(findings):
         yield _of_annotators(findings.annotators[0], pairs)
     at_each_k = _at_each_k(findings)
     if at_each_k["k"].n_unique() > 1:
@@ -155,7 +166,7 @@ def _correlations(findings: Findings) -> Drawing:
 def _by_measure(findings: Findings) -> Drawing:
     run = findings.best_run
     names = [name for name in findings.annotators if findings.agreement(name)][:_MOST_SERIES]
-    binned = [(name, shares.binned(findings, name)) for name in names]
+    binned = [(name, _binned(findings, name)) for name in names]
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -172,7 +183,7 @@ def _by_measure(findings: Findings) -> Drawing:
     return Drawing(
         "measures",
         f"End-to-end score by the value of the measure, run {run}",
-        f"Queries of run {run} in up to {shares.BINS} groups by the measure, with the mean end-to-end score of each group "
+        f"Queries of run {run} in up to {_BINS} groups by the measure, with the mean end-to-end score of each group "
         f"and its {findings.confidence:.0%} interval. A rising line means that the measure "
         f"separates answered from unanswered queries; no line joins groups of fewer than {_FEW}. Groups have "
         f"{_range([score.n for _, bins in binned for _, score in bins])} queries.",
@@ -181,15 +192,15 @@ def _by_measure(findings: Findings) -> Drawing:
     )
 
 
-def _by_rank(findings: Findings, by_rank: pl.DataFrame) -> Drawing:
+def _by_rank(findings: Findings, ranked: pl.DataFrame) -> Drawing:
     from matplotlib.ticker import MaxNLocator
 
-    names = [name for name in findings.annotators if name in by_rank["annotator"]][:_MOST_SERIES]
+    names = [name for name in findings.annotators if name in ranked["annotator"]][:_MOST_SERIES]
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for place, name in enumerate(names):
-            of_one = by_rank.filter(pl.col("annotator") == name).sort("rank")
+            of_one = ranked.filter(pl.col("annotator") == name).sort("rank")
             axes.plot(
                 of_one["rank"].to_numpy(),
                 of_one["share"].to_numpy(),
@@ -207,13 +218,13 @@ def _by_rank(findings: Findings, by_rank: pl.DataFrame) -> Drawing:
         "ranks",
         f"Where in the list useful passages stand, run {findings.best_run}",
         f"At each rank, the share of {findings.best_run}'s passages whose label is above 0, over "
-        f"{int(by_rank['n'].max() or 0):,} queries.",  # type: ignore[arg-type]
+        f"{int(ranked['n'].max() or 0):,} queries.",  # type: ignore[arg-type]
         3.2,
         draw,
     )
 
 
-def _of_annotators(first: str, pairs: Sequence[shares.Pair]) -> Drawing:
+def _of_annotators(first: str, pairs: Sequence[_Pair]) -> Drawing:
     other = pairs[0].other if len(pairs) == 1 else "the one named on the left"
     legends = ("both", f"{first} alone", f"{other} alone", "neither")
     hatches = ("", "//", "\\\\", "")
@@ -290,3 +301,70 @@ def _point(mean: Interval) -> tuple[float, float, float]:
 def _range(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+class _Pair(NamedTuple):
+    """How the first annotator and another label the same n passages: the shares that are above 0 by both, by the first
+    alone, by the other alone, and by neither.
+    """
+
+    other: str
+    n: int
+    shares: Sequence[float]
+
+
+def by_rank(findings: Findings) -> pl.DataFrame:
+    """Of the best run: by annotator and rank, the share of passages with a label above 0, and of how many.
+
+    Columns ``annotator``, ``rank``, ``share``, ``n``; empty where the page has no passages.
+    """
+    if findings.sources is None or findings.complete_traces.is_empty():
+        return pl.DataFrame()
+    listed = findings.sources.runs.filter(pl.col(RUN).eq_missing(findings.best_run))
+    labels = findings.complete_traces.select(QUERY_ID, DOC_ID, ANNOTATOR, LABEL)
+    return (
+        listed.join(labels, on=[QUERY_ID, DOC_ID])
+        .group_by(ANNOTATOR, RANK)
+        .agg((pl.col(LABEL) > 0).mean().alias("share"), pl.len().alias("n"))
+        .sort(ANNOTATOR, RANK)
+    )
+
+
+def _pairs(findings: Findings) -> list[_Pair]:
+    """The first annotator beside every other, over the listed passages that both of them label."""
+    if findings.sources is None or len(findings.annotators) < 2:
+        return []
+    listed = findings.sources.runs.select(QUERY_ID, DOC_ID).unique()
+    labels = listed.join(findings.complete_traces, on=[QUERY_ID, DOC_ID]).select(
+        QUERY_ID, DOC_ID, ANNOTATOR, (pl.col(LABEL) > 0).alias("useful")
+    )
+    first, *others = findings.annotators
+    own = labels.filter(pl.col(ANNOTATOR) == first).drop(ANNOTATOR)
+    pairs = []
+    for second in others:
+        other = labels.filter(pl.col(ANNOTATOR) == second).drop(ANNOTATOR)
+        both = own.join(other, on=[QUERY_ID, DOC_ID], suffix="_b")
+        if not both.is_empty():
+            a, b, n = both["useful"], both["useful_b"], both.height
+            parts = (a & b, a & ~b, ~a & b, ~a & ~b)
+            pairs.append(_Pair(second, n, [float(part.sum()) / n for part in parts]))
+    return pairs
+
+
+def _binned(findings: Findings, annotator: str) -> list[tuple[float, Interval]]:
+    """The best run's queries in groups by the annotator's primary measure, equal values in one group.
+
+    Of each group the mean of the measure, and the interval of the end-to-end score.
+    """
+    scores = findings.scores(annotator, findings.primary_measures[annotator])
+    scores = scores.filter(pl.col(RUN).eq_missing(findings.best_run)).rename({VALUE: "measure"})
+    whole = findings.downstream.filter(pl.col(RUN).eq_missing(findings.best_run))
+    paired = scores.drop(RUN).join(whole.select(QUERY_ID, VALUE), on=QUERY_ID).sort("measure")
+    # The place of the middle one of equal values decides for all of them.
+    place = (pl.col("measure").rank("average") - 0.5) / pl.len()
+    grouped = paired.with_columns((place * _BINS).floor().clip(0, _BINS - 1).alias("bin"))
+    return [
+        (float(group["measure"].mean()), interval)  # type: ignore[arg-type]
+        for _, group in grouped.group_by("bin", maintain_order=True)
+        if (interval := findings.interval(group)) is not None
+    ]

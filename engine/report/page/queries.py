@@ -1,4 +1,7 @@
-"""The queries of a page: a row each for the table, and what stands behind it, in scripts loaded on demand."""
+"""The queries of a page: a row each for the table, and what stands behind it, in scripts loaded on demand.
+
+Behind it stands, for every call, what a reader was sent and what that took.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -15,10 +18,12 @@ from engine import tables
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import cut
+from engine.reading.plan import read_key
+from engine.reading.prompting.prompts import Prompt
 from engine.report.findings import Findings
 from engine.report.grids import labelling
-from engine.report.page.calls import Calls, prompts_of
-from engine.report.page.slices import Slices
+from engine.report.page.overview import Slices
+from engine.report.summary import PROMPT_PARTS
 from engine.statistics.single_labels import SUCCESS
 from engine.tables import DOC_ID, LABEL, OUTPUT, QUERY_ID, RANK, READ_KEY, RUN, TEXT, TITLE, VALUE
 
@@ -64,8 +69,7 @@ class Row:
     groups: Sequence[int | None] = ()
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Some queries: their rows, and the script with their details (empty without any)."""
 
     number: int
@@ -104,30 +108,18 @@ def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
     rows: list[Row] = []
     contents: list[str] = []
     number, letters = 1, 0
-    for query_id, text, answers in queries.select(
-        QUERY_ID, tables.QUERY, tables.ANSWERS
-    ).iter_rows():
+    columns = queries.select(QUERY_ID, tables.QUERY, tables.ANSWERS)
+    for query_id, text, answers in columns.iter_rows():
         if query_id not in scores.known and query_id not in details.listed:
             continue
         row = scores.row(query_id)
         found = details.of(query_id, text, answers, row)
         contents.append(f"{json.dumps(query_id)}: {json.dumps(found, ensure_ascii=False)}")
-        useful, holding, kinds = details.summary(query_id, row.scores)
         groups = [one.places.get(query_id) for one in made]
         more = f" +{len(answers) - 1} more" if len(answers) > 1 else ""
         gold = cut(answers[0], _SHOWN) + more if answers else ""
-        rows.append(
-            replace(
-                row,
-                text=text,
-                answers=gold,
-                useful=useful,
-                holding=holding,
-                kinds=kinds,
-                part=number,
-                groups=groups,
-            )
-        )
+        known = details.summary(query_id, row.scores)
+        rows.append(replace(row, text=text, answers=gold, part=number, groups=groups, **known))
         letters += len(contents[-1])
         if letters > _LETTERS:
             yield Part(number, rows, _script(number, contents))
@@ -187,6 +179,70 @@ def _by_run_and_query(
     return {(run, query_id): tuple(values) for run, query_id, *values in rows}
 
 
+def _prompts_of(findings: Findings) -> list[tuple[str, dict[str, Any]]]:
+    """By role, the reader's first, the fingerprint of who reads, and what the prompts are made of (``Prompt.described``);
+    none of an earlier version's.
+    """
+    roles = [one for one in findings.summary.values() if isinstance(one, dict)]
+    return [(one["fingerprint"], one[PROMPT_PARTS]) for one in roles if one.get(PROMPT_PARTS)]
+
+
+class _Calls:
+    """Looks calls up. The prompt of a call is known where its text has the key that the call is stored under."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._prompts = [(key, Prompt.of(parts)) for key, parts in _prompts_of(findings)]
+        columns = (
+            tables.PROMPT_TOKENS,
+            tables.OUTPUT_TOKENS,
+            tables.TRUNCATED,
+            tables.THOUGHT,
+            tables.SECONDS,
+        )
+        self._calls: dict[str, list[Any]] = {}
+        self._keys: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+        self._outputs: dict[str, str] = {}
+        identity = (READ_KEY, QUERY_ID, tables.DOC_IDS, OUTPUT)
+        rows = findings.table("reads").select(*identity, *columns).iter_rows()
+        for key, query_id, doc_ids, output, *tokens, truncated, thought, seconds in rows:
+            self._outputs[key] = output
+            timed = None if seconds is None else round(seconds, 4)
+            call = self._calls[key] = [*tokens, int(truncated or 0), thought or None, timed]
+            while call[-1] is None:
+                call.pop()
+            self._keys[query_id, tuple(doc_ids)].append(key)
+
+    def of_key(self, key: str, query: str, passages: Sequence[tuple[str, str]]) -> list[Any] | None:
+        """A call: the place of its prompt (None where its text is not known), the tokens of prompt and output, whether
+        the prompt was cut, the thought, and the seconds; what is None at its end is left out.
+        """
+        if key not in self._calls:
+            return None
+        places = (
+            place
+            for place, (fingerprint, prompt) in enumerate(self._prompts)
+            if read_key(fingerprint, prompt.render(query, passages)) == key
+        )
+        return [next(places, None), *self._calls[key]]
+
+    def longest(self, query_id: str, listed: Sequence[str], output: str) -> int:
+        """How many of the first passages of a list were read together, with this output; 0 for none."""
+        for most in range(len(listed), 0, -1):
+            keys = self._keys.get((query_id, tuple(listed[:most])), [])
+            if any(self._outputs[key] == output for key in keys):
+                return most
+        return 0
+
+    def of_list(
+        self, query_id: str, query: str, doc_ids: Sequence[str], passages: Sequence[tuple[str, str]]
+    ) -> list[Any] | None:
+        """The reader's call of a list; None where it cannot be told from calls in other roles."""
+        keys = dict.fromkeys(self._keys.get((query_id, tuple(doc_ids)), []))
+        calls = [call for key in keys if (call := self.of_key(key, query, passages))]
+        found = [call for call in calls if call[0] == 0] or calls
+        return found[0] if found and (found[0][0] == 0 or len(calls) == 1) else None
+
+
 class _Details:
     def __init__(self, findings: Findings) -> None:
         assert findings.sources is not None
@@ -205,7 +261,7 @@ class _Details:
             self.listed[query_id][run] = doc_ids
         corpus = findings.sources.corpus.select(DOC_ID, TITLE, TEXT)
         self._texts = {row[0]: row[1:] for row in corpus.iter_rows()}
-        self._calls = Calls(findings)
+        self._calls = _Calls(findings)
         if isinstance(most, str):
             for run, query_id, output in findings.downstream.select(
                 RUN, QUERY_ID, OUTPUT
@@ -249,10 +305,8 @@ class _Details:
             labels[annotator] = _trimmed([*trace, 1 + list(calls).index(key) if found else None])
         return [*text, labels, *([list(calls.values())] if calls else [])]
 
-    def summary(
-        self, query_id: str, scores: Sequence[float | None]
-    ) -> tuple[int | None, int | None, list[str]]:
-        """How many passages are useful and hold the answer, and which filters let the query through."""
+    def summary(self, query_id: str, scores: Sequence[float | None]) -> dict[str, Any]:
+        """How many passages are ``useful`` and ``holding`` the answer, and the ``kinds`` of the query."""
         lists = self.listed.get(query_id, {})
         named = {doc_id for of_run in lists.values() for doc_id in of_run}
         useful = self._above(query_id, named, self._by_reader)
@@ -268,8 +322,9 @@ class _Details:
                 alone = not useful.isdisjoint(self._given(run, query_id))
                 if alone != (score >= SUCCESS):
                     kinds.append("list_fails" if alone else "single_fails")
-        sizes = (None if found is None else len(found) for found in (useful, holding))
-        return next(sizes), next(sizes), list(dict.fromkeys(kinds))
+        found = {"useful": useful, "holding": holding}
+        sizes = {name: None if of is None else len(of) for name, of in found.items()}
+        return {**sizes, "kinds": list(dict.fromkeys(kinds))}
 
     def _above(self, query_id: str, doc_ids: set[str], annotator: str | None) -> set[str] | None:
         """The passages that an annotator finds useful; None where it labelled none of them."""
@@ -308,7 +363,7 @@ def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()
         "left_out": max(len(rows), len(ordered)) - len(kept),
         "filters": usable,
         "slices": [[one.field, one.names] for one in made],
-        "prompts": [parts for _, parts in prompts_of(findings)] if findings.sources else [],
+        "prompts": [parts for _, parts in _prompts_of(findings)] if findings.sources else [],
         "seconds": _mean_seconds(findings),
         "queries": [
             [

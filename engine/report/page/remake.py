@@ -1,22 +1,65 @@
-"""Making the page of a result again, from its folder and the files that it was given."""
+"""The pages of evaluations, ``report.html`` with the folder ``report`` beside it, made of the files that they wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from engine.inputs.files import EvaluationInputs, InputFiles, cut_inputs, inputs_sha256
 from engine.inputs.shards import InMemoryInputs
+from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
-from engine.report.findings import Findings, Sources, read_findings
-from engine.report.page.render import PAGE, Written, page_files, require_page
-from engine.report.page.write import write_page
+from engine.messages.extras import missing
+from engine.report import across_data_sets as across
+from engine.report.across_data_sets import Together
+from engine.report.findings import Findings, read_findings
+from engine.report.layout import typeset_grid
+from engine.report.page import drawings, overview, plotting, queries, render
+from engine.report.page.render import Written
+from engine.report.page_files import BESIDE
 from engine.report.summary import SUMMARY
-from engine.sources.io.folders import folder_at
+from engine.sources.io.files import write_text
+from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.locations import Location
 from engine.sources.io.outputs import sole_writer
-from engine.sources.io.replacing import replaced_together
+
+# Where the summary of a study says that its main condition is.
+_HERE = "."
+
+
+def make_page(found: Findings, out: Location) -> None:
+    """Make the page of results that were just written, of their folder, and the pages of a study's other conditions.
+
+    Results at an address are not read again: there, a page is made of what is in memory. Without the extra ``page``
+    there is none.
+
+    Raises:
+        WriteError: the disk is full, or the place cannot be written; the results are whole, and have no page.
+    """
+    if missing("page"):
+        return
+    folder, place = folder_at(out), folder_at(out).at
+    conditions = dict(zip(_places(found.summary), [found, *found.conditions[1:]], strict=True))
+    if isinstance(place, Path):
+        conditions = {n: read_findings(place / n, one.sources) for n, one in conditions.items()}
+    _replace_pages(conditions, folder)
+
+
+def make_page_of_all(found: Together, out: Location, settings: Mapping[str, object]) -> None:
+    """Make the page of data sets whose tables were just written; without the extra ``page`` there is none."""
+    if missing("page"):
+        return
+    grids = [typeset_grid(one) for one in across.all_grids(found)]
+    parts = [render.Part(one.name, one.name, one.title, grids=[one]) for one in grids]
+    missing_cells, title = across.missing_cells(found), "Empty and undefined cells"
+    parts.append(render.Part("empty", "empty cells", title, folded=missing_cells))
+    notes = across.notes(found)
+    page = render.Page("erag evaluate", across.answer(found), parts, [], notes, settings)
+    render.replace_page(folder_at(out), partial(render.write_plain, page))
 
 
 def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
@@ -27,35 +70,81 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
     Raises:
         InputError: the folder holds no evaluation; an input is gone, or is not what was evaluated.
     """
-    require_page()
+    render.require_page()
     findings = read_findings(folder, None)
-    study = findings.summary.get("study") or {"conditions": []}
-    places = [Path(one["directory"]) for one in study["conditions"]] or [Path()]
-    conditions = [read_findings(folder / place, None) for place in places]
+    names = _places(findings.summary)
+    conditions = {name: read_findings(folder / name, None) for name in names}
     # Runs that an earlier version edited are in no file that can be read again.
     again = not (findings.summary.get("shards") or findings.configuration.get("edits"))
     if passages and again:
-        cutoffs = [int(one.configuration["k"]) for one in conditions]
-        inputs = InMemoryInputs.of_files(_files(findings), k=max(cutoffs)).inputs
-        conditions = [
-            replace(one, sources=_sources(one, cut_inputs(inputs, k)))
-            for one, k in zip(conditions, cutoffs, strict=True)
-        ]
+        cutoffs = {name: int(one.configuration["k"]) for name, one in conditions.items()}
+        inputs = InMemoryInputs.of_files(_files(findings), k=max(cutoffs.values())).inputs
+        conditions = {
+            name: replace(one, sources=_unchanged(one, cut_inputs(inputs, cutoffs[name])))
+            for name, one in conditions.items()
+        }
     with sole_writer(folder):
-        written = [
-            replace_page(one.folder, partial(write_page, one, single_file=single_file))
-            for one in conditions
-        ]
-    return written[places.index(Path())]
+        return _replace_pages(conditions, folder_at(folder), single_file=single_file)
 
 
-def replace_page(folder: Path, write: Callable[[Path], Written]) -> Written:
-    """Have a page written into an empty folder, and put it into the place of the earlier one, which an error leaves whole."""
-    place = folder_at(folder)
-    with replaced_together(folder, lambda: page_files(place), last=PAGE) as new:
-        written = write(new)
-    beside = tuple(folder / path.relative_to(new) for path in written.beside)
-    return replace(written, page=folder / PAGE, beside=beside)
+def _places(summary: Mapping[str, Any]) -> list[str]:
+    """The folder of each condition of a study, in that of its results; of one evaluation, this alone."""
+    study = summary.get("study") or {"conditions": [{"directory": _HERE}]}
+    return [one["directory"] for one in study["conditions"]]
+
+
+def _replace_pages(
+    conditions: Mapping[str, Findings], out: Folder, *, single_file: bool = False
+) -> Written:
+    """Put the page of each condition into its folder, that of the main one last, since it leads to the others."""
+    *others, main = sorted(conditions, key=lambda name: name == _HERE)
+    write = partial(write_page, single_file=single_file)
+    for name in others:
+        render.replace_page(out / name, partial(write, conditions[name]))
+    return render.replace_page(out, partial(write, conditions[main]))
+
+
+def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -> Written:
+    """Write ``report.html`` into a folder, and ``report/`` with details, pictures and tables unless a ``single_file``."""
+    render.require_page()
+    made = overview.slices(findings)
+    grids = {grid.name: typeset_grid(grid) for grid in overview.overview_grids(findings, made)}
+    drawn = plotting.pictures(drawings.drawings(findings), with_png=not single_file)
+    rows: list[queries.Row] = []
+    inlined: list[str] = []
+    names: list[str] = []
+    for part in queries.parts(findings, made):
+        rows += part.rows
+        if not part.script:
+            continue
+        if single_file:
+            inlined.append(part.script)
+        else:
+            names.append(f"queries-{part.number:04d}.js")
+            write_text(part.script, folder / BESIDE / names[-1])
+    content = queries.as_json(rows, findings, made)
+    data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    page = render.rendered(
+        "page.html.j2",
+        drawn,
+        single_file=single_file,
+        settings=findings.configuration,
+        runs=findings.runs,
+        answer=overview.answer(findings),
+        notes=overview.notes(findings),
+        script=render.as_it_is(render.source("page.js")),
+        grids=grids,
+        annotators={
+            name: ANNOTATORS[name].meaning for name in findings.annotators if name in ANNOTATORS
+        },
+        conditions=(findings.summary.get("study") or {"conditions": []})["conditions"],
+        with_passages=findings.sources is not None,
+        data=render.as_it_is(queries.escaped(data)),
+        inlined=[render.as_it_is(script) for script in inlined],
+    )
+    return render.write_files(
+        page, drawn, [*grids.values()], folder, single_file=single_file, also=names
+    )
 
 
 def _files(findings: Findings) -> InputFiles:
@@ -80,7 +169,8 @@ def _files(findings: Findings) -> InputFiles:
     )
 
 
-def _sources(findings: Findings, inputs: EvaluationInputs) -> Sources:
+def _unchanged(findings: Findings, inputs: EvaluationInputs) -> EvaluationInputs:
+    """The inputs, which are refused where they are not what was evaluated."""
     expected = (findings.summary.get("audit") or {}).get("tables_sha256", {})
     digests = inputs_sha256(inputs)
     for name in ("queries", "corpus", "runs"):
@@ -90,4 +180,4 @@ def _sources(findings: Findings, inputs: EvaluationInputs) -> Sources:
                 "evaluate again, or make the page without `passages`",
                 path=findings.folder / SUMMARY,
             )
-    return Sources.of(inputs)
+    return inputs

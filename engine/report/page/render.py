@@ -1,31 +1,30 @@
-"""Pages as HTML, and the files beside them, whatever a page is about."""
+"""Pages as HTML, and the files beside them, whatever a page is about; pages of anything but an evaluation.
+
+Tables are files for papers and other programs, too: Markdown, LaTeX (booktabs) and CSV.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import csv
+import io
 import json
 import re
-import shlex
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from engine.messages.errors import InputError, WriteError
-from engine.messages.extras import command, missing, require
-from engine.messages.wording import listed
-from engine.report.layout import Grid
-from engine.report.page import exports, plotting
-from engine.report.page.figures import Picture
+from engine.messages.extras import require
+from engine.report.layout import Answer, Grid
+from engine.report.page import plotting
+from engine.report.page.plotting import Drawing, Picture
+from engine.report.page_files import BESIDE, LISTED, PAGE, page_files
 from engine.sources.io.files import write_bytes, write_text
 from engine.sources.io.folders import Folder
+from engine.sources.io.locations import Location
+from engine.sources.io.replacing import replaced_together
 
-PAGE, BESIDE = "report.html", "report"
-# Names every file beside the page, so that the next evaluation removes these and no others.
-_LISTED = "report.json"
-_NAMES = re.compile(r"(queries-\d{4,}\.js|(figures|tables)/[a-z]+\.(svg|png|md|tex|csv))")
 # What a picture within a page can do without: who made it, names that nothing refers to, turns by nothing, blanks.
 _NEEDLESS = re.compile(
     r'<metadata>.*?</metadata>| id="[\w.]+_\d{1,5}"| transform="rotate\(-0 [^"]*"|(?<=\n) +',
@@ -33,29 +32,68 @@ _NEEDLESS = re.compile(
 )
 _TAG, _BEYOND_HUNDREDTHS = re.compile(r"<[^>]+>"), re.compile(r"(?<=\.\d\d)\d+")
 _FAMILY = re.compile(r"font-family: [^;\"]+; ")
-_KINDS = {"md": exports.markdown, "tex": exports.latex, "csv": exports.comma_separated}
+# What spreadsheets calculate, but for numbers, with an interval or a percent sign.
+_FORMULA = re.compile(r"[=@\t\r]|[-+](?!\d[\d.,]*%?( \[[-+\d.,% ]*\])?$)")
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "\N{MINUS SIGN}": "$-$",
+        "\N{NO-BREAK SPACE}": "~",
+        "\N{EM DASH}": "---",
+        "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+        "\N{LEFT DOUBLE QUOTATION MARK}": "``",
+        "\N{RIGHT DOUBLE QUOTATION MARK}": "''",
+    }
+)
+
+
+class Written(NamedTuple):
+    """The files of a page: the page, those beside it, and how many bytes they have."""
+
+    page: Location
+    beside: tuple[Location, ...]
+    size: int
 
 
 @dataclass(frozen=True)
-class Written:
-    """The files of a page: the page, those beside it, and how many bytes they have."""
+class Part:
+    """A part of a page: ``name`` is of the place that links lead to, ``short`` their text; pictures are named.
 
-    page: Path
-    beside: tuple[Path, ...]
-    size: int
+    What is ``folded`` opens when its title, the part's, is chosen.
+    """
+
+    name: str
+    short: str
+    title: str
+    grids: Sequence[Grid] = ()
+    pictures: Sequence[str] = ()
+    folded: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page, whose parts show the drawings by name; ``title`` is the window's, and notes are sentences."""
+
+    title: str
+    answer: Answer
+    parts: Sequence[Part]
+    drawings: Sequence[Drawing]
+    notes: Sequence[str]
+    settings: Mapping[str, object]
 
 
 def require_page() -> None:
     """Refuse to go on where the extra ``page`` is not installed."""
     require(f"the page {PAGE}", "page")
-
-
-def where_to_look(out: str | Path) -> str:
-    """That the page is among the results, or what it lacks and the commands that make it."""
-    if lacking := missing("page"):
-        needs = f"there is no {PAGE}, which needs {listed(lacking)}"
-        return f"{needs}: {command('page')} && erag report {shlex.quote(str(out))}"
-    return f"open {PAGE} there"
 
 
 def rendered(
@@ -94,43 +132,38 @@ def write_files(
         write_bytes(content, folder / BESIDE / name)
     names = [*also, *beside]
     if names:
-        write_text(json.dumps(sorted(names), indent=1) + "\n", folder / BESIDE / _LISTED)
+        write_text(json.dumps(sorted(names), indent=1) + "\n", folder / BESIDE / LISTED)
     write_text(page, folder / PAGE)
     written = tuple(folder / BESIDE / name for name in names)
     size = len(page.encode()) + sum(path.stat().st_size for path in written)
     return Written(folder / PAGE, written, size)
 
 
-@contextlib.contextmanager
-def sparing(folder: Path, unforeseen: list[Exception]) -> Iterator[None]:
-    """Where a page fails by what nobody foresaw, leave nothing of it, and go on: its results are not lost for it.
-
-    ``unforeseen`` takes the error, to be raised when the results are in their place.
-    """
-    try:
-        yield
-    except (InputError, WriteError):
-        raise
-    except Exception as error:
-        shutil.rmtree(folder / BESIDE, ignore_errors=True)
-        unforeseen.append(error)
+def replace_page(folder: Folder, write: Callable[[Path], Written]) -> Written:
+    """Have a page written into an empty folder, and put it into the place of the earlier one, which an error leaves whole."""
+    with replaced_together(folder.at, lambda: page_files(folder), last=PAGE) as new:
+        written = write(new)
+        beside = (Path(path).relative_to(new).as_posix() for path in written.beside)
+        return Written(folder.place(PAGE), tuple(map(folder.place, beside)), written.size)
 
 
-def page_files(folder: Folder) -> Iterator[str]:
-    """The names, in the folder of results, of the files of an earlier page, and of its list of them.
+def write_plain(page: Page, folder: Path) -> Written:
+    """Write a page as ``report.html``, with its pictures and tables as files in ``report/``."""
+    text, drawn = _page(page, single_file=False)
+    grids = [grid for part in page.parts for grid in part.grids]
+    return write_files(text, drawn, grids, folder, single_file=False)
 
-    Files that the list does not name are the user's own, and not among them.
-    """
-    yield PAGE
-    try:
-        names = json.loads((folder / BESIDE).read(_LISTED).decode())
-    except (OSError, ValueError, RecursionError):
-        return
-    yield f"{BESIDE}/{_LISTED}"
-    for name in names if isinstance(names, list) else []:
-        # Whoever may have changed the list: nothing elsewhere is removed for it.
-        if isinstance(name, str) and _NAMES.fullmatch(name):
-            yield f"{BESIDE}/{name}"
+
+def write_single(page: Page, path: Path) -> None:
+    """Write a page as one file."""
+    write_text(_page(page, single_file=True)[0], path)
+
+
+def _page(page: Page, *, single_file: bool) -> tuple[str, list[Picture]]:
+    require_page()
+    drawn = plotting.pictures(page.drawings, with_png=not single_file)
+    content = {one.name: getattr(page, one.name) for one in fields(page)}
+    return rendered("plain.html.j2", drawn, single_file=single_file, **content), drawn
 
 
 def _pictures_and_tables(
@@ -143,13 +176,13 @@ def _pictures_and_tables(
         rows = [[picture.name, picture.title, picture.caption] for picture in drawn]
         head = ["file", "shows", "caption"]
         captions = Grid("figures", "The pictures of this page.", head, rows, names=3)
-        yield "figures/captions.md", exports.markdown(captions).encode()
+        yield "figures/captions.md", markdown(captions).encode()
     for grid in grids:
         for suffix, written in _KINDS.items():
             yield f"tables/{grid.name}.{suffix}", written(grid).encode()
 
 
-def _for_the_page(drawn: Sequence[Picture]) -> dict[str, Any]:
+def _for_the_page(drawn: Sequence[Picture]) -> dict[str, Picture]:
     colours = {plotting.INK: "currentColor", plotting.FAINT: "var(--line)"}
     colours |= {
         colour: f"var(--c{place})" for place, colour in enumerate(plotting.COLOURS, start=1)
@@ -160,11 +193,7 @@ def _for_the_page(drawn: Sequence[Picture]) -> dict[str, Any]:
         svg = _slim(picture.svg[picture.svg.index("<svg") :])
         for colour, variable in colours.items():
             svg = svg.replace(colour, variable)
-        found[picture.name] = {
-            "title": picture.title,
-            "caption": picture.caption,
-            "svg": as_it_is(svg),
-        }
+        found[picture.name] = replace(picture, svg=as_it_is(svg))
     return found
 
 
@@ -185,3 +214,60 @@ def as_it_is(text: str) -> Any:
     from markupsafe import Markup
 
     return Markup(text)
+
+
+def markdown(grid: Grid) -> str:
+    """The table in GitHub's Markdown, its caption below it."""
+    head = [escaped(name) for name in grid.head]
+    rule = ["---" if place < grid.names else "---:" for place in range(len(head))]
+    rows = [[escaped(cell) for cell in row] for row in grid.rows]
+    lines = ["| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)]
+    return "\n".join([*lines, "", escaped(grid.caption), ""])
+
+
+def latex(grid: Grid) -> str:
+    """The table in LaTeX, with the rules of the package booktabs."""
+    columns = "l" * grid.names + "r" * (len(grid.head) - grid.names)
+    rows = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in grid.rows]
+    head = " & ".join(name.translate(_LATEX) for name in grid.head) + r" \\"
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{grid.caption.translate(_LATEX)}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            head,
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def comma_separated(grid: Grid) -> str:
+    """The table in CSV (RFC 4180), without its caption; a spreadsheet takes no text of it for a formula."""
+    content = io.StringIO()
+    writer = csv.writer(content)
+    for row in [grid.head, *grid.rows]:
+        writer.writerow(["'" + cell if _FORMULA.match(cell) else cell for cell in row])
+    return content.getvalue()
+
+
+def escaped(text: str) -> str:
+    """A text as Markdown shows it, in one line: without HTML, pictures and links, which names of runs may hold."""
+    for mark, shown in (
+        ("\\", "\\\\"),
+        ("|", "\\|"),
+        ("<", "&lt;"),
+        ("](", "]\\("),
+        ("![", "!\\["),
+    ):
+        text = text.replace(mark, shown)
+    return " ".join(text.split())
+
+
+_KINDS = {"md": markdown, "tex": latex, "csv": comma_separated}

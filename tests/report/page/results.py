@@ -11,7 +11,7 @@ from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
 from engine.sources.io.folders import folder_at
-from jobs import _results
+from jobs import _evaluating
 from tests.conftest import ScriptedReader, make_run
 
 N = 40
@@ -70,5 +70,5 @@ def write_results(folder, *, k=2, **options):
         "runs": [str(run) for run in files.run],
     }
     out = Path(folder) / "out"
-    _results.write_results(result, named, folder_at(out).at)
+    _evaluating.write_results(result, named, folder_at(out).at)
     return out

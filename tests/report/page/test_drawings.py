@@ -6,8 +6,7 @@ import pytest
 
 from engine.report.findings import read_findings
 from engine.report.page.drawings import drawings
-from engine.report.page.figures import figure_of
-from engine.report.page.plotting import add_legend, forest
+from engine.report.page.plotting import add_legend, figure_of, forest
 
 
 def drawn(drawing):

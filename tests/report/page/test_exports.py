@@ -7,9 +7,8 @@ import warnings
 import pytest
 
 from engine.report.layout import Grid
-from engine.report.page.exports import comma_separated, markdown
-from engine.report.page.figures import pictures
-from engine.report.page.plotting import Drawing, add_legend, label_of, name_rows
+from engine.report.page.plotting import Drawing, add_legend, label_of, name_rows, pictures
+from engine.report.page.render import comma_separated, markdown
 
 
 def grid(*cells):
@@ -68,7 +67,7 @@ def test_names_in_pictures_are_cleaned_and_cut_and_warnings_stay_inside(capfd):
 def test_a_glyph_that_the_first_font_lacks_is_drawn_by_another(monkeypatch):
     # Matplotlib's own STIX fonts stand for a system's: DejaVu Sans has no glyph at U+E000.
     def drawn(families):
-        monkeypatch.setattr("engine.report.page.figures._FURTHER_FONTS", re.compile(families))
+        monkeypatch.setattr("engine.report.page.plotting._FURTHER_FONTS", re.compile(families))
         sign = Drawing("n", "t", "c", 2.0, lambda figure: figure.text(0.5, 0.5, "\ue000"))
         (picture,) = pictures([sign], with_png=True)
         return picture.png

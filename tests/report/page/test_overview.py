@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from engine.report.findings import read_findings
-from engine.report.layout import Grid
-from engine.report.page import exports, overview
-from engine.report.page.content import typeset_grid
+from engine.report.layout import Grid, typeset_grid
+from engine.report.page import overview, render
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +63,17 @@ def test_agreement_shows_the_best_measure_of_each_annotator(findings):
 
 def test_tables_are_written_for_papers_and_programs():
     grid = Grid("t", "50% of a_b", ["run", "x"], [["a|b_c & <d>", "\N{MINUS SIGN}0.1"]])
-    assert exports.markdown(grid).splitlines() == [
+    assert render.markdown(grid).splitlines() == [
         "| run | x |",
         "| --- | ---: |",
         "| a\\|b_c & &lt;d> | \N{MINUS SIGN}0.1 |",
         "",
         "50% of a_b",
     ]
-    text = exports.latex(grid)
+    text = render.latex(grid)
     assert r"a|b\_c \& <d> & $-$0.1 \\" in text
     assert r"\caption{50\% of a\_b}" in text
-    assert list(csv.reader(io.StringIO(exports.comma_separated(grid)))) == [grid.head, *grid.rows]
+    assert list(csv.reader(io.StringIO(render.comma_separated(grid)))) == [grid.head, *grid.rows]
 
 
 def test_the_cost_tells_the_memory_of_actors_where_the_summary_does(findings):

@@ -9,9 +9,9 @@ import pytest
 
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
-from engine.report.findings import Sources, read_findings
+from engine.report.findings import read_findings
+from engine.report.page.overview import WORDS, slices, slices_grid
 from engine.report.page.queries import as_json, escaped, filters, parts
-from engine.report.page.slices import WORDS, slices, slices_grid
 from tests.report.made import as_earlier
 from tests.report.page.results import SCRIPT
 
@@ -25,7 +25,7 @@ def findings(folder):
         run=(given / "de.parquet", given / "ed.parquet"),
     )
     inputs = read_inputs(files, k=2)
-    return read_findings(folder, Sources.of(inputs))
+    return read_findings(folder, inputs)
 
 
 def of(script):

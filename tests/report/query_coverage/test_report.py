@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from engine.query_coverage.measure import measure
-from engine.report.query_coverage import lines, shown_tables, summarize
+from engine.report.query_coverage.measure import measure
+from engine.report.query_coverage.report import lines, shown_tables, summarize
 from engine.retrieval.encoders import EncoderOptions, specify
 from jobs._terminal import Terminal
-from tests.query_coverage.topics import EVALUATION, asked, encode, queries
+from tests.report.query_coverage.topics import EVALUATION, asked, encode, queries
 
 
 def printed(found):
@@ -84,7 +84,9 @@ def test_texts_cannot_break_the_table():
 def test_the_summary_is_json_with_all_figures_and_the_encoder():
     spec = specify(EncoderOptions(dtype="float32"))
     found = measure(queries("law 1"), queries("films 1", "law 2"), encode, clusters=3)
-    content = summarize(found, spec, {"queries": "a"}, {"queries": 0, "user_queries": 2})
+    content = summarize(
+        found, spec.described(), {"queries": "a"}, {"queries": 0, "user_queries": 2}
+    )
     again = json.loads(json.dumps(content, allow_nan=False))
     assert again["configuration"] == {"queries": "a", "clusters": 3, "seed": 0}
     assert again["figures"]["share"] == pytest.approx(found.figures.share)

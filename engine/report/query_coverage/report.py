@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,13 +12,10 @@ from rich.table import Table
 from engine import tables
 from engine.inputs.files import table_sha256
 from engine.messages.wording import counted, cut
-from engine.query_coverage.figures import Figures
-from engine.query_coverage.measure import EVALUATION, USER, Coverage
-from engine.report import audit, layout
-from engine.report.audit import Origin
+from engine.report import layout
 from engine.report.layout import Grid, terminal_table
-from engine.report.summary import jsonable, versions
-from engine.retrieval.encoders import EncoderSpec
+from engine.report.query_coverage.measure import EVALUATION, USER, Coverage, Figures
+from engine.report.summary import Origin, audit_of, jsonable, versions
 from engine.tables import EVALUATION_QUERIES, P_HOLM, QUERY_ID, SOURCE, UNCOVERED, USER_QUERIES
 
 _PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers", "polars", "scipy", "numpy")
@@ -123,23 +120,19 @@ def notes(coverage: Coverage) -> Iterator[str]:
 
 def summarize(
     coverage: Coverage,
-    spec: EncoderSpec,
+    encoder: Mapping[str, Any],
     files: dict[str, Any],
     unanswerable: dict[str, int],
     origin: Origin | None = None,
 ) -> dict[str, Any]:
-    """The whole result as JSON-ready values; ``files`` and ``unanswerable`` (questions left out) have the same names."""
+    """The whole result as JSON-ready values; ``files`` and ``unanswerable`` (questions left out) have the same names.
+
+    ``encoder``: what decided the vectors.
+    """
     f = coverage.figures
     content = {
         "configuration": {**files, "clusters": coverage.clusters_wanted, "seed": f.seed},
-        "encoder": {
-            "name": spec.name,
-            "digest": spec.digest,
-            "dtype": spec.dtype,
-            "dimensions": spec.dimensions,
-            "text": asdict(spec.text),
-            "fingerprint": spec.fingerprint,
-        },
+        "encoder": encoder,
         "counts": {
             "evaluation_queries": f.evaluation_queries,
             "user_queries": f.user_queries,
@@ -150,7 +143,7 @@ def summarize(
         "figures": asdict(f),
         "clusters": coverage.clusters.to_dicts(),
         "versions": versions(_PACKAGES),
-        "audit": audit.content(
+        "audit": audit_of(
             origin or Origin(),
             {
                 name: table_sha256(coverage.assignments.filter(pl.col(SOURCE) == source), _ASKED)

@@ -14,10 +14,10 @@ from engine.evaluation.study import Sweep, study, vary
 from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from engine.python.result import Result
-from engine.report.page.remake import remake
-from engine.report.page.render import page_files
+from engine.report.page.remake import make_page, remake
+from engine.report.page_files import page_files
 from engine.sources.io.folders import folder_at
-from jobs._results import write_results
+from jobs._evaluating import write_results
 from tests.commands import erag
 from tests.conftest import ScriptedReader
 from tests.report.made import as_earlier
@@ -183,13 +183,32 @@ def test_a_study_has_a_page_for_each_condition(tmp_path):
 
 def swept(tmp_path, say, named=()):
     """The folder of a study, written as the command writes it."""
+    out = tmp_path / "out"
+    write_results(*studied(tmp_path, say, named, out))
+    return out
+
+
+def studied(tmp_path, say, named, out):
+    """A study, as it is written."""
     inputs = read_inputs(results.write_inputs(tmp_path), k=2)
     settings = Settings.of(k=2, measures="P@1", resamples=0, annotators=("erag",))
     conditions = vary(settings, Sweep(k_sweep=(1, 2)))
     done = study(inputs, conditions, store=tmp_path / "store", executor=ScriptedReader(say))
-    out = tmp_path / "out"
-    write_results(done.evaluations[done.main], dict(named), out, done)
-    return out
+    return done.evaluations[done.main], dict(named), out, done
+
+
+@pytest.mark.pages
+def test_pages_of_results_at_an_address_are_those_of_a_folder(tmp_path):
+    out, there = tmp_path / "out", f"memory://{tmp_path.name}/out"
+    found = write_results(*studied(tmp_path, results.say_last, (), out))
+    make_page(found, there)  # of what is in memory: tables at an address are not read again
+    for place in (".", "conditions/k1"):
+        folder = folder_at(out / place)
+        at_address = folder_at(there if place == "." else f"{there}/{place}")
+        names = set(page_files(folder))
+        assert {"report.html", "report/queries-0001.js"} <= names == set(page_files(at_address))
+        for name in names:
+            assert at_address.read(name) == folder.read(name), name
 
 
 @pytest.mark.pages
@@ -200,20 +219,25 @@ def test_a_study_in_which_nothing_is_answered_has_a_page_without_that_picture(tm
 
 
 @pytest.mark.pages
-def test_a_page_that_fails_costs_nothing_else(tmp_path, monkeypatch):
+@pytest.mark.parametrize("stop", [ZeroDivisionError("in a picture"), KeyboardInterrupt()])
+def test_a_page_that_fails_costs_nothing_else_and_leaves_no_earlier_one(
+    stop, tmp_path, monkeypatch
+):
     def fail(*_, **__):
-        raise ZeroDivisionError("in a picture")
+        raise stop
 
-    monkeypatch.setattr("engine.report.page.figures.pictures", fail)
-    with pytest.raises(ZeroDivisionError, match="in a picture"):
+    out = swept(tmp_path, lambda prompt: "no idea")
+    pages = [place / "report.html" for place in (out, out / "conditions" / "k1")]
+    before = [page.read_bytes() for page in pages]
+    monkeypatch.setattr("engine.report.page.plotting.pictures", fail)
+    with pytest.raises(type(stop)):
         swept(tmp_path, results.say_last)
-    out = tmp_path / "out"
-    assert {"summary.json", "labels.parquet", "query_scores.parquet"} <= {
-        p.name for p in out.iterdir()
-    }
-    assert (out / "conditions" / "k1" / "summary.json").exists()
-    assert not (out / "report").exists()
-    assert not (out / "report.html").exists()
+    tables = {"summary.json", "labels.parquet", "query_scores.parquet"}
+    for page in pages:
+        assert tables <= {path.name for path in page.parent.iterdir()}
+        assert not page.exists()
+        assert not (page.parent / "report").exists()
+    assert Result.load(out).scores["value"].sum() > 0  # the new ones
     monkeypatch.undo()
     remake(out, single_file=False, passages=False)
-    assert (out / "report.html").exists()
+    assert all(page.read_bytes() != old for page, old in zip(pages, before, strict=True))

@@ -1,0 +1,43 @@
+"""The files of a page beside an evaluation's tables: their names, those of an earlier page, and where to look."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from engine.messages.extras import command, missing
+from engine.messages.wording import listed
+from engine.sources.io.folders import Folder
+
+PAGE, BESIDE = "report.html", "report"
+# Names every file beside the page, so that the next evaluation removes these and no others.
+LISTED = "report.json"
+_NAMES = re.compile(r"(queries-\d{4,}\.js|(figures|tables)/[a-z]+\.(svg|png|md|tex|csv))")
+
+
+def where_to_look(out: str | Path) -> str:
+    """That the page is among the results, or what it lacks and the commands that make it."""
+    if lacking := missing("page"):
+        needs = f"there is no {PAGE}, which needs {listed(lacking)}"
+        return f"{needs}: {command('page')} && erag report {shlex.quote(str(out))}"
+    return f"open {PAGE} there"
+
+
+def page_files(folder: Folder) -> Iterator[str]:
+    """The names, in the folder of results, of the files of an earlier page, and of its list of them.
+
+    Files that the list does not name are the user's own, and not among them.
+    """
+    yield PAGE
+    try:
+        names = json.loads((folder / BESIDE).read(LISTED).decode())
+    except (OSError, ValueError, RecursionError):
+        return
+    yield f"{BESIDE}/{LISTED}"
+    for name in names if isinstance(names, list) else []:
+        # Whoever may have changed the list: nothing elsewhere is removed for it.
+        if isinstance(name, str) and _NAMES.fullmatch(name):
+            yield f"{BESIDE}/{name}"
