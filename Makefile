@@ -109,7 +109,7 @@ demo: install
 PURE := $(addprefix tests/,statistics ranking scoring sources labels report messages) \
   $(foreach name,commit_msg doctests house sources,tests/test_$(name).py)
 # These need a page in a browser, a reader, or everything that is installed.
-IMPURE := $(addprefix --ignore=tests/,report/page/test_browser.py report/test_certificate.py messages/test_extras.py sources/test_bundled.py)
+IMPURE := $(addprefix --ignore=tests/,report/page/test_browser.py messages/test_extras.py sources/test_bundled.py)
 check: $(VENV)/.installed-check
 	$(MAKE) --no-print-directory --jobs 2 lint pure
 

@@ -27,8 +27,6 @@ from jobs._command import ConfigFile
 from jobs._functions import HELP, annotator, metric, other_models, reader_functions, reader_name
 from jobs._options import Models, Paths, Size, Words, items_of, keyword, option, options_of, take
 
-# LLM calls that --certify repeats where it is given no number.
-_CERTIFIED = 64
 # Options that name a model or a prompt template: a folder or file where there is one, else a name.
 MODEL_FIELDS = ("reader", "erag_reader", "judge", "prompt", "judge_prompt", "abstain_prompt")
 # Options that name folders to write into.
@@ -97,7 +95,6 @@ def parameters() -> list[inspect.Parameter]:
             types={
                 "memory": Size,
                 "actors": Annotated[int | str | None, Parameter(converter=_actors)],
-                "certify": Annotated[int | bool, Parameter(negative=())],
             },
         ),
         *options_of(ApiSettings, API, types={"batch_in": Paths | None}),
@@ -148,8 +145,7 @@ def sweep_of(options: Mapping[str, Any]) -> Sweep:
 
 def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
     """The settings of the first condition."""
-    k, certify = options["k"], options["certify"]
-    others = other_models(options)
+    k, others = options["k"], other_models(options)
     return Settings(
         reader=take(
             ReaderSettings,
@@ -173,9 +169,7 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
         ),
         bootstrap=Bootstrap(**{name: options[name] for name in BOOTSTRAP_FIELDS}),
         api=take(ApiSettings, options),
-        running=take(
-            RunningSettings, options, certify=_CERTIFIED if certify is True else int(certify)
-        ),
+        running=take(RunningSettings, options),
     )
 
 

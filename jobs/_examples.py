@@ -60,6 +60,9 @@ erag train --config train.yaml --workers 4 --checkpoints s3://bucket/fid
 erag report results
 erag report results --single-file
 """,
+    "repeat": r"""
+erag repeat results
+""",
     "compare": r"""
 erag compare results/monday results/tuesday --out compare.html
 """,

@@ -30,6 +30,7 @@ for name, path, summary in (
         "Train a reader of the T5 family; the defaults are the recipe of eRAG's study.",
     ),
     ("report", "jobs.report:report", "Make the page of an evaluation again."),
+    ("repeat", "jobs.repeat:repeat", "Repeat some LLM calls of an evaluation, and count changes."),
     ("compare", "jobs.compare:compare", "Compare the results of several evaluations."),
     ("ask", "jobs.ask:ask", "Make a page on which people say which run is better."),
     ("gate", "jobs.gate:gate", "Fail where a candidate is worse than a baseline, for CI."),

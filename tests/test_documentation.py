@@ -25,7 +25,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 _FENCED = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
 _INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.M)
 # A row or a line of what is printed may begin with the name of an annotator.
-_OF_ERAG = "demo|passages|index|retrieve|fuse|plan|evaluate|train|report|coverage|doctor|ask"
+_OF_ERAG = "demo|passages|index|retrieve|fuse|plan|evaluate|train|report|repeat|coverage|doctor|ask"
 _COMMAND = re.compile(
     rf"(?:(?:ERAG_\w+=\S+ )*erag (?:{_OF_ERAG})\b|python -m |make [a-z]|pip install |ray |kubectl )"
 )

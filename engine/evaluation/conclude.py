@@ -27,7 +27,6 @@ from engine.ranking.scores import Relevant
 from engine.ranking.ties import tie_notes
 from engine.reading.notes import not_as_trained, read_notes
 from engine.reading.outputs import OutputCounts, cut_notes, output_notes
-from engine.reading.repetition import RepeatabilityCheck
 from engine.statistics.cells import clusters_of
 from engine.statistics.choice import primary_measures
 from engine.statistics.comparison import STUDENTIZED, reachable_p
@@ -59,7 +58,6 @@ class Evaluation:
         readings: what was read, by the name of the role that read.
         further: further tables of the annotators that were asked for, by name.
         seconds: of the whole evaluation; 0 if not measured.
-        certificates: by role, where certificates were asked for.
         shards: what was evaluated, cut at the cutoff or at a larger one.
         parts: where the tables of passages (labels, traces, reads) are, in as many files as there are
             shards; None where they are here.
@@ -88,7 +86,6 @@ class Evaluation:
     outputs: OutputCounts
     notes: tuple[Note, ...]
     seconds: float = 0.0
-    certificates: Mapping[str, RepeatabilityCheck] = field(default_factory=dict)
     parts: ShardFolder | None = None
     sha256: Mapping[str, str] = field(default_factory=dict)
 

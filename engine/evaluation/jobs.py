@@ -58,7 +58,6 @@ WITHOUT_EFFECT = (
     "gpus_per_actor",
     "cpus_per_actor",
     "accelerator_type",
-    "certify",
     "reread",  # what it comes to is in the fingerprints, too
     "shard_pairs",
     *(one.name for one in fields(ApiSettings)),  # what they decide is in the fingerprints, too

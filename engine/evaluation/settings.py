@@ -36,7 +36,7 @@ class Settings(Checked):
         reader: the LLM that reads, and how its output is scored.
         labels: who labels, and each annotator's options.
         ranking: cutoff, measures, and what counts as relevant.
-        bootstrap: how intervals are made; its seed also draws the reads that are repeated.
+        bootstrap: how intervals are made.
         running: memory, processes, and how failed reads are handled.
         api: the server of readers behind an API, and bounds on what it is asked.
 
@@ -255,12 +255,6 @@ def _check_options(settings: Settings) -> None:
 
 def _check_reads(settings: Settings) -> None:
     reader, asks = settings.reader, settings.resolved.asks
-    if settings.running.certify and not (reader.end_to_end or asks):
-        asking = ", ".join(name for name, known in ANNOTATORS.items() if known.role)
-        raise InputError(
-            "`certify` repeats LLM calls, and this evaluation makes none",
-            f"use `end_to_end` or one of the annotators {asking}, or leave `certify` out",
-        )
     if reader.end_to_end or any(ask.task == reader.task for ask in asks.values()):
         return
     asking = " or ".join(name for name, known in ANNOTATORS.items() if known.is_the_readers)
@@ -413,11 +407,6 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
         raise InputError(
             f"`{name}` with `batch_out` or `batch_in`: each round would be a file",
             "leave one of them out",
-        )
-    if settings and settings[0].running.certify and settings[0].api.is_batch:
-        raise InputError(
-            "`certify` with `batch_out` or `batch_in`, whose answers would be compared with themselves",
-            "leave `certify` out until all answers are stored",
         )
     functions = [
         model for model in models if any(condition.reader.own(model) for condition in settings)

@@ -26,8 +26,8 @@ _LISTS: tables.Schema = {RUN: pl.String(), QUERY_ID: pl.String()}
 ARTICLE = "article"
 # Where fewer queries share a cluster, intervals hold nearly as often as without any that do.
 _MANY = 0.2
-# Digests that were made, for as long as their inputs are in use: conditions of a study, certificates
-# of several roles and summaries ask for the same ones, and a million rows take seconds.
+# Digests that were made, for as long as their inputs are in use: conditions of a study
+# and summaries ask for the same ones, and a million rows take seconds.
 _MADE: WeakKeyDictionary[EvaluationInputs, dict[str, str]] = WeakKeyDictionary()
 # Rows that are hashed at a time: their hashes are all in memory.
 _ROWS = 100_000

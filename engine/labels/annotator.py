@@ -52,7 +52,7 @@ class Role:
     """The role in which a model reads. Reads of one role form one job, with one prompt.
 
     Attributes:
-        name: in certificates and in the costs of a study.
+        name: in repeated.json and in the costs of a study.
         title: in sentences, as in "reads of the judge"; empty for the reader of whole lists.
         key: under which ``summary.json`` describes it.
         is_readers: whether a model in it reads what the RAG system's own LLM would read otherwise.

@@ -17,6 +17,7 @@ GONE: dict[tuple[Kind, str], str] = {
     ("option", "dry_run"): "erag plan, with the same options, counts the LLM calls",
     ("option", "interval"): "intervals of resamples are percentile ones",
     ("option", "probe_reads"): "use pace, the results of an earlier evaluation",
+    ("option", "certify"): "erag repeat DIR repeats LLM calls of the results there",
     ("annotator", "grogu"): "use pmi, dig or likelihood: the threshold of its paper is not public",
     ("name", "engine.conformance"): "use ir_measures, also on the files in exported/",
 }

@@ -100,7 +100,6 @@ class Forecast:
         start: seconds until the actors read, and in which they load further models; of each actor.
         peak: memory of an actor in bytes: measured at that pace, or what it is taken to need; 0 without a model.
         price_per_hour: of an actor; None where no price, or no pace, is known.
-        certified: reads that are repeated for a certificate, and not counted.
         ways: to read less, down to their shares, and at most all.
     """
 
@@ -114,7 +113,6 @@ class Forecast:
     actors: int = 1
     settings: PlanSettings = field(default_factory=PlanSettings)
     price_per_hour: float | None = None
-    certified: int = 0
     ways: tuple[Way, ...] = ()
 
     @property

@@ -68,7 +68,6 @@ def plan_evaluation(
         actors=max(1, most),
         settings=asked,
         price_per_hour=first.api.price_per_hour if pace else None,
-        certified=first.running.certify,
         ways=tuple(ways),
     )
     if pace is None:

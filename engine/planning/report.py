@@ -40,7 +40,6 @@ def content(forecast: Forecast) -> dict[str, Any]:
             name: getattr(forecast.all, name) for name in ("asked", "shared", "stored", "left")
         },
         "kinds": [asdict(kind) | {"shared": kind.shared} for kind in forecast.kinds],
-        "certified": forecast.certified,
         "actors": forecast.actors,
         "pace": forecast.pace,
         "notes": forecast.notes,
@@ -109,8 +108,6 @@ def _lines(forecast: Forecast) -> Iterator[str]:
     if forecast.sampled is not None:
         queries = counted(forecast.sampled, "[query|queries]")
         yield f"counts: from a sample of {queries}, by what runs list for all"
-    if forecast.certified:
-        yield f"not counted: LLM calls that `certify` repeats, up to {forecast.certified} in each role"
     if not forecast.all.left:
         yield "no new LLM call is needed: all are cached"
         return

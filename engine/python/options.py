@@ -46,7 +46,6 @@ class EvaluateOptions(TypedDict, total=False):
     failed_reads: Literal["error", "zero", "skip"] | None
     reread: bool
     lazy: bool
-    certify: int
     base_url: str | None
     api_key_env: str
     concurrency: int

@@ -117,8 +117,6 @@ class RunningSettings(PoolSettings):
             count from then on.
         lazy: Lazy labels: read only the passages whose labels can change `measures`, as those up to the first
             useful one for RR and Success. The measures are exact, and other labels are null (docs/guide/fewer-reads.md).
-        certify: Repeatability check: repeat a sample of the LLM calls (64, or the number given) in other
-            batches, and count how many outputs change.
 
     Raises:
         InputError: a value out of range.
@@ -129,7 +127,6 @@ class RunningSettings(PoolSettings):
     failed_reads: FailedReads | None = None
     reread: bool = False
     lazy: bool = False
-    certify: Natural = 0
 
     @property
     def skips_failed(self) -> bool:

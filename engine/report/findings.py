@@ -20,7 +20,7 @@ from engine import tables
 from engine.evaluation.conclude import Evaluation
 from engine.evaluation.score import UNREAD
 from engine.evaluation.study import Study
-from engine.inputs.files import EvaluationInputs
+from engine.inputs.files import EvaluationInputs, InputFiles
 from engine.labels.annotator import READER, Role
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
@@ -115,6 +115,24 @@ class Findings:
         """The settings."""
         found: Mapping[str, Any] = self.summary["configuration"]
         return found
+
+    def files(self, remedy: str) -> InputFiles:
+        """The files that were evaluated, with as many queries as were: the first of them; ``remedy`` for tables."""
+        settings, counts = self.configuration, self.summary["counts"]
+        if not settings.get("queries"):
+            problem = "does not say which files were evaluated, since Python gave tables"
+            raise InputError(problem, remedy, path=self.folder / SUMMARY)
+        several = isinstance(settings["corpus"], list)
+        return InputFiles(
+            queries=settings["queries"],
+            corpus=None if several else settings["corpus"],
+            corpora=tuple(settings["corpus"]) if several else (),
+            run=tuple(settings["runs"]),
+            limit=counts["queries"] or None,
+            skip_bad=counts["skipped_records"],
+            answers=settings.get("answers"),
+            need_answers=False,  # whoever needed them had them
+        )
 
     @cached_property
     def correlations(self) -> pl.DataFrame:

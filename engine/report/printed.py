@@ -67,7 +67,7 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     if findings.conditions:
         conditions = counted(len(findings.conditions), "condition[|s]")
         below.append(f"a study of {conditions}; above is the first, conditions.parquet has all")
-    below += [*_costs(findings), *asked_for(findings), *_notes(findings)]
+    below += [*_costs(findings), *prices(findings), *_notes(findings)]
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
     above = [*head, *verdict.said(findings.summary)]
     if not findings.runs or (findings.wholes and len(findings.runs) == 1):
@@ -338,7 +338,7 @@ def full_lines(findings: Findings) -> list[str]:
     return [
         *end_to_end(findings),
         *_readers(findings),
-        *asked_for(findings),
+        *prices(findings),
         *(f"note: {text}" for text in findings.notes),
         *(f"note: {remark}" for remark in remarks(findings)),
         *(f"verdict: {sentence}" for sentence in verdict.said(findings.summary)),
@@ -354,14 +354,6 @@ def remarks(findings: Findings) -> list[str]:
         *_cell_notes(correlations, several + "{annotator} {measure}"),
         *_untested(findings.table("comparisons")),
     ]
-
-
-def asked_for(findings: Findings) -> Iterator[str]:
-    """What was asked for beside the figures: prices, repeatability checks."""
-    yield from _prices(findings)
-    titles = {role.name: role.title for role in findings.roles}
-    for role, repeated in findings.summary["certificates"].items():
-        yield certificate_line(repeated, titles.get(role, role))
 
 
 def end_to_end(findings: Findings) -> Iterator[str]:
@@ -426,7 +418,7 @@ def _cell_notes(statistics: pl.DataFrame, names: str) -> list[str]:
     ]
 
 
-def _prices(findings: Findings) -> Iterator[str]:
+def prices(findings: Findings) -> Iterator[str]:
     """What the tokens of the reads done now cost; nothing without prices, or where no server was asked."""
     described = {role: findings.summary[role.key] for role in findings.roles}
     asked = {
@@ -439,15 +431,3 @@ def _prices(findings: Findings) -> Iterator[str]:
     if None not in asked.values() and prompt + output:
         price = sum(asked.values())
         yield f"price of the tokens: {price:.4g} ({prompt:,} of prompts, {output:,} of answers)"
-
-
-def certificate_line(certificate: Mapping[str, Any], title: str) -> str:
-    """The repeatability check in a line: what was repeated, and how much of it changed; no ``title`` for the reader."""
-    failed = f", {certificate['failed']} failed" if certificate["failed"] else ""
-    return (
-        f"repeatability check{f' of {title}' if title else ''}: "
-        f"{counted(certificate['repeated'], 'LLM call[|s]')} repeated{failed}, "
-        f"{counted(certificate['changed_outputs'], 'output[|s]')} and "
-        f"{counted(certificate['changed_labels'], 'label[|s]')} changed"
-        f"{'' if certificate['reproducible'] else ' (a server or a function may answer otherwise each time)'}"
-    )

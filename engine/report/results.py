@@ -20,7 +20,7 @@ from engine.report import header, study_report, summary
 from engine.report.findings import STUDY, Findings
 from engine.report.heartbeat import PROGRESS
 from engine.report.page_files import BESIDE, PAGE, page_files
-from engine.report.summary import SHARDS, STATISTICS, SUMMARY, Origin
+from engine.report.summary import REPEATED, SHARDS, STATISTICS, SUMMARY, Origin
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
@@ -173,7 +173,7 @@ def _names(settings: Settings) -> list[str]:
     # Last those by which an earlier evaluation is known, so that one which is half removed still is.
     whole = (*_OF_QUERIES, _QUERIES, _CLUSTERS, *STATISTICS, *STUDY)
     names = (*_in_parts(settings), *(f"{name}.parquet" for name in whole))
-    return [*(name for name in names if name != _LABELS), PAGE, _LABELS, SUMMARY]
+    return [*(name for name in names if name != _LABELS), REPEATED, PAGE, _LABELS, SUMMARY]
 
 
 def _in_parts(settings: Settings) -> list[str]:

@@ -46,8 +46,8 @@ from engine.version import __version__
 PROMPT_PARTS = "prompt_parts"
 # The digest of the source of a metric that is a function.
 METRIC_CODE = "metric_code_sha256"
-# The file of the summary, and what its audit calls the digests of all files.
-SUMMARY, DIGESTS = "summary.json", "results_sha256"
+# The file of the summary, what its audit calls the digests of all files, and what ``erag repeat`` writes beside it.
+SUMMARY, DIGESTS, REPEATED = "summary.json", "results_sha256", "repeated.json"
 # The folder of what an evaluation in shards needs to go on, beside the summary.
 SHARDS = "shards"
 # The tables of every evaluation's statistics.
@@ -58,7 +58,7 @@ MOST_BYTES = 2**30
 # The directory that holds the package: of a checkout, its root.
 _ROOT = Path(__file__).resolve().parents[2]
 _GIT_SECONDS = 20
-_PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
+PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
 
 
 # The counts of ``summary.json``, and what each is where there is no note of that code: the number of
@@ -91,7 +91,6 @@ def summarize(
     settings, readings = evaluation.settings, evaluation.readings
     metric = settings.reader.scored_by
     reading = readings.get(READER.name)
-    used = versions(_PACKAGES)
     return jsonable(
         {
             "configuration": configuration(settings, evaluation.relevant, files),
@@ -120,11 +119,7 @@ def summarize(
                 for table in annotator.further_tables
                 if table.in_summary
             },
-            "certificates": {
-                role: {**asdict(repeated), "versions": dict(used)}
-                for role, repeated in evaluation.certificates.items()
-            },
-            "versions": used,
+            "versions": versions(PACKAGES),
             "audit": audit_of(
                 origin or Origin(),
                 evaluation.sha256 or inputs_sha256(evaluation.inputs),

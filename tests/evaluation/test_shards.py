@@ -115,13 +115,6 @@ def test_runs_that_carry_their_texts(tmp_path):
     assert held.evaluations[held.main].passages > 20
 
 
-def test_a_repeatability_check(tmp_path):
-    for study in compared(tmp_path, settings(**FEW, certify=30)):
-        (certificate,) = study.evaluations[study.main].certificates.values()
-        assert (certificate.repeated, certificate.changed_outputs) == (30, 0)
-    assert "shards" in certificate.sha256
-
-
 def test_a_reader_behind_an_api_whose_requests_are_counted_over_all_shards(tmp_path):
     behaviour = Behaviour(lambda body: Said(f"a{len(prompt_of(body)) % 4}", prompt_tokens=10))
     with serving(behaviour) as url:
@@ -244,10 +237,3 @@ def test_shards_that_a_study_scored_are_taken_up_by_one_of_its_readers(tmp_path,
         expected = parts.evaluations[condition].readings["reader"].costs
         assert alone.readings["reader"].costs.wanted == expected.wanted
     assert len(Scripted.asked) == read
-
-
-def test_a_repeatability_check_needs_no_store_of_shards_that_are_scored(tmp_path):
-    asked = settings(**FEW)
-    compared(tmp_path, asked)
-    evaluation = evaluated(tmp_path, cut_of(tmp_path), asked.but(certify=10), "another")
-    assert evaluation.certificates["reader"].repeated == 10

@@ -211,7 +211,6 @@ TABLE = [
     ("confidence with underscores", EVALUATE + " --confidence 0.9_5", "", None, "--confidence is '0.9_5'; give a number"),
     ("memory of 400 digits", EVALUATE + f" --memory {'9' * 400}", "", None, "is not a size"),
     ("memory in words", EVALUATE + " --memory much", "", None, "'much' is not a size"),
-    ("certify 1.5", EVALUATE + " --certify 1.5", "", None, "--certify is '1.5'"),
     ("an output of 300 letters", FUSED + "x" * 300, "", None, "a name of more than 255 bytes"),
     ("an output with NUL", FUSED + "\0", "", None, "holds the character U+0000"),
     ("a folder of 300 letters", FUSED.replace("{out}", "{out}/" + "x" * 300), "", None, "a name of more than 255 bytes"),

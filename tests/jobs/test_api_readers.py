@@ -36,7 +36,7 @@ def test_the_key_is_in_nothing_that_is_written_or_printed(behaviour, files, tmp_
         assert evaluate(files, *asked) == 2
     refused = capsys.readouterr()
     assert (
-        "openai:small answers behind an API: LLM calls are not reproducible; --certify"
+        "openai:small answers behind an API: LLM calls are not reproducible; erag repeat"
         in printed.out
     )
     assert f"reader openai:small is asked of {url.split('/')[2]}, 8 requests at" in printed.err

@@ -107,7 +107,7 @@ def test_the_help_of_an_evaluation_shows_its_main_options_and_all_where_they_are
     main += " price-per-hour"
     assert shown["--help"] == set(main.split())
     assert shown["--help"] < shown["--help-all"]
-    assert {"resamples", "certify", "verbose"} <= shown["--help-all"]
+    assert {"resamples", "reread", "verbose"} <= shown["--help-all"]
 
 
 def test_options_of_other_programs_are_answered_with_those_of_this_one(capsys):

@@ -119,7 +119,7 @@ def test_large_evaluations_are_cut_into_shards_unless_told_otherwise(evaluate, m
 
 
 def test_a_study_in_shards_has_the_figures_of_one_that_is_held(evaluate, tiny_t5):
-    options = ("--reader", tiny_t5, "--k-sweep", "1,2", "--annotators", "erag", "--certify", "2")
+    options = ("--reader", tiny_t5, "--k-sweep", "1,2", "--annotators", "erag")
     status, printed, whole = evaluate(*options, out="whole")
     assert status == 0, printed.err
     status, printed, parts = evaluate(*options, "--shard-pairs", "2", out="parts")

@@ -81,10 +81,10 @@ def test_a_file_of_options_is_that_of_one_call(fused):
 def test_switches_take_the_words_of_yaml(tmp_path, capsys, text, on):
     (tmp_path / "o.yaml").write_text(f"end-to-end: {text}\n")
     given = ["evaluate", "--queries", "q", "--corpus", "c", "--run", "r", "--out", tmp_path / "o"]
-    more = ["--annotators", "containment", "--end-to-end-k", 10, "--reader", "", "--certify"]
+    more = ["--annotators", "containment", "--end-to-end-k", 10, "--augmentation", "fid"]
     assert erag(*given, *more, "--config", tmp_path / "o.yaml") == 2
-    # Without the reading of whole lists nothing is read, so that nothing can be repeated.
-    assert ("this evaluation makes none" in capsys.readouterr().err) == (not on)
+    # Without the reading of whole lists nothing is read.
+    assert ("the reader is not asked for anything" in capsys.readouterr().err) == (not on)
 
 
 @pytest.mark.parametrize("text", ["true", "false"])

@@ -43,7 +43,7 @@ def test_the_same_evaluation_is_repeated_and_another_one_is_refused(files, capsy
     # Neither what changes no figure nor another name of the same files makes it another one.
     renamed = files["queries"].rename(files["queries"].with_name("renamed.jsonl"))
     files |= {"queries": renamed}
-    assert evaluate(files, *ALONE, "--certify", 0, "--actors", 1) == 0
+    assert evaluate(files, *ALONE, "--actors", 1) == 0
     # Nor does what merely analyses the same scores again.
     again = ("--seed", 7, "--confidence", 0.9, "--cluster", "article")
     assert evaluate(files, *ALONE, *again) == 0

@@ -80,7 +80,7 @@ def test_no_part_of_the_settings_takes_a_value_that_a_fields_annotation_does_not
     [
         ({"end_to_end": "no"}, "`end_to_end` is 'no'; use True or False"),
         ({"missing": "skpi"}, "`missing` is 'skpi'; did you mean skip? use zero, skip, error"),
-        ({"certify": True}, "`certify` is True; use a whole number, 0 or more"),
+        ({"seed": True}, "`seed` is True; use a whole number, 0 or more"),
         ({"end_to_end_k": 1.5}, "`end_to_end_k` is 1.5; use a whole number, 1 or more or a text"),
         ({"seed": None}, "`seed` is None; use a whole number, 0 or more"),
         ({"threads": 0}, "`threads` is 0; use 1 or more"),

@@ -78,7 +78,7 @@ def test_a_plan_has_at_most_25_lines(readers):
         for name in ("single passages", "whole lists", "judge", "reader that may decline")
     ]
     settings = PlanSettings(pace="out", finish_in=2.0)
-    more = {"price_per_hour": 2.0, "actors": 9, "sampled": 4, "certified": 64, "notes": ("a", "b")}
+    more = {"price_per_hour": 2.0, "actors": 9, "sampled": 4, "notes": ("a", "b")}
     lines = printed(plan(*kinds, settings=settings, **more))
     assert len(lines) <= 25
     assert line(lines, "9 actors finish in 2 h")

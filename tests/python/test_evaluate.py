@@ -129,20 +129,6 @@ def test_a_note_says_whether_reads_are_kept(tmp_path):
     assert [reader[key] for key in ("weights_sha256", "architecture", "dtype")] == [None] * 3
 
 
-def test_a_certificate_repeats_reads_of_a_function_in_this_process(tmp_path, monkeypatch):
-    monkeypatch.setattr("engine.machine.cluster.start_ray", lambda *_: pytest.fail("Ray starts"))
-    calls = []
-
-    def wavering(prompts):
-        calls.append(len(prompts))
-        return [f"{last_word(prompt)}{len(calls)}" for prompt in prompts]
-
-    summary = evaluate(tmp_path, Reader(wavering, version="1"), certify=8).summary
-    found = summary["certificates"]["reader"]
-    assert (found["repeated"], found["reproducible"], found["dtype"]) == (8, False, "unknown")
-    assert found["changed_outputs"] > 0
-
-
 def test_messages_reach_a_function_that_takes_them(tmp_path):
     seen = []
 

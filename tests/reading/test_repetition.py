@@ -8,16 +8,15 @@ import pytest
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
+from engine.evaluation.jobs import Job
 from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs
 from engine.machine.pool import PoolSettings
-from engine.messages.errors import InputError, ReadError
-from engine.reading import store
+from engine.messages.errors import ReadError
 from engine.reading.costs import UnitResult
 from engine.reading.plan import INPUTS, WANTED
 from engine.reading.protocol import ReadOutput
-from engine.reading.repetition import Sample, cut, draw, repeat_sample
-from engine.sources.io.folders import folder_at
+from engine.reading.repetition import draw, repeat_sample
 from engine.tables import FAILURE
 from tests import conftest
 from tests.conftest import STATS, make_run
@@ -64,15 +63,15 @@ def one_if_even(outputs):
     return pl.Series([float(int(text.split()[1]) % 2 == 0) for text in outputs["output"]])
 
 
-def certificate(answer, wanted, reads):
+def certificate(answer, wanted, reads, size=20):
     """Repeat reads by an answer to a text and the number of those read together, or by an executor."""
     return repeat_sample(
         wanted,
         reads,
         SPEC,
-        sample=Sample(20, 3),
+        size=size,
+        seed=3,
         score=one_if_even,
-        sha256={"prompt": "p"},
         pool=PoolSettings(actors=0),
         executor=answer if isinstance(answer, Repeating) else Repeating(answer),
     )
@@ -80,54 +79,58 @@ def certificate(answer, wanted, reads):
 
 def test_the_sample_spans_all_kinds_and_follows_the_seed():
     wanted, reads = make_reads()
-    sample = draw(wanted, reads, Sample(20, 1))
+    sample = draw(wanted, reads, 20, 1)
     sizes = collections.Counter(len(docs) for docs in sample["doc_ids"])
     # a third of 20 for each kind, rounded up; what the smaller kinds lack comes from single passages
     assert sizes == {0: 2, 3: 6, 1: 12}
     assert sample["read_key"].n_unique() == 20
-    assert draw(wanted, reads, Sample(20, 1)).equals(sample)
-    assert set(draw(wanted, reads, Sample(20, 2))["read_key"]) != set(sample["read_key"])
+    assert draw(wanted, reads, 20, 1).equals(sample)
+    assert set(draw(wanted, reads, 20, 2)["read_key"]) != set(sample["read_key"])
     # neither the order of the reads nor one asked for twice changes it
     order = pl.Series(range(wanted.height)).shuffle(5)
     twice = pl.concat([wanted[order], wanted[order]])
-    assert draw(twice, pl.concat([reads[order], reads[order]]), Sample(20, 1)).equals(sample)
+    assert draw(twice, pl.concat([reads[order], reads[order]]), 20, 1).equals(sample)
     positions = [int(key[1:]) for key in sample["read_key"]]
     assert positions != sorted(positions)
 
 
 def test_the_sample_is_capped_and_leaves_failed_reads_out():
     wanted, reads = make_reads(singles=5, lists=2, nothing=0, failed=2)
-    sample = draw(wanted, reads, Sample(64, 0))
+    sample = draw(wanted, reads, 64, 0)
     assert sorted(sample["read_key"]) == ["k2", "k3", "k4", "k5", "k6"]
-    assert draw(*make_reads(singles=2, lists=0, nothing=0, failed=2), Sample(64, 0)).is_empty()
+    assert draw(*make_reads(singles=2, lists=0, nothing=0, failed=2), 64, 0).is_empty()
 
 
 @pytest.mark.parametrize("reads", [0, 1, 2, 5, 1000])
-def test_units_cover_every_read_once_and_half_of_them_alone(reads):
-    alone, units = cut(reads)
-    assert alone == (reads + 1) // 2
-    rows = [row for unit in units for row in range(unit.offset, unit.offset + unit.length)]
-    assert rows == list(range(reads))
-    assert sum(unit.length == 1 for unit in units) >= alone
-    assert max((unit.length for unit in units), default=0) <= 256
-    assert [unit.number for unit in units] == list(range(len(units)))
+def test_every_read_is_repeated_once_and_half_of_them_alone(reads):
+    executor = Repeating(lambda text, together: says(text.upper()))
+    found = certificate(executor, *make_reads(reads, lists=0, nothing=0), size=reads)
+    alone = (reads + 1) // 2
+    assert (found["repeated"], found["alone"], found["failed"]) == (reads, alone, 0)
+    assert len(set(executor.asked)) == len(executor.asked) == reads
+    together = [min(256, reads - first) for first in range(alone, reads, 256)]
+    assert sorted(executor.lengths) == sorted([1] * alone + together)
 
 
 def test_a_reader_that_does_not_depend_on_batches_changes_nothing():
     wanted, reads = make_reads()
     executor = Repeating(lambda text, together: says(text.upper()))
     found = certificate(executor, wanted, reads)
-    assert (found.repeated, found.alone, found.failed) == (20, 10, 0)
-    assert (found.changed_outputs, found.changed_labels, found.changes) == (0, 0, [])
+    assert (found["repeated"], found["alone"], found["failed"]) == (20, 10, 0)
+    assert (found["changed_outputs"], found["changed_labels"], found["changes"]) == (0, 0, [])
     assert len(set(executor.asked)) == 20
     assert sorted(executor.lengths) == [1] * 10 + [10]
     # a CPU's default is 16384 padded tokens
-    assert (found.batches.tokens, found.repeated_batches.tokens) == (16384, 8192)
-    assert found.repeated_batches.memory == SPEC.memory
+    assert (found["batches"]["tokens"], found["repeated_batches"]["tokens"]) == (16384, 8192)
+    assert found["repeated_batches"]["memory"] == SPEC.memory
     assert [spec.batch_tokens for spec in executor.specs] == [8192]
     assert executor.specs[0].fingerprint == SPEC.fingerprint
-    assert (found.seed, found.dtype, found.sha256["reader"]) == (3, "bfloat16", SPEC.fingerprint)
-    assert found.device.startswith("cpu")
+    assert (found["seed"], found["dtype"], found["sha256"]["reader"]) == (
+        3,
+        "bfloat16",
+        SPEC.fingerprint,
+    )
+    assert found["device"].startswith("cpu")
 
 
 def test_outputs_that_depend_on_the_batch_are_found_and_counted():
@@ -139,13 +142,13 @@ def test_outputs_that_depend_on_the_batch_are_found_and_counted():
         return says(f"{name} {int(number) + (together == 1)}")
 
     found = certificate(other_when_alone, wanted, reads)
-    assert (found.repeated, found.changed_outputs, found.changed_labels) == (20, 10, 10)
-    assert len(found.changes) == 10
-    for change in found.changes:
-        number = int(change.query_id[1:])
-        assert change.output == f"TEXT {number}"
-        assert change.repeated == f"TEXT {number + 1}"
-        assert change.doc_ids == wanted["doc_ids"][number].to_list()
+    assert (found["repeated"], found["changed_outputs"], found["changed_labels"]) == (20, 10, 10)
+    assert len(found["changes"]) == 10
+    for change in found["changes"]:
+        number = int(change["query_id"][1:])
+        assert change["output"] == f"TEXT {number}"
+        assert change["repeated"] == f"TEXT {number + 1}"
+        assert change["doc_ids"] == wanted["doc_ids"][number].to_list()
 
 
 def test_changed_outputs_need_not_change_labels():
@@ -155,7 +158,7 @@ def test_changed_outputs_need_not_change_labels():
         wanted,
         reads.with_columns(pl.col("output").str.to_lowercase()),
     )
-    assert (found.changed_outputs, found.changed_labels) == (10, 0)
+    assert (found["changed_outputs"], found["changed_labels"]) == (10, 0)
 
 
 def test_an_output_that_two_queries_share_counts_once_and_both_labels():
@@ -163,7 +166,7 @@ def test_an_output_that_two_queries_share_counts_once_and_both_labels():
     wanted = pl.concat([wanted, wanted.with_columns(query_id=pl.lit("q8"))])
     reads = pl.concat([reads, reads.with_columns(query_id=pl.lit("q8"))])
     found = certificate(lambda text, _: says("TEXT 7"), wanted, reads)
-    assert (found.repeated, found.changed_outputs, found.changed_labels) == (1, 1, 2)
+    assert (found["repeated"], found["changed_outputs"], found["changed_labels"]) == (1, 1, 2)
 
 
 def test_reads_that_fail_when_repeated_are_counted_apart():
@@ -171,8 +174,8 @@ def test_reads_that_fail_when_repeated_are_counted_apart():
         return ReadOutput("", 0, 0, False, "broken") if together > 1 else says(text.upper())
 
     found = certificate(broken_together, *make_reads())
-    assert (found.repeated, found.failed) == (20, 10)
-    assert (found.changed_outputs, found.changed_labels) == (0, 0)
+    assert (found["repeated"], found["failed"]) == (20, 10)
+    assert (found["changed_outputs"], found["changed_labels"]) == (0, 0)
 
 
 def test_confidences_are_compared_where_the_reader_chooses():
@@ -183,9 +186,9 @@ def test_confidences_are_compared_where_the_reader_chooses():
         return ReadOutput(text.upper(), 2, 1, False, confidence=0.5 if together == 1 else 0.375)
 
     found = certificate(chosen, wanted, reads)
-    assert found.largest_confidence_difference == 0.125
+    assert found["largest_confidence_difference"] == 0.125
     found = certificate(lambda text, _: says(text.upper()), *make_reads())
-    assert found.largest_confidence_difference is None
+    assert found["largest_confidence_difference"] is None
 
 
 def words(i):
@@ -212,39 +215,40 @@ def judged_by(reader, k, **more):
     )
 
 
+def repeated(done, role, executor=None):
+    """What changed of all reads of a role of an evaluation."""
+    reading, inputs = done.readings[role], done.inputs
+    job = Job(reading.ask, reading.spec, reading.prompt)
+    return repeat_sample(
+        job.wanted(reading.wanted, inputs.queries, inputs.corpus),
+        reading.reads,
+        reading.spec,
+        size=64,
+        seed=0,
+        score=lambda some: reading.ask.value(some, inputs.queries),
+        pool=PoolSettings(actors=0),
+        executor=executor,
+    )
+
+
 @pytest.mark.parametrize("augmentation", ["fid", "in-prompt"])
 def test_in_fp32_repeated_reads_have_the_same_outputs(tiny_t5, tmp_path, augmentation):
-    settings = Settings.of(
-        reader=str(tiny_t5),
-        augmentation=augmentation,
-        k=3,
-        dtype="float32",
-        actors=0,
-        resamples=0,
-        certify=64,
-    )
+    given = {"reader": str(tiny_t5), "augmentation": augmentation, "dtype": "float32"}
+    settings = Settings.of(k=3, actors=0, resamples=0, **given)
     first = evaluate(TABLES, settings, store=tmp_path)
-    found = first.certificates["reader"]
-    assert found.repeated == first.readings["reader"].costs.wanted == 6 * 3 + 6
-    assert (found.changed_outputs, found.changed_labels, found.failed) == (0, 0, 0)
+    found = repeated(first, "reader")
+    assert found["repeated"] == first.readings["reader"].costs.wanted == 6 * 3 + 6
+    assert (found["changed_outputs"], found["changed_labels"], found["failed"]) == (0, 0, 0)
     assert first.reads["output"].n_unique() > 6
     # outputs that come from the store are repeated too; the inputs' order of rows says nothing
     turned = replace(TABLES, corpus=TABLES.corpus[::-1], runs=TABLES.runs[::-1].sort("query_id"))
     again = evaluate(turned, settings, store=tmp_path)
     assert again.readings["reader"].costs.done == 0
-    assert again.certificates == {"reader": found}
-    fingerprint = first.readings["reader"].spec.fingerprint
-    for file in (tmp_path / fingerprint).glob("*.parquet"):
-        changed = pl.read_parquet(file).with_columns(output=pl.lit("w1"))
-        file.unlink()
-        store.add(folder_at(tmp_path), fingerprint, changed)
-    third = evaluate(TABLES, settings, store=tmp_path).certificates["reader"]
-    assert third.changed_outputs == 24 - (first.reads["output"] == "w1").sum()
-    assert third.changed_labels > 0
+    assert repeated(again, "reader") == found
 
 
 @pytest.mark.parametrize(("labels", "changed"), [("binary", 1), ("graded", 2)])
-def test_the_judges_reads_have_a_separate_certificate(tiny_t5, tmp_path, labels, changed):
+def test_labels_of_the_judge_change_with_its_choice_alone(tiny_t5, tmp_path, labels, changed):
     chances = {"d0": (0.75, 0.25), "d1": (0.75, 0.625), "d2": (0.25, 0.25)}
 
     def judging(plan, units, spec):
@@ -254,13 +258,12 @@ def test_the_judges_reads_have_a_separate_certificate(tiny_t5, tmp_path, labels,
             outputs = [ReadOutput("Yes", 2, 0, False, confidence=chances[d][again]) for d in docs]
             yield UnitResult(unit, outputs, "w", 0.0, STATS)
 
-    settings = judged_by(tiny_t5, 3, judge_labels=labels, certify=64)
+    settings = judged_by(tiny_t5, 3, judge_labels=labels)
     done = evaluate(first_query("d0", "d1", "d2"), settings, store=tmp_path, executor=judging)
-    assert list(done.certificates) == ["judge"]
-    found = done.certificates["judge"]
+    found = repeated(done, "judge", judging)
     # d0 falls below a half and d1 does not: one label of yes or no changes, two probabilities do
-    assert (found.repeated, found.changed_outputs, found.changed_labels) == (3, 0, changed)
-    assert found.largest_confidence_difference == 0.5
+    assert (found["repeated"], found["changed_outputs"], found["changed_labels"]) == (3, 0, changed)
+    assert found["largest_confidence_difference"] == 0.5
 
 
 def test_a_choice_without_a_probability_is_refused(tiny_t5, tmp_path):
@@ -270,12 +273,3 @@ def test_a_choice_without_a_probability_is_refused(tiny_t5, tmp_path):
         judging, store = Repeating(lambda *_, output=output: output), tmp_path / str(confidence)
         with pytest.raises(ReadError, match=said):
             evaluate(first_query("d0"), judged_by(tiny_t5, 1), store=store, executor=judging)
-
-
-def test_certify_needs_something_that_is_read():
-    with pytest.raises(
-        InputError, match="`certify` repeats LLM calls, and this evaluation makes none"
-    ):
-        Settings.of(certify=8, end_to_end=False, annotators=("containment",))
-    with pytest.raises(InputError, match="`certify` is -1"):
-        Settings.of(certify=-1)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.inputs.files import EvaluationInputs, InputFiles, cut_inputs, inputs_sha256
+from engine.inputs.files import EvaluationInputs, cut_inputs, inputs_sha256
 from engine.inputs.shards import InMemoryInputs
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
@@ -77,8 +77,9 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
     # Runs that an earlier version edited are in no file that can be read again.
     again = not (findings.summary.get("shards") or findings.configuration.get("edits"))
     if passages and again:
+        files = findings.files("make the page without `passages`")
         cutoffs = {name: int(one.configuration["k"]) for name, one in conditions.items()}
-        inputs = InMemoryInputs.of_files(_files(findings), k=max(cutoffs.values())).inputs
+        inputs = InMemoryInputs.of_files(files, k=max(cutoffs.values())).inputs
         conditions = {
             name: replace(one, sources=_unchanged(one, cut_inputs(inputs, cutoffs[name])))
             for name, one in conditions.items()
@@ -144,28 +145,6 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
     )
     return render.write_files(
         page, drawn, [*grids.values()], folder, single_file=single_file, also=names
-    )
-
-
-def _files(findings: Findings) -> InputFiles:
-    """The files that were evaluated. As many queries as were: the first of them."""
-    settings, counts = findings.configuration, findings.summary["counts"]
-    if not settings.get("queries"):
-        raise InputError(
-            "does not say which files were evaluated, since Python gave tables",
-            "make the page without `passages`",
-            path=findings.folder / SUMMARY,
-        )
-    several = isinstance(settings["corpus"], list)
-    return InputFiles(
-        queries=settings["queries"],
-        corpus=None if several else settings["corpus"],
-        corpora=tuple(settings["corpus"]) if several else (),
-        run=tuple(settings["runs"]),
-        limit=counts["queries"] or None,
-        skip_bad=counts["skipped_records"],
-        answers=settings.get("answers"),
-        need_answers=False,  # whoever needed them had them
     )
 
 

@@ -126,7 +126,7 @@ def read_corpus(
 def select_wanted(
     batches: Iterable[pl.DataFrame],
     wanted: Collection[str] | None,
-    look: Callable[[pl.DataFrame], None],
+    look: Callable[[pl.DataFrame], None] = lambda frame: None,
 ) -> pl.DataFrame:
     """The passages wanted (all if that is None) out of all in batches, each of which ``look`` is called with."""
     keep = None if wanted is None else pl.Series(list(wanted), dtype=pl.String)

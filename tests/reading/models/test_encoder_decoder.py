@@ -22,7 +22,7 @@ from engine.reading.models.encodings import padded_length
 from engine.reading.models.weights import resolve
 from engine.reading.plan import WANTED, output_columns
 from engine.reading.protocol import ReaderSpec
-from engine.reading.repetition import Sample, cut, draw, repeat_sample
+from engine.reading.repetition import draw, repeat_sample
 from tests.conftest import needs_steady_bf16
 from tests.reading.models import tiny_models
 
@@ -111,8 +111,8 @@ def test_a_certificate_counts_the_bf16_outputs_that_change_in_a_batch_of_one(spe
     reads = wanted.hstack(output_columns(together)).select(columns)
 
     def repeated_alone(seed):
-        drawn = draw(wanted, reads, Sample(2 * len(READS), seed))["read_key"]
-        return {int(key[1:]) for key in drawn[: cut(len(drawn))[0]]}
+        drawn = draw(wanted, reads, 2 * len(READS), seed)["read_key"]
+        return {int(key[1:]) for key in drawn[: (len(drawn) + 1) // 2]}
 
     # Of the two halves, a read that is known to change must come into the one that is read alone.
     seed = next(s for s in range(100) if not changed or changed & repeated_alone(s))
@@ -120,17 +120,17 @@ def test_a_certificate_counts_the_bf16_outputs_that_change_in_a_batch_of_one(spe
         wanted,
         reads,
         spec,
-        sample=Sample(2 * len(READS), seed),
+        size=2 * len(READS),
+        seed=seed,
         score=lambda outputs: outputs["output"].hash(),
-        sha256={},
         pool=PoolSettings(actors=0),
     )
-    listed = {int(change.query_id[1:]) for change in found.changes}
-    assert found.changed_outputs == found.changed_labels == len(listed)
+    listed = {int(change["query_id"][1:]) for change in found["changes"]}
+    assert found["changed_outputs"] == found["changed_labels"] == len(listed)
     assert listed & repeated_alone(seed) == changed & repeated_alone(seed)
     if bf16_rows_are_steady():
         assert not changed
-        assert found.changed_outputs == 0
+        assert found["changed_outputs"] == 0
 
 
 def test_fp16_reads_with_the_layers_that_transformers_keeps_in_fp32(spec):

@@ -1,0 +1,193 @@
+"""``erag repeat``: make some LLM calls of an evaluation again, and count what changes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from engine import tables
+from engine.evaluation.jobs import Job, specify_jobs, tell_engines
+from engine.evaluation.kept import delivered
+from engine.evaluation.score import IDENTITY
+from engine.evaluation.settings import Settings
+from engine.inputs.files import InputFiles
+from engine.inputs.read import read_queries_of
+from engine.labels.annotator import Role
+from engine.machine.remote.api_settings import ADDRESS_VARIABLE
+from engine.messages.checked import Natural, Positive, fitted
+from engine.messages.errors import InputError
+from engine.messages.wording import counted, listed
+from engine.reading.plan import WANTED, answered
+from engine.reading.repetition import repeat_sample
+from engine.report.findings import Findings, read_findings
+from engine.report.summary import METRIC_CODE, PACKAGES, REPEATED, versions
+from engine.sources.io.files import write_text
+from engine.sources.io.folders import folder_at
+from engine.sources.io.parquet import read_parquet
+from engine.sources.passages.read import scan_corpus, select_wanted
+from engine.sources.runs.corpora import read_runs_over
+from engine.sources.runs.texts import read_runs_with_texts
+from engine.tables import DOC_ID, DOC_IDS, ENDED, FAILURE, OUTPUT, OUTPUT_TOKENS, QUERY_ID, READ_KEY
+from jobs._command import run_command, with_verbosity
+from jobs._functions import metric, reader_functions
+from jobs._options import Words
+from jobs._progress import event
+from jobs._terminal import say, say_json, verbosity
+
+# Settings that decide no read of a given list, that have requests in files, or that no file may give.
+_LEFT_OUT = {"measures", "relevant", "lazy", "until", "lists", "width", "batch_in", "batch_out"}
+_LEFT_OUT |= {"trust_remote_code"}
+_AGAIN = "give what the evaluation had, or evaluate again"
+_UNANSWERED = (pl.col(OUTPUT) == "") & (pl.col(OUTPUT_TOKENS) == 0) & pl.col(ENDED).is_null()
+
+
+@partial(with_verbosity, as_json=True)
+def repeat(
+    folder: Path, /, *, reads: int = 64, seed: int | None = None, functions: Words = ()
+) -> None:
+    """Repeat some LLM calls of an evaluation in other batches, and write repeated.json beside its results.
+
+    Counts the outputs and labels that change. Readers, prompts and files are those of the evaluation; where they have
+    changed since, nothing is repeated.
+
+    Parameters
+    ----------
+    folder
+        What --out of erag evaluate named; of a study, also a folder in its conditions/.
+    reads
+        LLM calls that are repeated of each reader (the judge is one).
+    seed
+        Seed of the sample; by default the evaluation's.
+    functions
+        FILE.py:function of readers and a metric that are functions of yours.
+    """
+    fitted("reads", reads, Positive)
+    findings = read_findings(folder, None)
+    seed = findings.bootstrap.seed if seed is None else fitted("seed", seed, Natural)
+    settings = _settings(findings, functions)
+    if not (jobs := dict(_jobs(findings, settings))):
+        raise InputError("no LLM call was made", "name an evaluation with some", path=folder)
+    tell_engines([*jobs.values()], settings, event)
+    files, stored = findings.files("name an evaluation of files"), list[pl.DataFrame]()
+    queries = read_queries_of(files).table
+    wanted = dict.fromkeys(jobs, tables.empty(WANTED))
+    place = findings.whole("reads")
+    # Queries are in shards by a hash of their texts: the first ones with enough reads are a random sample.
+    for name in sorted(delivered(folder_at(place))) if place.is_dir() else [""]:
+        stored.append(tables.with_added(read_parquet(place / name), tables.READS))
+        for role, own in _wanted(jobs, stored[-1], queries, files).items():
+            if wanted[role][READ_KEY].n_unique() < reads:
+                wanted[role] = pl.concat([wanted[role], own])
+        if all(own[READ_KEY].n_unique() >= reads for own in wanted.values()):
+            break
+    content = {}
+    for role, job in jobs.items():
+        failed = pl.when(_UNANSWERED & (findings.roles[role].failed > 0)).then(pl.lit("failed"))
+        content[role.name] = done = repeat_sample(
+            wanted[role],
+            answered(wanted[role], pl.concat(stored).with_columns(failed.alias(FAILURE))),
+            job.spec,
+            size=reads,
+            seed=seed,
+            score=lambda some, job=job: job.ask.value(some, queries),  # type: ignore[misc]
+            pool=settings.running.pool(),
+        )
+        of_inputs = (findings.summary.get("audit") or {}).get("tables_sha256", {})
+        done["sha256"] |= {"prompt": job.prompt.digest, **of_inputs}
+        done["versions"] = versions(PACKAGES)
+        say(_line(done, role.title))
+    write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", folder / REPEATED)
+    if verbosity().as_json:
+        say_json(content)
+    say(f"results -> {folder / REPEATED}")
+
+
+def _line(done: Mapping[str, Any], title: str) -> str:
+    failed = f", {done['failed']} failed" if done["failed"] else ""
+    return (
+        f"repeatability check{f' of {title}' if title else ''}: "
+        f"{counted(done['repeated'], 'LLM call[|s]')} repeated{failed}, "
+        f"{counted(done['changed_outputs'], 'output[|s]')} and "
+        f"{counted(done['changed_labels'], 'label[|s]')} changed"
+        f"{'' if done['reproducible'] else ' (a server or a function may answer otherwise each time)'}"
+    )
+
+
+def _settings(findings: Findings, functions: Words) -> Settings:
+    """The settings of the evaluation, as far as they decide who reads what."""
+    known, readers = findings.configuration, reader_functions(functions)
+    own = {text.rpartition(":")[2]: text for text in functions}
+    who = [described for role in findings.roles if (described := findings.summary[role.key])]
+    needed = [one["name"] for one in who if one.get("engine") == "function"]
+    needed += [findings.metric] * (METRIC_CODE in findings.summary)
+    for name in sorted({*needed}.difference(own, (one.name for one in readers))):
+        problem = f"{name} is a function, which results do not hold"
+        raise InputError(problem, f"add `functions` FILE.py:{name}", path=findings.folder)
+    given = {name: known[name] for name in (Settings().flat().keys() & known.keys()) - _LEFT_OUT}
+    given["metric"] = metric(own.get(findings.metric, findings.metric))
+    if "***" in (known.get("base_url") or ""):  # results hold no credentials
+        given["base_url"] = os.environ.get(ADDRESS_VARIABLE, known["base_url"])
+    # Annotators of the user's are not known here: one that reads nothing stands for them.
+    given["annotators"] = known["annotators"] or ["qrels"]
+    return Settings.of(functions=readers, **given)
+
+
+def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
+    """Who read, as then."""
+    asks = {ask.role: ask for ask in settings.resolved.roles}
+    there = (*asks, *(findings.roles.keys() - asks))
+    for role in (role for role in there if findings.summary.get(role.key)):
+        then, own, who = findings.summary[role.key], settings, role.title or "the reader"
+        if role not in asks or then.get("executor"):
+            problem = f"LLM calls of {who} were made for an annotator, or by a program, of yours"
+            raise InputError(problem, "repeat them there", path=findings.folder)
+        if then.get("engine") in ("transformers", "vllm"):
+            own = settings.but(engine=then["engine"], dtype=then["dtype"])
+        (job,) = specify_jobs([asks[role]], own, on_event=event)
+        # Its reads may have been made anew before.
+        specs = (replace(job.spec, renewals=number) for number in range(1000))
+        spec = next((one for one in specs if one.fingerprint == then["fingerprint"]), None)
+        if spec is None or job.prompt.digest != then["prompt_sha256"]:
+            problem = f"{who} is not what it was (weights or version, prompt, settings)"
+            raise InputError(problem, _AGAIN, path=findings.folder)
+        yield role, replace(job, spec=spec)
+
+
+def _wanted(
+    jobs: Mapping[Role, Job], reads: pl.DataFrame, queries: pl.DataFrame, files: InputFiles
+) -> dict[Role, pl.DataFrame]:
+    """The reads of each role (``plan.WANTED``), with prompts made of the files; refused where some are others."""
+    lists = reads.select(IDENTITY).unique(maintain_order=True)
+    lists = lists.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
+    if files.corpora:
+        corpus = read_runs_over(files.run, files.corpora)[1]
+    elif files.corpus is None:
+        corpus = read_runs_with_texts(files.run)[1]
+    else:
+        batches = scan_corpus(files.corpus, skip_bad=files.skip_bad)
+        corpus = select_wanted(batches, set(lists[DOC_IDS].explode()))
+    assert corpus is not None
+    there = set(corpus[DOC_ID])
+    lists = lists.filter([there.issuperset(passages) for passages in lists[DOC_IDS]])
+    queries = queries.join(lists, on=QUERY_ID, how="semi")
+    # Of what a role was not asked, the keys are nobody's.
+    made = {role: job.wanted(lists, queries, corpus) for role, job in jobs.items()}
+    others = reads.join(pl.concat(made.values()), on=READ_KEY, how="anti")
+    if others.height:
+        new = {role: own.join(reads, on=READ_KEY, how="anti") for role, own in made.items()}
+        whose = [r for r, own in new.items() if own.join(others, on=IDENTITY, how="semi").height]
+        who = listed([role.title or "the reader" for role in whose or made])
+        raise InputError(f"queries, answers or passages that {who} read have changed", _AGAIN)
+    keys = reads[READ_KEY].implode()
+    return {role: own.filter(pl.col(READ_KEY).is_in(keys)) for role, own in made.items()}
+
+
+if __name__ == "__main__":
+    run_command(repeat)
