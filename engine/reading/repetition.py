@@ -21,7 +21,7 @@ from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import ReadError
 from engine.reading.backends import Backend, backend_for, reads_here
-from engine.reading.local import Executor, Local
+from engine.reading.local import Executor, Local, Program
 from engine.reading.plan import GROUP, SIZE, MadePlans, ReadPlan, answered
 from engine.reading.protocol import ReaderSpec
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
@@ -71,6 +71,7 @@ def repeat_sample(
         tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if backend.gpu else CPU_BATCH_TOKENS)
         in_other_batches = replace(spec, batch_tokens=max(1, tokens // 2))
     local.specs = [in_other_batches]
+    backend = backend if executor is None else Program(executor, local)
     done = list(backend.read(MadePlans([ReadPlan(reads=plan, wanted=plan.height)])))
     if lost := plan.height - sum(unit.done for unit in done):
         raise ReadError(f"{lost} repeated reads were lost; run again")

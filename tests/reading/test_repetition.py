@@ -8,7 +8,6 @@ import pytest
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.jobs import Job
 from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs
 from engine.machine.pool import PoolSettings
@@ -217,15 +216,15 @@ def judged_by(reader, k, **more):
 
 def repeated(done, role, executor=None):
     """What changed of all reads of a role of an evaluation."""
-    reading, inputs = done.readings[role], done.inputs
-    job = Job(reading.ask, reading.spec, reading.prompt)
+    job, inputs = done.readings[role], done.inputs
+    reads = done.reads.with_columns(pl.lit(None, pl.String).alias("failure"))
     return repeat_sample(
-        job.wanted(reading.wanted, inputs.queries, inputs.corpus),
-        reading.reads,
-        reading.spec,
+        job.wanted(reads, inputs.queries, inputs.corpus),
+        reads,
+        job.spec,
         size=64,
         seed=0,
-        score=lambda some: reading.ask.value(some, inputs.queries),
+        score=lambda some: job.ask.value(some, inputs.queries),
         pool=PoolSettings(actors=0),
         executor=executor,
     )
