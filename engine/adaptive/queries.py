@@ -5,6 +5,10 @@ before is in the store. Verdicts hold at any time of stopping (``statistics.unti
 soon as every pair of runs is decided. A run all of whose pairs are decided is read no further: what its other queries
 would give cannot change a decision. How many queries a round has follows from how many seem to be needed.
 
+Queries that are added to a file come behind those that an evaluation has read: the next one goes on with the sequence of
+the last, and their verdicts hold together. So the read store keeps the order for each seed. How much was read depends on
+scores, through the stop; which query is the next one never does.
+
 To reach a width, the first rounds show how well labels foretell lists, and so how many are needed, with the labels of all.
 """
 
@@ -16,21 +20,22 @@ from typing import NamedTuple
 
 import polars as pl
 
-from engine.adaptive.order import keep_order, reading_order
 from engine.inputs.files import shares_much
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import agreeing, counted, listed
 from engine.sources.io.folders import Folder
 from engine.statistics.cells import clusters_of
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.runs import RunScores, comparer, unit
+from engine.statistics.runs import RunScores, comparer, place_of, unit
 from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, compared, half_width, next_lists
-from engine.tables import ANNOTATOR, CLUSTER, MEASURE
+from engine.tables import ANNOTATOR, CLUSTER, MEASURE, QUERY, QUERY_ID
 
 # Codes of the notes on queries that the verdict did without, on runs that it needed fewer of, and on the width.
 STOPPED, DECIDED, REACHED = "queries_not_read", "runs_read_less", "width_reached"
 # Queries of the first round; how much larger the next one is at least and at most. Lists of the first round to a width.
 FIRST_ROUND, _LEAST, _MOST, FIRST_LISTS = 32, 1.25, 2.0, 40
+# Where the read store keeps the order of queries, for each seed.
+_KEPT = "reading-order-{}.txt"
 
 
 class Round(NamedTuple):
@@ -162,3 +167,44 @@ def _not_read(queries: int, stopped: Mapping[str, int], parts: Sequence[str]) ->
     text = f"{' and '.join(parts)} were read of {numbers}: by then "
     text += f"{agreeing(len(stopped), '[it|each]')} was told apart from every other run"
     yield Note(DECIDED, len(stopped), text, tuple(stopped))
+
+
+def reading_order(
+    queries: pl.DataFrame, seed: int, *, by_cluster: bool = False, store: Folder | None = None
+) -> pl.DataFrame:
+    """All queries with the clusters that they are read in (``tables.CLUSTERS``), numbered in the order of reading.
+
+    Args:
+        by_cluster: whether those of a ``cluster`` are read together; else each query is one by itself.
+        store: in which the order of earlier evaluations is kept; None for that of the seed alone.
+    """
+    unit = pl.col(CLUSTER if by_cluster else QUERY_ID)
+    first = queries.select(pl.col(QUERY_ID).first().over(unit)).to_series()
+    kept = {key: n for n, key in enumerate(_kept(store, seed))} if store else {}
+    before = _keys(queries).replace_strict(kept, default=len(kept), return_dtype=pl.Int64)
+    placed = queries.with_columns(place_of(first, seed).alias("place"), before.alias("before"))
+    number = pl.struct(pl.col("before").min().over(unit), "place").rank("dense").cast(pl.Int64) - 1
+    return placed.select(QUERY_ID, number.alias(CLUSTER))
+
+
+def keep_order(
+    queries: pl.DataFrame, order: pl.DataFrame, last: int, store: Folder, seed: int
+) -> None:
+    """Note in the store that clusters up to the number ``last`` are read, behind all that were before."""
+    read = order.filter(pl.col(CLUSTER) <= last).sort(CLUSTER, maintain_order=True)
+    kept = dict.fromkeys(before := _kept(store, seed))
+    kept |= dict.fromkeys(_keys(read.join(queries, on=QUERY_ID, maintain_order="left")))
+    if len(kept) > len(before):
+        store.write(_KEPT.format(seed), "\n".join(kept).encode())
+
+
+def _kept(store: Folder, seed: int) -> list[str]:
+    try:
+        return store.read(_KEPT.format(seed)).decode().split()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _keys(queries: pl.DataFrame) -> pl.Series:
+    """A digest of each query's id and text: other data sets may have the same ids."""
+    return place_of(queries[QUERY_ID] + " " + queries[QUERY], 0)

@@ -19,29 +19,23 @@ from engine.evaluation.score import IDENTITY, alone, closed_book
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
 from engine.inputs.shards import InputShards
 from engine.labels.annotator import Ask
-from engine.machine import device
-from engine.machine.device import Dtype
 from engine.machine.functions import by_value
 from engine.machine.identity import refuse_other_versions
 from engine.machine.pool import require_gpus_used
 from engine.machine.remote.api_settings import ApiSettings, is_api
-from engine.machine.survey import either_engine_reads, reading_dtype, reading_on_vllm, reads_on_gpus
+from engine.machine.survey import either_engine_reads, reading_dtype
 from engine.machine.watch import OnEvent, PoolTotals, silent
-from engine.messages.errors import InputError
 from engine.messages.extras import command
 from engine.reading.backends import Progress, read_by, reads_here
+from engine.reading.choice import engine_for, specify_asked
 from engine.reading.costs import ReadingCosts, UnitResult
-from engine.reading.function_reader import specify_function
 from engine.reading.identity import identified
 from engine.reading.local import Executor, Local
 from engine.reading.models.vllm_support import refuse_uneven
-from engine.reading.models.weights import resolve
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.prompting.template import QUESTION
-from engine.reading.protocol import Engine, ReaderSpec, versions
-from engine.reading.readers import specify
-from engine.reading.remote.specify import specify_api
+from engine.reading.protocol import ReaderSpec, versions
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 from engine.tables import ANSWERS, DOC_IDS, QUERY, QUERY_ID
@@ -204,12 +198,12 @@ def specify_jobs(
     jobs: list[Job] = []
     dtype, pool = settings.reader.dtype, settings.running.pool()
     for ask in asks:
-        engine = _engine_for(ask, settings, executor, on_event)
+        engine = engine_for(ask.model, settings.reader, pool, on_event, asked=executor is None)
         elsewhere = is_api(ask.model) or settings.reader.own(ask.model)
         if dtype is None and executor is None and not elsewhere:
             dtype = reading_dtype(pool, on_event)
-        spec, prompt = _specify(ask, settings, dtype, engine, asked=executor is None)
-        spec = _scoring(spec, ask)
+        how = settings.reader, settings.running, settings.api
+        spec, prompt = specify_asked(ask, *how, dtype, engine, asked=executor is None)
         if executor is None and spec.is_reproducible:
             if engine == "vllm":
                 spec = replace(spec, gpus=max(1, int(pool.gpus_per_actor or 1)))
@@ -243,71 +237,6 @@ def _as_stored(jobs: Sequence[Job], store: Folder) -> list[Job]:
     return [
         other if more[job.spec.model] > 0 else job for job, other in zip(jobs, others, strict=True)
     ]
-
-
-def _engine_for(
-    ask: Ask, settings: Settings, executor: Executor | None, on_event: OnEvent
-) -> Engine:
-    """What runs a role's reader: what the user chose, or vLLM where the machines that read have it."""
-    if settings.reader.own(ask.model):
-        return "function"
-    if is_api(ask.model):
-        return "openai"
-    if settings.reader.engine != "auto":
-        return settings.reader.engine
-    # Nodes are asked only where it matters.
-    if executor is None and resolve(ask.model).architecture == "causal":
-        return "vllm" if reading_on_vllm(settings.running.pool(), on_event) else "transformers"
-    return "transformers"
-
-
-def _specify(
-    ask: Ask, settings: Settings, dtype: Dtype | None, engine: Engine, *, asked: bool
-) -> tuple[ReaderSpec, Prompt]:
-    """A role's reader and its prompt; ``asked``: whether it reads, and no executor in its place."""
-    if own := settings.reader.own(ask.model):
-        augmentation = ask.augmentation or "in-prompt"
-        return specify_function(own, augmentation=augmentation, task=ask.task, prompt=ask.prompt)
-    if is_api(ask.model):
-        return specify_api(
-            ask.model,
-            settings.api,
-            augmentation=ask.augmentation or "in-prompt",
-            task=ask.task,
-            prompt=ask.prompt,
-            scores=ask.scores,
-            tried=asked,
-        )
-    # One passage is the same prompt to a decoder-only reader, however whole lists are read.
-    usual = ask.augmentation or settings.reader.augmentation
-    one = ask.augmentation is None and resolve(ask.model).architecture == "causal"
-    # Only what a budget is judged by, and what AMX changes, needs to know: on a cluster nodes are asked.
-    on_gpu = bool(settings.running.memory) or (engine == "transformers" and device.has_amx())
-    return specify(
-        ask.model,
-        augmentation="in-prompt" if one else usual,
-        task=ask.task,
-        prompt=ask.prompt,
-        dtype=dtype,
-        memory=settings.running.memory,
-        gpu=on_gpu and reads_on_gpus(settings.running.pool()),
-        engine=engine,
-        trust_remote_code=settings.reader.trust_remote_code,
-    )
-
-
-def _scoring(spec: ReaderSpec, ask: Ask) -> ReaderSpec:
-    if not ask.scores:
-        return spec
-    thinks = spec.room and ask.scores != "own"
-    if spec.function or thinks:
-        begins = "begins to think behind its prompt, where a text would be scored"
-        why = begins if thinks else "is a function and gives no log-probabilities of texts"
-        raise InputError(
-            f"the reader {spec.name} {why}",
-            "leave out annotators that score texts, or give them another model",
-        )
-    return replace(spec, scores=ask.scores, choices=())
 
 
 def tell_engines(jobs: Sequence[Job], settings: Settings, on_event: OnEvent) -> None:

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from engine.adaptive.queries import keep_order, reading_order
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.jobs import Context
 from engine.evaluation.settings import Settings, refuse_unfit
@@ -355,3 +356,38 @@ def test_what_has_no_verdict_or_other_intervals_is_refused(tmp_path):
     alone = made(queries=5)
     with pytest.raises(InputError, match="no rival"):
         run(tmp_path, replace(alone, runs=alone.runs.filter(pl.col("run") == "good")))
+
+
+# --- the order of reading ---------------------------------------------------------------------------------------
+
+
+def queries_of(ids, text="what is {}"):
+    rows = [(one, text.format(one)) for one in ids]
+    return pl.DataFrame(rows, ["query_id", "query"], orient="row")
+
+
+def ids_of(order):
+    return order.sort("cluster", "query_id")["query_id"].to_list()
+
+
+def test_what_was_read_comes_first_in_the_order_in_which_it_was_read(tmp_path):
+    store, order = folder_at(tmp_path), []
+    for end in (5, 9, 14):
+        queries = queries_of(f"q{n}" for n in range(end))
+        found = reading_order(queries, 0, store=store)
+        assert ids_of(found)[: len(order)] == order
+        keep_order(queries, found, end - 3, store, 0)
+        order = ids_of(found)[: end - 2]
+    by_seed = reading_order(queries, 0)
+    assert ids_of(by_seed) == queries.sort(place_of(queries["query_id"], 0))["query_id"].to_list()
+    # Other texts, and another seed, are another order.
+    others = queries_of(queries["query_id"], "who is {}")
+    assert reading_order(others, 0, store=store).equals(by_seed)
+    assert reading_order(queries, 1, store=store).equals(reading_order(queries, 1))
+
+
+def test_a_cluster_has_the_place_of_its_first_query_whatever_its_size():
+    queries = queries_of("abcdef").with_columns(cluster=pl.Series([0, 1, 0, 2, 2, 2]))
+    numbers = reading_order(queries, 0, by_cluster=True)["cluster"].to_list()
+    first = reading_order(queries_of("abd"), 0)["cluster"].to_list()
+    assert numbers == [first[code] for code in (0, 1, 0, 2, 2, 2)]
