@@ -11,15 +11,13 @@ import pytest
 
 import engine
 from engine import tables
-from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles
 from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs
-from engine.labels.annotator import READER, Ask
 from engine.labels.qrels import covered, label_by_text
 from engine.messages.characters import spaced
 from engine.reading.outputs import count_outputs
-from engine.scoring.metrics import match
+from engine.scoring.metrics import get_metric, match
 from engine.sources.articles.read import read_source
 from engine.sources.io.folders import folder_at
 from engine.sources.passages import index as passage_index
@@ -328,12 +326,8 @@ def test_invisible_characters_count_among_what_looks_alike(kind):
         "query_id": ["q"], "output": [output], "failure": [None], "read_key": ["k"],
         "output_tokens": [1], "thought": [None], "ended": ["stop"], "mass": [None],
     }, schema_overrides={"failure": pl.String, "thought": pl.String, "mass": pl.Float64})  # fmt: skip
-    ask = Ask(
-        role=READER, model="m", task="short-answer", prompt=None, augmentation=None, value=len
-    )
     spec = SimpleNamespace(choices=(), scores="", most_new_tokens=8)
-    reading = SimpleNamespace(ask=ask, spec=spec, reads=reads)
     queries = pl.DataFrame({"query_id": ["q"], "answers": [[answer]]})
     none = pl.DataFrame()
-    counted = count_outputs([reading], none, queries, Settings.of(metric="em"))
+    counted = count_outputs({"reader": (spec, reads)}, none, queries, get_metric("em"))
     assert counted.marked == is_marked
