@@ -90,7 +90,7 @@ def evaluate(
     return evaluation
 
 
-class Evaluated(NamedTuple):
+class Evaluations(NamedTuple):
     """Evaluations of the same inputs under several settings; what was read for all together, and what that cost."""
 
     evaluations: tuple[Evaluation, ...]
@@ -102,7 +102,7 @@ def evaluate_shards(
     conditions: Sequence[Settings],
     context: Context,
     folder: Folder | None = None,
-) -> Evaluated:
+) -> Evaluations:
     """Evaluate shards under some settings; each read that any of them needs is done once.
 
     Args:
@@ -145,7 +145,7 @@ def evaluate_shards(
     notes = (*damaged, *noted)
     evaluations = [replace(one, notes=(*notes, *one.notes)) for one in evaluations]
     read = tuple(replace(reads.job, costs=reads.costs) for reads in readers.reads)
-    return Evaluated(tuple(evaluations), read)
+    return Evaluations(tuple(evaluations), read)
 
 
 def _run_for(

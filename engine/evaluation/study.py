@@ -15,7 +15,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.conclude import Evaluation
-from engine.evaluation.evaluate import Evaluated, evaluate_shards
+from engine.evaluation.evaluate import Evaluations, evaluate_shards
 from engine.evaluation.jobs import Context, Job
 from engine.evaluation.settings import Settings, Sweep, refuse_unfit
 from engine.inputs.files import EvaluationInputs
@@ -126,7 +126,7 @@ def study(inputs: EvaluationInputs, conditions: Mapping[Condition, Settings], **
     )
 
 
-def study_of(conditions: Mapping[Condition, Settings], evaluated: Evaluated) -> Study:
+def study_of(conditions: Mapping[Condition, Settings], evaluated: Evaluations) -> Study:
     """The study that evaluations under several conditions make."""
     start = time.perf_counter()
     evaluations = dict(zip(conditions, evaluated.evaluations, strict=True))

@@ -22,7 +22,7 @@ from engine.reading.readers import specify
 from engine.reading.remote.specify import specify_api
 
 
-class Asked(Protocol):
+class ReaderAsk(Protocol):
     """What is asked of a model, as ``labels.annotator.Ask`` says it."""
 
     @property
@@ -58,7 +58,7 @@ def engine_for(
 
 
 def specify_asked(
-    ask: Asked,
+    ask: ReaderAsk,
     reader: ReaderSettings,
     running: RunningSettings,
     api: ApiSettings,
