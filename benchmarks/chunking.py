@@ -29,8 +29,7 @@ from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.io.files import write_parquet
-from engine.sources.passages.cut import passages
-from engine.sources.passages.splitting import Cutting
+from engine.sources.passages.cut import Cutting, passages
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
 from engine.tables import (

@@ -176,7 +176,7 @@ def _run(
     from engine.evaluation.settings import Settings
     from engine.inputs.files import InputFiles
     from engine.inputs.partition import partition
-    from engine.machine.startup import beside_ray
+    from engine.machine.pool import beside_ray
     from engine.sources.io.folders import folder_at
 
     files = InputFiles(

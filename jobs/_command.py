@@ -28,7 +28,7 @@ from engine.messages.errors import (
 )
 from engine.messages.gone import replacement
 from engine.sources.io.files import no_room
-from engine.sources.io.spool import forget_pipes
+from engine.sources.io.locations import forget_pipes
 from jobs._config import check_numbers, from_environment, options_from, tell_origins, variable
 from jobs._examples import epilogue
 from jobs._help import HELP_ALL, IN_FULL, help_of

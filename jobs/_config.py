@@ -16,8 +16,7 @@ from cyclopts.config import Dict
 from engine.messages.errors import InputError, masked
 from engine.messages.gone import GONE, replacement
 from engine.messages.wording import quoted
-from engine.sources.io.lines import read_text
-from engine.sources.io.yaml_text import read_settings
+from engine.sources.io.records import read_settings, read_text
 from jobs._terminal import tell
 
 # What cyclopts takes in a number: underscores, other scripts' digits, and decimals of a whole number (30.0 is one).

@@ -15,7 +15,7 @@ from engine.evaluation.study import Condition, Study, study_of
 from engine.inputs.files import InputFiles, cut_inputs, inputs_sha256
 from engine.inputs.partition import Partition, partition, shard_pairs
 from engine.inputs.shards import InMemoryInputs, InputShards
-from engine.machine.startup import beside_ray
+from engine.machine.pool import beside_ray
 from engine.report import results
 from engine.report.findings import Findings
 from engine.report.heartbeat import Heartbeat

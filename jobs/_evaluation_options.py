@@ -178,7 +178,7 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     # Imported here, so that help is quick.
     from engine.evaluation.evaluate import refuse_lacking_tables
     from engine.inputs.read import table_files
-    from engine.sources.runs.corpora import split_runs
+    from engine.sources.runs.read import split_runs
 
     if lacking := next((name for name in ("queries", "run") if not options[name]), None):
         raise InputError(f"`{lacking}` is missing", "give it (--help shows examples)")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine.labels import Annotator, from_function
 from engine.machine.function_code import code_of
+
+from engine.labels import Annotator, from_function
 from engine.machine.functions import is_named, load_named
 from engine.messages.wording import name_of
 from engine.reading.function import ReaderFunction, reader_function

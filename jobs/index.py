@@ -25,7 +25,7 @@ from engine.retrieval.encoders import BUNDLED, PassageEncoderOptions
 from engine.retrieval.morphemes import Tokenizer
 from engine.sources.io.folders import require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
-from engine.sources.io.skipping import SkipBad
+from engine.sources.io.records import SkipBad
 from engine.sources.passages.read import scan_corpus, split_corpus
 from jobs._command import ConfigFile, run_app, with_verbosity
 from jobs._examples import epilogue

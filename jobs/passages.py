@@ -11,11 +11,9 @@ from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.sources.io.folders import folder_at, require_file_output, require_output
-from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
-from engine.sources.io.replacing import delivered
-from engine.sources.io.skipping import SkipBad
-from engine.sources.passages.cut import ArticleId
-from engine.sources.passages.splitting import Cutting
+from engine.sources.io.outputs import Inputs, Outputs, delivered, refuse_overlap
+from engine.sources.io.records import SkipBad
+from engine.sources.passages.cut import ArticleId, Cutting
 from engine.sources.passages.write import write_passages
 from jobs._command import ConfigFile, run_command, with_verbosity
 from jobs._options import Texts

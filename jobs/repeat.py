@@ -32,8 +32,7 @@ from engine.sources.io.files import write_text
 from engine.sources.io.folders import folder_at
 from engine.sources.io.parquet import read_parquet
 from engine.sources.passages.read import scan_corpus, select_wanted
-from engine.sources.runs.corpora import read_runs_over
-from engine.sources.runs.texts import read_runs_with_texts
+from engine.sources.runs.read import read_runs_over, read_runs_with_texts
 from engine.tables import DOC_ID, DOC_IDS, ENDED, FAILURE, OUTPUT, OUTPUT_TOKENS, QUERY_ID, READ_KEY
 from jobs._command import run_command, with_verbosity
 from jobs._functions import metric, reader_functions

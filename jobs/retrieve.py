@@ -22,11 +22,10 @@ from engine.retrieval.dense import SearchOptions
 from engine.retrieval.fusion import reciprocal_rank
 from engine.retrieval.manifest import Kind, Manifest
 from engine.retrieval.search import approximate_recall, search_index
+from engine.sources.io.digests import Fingerprint
 from engine.sources.io.files import is_text
-from engine.sources.io.fingerprint import Fingerprint
 from engine.sources.io.folders import folder_at, require_file_output, require_output
-from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
-from engine.sources.io.replacing import delivered, replaced_together
+from engine.sources.io.outputs import Inputs, Outputs, delivered, refuse_overlap, replaced_together
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import write_run

@@ -22,8 +22,14 @@ from engine.report.summary import Origin, input_files, place
 from engine.scoring.metrics import METRICS, get_metric
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import Folder, folder_at, require_folder
-from engine.sources.io.outputs import Inputs, Outputs, lies_in, refuse_overlap, sole_writer
-from engine.sources.io.replacing import replaced_together
+from engine.sources.io.outputs import (
+    Inputs,
+    Outputs,
+    lies_in,
+    refuse_overlap,
+    replaced_together,
+    sole_writer,
+)
 from engine.training import checkpoints, report
 from engine.training.checkpoints import MODEL, Progress
 from engine.training.inputs import TrainingFiles, TrainingInputs, read_training

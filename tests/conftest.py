@@ -47,7 +47,7 @@ from engine.machine import device
 from engine.reading.costs import UnitResult
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.sources.articles.article import Article
+from engine.sources.articles.read import Article
 from tests.retrieval.lucene_double import without_java  # noqa: F401 (a fixture)
 from tests.s3_server import s3  # noqa: F401 (a fixture)
 

@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers import PreTrainedModel
 
-from engine.machine import model_loading
+from engine.machine import model_files
 
 CUDA = torch.device("cuda", 0)
 _aten = torch.ops.aten
@@ -419,7 +419,7 @@ def pretended_cuda(
             )
             # Models are moved in place: none is shared between this device and the CPU.
             stack.enter_context(
-                mock.patch.object(model_loading, "_IN_USE", weakref.WeakValueDictionary())
+                mock.patch.object(model_files, "_IN_USE", weakref.WeakValueDictionary())
             )
             for name, value in cuda.items():
                 stack.enter_context(mock.patch.object(torch.cuda, name, value))

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.bundled_reader.make import PHASES, make_reader
 from benchmarks.bundled_reader.text import GOLD, asked, holds, in_parts, made_queries
 from engine.reading.readers import load
-from engine.sources.articles.article import Article
+from engine.sources.articles.read import Article
 from engine.tables import ANSWERS, DOC_ID, TEXT, TITLE
 from engine.training.start import specify_start
 

@@ -6,7 +6,7 @@ import pytest
 
 from engine.labels.containment import tokenize
 from engine.sources.bundled import questions
-from engine.sources.io.lines import read_json_lines
+from engine.sources.io.records import read_json_lines
 from engine.sources.queries.read import read_queries
 
 SIZES = {"short-answer": 100, "claims": 40, "two-hop": 30, "dialogue": 20}

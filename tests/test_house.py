@@ -175,7 +175,7 @@ def test_parts_of_single_commands_are_reached_from_these_alone(part, commands):
         ),
         (
             "torch",
-            {"machine/batching.py", "machine/device.py", "machine/model_loading.py"}
+            {"machine/batching.py", "machine/device.py", "machine/model_files.py"}
             | {"retrieval/encoder.py"}
             | {"training/learner.py", "training/trainer.py"}
             | {
@@ -189,7 +189,7 @@ def test_parts_of_single_commands_are_reached_from_these_alone(part, commands):
         (
             "transformers",
             {"reading/readers.py"}
-            | {"machine/model_code.py", "machine/model_loading.py", "retrieval/encoder.py"}
+            | {"machine/model_files.py", "retrieval/encoder.py"}
             | {"reading/prompting/controls.py", "training/learner.py"}
             | {"training/train.py", "training/trainer.py"}
             | {

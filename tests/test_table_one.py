@@ -16,7 +16,7 @@ from engine.evaluation.study import Condition
 from engine.messages.errors import InputError
 from engine.reading.prompting.template import read_template
 from engine.report import across_data_sets as across
-from engine.sources.articles.article import Article
+from engine.sources.articles.read import Article
 from tests.conftest import make_run
 
 PLACES = ("Aruba", "Angola", "Albania", "Algeria", "Andorra", "Alaska")

@@ -26,8 +26,8 @@ from benchmarks.bundled_reader.initial import HEADS, arrange
 from benchmarks.bundled_reader.text import GOLD, Text, asked, in_parts, lists, made_queries, others
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import fid_reader_directory, wikipedia_dump
+from engine.sources.io.files import temporary_directory
 from engine.sources.io.folders import Folder, folder_at
-from engine.sources.io.temporary import temporary_directory
 from engine.tables import TEXT
 from engine.training.checkpoints import MODEL
 from engine.training.examples import Readings

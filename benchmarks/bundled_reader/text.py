@@ -20,9 +20,8 @@ from benchmarks.bundled_reader.spans import Span, sentences, spans
 from engine import tables
 from engine.retrieval.bm25 import build_index, search
 from engine.scoring.normalize import normalize_answer
-from engine.sources.articles.article import Article
-from engine.sources.passages.cut import passages
-from engine.sources.passages.splitting import cut_words
+from engine.sources.articles.read import Article
+from engine.sources.passages.cut import cut_words, passages
 from engine.tables import ANSWERS, ARTICLE_ID, DOC_ID, DOC_IDS, QUERY_ID, RANK, TEXT, TITLE
 
 Part = Literal["train", "dev", "test"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.bundled_reader.spans import Span
 from benchmarks.tasks.sentences import Fact, counts, facts
-from engine.sources.articles.article import Article
+from engine.sources.articles.read import Article
 
 # A year that is asked for, or exchanged, lies at least so far from another.
 _APART = 3

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.bundled_reader.spans import Span, sentences, spans
-from engine.sources.articles.article import Article
+from engine.sources.articles.read import Article
 
 # A sentence with one of these leans on the one before it, or on the reader's memory of it.
 _LEANS = re.compile(

@@ -31,8 +31,7 @@ from benchmarks.tasks.make import MAKERS
 from benchmarks.tasks.retrieve import retrieve
 from benchmarks.tasks.sentences import Fact, facts
 from engine.messages.errors import InputError
-from engine.sources.articles.article import Article
-from engine.sources.articles.read import read_source
+from engine.sources.articles.read import Article, read_source
 from engine.sources.bundled import wikipedia_dump
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries

@@ -54,10 +54,10 @@ from engine.reading.costs import ReadingCosts
 from engine.reading.identity import end_reread
 from engine.reading.local import Executor
 from engine.scoring.metrics import METRICS, Metric, get_metric
-from engine.sources.io.ahead import mapped
 from engine.sources.io.folders import Folder, folder_in_memory
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import sole_writer
+from engine.sources.io.parallel import mapped
 from engine.sources.queries.read import line_of
 from engine.tables import ANSWERS, LABEL, QUERY_ID
 

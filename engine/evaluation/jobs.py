@@ -19,8 +19,8 @@ from engine.evaluation.score import IDENTITY, alone, closed_book
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
 from engine.inputs.shards import InputShards
 from engine.labels.annotator import Ask
+from engine.machine.device import refuse_other_versions
 from engine.machine.functions import by_value
-from engine.machine.identity import refuse_other_versions
 from engine.machine.pool import require_gpus_used
 from engine.machine.remote.api_settings import ApiSettings, is_api
 from engine.machine.survey import either_engine_reads, reading_dtype

@@ -24,11 +24,11 @@ from engine.inputs.shards import Shard
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
 from engine.reading.outputs import OutputCounts
-from engine.sources.io.ahead import mapped
+from engine.sources.io.digests import digest, sealed_json, unsealed_json
 from engine.sources.io.files import flush
 from engine.sources.io.folders import Folder
-from engine.sources.io.kept import digest, sealed_json, unsealed_json
 from engine.sources.io.locations import Location
+from engine.sources.io.parallel import mapped
 from engine.sources.io.parquet import read_parquet
 
 # What the names of files begin with where a table of passages is delivered as a folder of them.

@@ -19,12 +19,12 @@ from engine.inputs.lists import Lists
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
-from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location
-from engine.sources.passages.listed import Listed
+from engine.sources.io.records import read_lines
+from engine.sources.passages.index import Listed
 from engine.sources.queries.read import QuerySet
 from engine.sources.runs.forms import is_trec
-from engine.sources.runs.texts import ID, with_ids
+from engine.sources.runs.read import ID, with_ids
 from engine.sources.strangers import count_strangers, refuse_strangers
 from engine.tables import (
     ARTICLE_ID,

@@ -16,7 +16,7 @@ from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.sources.input_tables import InputTable
-from engine.sources.io.fingerprint import RowHashes
+from engine.sources.io.digests import RowHashes
 from engine.sources.io.locations import Location
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT
 

@@ -18,13 +18,12 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
 from engine.messages.wording import quoted
-from engine.sources.io.ahead import Made, mapped
+from engine.sources.io.ids import Places
 from engine.sources.io.locations import Location
-from engine.sources.io.places import Places
-from engine.sources.runs import checks
-from engine.sources.runs.read import Gathered, OnePart, read_in_parts
-from engine.sources.runs.records import LINE, Batch
-from engine.sources.runs.texts import ID, with_ids
+from engine.sources.io.parallel import Made, mapped
+from engine.sources.runs import read
+from engine.sources.runs.forms import LINE, Batch
+from engine.sources.runs.read import ID, Gathered, OnePart, read_in_parts, with_ids
 from engine.sources.strangers import Numbering
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
 
@@ -79,7 +78,7 @@ class Lists:
         paths: the files of the runs.
         names: of the runs; the number of a run is its place.
         ignored: distinct queries of the runs that the queries file lacks.
-        taken: as in ``records.Batch``, of all runs.
+        taken: as in ``forms.Batch``, of all runs.
         texts: documents that runs give by their texts, and their ids, as ``with_ids`` takes them.
         are_files: whether ``paths`` are files; else names of runs.
         notes: on the order of lists.
@@ -163,7 +162,7 @@ def read_lists(
         listed_runs.append(
             work.list_run(number, path) if held is None else work.take(number, held[number])
         )
-        checks.require_new_name(path, listed_runs[-1][0], sources)
+        read.require_new_name(path, listed_runs[-1][0], sources)
     numbering.check()
     for path, (_, run_parts) in zip(paths, listed_runs, strict=True):
         if not any(part.is_evaluated for part in run_parts):
@@ -180,13 +179,13 @@ def read_lists(
     ignored = pl.concat([pl.Series([], dtype=pl.UInt64), *(part.ignored for part in all_parts)])
     names = tuple(name for name, _ in listed_runs)
     orders = ((name, [part.order for part in run_parts]) for name, run_parts in listed_runs)
-    notes = tuple(note for name, of in orders for note in checks.order_notes(name, of))
+    notes = tuple(note for name, of in orders for note in read.order_notes(name, of))
     return Lists(parts, k, paths, names, ignored.n_unique(), work.taken, notes=notes)
 
 
 @dataclass
 class _ReadingRuns:
-    """What all runs share while they are read; ``taken``: as in ``records.Batch``."""
+    """What all runs share while they are read; ``taken``: as in ``forms.Batch``."""
 
     parts: Parts
     k: int
@@ -236,7 +235,7 @@ class _ReadingRuns:
         if self.ignores:  # a list of its query alone is an empty one, and no stranger's
             asked = queries.filter(IS_EVALUATED)
             has_some = not rows.join(asked, on=QUERY_ID, how="semi").is_empty()
-            rows = checks.without_identical(rows)
+            rows = read.without_identical(rows)
         run = pl.lit(number, pl.UInt32).alias(RUN)
         rows = rows.select(QUERY_ID, DOC_ID, RANK, SCORE, run, STATED_RANK)
         joined = rows.join(
@@ -249,5 +248,5 @@ class _ReadingRuns:
             first,
             has_some or not kept.is_empty(),
             rows[QUERY_ID].filter(evaluated.is_null()).unique().hash(),
-            checks.order_of(kept, self.k),
+            read.order_of(kept, self.k),
         )

@@ -29,19 +29,16 @@ from engine.inputs.shards import CutoffCounts, FirstQueries, Shard
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
-from engine.sources.io.ahead import mapped
-from engine.sources.io.files import reported_writing, write_parquet
+from engine.sources.io.digests import digest, identity, sealed_json, unsealed_json
+from engine.sources.io.files import reported_writing, temporary_directory, write_parquet
 from engine.sources.io.folders import Folder
-from engine.sources.io.identity import identity
-from engine.sources.io.kept import digest, sealed_json, unsealed_json
 from engine.sources.io.locations import Location
+from engine.sources.io.parallel import mapped
 from engine.sources.io.parquet import read_parquet
-from engine.sources.io.temporary import temporary_directory
-from engine.sources.passages.index import PassageIndex, index_corpus
-from engine.sources.passages.listed import Collected, Listed, Marked
+from engine.sources.passages.index import Collected, Listed, Marked, PassageIndex, index_corpus
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import BUCKETS, Range, halved
-from engine.sources.runs.size import lists_at_least
+from engine.sources.runs.scan import lists_at_least
 from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RANK, RUN, give_back_freed_memory
 
 PAIRS_PER_SHARD = 20_000

@@ -25,12 +25,10 @@ from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.sources.input_tables import InputTable
 from engine.sources.io.locations import Location
-from engine.sources.passages.listed import Collected, Listed
+from engine.sources.passages.index import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
-from engine.sources.runs.corpora import AT, read_runs_over, split_runs
-from engine.sources.runs.forms import runs_within
-from engine.sources.runs.records import WRITTEN
-from engine.sources.runs.texts import Together, read_runs_with_texts
+from engine.sources.runs.forms import WRITTEN, runs_within
+from engine.sources.runs.read import AT, Together, read_runs_over, read_runs_with_texts, split_runs
 from engine.tables import QUERY, QUERY_ID, TITLE
 
 WRITTEN_PASSAGES, UNRANKED = "written_passage_lists", "unranked_rows"

@@ -13,14 +13,13 @@ from engine import tables
 from engine.inputs.lists import ROWS, Lists
 from engine.messages.characters import composed
 from engine.messages.errors import InputError
-from engine.sources.io.ahead import ahead, mapped
 from engine.sources.io.files import reported_writing
+from engine.sources.io.ids import Places
 from engine.sources.io.locations import Location
-from engine.sources.io.places import Places
+from engine.sources.io.parallel import ahead, mapped
 from engine.sources.io.scatter import Arranged, Scatter, arrange, read_part
 from engine.sources.queries.buckets import BUCKETS, Counts, Range, buckets_of
-from engine.sources.runs.scan import SCHEMA
-from engine.sources.runs.size import bytes_of
+from engine.sources.runs.scan import SCHEMA, bytes_of
 from engine.tables import DOC_ID, QUERY, QUERY_ID
 
 BUCKET = "bucket"

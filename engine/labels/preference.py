@@ -28,7 +28,7 @@ from engine.messages.checked import Checked
 from engine.messages.notes import count_note
 from engine.messages.wording import with_interval
 from engine.sources.input_tables import InputTable
-from engine.sources.runs.preferences import preferences_of, read_preferences
+from engine.sources.runs.qrels import preferences_of, read_preferences
 from engine.statistics.arrays import Floats
 from engine.statistics.bounded import lower_bound, weighed
 from engine.statistics.cells import Clusters

@@ -16,8 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.machine import ray_internals
 from engine.machine.device import is_at_fault, is_fatal
-from engine.machine.log import log
-from engine.machine.watch import Start, Tally
+from engine.machine.watch import Start, Tally, log
 from engine.messages.errors import EncodeError, ReadError
 from engine.messages.wording import listed
 

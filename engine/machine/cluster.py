@@ -26,8 +26,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.machine import nodes, ray_internals
 from engine.machine.batching import machine_memory
-from engine.machine.private_folder import PrivateFolder, make_folder
 from engine.messages.errors import InputError, ReadError, WriteError
+from engine.sources.io.files import PrivateFolder, make_folder
 from engine.sources.io.folders import Folder
 
 # A socket's path has 107 bytes at most. Below its folder Ray needs a session's name, with the time and a

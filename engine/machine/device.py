@@ -1,4 +1,4 @@
-"""Choose the device of a model and its memory budget."""
+"""This machine: the device of a model and its memory budget, the compiler that vLLM needs on a GPU, and how it is named."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ import ctypes
 import functools
 import math
 import os
+import platform
 import re
 import resource
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
-from engine.messages.errors import ReadError
-from engine.messages.extras import is_installed
+from engine.messages.errors import InputError, ReadError
+from engine.messages.extras import is_installed, version_of
+from engine.messages.wording import listed
+from engine.version import __version__
 
 if TYPE_CHECKING:
     import torch
@@ -419,3 +425,89 @@ def is_at_fault(error: BaseException) -> bool:
     except Exception as problem:
         return _NO_MEMORY.search(f"{error} {problem}") is None
     return is_fatal(error) and _NO_MEMORY.search(str(error)) is None
+
+
+COMPILER_REMEDY = (
+    "install gcc, libc6-dev and Python's headers there, or choose `engine` transformers"
+)
+
+
+def lacking_compiler() -> str:
+    """What this machine lacks of a compiler that finds the headers of C and Python; empty for nothing.
+
+    It is looked for as ``triton/runtime/build.py`` of Triton 3.7 does: CC, else gcc, else clang.
+    """
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return "no C compiler"
+    command = [compiler, "-x", "c", "-fsyntax-only", f"-I{sysconfig.get_path('include')}", "-"]
+    try:
+        done = subprocess.run(
+            command, input=b"#include <Python.h>\n", capture_output=True, check=False
+        )
+    except OSError:
+        return f"no C compiler {compiler}"
+    return "no headers of C or Python (Python.h) for its C compiler" if done.returncode else ""
+
+
+def require_compiler() -> None:
+    """Refuse to go on where vLLM could not start on this machine's GPU.
+
+    Raises:
+        InputError: there is no C compiler, or it lacks headers.
+    """
+    if lacks := lacking_compiler():
+        raise InputError(f"vLLM cannot start: this machine has {lacks}", COMPILER_REMEDY)
+
+
+# Where NVIDIA's driver describes each GPU; read without loading torch.
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine, as its users would recognize it.
+
+    Attributes:
+        processor: the processor's model, or its architecture where the model is not known.
+        cpus: how many of its CPUs this process may use.
+        gpus: the models of its NVIDIA GPUs; none where they are hidden from this process.
+    """
+
+    host: str
+    processor: str
+    cpus: int
+    gpus: tuple[str, ...]
+
+
+def this_machine() -> Machine:
+    """The machine that this process runs on; on a cluster, actors may run on others."""
+    model = describe(gpu=False).removeprefix("cpu").removeprefix(", ")
+    # The processors that this process may run on, fewer than there are in a container.
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Machine(
+        host=platform.node(),
+        processor=model or platform.machine(),
+        cpus=cpus or 1,
+        gpus=_gpu_models() if machine_has_gpu() else (),
+    )
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The versions of the engine and of those packages that are installed, without a build's own part (``+cpu``)."""
+    found = {name: (version_of(name) or "").partition("+")[0] for name in packages}
+    return {"erag-engine": __version__} | {name: one for name, one in found.items() if one}
+
+
+def refuse_other_versions(driver: Mapping[str, str], here: Mapping[str, str], where: str) -> None:
+    """Refuse, with an InputError, to work for a driver that has other versions."""
+    if other := [name for name in driver if here.get(name) != driver[name]]:
+        has = listed([f"{name} {here.get(name, '(none)')}" for name in other])
+        problem = f"{where} has {has}, the driver {listed([driver[name] for name in other])}"
+        raise InputError(problem, "start all nodes with the driver's versions, as from one image")
+
+
+def _gpu_models() -> tuple[str, ...]:
+    texts = (path.read_text(errors="replace") for path in sorted(_GPUS.glob("*/information")))
+    lines = (line.partition(":") for text in texts for line in text.splitlines())
+    return tuple(value.strip() for name, _, value in lines if name == "Model")

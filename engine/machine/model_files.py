@@ -1,21 +1,48 @@
-"""A model's files on this machine: place of converted ones, configuration, size and digest."""
+"""A model's files on this machine: place of converted ones, configuration, size, digest and code; and loading its weights.
+
+Weights are loaded in no more memory than they take. transformers maps the files of weights and casts each tensor to
+the precision in use. Where that is not the one in the files, the mapped pages stay resident beside what they were cast
+to until the end: a model stored in bf16 takes half as much again while it is loaded in fp32. There, files are read
+instead of mapped, tensor by tensor, so that only the few in flight are there twice. Values are the same to the last
+bit. So are those whose tensors are replaced one after another (``engine.reading.models.ordered``).
+
+A process that has several readers of one model holds its weights once, and processes of one machine load
+large models one after another on each GPU.
+
+``config.json`` and ``tokenizer_config.json`` may say in ``auto_map`` that classes are defined by Python
+files beside them. Loading such a model runs these files. They run only if the user says so
+(``trust_remote_code``), and then only as they were then: the specification of a reader or an encoder
+carries their digest to every process, and no other code is run.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
+import json
 import math
 import os
+import pickle
 import re
-from collections.abc import Iterable
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+from weakref import WeakValueDictionary
 
-from engine.messages.errors import InputError
+from filelock import FileLock, Timeout
+
+from engine.machine import device
+from engine.machine.batching import machine_memory
+from engine.machine.device import Dtype, gpu_count, status_bytes
+from engine.messages.errors import InputError, ReadError
 from engine.messages.wording import quoted
 from engine.sources.io.files import write_text
-from engine.sources.io.json_text import parse_json
+from engine.sources.io.records import parse_json
 
 
 def cache_directory() -> Path:
@@ -23,18 +50,11 @@ def cache_directory() -> Path:
     return Path(os.environ.get("ERAG_CACHE") or Path.home() / ".cache" / "erag")
 
 
-class _Stored(NamedTuple):
-    """A tensor in a safetensors file: its type as such files name it, and how many numbers it has."""
-
-    dtype: str
-    numbers: int
-
-
-# How safetensors files name the precisions.
 # Names of models that only their providers run.
 _OF_A_PROVIDER = re.compile(
     r"(gpt-\d|chatgpt|o\d(-|$)|claude-|gemini-|grok-|command-r|deepseek-(chat|reasoner)$)"
 )
+# How safetensors files name the precisions, and the bytes of a number of each type.
 _NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _SIZES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2}
 # As many tensors as transformers has in its hands at once while it loads a model.
@@ -43,7 +63,7 @@ _IN_FLIGHT = 4
 
 def parameters(path: Path) -> int:
     """The number of parameters in a directory's safetensors files, read off their headers."""
-    return sum(tensor.numbers for file in path.glob("*.safetensors") for tensor in _stored(file))
+    return sum(numbers for file in path.glob("*.safetensors") for _, numbers in _stored(file))
 
 
 def quantization(path: Path, name: str) -> dict[str, Any]:
@@ -90,7 +110,7 @@ def pickled_files(path: Path) -> list[Path]:
 
 def are_cast(files: Iterable[Path], dtype: str) -> bool:
     """Whether weights in these files are of another precision than ``dtype``."""
-    return any(tensor.dtype != _NAMES[dtype] for file in files for tensor in _stored(file))
+    return any(kind != _NAMES[dtype] for file in files for kind, _ in _stored(file))
 
 
 def loading_bytes(path: Path, dtype: str) -> int:
@@ -98,7 +118,7 @@ def loading_bytes(path: Path, dtype: str) -> int:
 
     None where files have that precision: what is mapped is what is used. Elsewhere the tensors that are
     cast at a time, as they are stored: the largest ones, for they might come together
-    (``engine.machine.model_loading``).
+    (``load_model``).
     """
     stored = (tensor for file in weight_files(path) for tensor in _stored(file))
     cast = [_SIZES.get(kind, 1) * numbers for kind, numbers in stored if kind != _NAMES[dtype]]
@@ -111,11 +131,12 @@ def ordering_bytes(path: Path) -> int:
     return 2 * max((math.prod(e["shape"]) for name, e in named if ".layers." in name), default=0)
 
 
-def _stored(file: Path) -> list[_Stored]:
+def _stored(file: Path) -> list[tuple[str, int]]:
+    """Of each tensor in a safetensors file, its type as such files name it, and how many numbers it has."""
     entries = tensors(file).values()
     if not all(type(size) is int and size >= 0 for entry in entries for size in entry["shape"]):
         raise _not_safetensors(file)
-    return [_Stored(str(entry.get("dtype")), math.prod(entry["shape"])) for entry in entries]
+    return [(str(entry.get("dtype")), math.prod(entry["shape"])) for entry in entries]
 
 
 def tensors(file: Path) -> dict[str, dict[str, Any]]:
@@ -194,24 +215,17 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
 def read_config(path: Path, name: str) -> dict[str, Any]:
     """The ``config.json`` of a model's directory; ``name`` is what the user called it."""
     fault = partial(InputError, path=path / "config.json")
-    try:
-        config = parse_json((path / "config.json").read_bytes())
-    except FileNotFoundError:
-        raise InputError(
-            "holds no config.json", "give a directory that transformers can load", path=name
-        ) from None
-    except (ValueError, OSError) as error:
-        raise fault(f"cannot be read ({error})", "fetch the model again") from None
+    config = read_json(path / "config.json")
+    if config is None and not (path / "config.json").exists():
+        remedy = "give a directory that transformers can load"
+        raise InputError("holds no config.json", remedy, path=name)
     if not isinstance(config, dict):
         raise fault("is not a JSON object", "fetch the model again")
     kind, classes = config.get("model_type"), config.get("architectures")
+    are_names = isinstance(classes, list) and all(isinstance(one, str) for one in classes)
     for key, fits in (
-        ("model_type", kind is None or isinstance(kind, str)),
-        (
-            "architectures",
-            classes is None
-            or (isinstance(classes, list) and all(isinstance(name, str) for name in classes)),
-        ),
+        ("model_type", isinstance(kind, str | None)),
+        ("architectures", classes is None or are_names),
     ):
         if not fits:
             raise fault(f"{key} is {quoted(config[key])}", "fetch the model again")
@@ -247,3 +261,291 @@ def file_digest(path: Path) -> str:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     write_text(digest, memory)
     return digest
+
+
+_NAMING = ("config.json", "tokenizer_config.json")
+_REMEDY = "give a model that transformers knows; or read its *.py files and set `trust_remote_code`"
+
+
+def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
+    """The digest of the code that may run when a model is loaded; empty where none may or is named.
+
+    Args:
+        trusted: whether the user agreed that its code is run.
+
+    Raises:
+        InputError: the model cannot be loaded without code that the user did not agree to, or its
+            code is another model's, which would not be covered by the digest.
+    """
+    named = _named_code(path)
+    if not named:
+        return ""
+    if not trusted:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+        if _object(path / "config.json").get("model_type") not in CONFIG_MAPPING_NAMES:
+            raise needs_code(name)
+        return ""
+    if foreign := sorted(reference for reference in named if "--" in reference):
+        raise InputError(
+            f"names code outside its own files ({foreign[0]})",
+            "put that code beside the model, and name it in auto_map without '--'",
+            path=name,
+        )
+    return code_digest(path)
+
+
+def code_digest(path: Path) -> str:
+    """SHA-256 over the names and contents of all Python files in a model's directory."""
+    files = sorted(path.rglob("*.py"))
+    listing = "".join(
+        f"{file.relative_to(path).as_posix()} {file_digest(file)}\n" for file in files
+    )
+    return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def needs_code(name: str) -> InputError:
+    """The error for a model that cannot be loaded without its own code."""
+    return InputError("cannot be loaded without running Python code of its own", _REMEDY, path=name)
+
+
+def is_need_of_code(error: BaseException) -> bool:
+    """Whether transformers refused to load a model because that would run its code."""
+    return isinstance(error, ValueError) and "trust_remote_code" in str(error)
+
+
+def refusal(error: Exception, name: str, what: str = "") -> InputError | ReadError:
+    """The error for a model, or what of it, that cannot be loaded: for want of its code, for the GPU, or else for its
+    files, which can make the libraries raise anything.
+    """
+    if is_need_of_code(error):
+        return needs_code(name)
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    if device.is_at_fault(error):
+        return ReadError(f"{name}: the GPU failed while it was loaded ({reason}); see `nvidia-smi`")
+    remedy = "check or fetch the model again"
+    return InputError(f"{what} cannot be loaded ({reason})".lstrip(), remedy, path=name)
+
+
+def _named_code(path: Path) -> set[str]:
+    """What the ``auto_map`` of a model's files refers to, as in ``modeling_x.XModel``."""
+    references: set[str] = set()
+    for file in _NAMING:
+        classes = _object(path / file).get("auto_map")
+        for value in classes.values() if isinstance(classes, dict) else ():
+            values = value if isinstance(value, list) else [value]
+            references |= {one for one in values if isinstance(one, str)}
+    return references
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):  # what cannot be read is for the loader
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+if TYPE_CHECKING:
+    import torch
+
+Kind = Literal["causal", "encoder-decoder", "encoder"]
+
+# Models in use, with what was said of their weights; each goes with the last of those that use it.
+_IN_USE: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
+_TOLD: dict[tuple[object, ...], dict[str, Any]] = {}
+# Weights in bytes from which on loads take turns: several at once can take a machine's main memory, and without
+# GPUs its disk serves one after another sooner. Smaller ones are loaded before they could wait.
+LARGE = 2**30
+
+
+def shared_model(
+    kind: Kind,
+    path: Path,
+    *,
+    config: Any,
+    dtype: Dtype,
+    code: str,
+    digest: str,
+    device: torch.device,
+    **options: Any,
+) -> tuple[Any, dict[str, Any]]:
+    """As ``load_model``, of a model that nobody changes: one that this process has in use is not loaded again."""
+    key = (kind, str(path), digest, dtype, code, str(device), *sorted(options.items()))
+    model = _IN_USE.get(key)
+    if model is None:
+        for gone in _TOLD.keys() - _IN_USE.keys():
+            del _TOLD[gone]
+        model, _TOLD[key] = load_model(
+            kind, path, config=config, dtype=dtype, code=code, device=device, **options
+        )
+        _IN_USE[key] = model
+    return model, _TOLD[key]
+
+
+def encoder_parameters(path: Path) -> int:
+    """The number of parameters in the files of weights of an encoder's directory: safetensors, else ``pytorch_model.bin``.
+
+    Raises:
+        InputError: a file is damaged, or holds anything but tensors.
+    """
+    files = pickled_files(path)
+    if not files:
+        return parameters(path)
+    return sum(tensor.numel() for file in files for tensor in _pickled(file).values())
+
+
+def encoder_loading_bytes(path: Path, dtype: Dtype) -> int:
+    """As ``loading_bytes``, of an encoder; of ``pytorch_model.bin``, which is mapped as a whole, all that is cast."""
+    files = pickled_files(path)
+    if not files:
+        return loading_bytes(path, dtype)
+    tensors = (tensor for file in files for tensor in _pickled(file).values())
+    return sum(t.numel() * t.element_size() for t in tensors if str(t.dtype) != f"torch.{dtype}")
+
+
+def _pickled(file: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a pickled file without their values. Only tensors are read: no code can run."""
+    import torch
+
+    try:
+        # Before PyTorch 1.6 a checkpoint was no zip file, and cannot be mapped.
+        mapped = zipfile.is_zipfile(file)
+        state = torch.load(file, map_location="meta", weights_only=True, mmap=mapped)
+    except Exception as error:  # whatever a damaged or hostile file makes the library raise
+        reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+        if isinstance(error, pickle.UnpicklingError):  # of which PyTorch says how to run the code
+            reason = "it is damaged, or would run code"
+        raise InputError(
+            f"holds no plain tensors ({reason})", "fetch the model again", path=file
+        ) from None
+    if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
+        raise InputError("is not a table of weights", "fetch the model again", path=file)
+    return state
+
+
+def load_model(
+    kind: Kind,
+    path: Path,
+    *,
+    config: Any,
+    dtype: Dtype,
+    code: str,
+    device: torch.device,
+    mapped: bool = True,
+    **options: Any,
+) -> tuple[Any, dict[str, Any]]:
+    """A model from its directory, and which weights were missing, unexpected or of another shape.
+
+    Weights are read from safetensors; those of an encoder, where there are none, from ``pytorch_model.bin``, as
+    tensors alone.
+
+    Args:
+        kind: decoder-only, encoder-decoder, or one that gives vectors.
+        code: the digest of the model's code, if it may run; empty where it may not.
+        mapped: whether files may be mapped. What is read instead is freed tensor by tensor, by who replaces them.
+        device: where it is to be. On a GPU tensors go there one by one, so that main memory never has all.
+        options: of ``from_pretrained``.
+    """
+    import torch
+    import transformers
+
+    auto, mapping = {
+        "causal": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING"),
+        "encoder-decoder": ("AutoModelForSeq2SeqLM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING"),
+        "encoder": ("AutoModel", "MODEL_MAPPING"),
+    }[kind]
+    options |= {"config": config, "dtype": getattr(torch, dtype), "output_loading_info": True}
+    if device.type != "cpu":
+        options["device_map"] = {"": device}
+    files = weight_files(path)
+    known = getattr(transformers, mapping)
+    model_class = known.get(type(config), None)  # its own, which needs the default
+    if (
+        code  # its classes are found by the directory's name
+        or not isinstance(model_class, type)
+        or "text_config" in config.sub_configs
+        or getattr(config, "quantization_config", None)  # its tensors are not cast, but unpacked
+        or (mapped and not are_cast(files, dtype))
+    ):
+        return getattr(transformers, auto).from_pretrained(
+            path,
+            local_files_only=True,
+            use_safetensors=not (kind == "encoder" and pickled_files(path)),
+            weights_only=True,
+            trust_remote_code=bool(code),
+            **options,
+        )
+    return _read(model_class, path, files, options)
+
+
+def _read(
+    model_class: Any, path: Path, files: list[Path], options: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    from safetensors import safe_open
+
+    with contextlib.ExitStack() as stack:
+        opened = [
+            stack.enter_context(safe_open(file, framework="pt", device="cpu", backend="pread"))
+            for file in files
+        ]
+        # Slices are read when their turn comes, as transformers does with those of files that it maps.
+        slices = {name: file.get_slice(name) for file in opened for name in file.keys()}  # noqa: SIM118
+        model, loading = model_class.from_pretrained(
+            None, state_dict=slices, trust_remote_code=False, **options
+        )
+    if model.can_generate():  # without a directory, only the configuration's own settings are known
+        model.generation_config = generation_config(path, options["config"])
+    return model, loading
+
+
+def generation_config(path: Path, config: Any) -> Any:
+    """The settings of generation in a model's directory, or in its configuration: models need not come with such a file."""
+    from transformers import GenerationConfig
+
+    try:
+        return GenerationConfig.from_pretrained(path, local_files_only=True)
+    except OSError:
+        return GenerationConfig.from_model_config(config)
+
+
+def end_tokens(settings: Any) -> frozenset[int]:
+    """The tokens that end what a model writes, by its settings of generation."""
+    ends = settings.eos_token_id
+    return frozenset({ends} if isinstance(ends, int) else set(ends or ()))
+
+
+@contextlib.contextmanager
+def loading_turn(
+    weights: int, folder: Path | None = None, *, always: bool = False
+) -> Iterator[None]:
+    """Wait until no other process of this user loads a large model on a GPU that this one sees, nor, without GPUs,
+    on this machine, and until the free main memory has room; small ones pass.
+
+    Args:
+        weights: bytes of the model.
+        always: whether a small one waits, too: vLLM takes what others load meanwhile for its own.
+        folder: of the locks; the machine's folder for temporary files by default. A process that dies
+            gives its turn away.
+    """
+    if weights < LARGE and not always:
+        yield
+        return
+    own = (folder or Path(tempfile.gettempdir())) / f"erag-loading-{os.getuid()}"
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpu_count())))
+    with contextlib.ExitStack() as held:
+        # Somebody else's file of that name, a full disk, or a system that tells no memory: no reason not to load.
+        with contextlib.suppress(OSError, ValueError):
+            # GPUs in one order, so that no two wait for each other; then one of the places that memory has.
+            seen = {quote(gpu.strip(), safe="") for gpu in gpus.split(",")}
+            turns = [[gpu] for gpu in sorted(seen)]
+            if weights >= LARGE:
+                free = min(machine_memory(), status_bytes("MemAvailable", "/proc/meminfo"))
+                turns.append([f"memory-{place}" for place in range(max(1, free // weights))])
+            for names in turns:
+                for name in itertools.cycle(names):
+                    lock = FileLock(f"{own}-{name}.lock", 0.1, mode=0o600, fallback_to_soft=False)
+                    with contextlib.suppress(Timeout):
+                        held.enter_context(lock)
+                        break
+        yield

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from engine.machine import compiler, device, nodes
+from engine.machine import device, nodes
 from engine.machine.device import Dtype
 from engine.machine.nodes import Needs, Node
 from engine.machine.pool import PoolSettings, decide
@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 class Ability(NamedTuple):
     """What a machine that reads can do: the precision it is fastest in, and whether it reads on vLLM; and
-    what vLLM would lack there (``compiler.lacking``).
+    what vLLM would lack there (``device.lacking_compiler``).
     """
 
     dtype: Dtype
@@ -71,7 +71,7 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
     if _is_own(settings):
         on_vllm = device.reads_on_vllm()
         if on_vllm:
-            compiler.require()
+            device.require_compiler()
         return on_vllm
     answers = _of_cluster(settings, on_event)
     engine = agreed(
@@ -82,7 +82,9 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
     lacking = [(ability.lacks, node) for ability, node in answers if ability.lacks]
     if engine == "vllm" and lacking:
         where = f"{counted(len(lacking), '[node|nodes]')} ({_kinds([node for _, node in lacking])})"
-        raise InputError(f"vLLM cannot start on {where}: there is {lacking[0][0]}", compiler.REMEDY)
+        raise InputError(
+            f"vLLM cannot start on {where}: there is {lacking[0][0]}", device.COMPILER_REMEDY
+        )
     return engine == "vllm"
 
 
@@ -173,7 +175,7 @@ def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) 
 def ability() -> Ability:
     """What this machine can do."""
     on_vllm = device.reads_on_vllm()
-    return Ability(device.best_dtype(), on_vllm, compiler.lacking() if on_vllm else "")
+    return Ability(device.best_dtype(), on_vllm, device.lacking_compiler() if on_vllm else "")
 
 
 def _kinds(those: list[Node]) -> str:

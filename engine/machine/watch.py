@@ -1,22 +1,48 @@
-"""Watch a pool at work: nodes that come and go, actors that restart, waiting.
+"""Watch a pool at work: nodes that come and go, actors that restart, waiting; and log events on a worker.
 
-Ray keeps a job going through all of it and says nothing. This module logs one line for each event, and adds up
-totals.
+Ray keeps a job going through all of it and says nothing. This module tells one line for each event, and adds up
+totals. Ray keeps a worker's standard error as a file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
+import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from engine.machine import nodes, ray_internals
 from engine.machine.nodes import Needs, Node
+from engine.messages.errors import masked
 from engine.messages.wording import counted
+
+_LOG = logging.getLogger("erag")
+# Values that need no quotes.
+_PLAIN = re.compile(r"[^\s=\"]+")
+
+
+def log(event: str, **about: object) -> None:
+    """Log what happened; in the driver's process nothing is shown unless a program of the user's asks for it."""
+    ray: Any = sys.modules.get("ray")
+    # Whoever asks for the context of a Ray that was not started starts it.
+    joined = not _LOG.handlers and ray and ray.is_initialized()
+    if joined and ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+        _LOG.addHandler(handler)
+        _LOG.setLevel(logging.INFO)
+        _LOG.propagate = False
+    fields = {"event": event} | {name: masked(str(value)) for name, value in about.items()}
+    words = (f"{k}={v if _PLAIN.fullmatch(v) else json.dumps(v)}" for k, v in fields.items())
+    _LOG.info(" ".join(words))
+
 
 OnEvent = Callable[[str], None]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.evaluation.jobs import Job
-from engine.machine.identity import this_machine
+from engine.machine.device import this_machine
 from engine.messages.errors import InputError
 from engine.planning.counts import Counted
 from engine.planning.forecast import Kind

@@ -22,9 +22,8 @@ from engine.inputs.scatter import BUCKET, ScatteredParts, count_parts, pairs_by_
 from engine.inputs.shards import InMemoryInputs
 from engine.messages.errors import InputError
 from engine.planning.counts import Sample
-from engine.sources.io.files import reported_writing, write_parquet
+from engine.sources.io.files import reported_writing, temporary_directory, write_parquet
 from engine.sources.io.locations import Location
-from engine.sources.io.temporary import temporary_directory
 from engine.sources.queries.buckets import BUCKETS, Range, buckets_of, halved
 from engine.sources.runs.read import write_run
 from engine.tables import QUERY, QUERY_ID, RUN

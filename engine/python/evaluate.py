@@ -21,9 +21,9 @@ from engine.labels import from_function
 from engine.labels.annotator import Annotator
 from engine.labels.label_settings import LabelSettings
 from engine.labels.registry import input_tables
-from engine.machine.function_code import code_of
+from engine.machine.functions import code_of
 from engine.machine.model_files import cache_directory
-from engine.machine.startup import beside_ray
+from engine.machine.pool import beside_ray
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import name_of
@@ -37,9 +37,9 @@ from engine.reading.reader_settings import ReaderSettings
 from engine.report.summary import SHARDS, name_files
 from engine.scoring.metrics import Metric
 from engine.scoring.own import metric_from_function
+from engine.sources.io.files import temporary_directory
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
-from engine.sources.io.temporary import temporary_directory
 
 # What happens to a cluster meanwhile is told here.
 _LOG = logging.getLogger("engine")

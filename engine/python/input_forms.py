@@ -23,14 +23,11 @@ from engine.python.retriever_forms import retriever_of
 from engine.python.run_forms import each_run, runs_of
 from engine.sources.input_tables import InputTable
 from engine.sources.io.locations import Location
-from engine.sources.passages.listed import Collected
+from engine.sources.passages.index import Collected
 from engine.sources.passages.read import passages_of
-from engine.sources.queries.kilt import kilt_row
-from engine.sources.queries.layouts import queries_in
-from engine.sources.queries.plain import plain_rows
+from engine.sources.queries.layouts import QueryRow, kilt_row, plain_rows, queries_in
 from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read_answers
-from engine.sources.queries.rows import QueryRow
-from engine.sources.runs.corpora import split_runs
+from engine.sources.runs.read import split_runs
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RUN, TEXT
 
 _QUERIES, _PASSAGES, _RUNS, _ANSWERS = "queries", "passages", "runs", "answers"

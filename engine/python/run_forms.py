@@ -14,10 +14,15 @@ from engine.messages.wording import quoted
 from engine.python.record_forms import Record, by_text, is_path, is_table, plain, records
 from engine.python.retriever_forms import retrieved, retriever_of
 from engine.sources.io.files import is_text
-from engine.sources.runs.checks import require_new_name
 from engine.sources.runs.forms import is_row, names_runs, of_dictionary
-from engine.sources.runs.read import TextedRun, read_texted_runs, runs_of_records
-from engine.sources.runs.texts import Together, with_corpus
+from engine.sources.runs.read import (
+    TextedRun,
+    Together,
+    read_texted_runs,
+    require_new_name,
+    runs_of_records,
+    with_corpus,
+)
 from engine.tables import RUN
 
 _FORM = (

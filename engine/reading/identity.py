@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from engine import tables
-from engine.machine.function_code import code_of
+from engine.machine.functions import code_of
 from engine.machine.remote.limits import limits_of
 from engine.messages.errors import InputError
 from engine.messages.wording import listed, quoted
@@ -25,8 +25,8 @@ from engine.reading import store
 from engine.reading.plan import INPUTS, read_key
 from engine.reading.protocol import ReaderSpec
 from engine.reading.store_files import SUFFIX
+from engine.sources.io.digests import digest
 from engine.sources.io.folders import Folder
-from engine.sources.io.kept import digest
 from engine.tables import READ_KEY
 
 _ABOUT, _REREAD = "about-", "reread-"

@@ -26,8 +26,7 @@ import ray
 
 from engine.machine import cluster
 from engine.machine.attempts import SECONDS_TO_COUNT, Attempt, Counts, answer, weight
-from engine.machine.log import log
-from engine.machine.watch import Tally, started_here
+from engine.machine.watch import Tally, log, started_here
 from engine.messages.errors import BoundError
 from engine.reading.plan import shared_pace
 

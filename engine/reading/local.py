@@ -21,11 +21,10 @@ from weakref import WeakSet
 import polars as pl
 
 from engine.machine.batching import MORE_MEMORY, lacked_memory
-from engine.machine.device import is_fatal
-from engine.machine.identity import refuse_other_versions
-from engine.machine.log import log
+from engine.machine.device import is_fatal, refuse_other_versions
 from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.limits import limits_of
+from engine.machine.watch import log
 from engine.messages.errors import InputError, ReadError, WriteError
 from engine.messages.wording import reason_of
 from engine.reading import readers, store
@@ -42,8 +41,8 @@ from engine.reading.protocol import (
     StartingReader,
     versions,
 )
-from engine.sources.io.ahead import ahead
 from engine.sources.io.folders import Folder
+from engine.sources.io.parallel import ahead
 
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
 # Errors that say what a user can do; a worker's traceback would hide it.

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Literal, Protocol, get_args, get_type_hints, runtime_checkable
 
-from engine.machine import identity
+from engine.machine import device
 from engine.machine.device import Dtype, weight_bytes
-from engine.machine.remote.spec import ApiSpec
+from engine.machine.remote.api_settings import ApiSpec
 from engine.messages.wording import as_unicode
 from engine.reading.function import FunctionSpec
 
@@ -41,7 +41,7 @@ _LIBRARIES = {"transformers": ("torch", "transformers"), "vllm": ("torch", "tran
 def versions(specs: Sequence[ReaderSpec] = ()) -> dict[str, str]:
     """The versions that reads depend on: of the engine, of reading, and of the libraries that hold readers' models."""
     used = {name for spec in specs for name in _LIBRARIES.get(spec.engine, ())}
-    return identity.versions(*sorted(used)) | {"READING_VERSION": str(READING_VERSION)}
+    return device.versions(*sorted(used)) | {"READING_VERSION": str(READING_VERSION)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class ReaderSpec:
             empty for none.
         executor: the name of the program that reads in the model's place (``engine.reading.backends``);
             empty where the model reads.
-        code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_code``);
+        code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_files``);
             empty where none may.
         parameters: how many the model has; of quantised weights, the numbers that they are packed in.
         quantised_bytes: what quantised weights take as they are stored; 0 for weights in ``dtype``.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.machine import compiler, device, model_code, model_files
+from engine.machine import device, model_files
 from engine.machine.device import Dtype
 from engine.messages.errors import InputError, ReadError
 from engine.reading.answers import ROOM
@@ -53,7 +53,7 @@ def specify(
     """
     model = reader if isinstance(reader, weights.Weights) else weights.resolve(reader)
     name = model.name
-    code = model_code.agreed_code(model.path, name, trusted=trust_remote_code)
+    code = model_files.agreed_code(model.path, name, trusted=trust_remote_code)
     if augmentation == "fid" and model.architecture == "causal":
         raise InputError(
             f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder",
@@ -213,14 +213,14 @@ def load(spec: ReaderSpec) -> Reader:
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")
     if spec.engine == "vllm":
         if device.machine_has_gpu():
-            compiler.require()  # before weights are read
+            device.require_compiler()  # before weights are read
         vllm_support.set_environment()
     # On another node of a cluster the path, or what it was made from, must lead to the same weights.
     here = Path(spec.path).is_dir()
     model = weights.resolve(spec.path if here else spec.source or spec.name)
     if model.digest != spec.weights:
         raise ReadError(f"the weights of {spec.name!r} on this machine are not those asked for")
-    if spec.code and model_code.code_digest(model.path) != spec.code:
+    if spec.code and model_files.code_digest(model.path) != spec.code:
         raise ReadError(
             f"the code of {spec.name!r} on this machine is not that which was agreed to"
         )
@@ -244,4 +244,4 @@ def load(spec: ReaderSpec) -> Reader:
     except InputError:
         raise
     except Exception as error:
-        raise model_code.refusal(error, spec.name) from error
+        raise model_files.refusal(error, spec.name) from error

@@ -51,8 +51,8 @@ from engine.reading.store_files import (
     table_of,
     write_file,
 )
+from engine.sources.io.files import remove_abandoned
 from engine.sources.io.folders import Folder
-from engine.sources.io.temporary import remove_abandoned
 from engine.sources.queries.buckets import BUCKETS
 from engine.tables import READ_KEY
 

@@ -24,8 +24,8 @@ import polars as pl
 from engine import tables
 from engine.messages.errors import InputError
 from engine.reading.protocol import THINK
+from engine.sources.io.digests import digest
 from engine.sources.io.folders import Folder
-from engine.sources.io.kept import digest
 from engine.sources.io.parquet import read_parquet
 from engine.sources.queries.buckets import BUCKETS
 from engine.tables import CONFIDENCE, OUTPUT, READ_KEY, THOUGHT

@@ -30,11 +30,10 @@ import ray.data
 
 from engine.machine import nodes, ray_internals
 from engine.machine.attempts import Attempt, answer, ending_if_fatal, new_attempt, tally_of
-from engine.machine.log import log
-from engine.machine.model_loading import loading_turn
+from engine.machine.model_files import loading_turn
 from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
 from engine.machine.remote.limits import limits_of
-from engine.machine.watch import OnEvent, PoolTotals, Tally, silent, watched
+from engine.machine.watch import OnEvent, PoolTotals, Tally, log, silent, watched
 from engine.messages.errors import BoundError, ReadError
 from engine.reading.costs import UnitResult
 from engine.reading.ledger import Attempts, planning_of, start_ledger

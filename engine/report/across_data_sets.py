@@ -21,8 +21,7 @@ from engine.report.summary import jsonable
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
-from engine.sources.io.outputs import Outputs
-from engine.sources.io.replacing import replaced_together
+from engine.sources.io.outputs import Outputs, replaced_together
 from engine.statistics.comparison import STUDENTIZED, reachable_p
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import holm

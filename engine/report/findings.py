@@ -30,7 +30,7 @@ from engine.ranking.ranking_settings import ALL_JUDGMENTS, JUDGED
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
 from engine.report.means import Interval, mean_interval, mean_until
 from engine.report.summary import DIGESTS, STATISTICS, SUMMARY, digests_of, notes_by_code
-from engine.sources.io.kept import json_digest, require_whole
+from engine.sources.io.digests import json_digest, require_whole
 from engine.sources.io.locations import Location, inside_of, open_binary
 from engine.sources.io.parquet import read_parquet
 from engine.statistics.cells import clusters_of, numbered

@@ -30,7 +30,7 @@ from engine.report.findings import Findings, costs_of, costs_together
 from engine.report.layout import Grid, terminal_table
 from engine.report.page_files import where_to_look
 from engine.sources.queries.read import WRITTEN_LISTS
-from engine.sources.runs.checks import RISING
+from engine.sources.runs.read import RISING
 from engine.tables import ANNOTATOR, DIFFERENCE, END_TO_END, MEASURE, NOTE, RUN, RUN_B, TAU, N
 
 _BEST = (

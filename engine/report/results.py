@@ -24,8 +24,7 @@ from engine.report.summary import REPEATED, SHARDS, STATISTICS, SUMMARY, Origin
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
-from engine.sources.io.outputs import Outputs
-from engine.sources.io.replacing import replaced_together
+from engine.sources.io.outputs import Outputs, replaced_together
 from engine.sources.runs.export import exported_files, of_scored, write_exports
 from engine.tables import EVALUATED_QUERIES, RANK
 

@@ -22,8 +22,8 @@ from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles, inputs_sha256
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS, input_tables
-from engine.machine.identity import this_machine
-from engine.machine.remote.spec import ApiSpec
+from engine.machine.device import this_machine
+from engine.machine.remote.api_settings import ApiSpec
 from engine.messages.errors import InputError, masked
 from engine.messages.extras import version_of
 from engine.messages.notes import Note
@@ -34,9 +34,8 @@ from engine.reading.costs import ReadingCosts
 from engine.reading.identity import code_of_function
 from engine.reading.outputs import SHOWN
 from engine.report import verdict
+from engine.sources.io.digests import digest_at, file_sha256, json_digest
 from engine.sources.io.files import is_text
-from engine.sources.io.fingerprint import file_sha256
-from engine.sources.io.kept import digest_at, json_digest
 from engine.sources.io.locations import Location, locate
 from engine.sources.runs.forms import is_trec
 from engine.sources.runs.scan import header_of

@@ -24,9 +24,8 @@ from engine.retrieval import index_shards, manifest
 from engine.retrieval.flat import QUERY_ROW, Singles
 from engine.retrieval.index_shards import Block
 from engine.retrieval.manifest import Manifest
+from engine.sources.io.digests import file_sha256, require_whole
 from engine.sources.io.files import atomic_path
-from engine.sources.io.fingerprint import file_sha256
-from engine.sources.io.kept import require_whole
 from engine.tables import DOC_ID, QUERY_ID, SCORE
 
 _SUFFIX = ".faiss"

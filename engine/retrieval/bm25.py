@@ -13,9 +13,8 @@ from engine.messages.extras import require
 from engine.retrieval import lucene, manifest, morphemes
 from engine.retrieval.manifest import Manifest
 from engine.retrieval.morphemes import Tokenizer
-from engine.sources.io.files import reported_writing
-from engine.sources.io.fingerprint import Fingerprint
-from engine.sources.io.temporary import abandoned, temporary_directory
+from engine.sources.io.digests import Fingerprint
+from engine.sources.io.files import abandoned, reported_writing, temporary_directory
 from engine.tables import DOC_ID, QUERY, TEXT, TITLE
 
 # The languages for which Anserini 1.6 has a Lucene analyzer (io.anserini.analysis.AnalyzerMap).

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.machine import device, model_code, model_files
+from engine.machine import device, model_files
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.remote.api_settings import ServerSettings, is_api
 from engine.machine.watch import OnEvent, silent
@@ -24,7 +24,7 @@ from engine.retrieval import approximate, encode, flat, index_shards, manifest
 from engine.retrieval.encoders import EncoderSpec, Preset, lacks_scaling, locate
 from engine.retrieval.index_shards import Part, Storage
 from engine.retrieval.manifest import Manifest
-from engine.sources.io.fingerprint import Fingerprint
+from engine.sources.io.digests import Fingerprint
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def encoder_of(index: Manifest, options: SearchOptions) -> EncoderSpec:
     recorded = index.settings["encoder"]
     code = recorded.get("code", "")
     if code and not options.trust_remote_code:
-        raise model_code.needs_code(recorded["name"])
+        raise model_files.needs_code(recorded["name"])
     return EncoderSpec(
         **{name: recorded[name] for name in _RECORDED}
         | {"source": options.encoder or recorded["source"]},

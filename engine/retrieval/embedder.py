@@ -18,14 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.machine.model_files import cache_directory
-from engine.machine.remote.api_settings import model_of
+from engine.machine.remote.api_settings import ApiSpec, model_of
 from engine.machine.remote.client import NO_ANSWER, Client, RefusedError, UnansweredError
 from engine.machine.remote.limits import FEWEST_TOKENS, StoppedAskingError, limits_of
-from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import EncodeError, InputError
 from engine.messages.wording import counted, quoted
 from engine.retrieval.encoders import EncoderSpec, kept_of
-from engine.sources.io.kept import sealed, unsealed
+from engine.sources.io.digests import sealed, unsealed
 
 Vectors = npt.NDArray[np.float32]
 

@@ -14,7 +14,7 @@ import torch.nn.functional as functional
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
-from engine.machine import device, model_code, model_files, model_loading
+from engine.machine import device, model_files
 from engine.machine.batching import (
     GPU_BATCH_TOKENS,
     MemoryCost,
@@ -197,7 +197,7 @@ def _load(spec: EncoderSpec, where: torch.device) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=runs_code)
         config = AutoConfig.from_pretrained(spec.path, trust_remote_code=runs_code)
         config.use_cache = False  # decoder-only models keep keys and values otherwise
-        model, loading = model_loading.load_model(
+        model, loading = model_files.load_model(
             "encoder",
             Path(spec.path),
             config=config,
@@ -206,7 +206,7 @@ def _load(spec: EncoderSpec, where: torch.device) -> tuple[Any, Any]:
             device=where,
         )
     except Exception as error:
-        raise model_code.refusal(error, spec.name) from error
+        raise model_files.refusal(error, spec.name) from error
     # BERT's pooler has no effect on the vectors; many encoders are saved without it.
     missing = {key for key in loading.get("missing_keys", ()) if "pooler." not in str(key)}
     model_files.refuse_missing({**loading, "missing_keys": missing}, spec.name)
@@ -233,7 +233,7 @@ def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[Memory
         total = 0.9 * torch.cuda.get_device_properties(0).total_memory
     else:
         total = max(machine_memory() / 4, 2.0 * 2**30)
-    weights = device.weight_bytes(model_loading.parameters(Path(spec.path)), spec.dtype)
+    weights = device.weight_bytes(model_files.encoder_parameters(Path(spec.path)), spec.dtype)
     return cost, max(0.0, 0.9 * total - device.least_memory(weights, gpu=where.type == "cuda"))
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from engine.machine import device, model_code, model_files, model_loading
+from engine.machine import device, model_files
 from engine.machine.device import Dtype
 from engine.machine.remote.api_settings import ApiSettings, ServerSettings
 from engine.messages.errors import InputError
@@ -151,7 +151,7 @@ class EncoderSpec:
         source: where another machine finds the same files: the name, with paths made absolute.
         digest: SHA-256 over the files in that directory that decide a vector.
         dtype: precision of weights and activations; pooling and later steps are computed in fp32.
-        code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_code``);
+        code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_files``);
             empty where none may.
         memory: bytes that one actor may use; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
@@ -220,7 +220,7 @@ def specify(
         raise InputError(f"`{setting}` with {name}, a model of this machine", "leave it out")
     path, source, kept = _locate(name)
     config = model_files.read_config(path, name)
-    code = model_code.agreed_code(path, name, trusted=options.trust_remote_code)
+    code = model_files.agreed_code(path, name, trusted=options.trust_remote_code)
     if not any(path.glob("*.safetensors")) and not model_files.pickled_files(path):
         raise InputError(
             "holds neither *.safetensors nor a pytorch_model.bin",
@@ -256,9 +256,9 @@ def specify(
         threads=threads,
     )
     least = device.least_memory(
-        device.weight_bytes(model_loading.parameters(path), spec.dtype),
+        device.weight_bytes(model_files.encoder_parameters(path), spec.dtype),
         gpu=device.machine_has_gpu() if gpu is None else gpu,
-        loading=model_loading.loading_bytes(path, spec.dtype),
+        loading=model_files.encoder_loading_bytes(path, spec.dtype),
     )
     if memory and memory < least:
         raise InputError(
@@ -338,7 +338,7 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
     for differ, made_so in (
         ("files differ", digest(path, spec.text.layers) == spec.digest),
         ("dimensions differ", kept in (None, spec.dimensions)),
-        ("code differs", not spec.code or model_code.code_digest(path) == spec.code),
+        ("code differs", not spec.code or model_files.code_digest(path) == spec.code),
     ):
         if not made_so:
             raise InputError(

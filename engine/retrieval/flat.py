@@ -22,7 +22,7 @@ from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import EncodeError
 from engine.messages.wording import counted
 from engine.retrieval.index_shards import Block
-from engine.sources.io.ahead import mapped
+from engine.sources.io.parallel import mapped
 from engine.tables import DOC_ID, SCORE
 
 Singles = npt.NDArray[np.float32]

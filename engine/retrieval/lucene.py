@@ -30,7 +30,7 @@ import pyarrow as pa
 from engine import tables
 from engine.messages.errors import InputError
 from engine.retrieval.java import find_java, pyserini, whitespace_analyzer
-from engine.sources.io.ahead import mapped
+from engine.sources.io.parallel import mapped
 from engine.tables import DOC_ID, QUERY, QUERY_ID
 
 CONTENTS = "contents"

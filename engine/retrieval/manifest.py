@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 
 from engine.messages.errors import InputError
 from engine.messages.extras import version_of
+from engine.sources.io.digests import sealed_json, unsealed_json
 from engine.sources.io.files import write_bytes
-from engine.sources.io.json_text import parse_json
-from engine.sources.io.kept import sealed_json, unsealed_json
 from engine.sources.io.locations import locate
+from engine.sources.io.records import parse_json
 
 Kind = Literal["bm25", "dense"]
 FILE = "erag-index.json"

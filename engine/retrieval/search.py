@@ -10,7 +10,7 @@ import polars as pl
 from engine.machine.watch import OnEvent, silent
 from engine.retrieval import approximate, bm25, dense, manifest
 from engine.retrieval.dense import SearchOptions
-from engine.sources.runs.checks import without_identical
+from engine.sources.runs.read import without_identical
 from engine.tables import RANK
 
 # Queries whose approximate lists are compared with the exact ones.

@@ -17,20 +17,11 @@ from typing import Any, Literal
 from engine.messages.errors import InputError
 from engine.messages.extras import command, missing
 from engine.sources.fields import QUERY_FIELDS, TEXT_FIELDS
+from engine.sources.io.locations import HF, IRDS
 
 Kind = Literal["queries", "passages", "judgments"]
-_IRDS, _HF = "irds:", "hf:"
 # What ir_datasets calls them.
 _NAMES: dict[Kind, str] = {"queries": "queries", "passages": "docs", "judgments": "qrels"}
-
-
-def is_data_set(place: str | Path) -> bool:
-    """Whether a location names a data set, and not a file. (A file of such a name is ``./irds:…``.)
-
-    ``hf://…`` is an address of a single file, which fsspec opens.
-    """
-    scheme, colon, name = str(place).partition(":")
-    return f"{scheme}{colon}" in (_IRDS, _HF) and not name.startswith("/")
 
 
 def records_of(place: str | Path, kind: Kind) -> Iterator[dict[str, Any]]:
@@ -42,15 +33,15 @@ def records_of(place: str | Path, kind: Kind) -> Iterator[dict[str, Any]]:
         InputError: the library is not installed, or there is no such data set on this machine.
     """
     name = str(place)
-    if name.startswith(_IRDS):
-        return _of_irds(name, name.removeprefix(_IRDS), kind)
+    if name.startswith(IRDS):
+        return _of_irds(name, name.removeprefix(IRDS), kind)
     return iter(_of_hugging_face(name))
 
 
 def identity_of(place: str | Path) -> str:
     """64 hexadecimal digits that change when a Hugging Face data set does; ir_datasets names versions itself."""
     name = str(place)
-    if name.startswith(_IRDS):
+    if name.startswith(IRDS):
         _require("ir_datasets", name)
         state = importlib.metadata.version("ir_datasets")
     else:
@@ -116,7 +107,7 @@ def _of_hugging_face(place: str) -> Any:
     import datasets
     import huggingface_hub
 
-    name, _, rest = place.removeprefix(_HF).partition(":")
+    name, _, rest = place.removeprefix(HF).partition(":")
     config, _, split = rest.partition(":")
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity_error()

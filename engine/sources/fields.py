@@ -33,7 +33,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.sources.io.json_text import parse_json
+from engine.sources.io.records import parse_json
 
 QUERY_ID_FIELDS = ("query_id", "id", "_id", "qid", "question_id", "QuestionId", "guid", "query-id")
 QUERY_FIELDS = ("query", "question", "text", "user_input", "Question")

@@ -14,7 +14,7 @@ from engine.messages.errors import ReadError
 from engine.reading.plan import INPUTS, output_columns, wanted_reads
 from engine.reading.protocol import ReadOutput
 from engine.scoring.metrics import score_outputs
-from engine.sources.io.temporary import temporary_directory
+from engine.sources.io.files import temporary_directory
 from engine.tables import DOC_IDS, FAILURE, QUERY_ID, VALUE
 from engine.training.examples import Readings
 from engine.training.learner import Learner, diverged, save

@@ -21,9 +21,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from engine.machine import batching, device, model_code
-from engine.machine.model_files import refuse_missing
-from engine.machine.model_loading import load_model
+from engine.machine import batching, device, model_files
+from engine.machine.model_files import load_model, refuse_missing
 from engine.messages.errors import InputError
 from engine.reading.models import fid_t5  # noqa: F401 (makes its model type known)
 from engine.reading.models.tokenizing import longest_input
@@ -234,7 +233,7 @@ def load_learner(
     except InputError:
         raise
     except Exception as error:
-        raise model_code.refusal(error, spec.name) from error
+        raise model_files.refusal(error, spec.name) from error
     _refuse_unfit(model, tokenizer, spec)
     parameters = sum(one.numel() for one in model.parameters())
     refuse_too_little(spec.memory, parameters)  # of a start from scratch, nobody knew before

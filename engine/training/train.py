@@ -14,7 +14,7 @@ from engine.machine import device
 from engine.messages.errors import InputError
 from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder
-from engine.sources.io.replacing import private_directory
+from engine.sources.io.outputs import private_directory
 from engine.training import checkpoints
 from engine.training.checkpoints import MODEL, WEIGHTS, OnProgress, Progress
 from engine.training.examples import Examples, Readings

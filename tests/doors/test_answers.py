@@ -11,9 +11,8 @@ from engine.evaluation.jobs import Job, tell_engines
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Ask
 from engine.machine.remote import client, limits
-from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.api_settings import ApiSettings, ApiSpec
 from engine.machine.remote.client import answer_of
-from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import InputError
 from engine.reading.answers import ended_by, rule_of
 from engine.reading.models import causal

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.api_settings import ApiSettings, ApiSpec
 from engine.machine.remote.client import Answer
 from engine.machine.remote.limits import Usage
-from engine.machine.remote.spec import ApiSpec
 from engine.reading.answers import NOT_MEANT, given, rule_of
 from engine.reading.models import decoding, encoder_decoder
 from engine.reading.models.causal import CausalReader

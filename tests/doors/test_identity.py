@@ -8,9 +8,8 @@ import pytest
 
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
-from engine.machine.function_code import code_of
-from engine.machine.functions import load_named
-from engine.machine.remote.spec import ApiSpec
+from engine.machine.functions import code_of, load_named
+from engine.machine.remote.api_settings import ApiSpec
 from engine.messages.errors import InputError
 from engine.reading import local
 from engine.reading.backends import NamedExecutor

@@ -9,7 +9,7 @@ from engine.evaluation.settings import Settings
 from engine.inputs.partition import partition
 from engine.python.input_forms import Given, inputs_of
 from engine.sources.io.folders import folder_at
-from engine.sources.runs.checks import RISING
+from engine.sources.runs.read import RISING
 
 K = 3
 CUT = "cut_among_ties"

@@ -21,13 +21,11 @@ from engine.scoring.metrics import get_metric, match
 from engine.sources.articles.read import read_source
 from engine.sources.io.folders import folder_at
 from engine.sources.passages import index as passage_index
-from engine.sources.passages.cut import passages
-from engine.sources.passages.listed import Marked
+from engine.sources.passages.cut import Cutting, cut_words, passages
+from engine.sources.passages.index import Marked
 from engine.sources.passages.read import passages_of, read_corpus
-from engine.sources.passages.splitting import Cutting, cut_words
-from engine.sources.queries.read import read_query_set
-from engine.sources.queries.users import read_user_queries
-from engine.sources.runs.texts import read_runs_with_texts
+from engine.sources.queries.read import read_query_set, read_user_queries
+from engine.sources.runs.read import read_runs_with_texts
 from tests.tables import table_files
 
 QUERY, ANSWER, TITLE = "Où est née Beyoncé ?", "Thủ đô Hà Nội", "서울"

@@ -18,7 +18,7 @@ from engine.report.printed import answer_parts, full_lines, full_tables
 from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet
 from engine.sources.passages.cut import passages
-from engine.sources.runs.preferences import preferences_of
+from engine.sources.runs.qrels import preferences_of
 from engine.sources.runs.read import write_run
 from tests.commands import evaluate as evaluate_files
 from tests.conftest import ScriptedReader, make_run

@@ -17,7 +17,6 @@ from engine.messages.errors import WriteError
 from engine.reading.models import weights
 from engine.retrieval import bm25, lucene
 from engine.sources.io import files as writing
-from engine.sources.io import temporary
 from jobs._evaluating import write_results
 from tests.commands import erag
 from tests.conftest import ScriptedReader
@@ -197,7 +196,7 @@ def test_what_java_says_of_a_full_disk_is_understood(monkeypatch):
 
 def test_a_killed_conversion_is_cleared_up_by_the_next(tmp_path, monkeypatch):
     monkeypatch.setenv("ERAG_CACHE", str(tmp_path))
-    left = tmp_path / "readers" / f".{'0' * 20}.{temporary._machine()}{'1' * 20}.erag"
+    left = tmp_path / "readers" / f".{'0' * 20}.{writing._machine()}{'1' * 20}.erag"
     left.mkdir(parents=True)
     (left / "model.safetensors").write_bytes(b"half")
     target = weights._converted("0" * 64, lambda work: (work / "model").write_text("whole"))

@@ -16,11 +16,9 @@ from engine.reading.prompting.template import read_template
 from engine.retrieval import manifest
 from engine.sources.articles.read import read_source
 from engine.sources.passages.read import read_corpus
-from engine.sources.queries.read import read_query_set
-from engine.sources.queries.users import read_user_queries
+from engine.sources.queries.read import read_query_set, read_user_queries
 from engine.sources.runs.export import write_exports
-from engine.sources.runs.preferences import read_preferences
-from engine.sources.runs.qrels import read_qrels
+from engine.sources.runs.qrels import read_preferences, read_qrels
 from engine.sources.runs.read import read_run, write_run
 from engine.tables import LABELS
 from jobs._config import options_from

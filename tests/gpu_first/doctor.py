@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from engine.machine import compiler, device
+from engine.machine import device
 from tests.gpu_first.checks import Check, NotRun, require
 from tests.gpu_first.scale import GIB, Scale
 
@@ -40,7 +40,7 @@ def machine(scale: Scale, figures: dict[str, Any]) -> str:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "nvcc": shutil.which("nvcc") or "",
-        "compiler": compiler.lacking() or "found",
+        "compiler": device.lacking_compiler() or "found",
     }
     return ", ".join(f"{name} {value}" for name, value in figures.items() if value)
 

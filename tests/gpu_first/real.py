@@ -25,7 +25,7 @@ from engine.reading import readers
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
 from engine.scoring.metrics import exact_match
-from engine.sources.articles.article import Article
+from engine.sources.articles.read import Article
 from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.queries.read import read_queries
 from engine.tables import ANSWERS, QUERY, TEXT, TITLE

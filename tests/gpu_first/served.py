@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from engine.machine.device import Dtype
-from engine.machine.model_loading import loading_turn
+from engine.machine.model_files import loading_turn
 from engine.reading import readers
 from engine.reading.models import vllm_support
 from engine.reading.protocol import Finish, ReaderSpec, ReadOutput

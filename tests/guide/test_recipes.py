@@ -12,8 +12,7 @@ from langchain_core.documents import Document
 
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
-from engine.sources.runs.read import read_run
-from engine.sources.runs.texts import id_of
+from engine.sources.runs.read import id_of, read_run
 from tests.commands import erag
 
 PAGE = Path(__file__).parents[2] / "docs/guide/recipes.md"

@@ -10,7 +10,7 @@ from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
-from engine.sources.runs.corpora import split_runs
+from engine.sources.runs.read import split_runs
 from tests.tables import table_files
 
 # Of the article a, short passages and long ones; b is one passage in both cuts.

@@ -19,7 +19,7 @@ from engine.inputs.files import InputFiles
 from engine.inputs.partition import Partition, partition
 from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
-from engine.sources.io import temporary
+from engine.sources.io import files as writing
 from engine.sources.io.folders import folder_at
 from engine.sources.passages.index import index_corpus
 from engine.sources.queries.buckets import buckets_of
@@ -342,9 +342,7 @@ def test_a_partition_that_was_killed_leaves_nothing_to_trip_over(tmp_path, momen
     with pytest.raises(Killed):
         partition(files, folder, k=4, pairs_per_shard=30, on_progress=kill)
     # A process that was killed outright leaves its temporary folder, too.
-    (tmp_path / "w" / f".partition.{temporary._machine()}{'0' * 20}.erag" / "raw").mkdir(
-        parents=True
-    )
+    (tmp_path / "w" / f".partition.{writing._machine()}{'0' * 20}.erag" / "raw").mkdir(parents=True)
     made = partition(files, folder, k=4, pairs_per_shard=30)
     assert_same_content(made, whole, files)
     fresh = partition(files, folder_at(tmp_path / "fresh"), k=4, pairs_per_shard=30)

@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.machine import compiler, device
+from engine.machine import device
 from engine.messages.errors import InputError
 from engine.scoring.metrics import METRICS
-from engine.sources.io.temporary import held_folder
+from engine.sources.io.files import held_folder
 from jobs import doctor
 from jobs._command import command_line
 from tests.commands import erag, evaluate
@@ -309,7 +309,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(importlib.metadata, "version", version_of)
         monkeypatch.setattr(device, "machine_has_gpu", lambda: gpu)
         monkeypatch.setattr(device, "has_amx", lambda: amx)
-        monkeypatch.setattr(compiler, "lacking", lambda: "")
+        monkeypatch.setattr(device, "lacking_compiler", lambda: "")
 
     return with_
 
@@ -321,7 +321,7 @@ def test_doctor_names_the_engine_that_auto_chooses_for_any_build_of_vllm(
     """``make gpu`` installs the distribution vllm, ``make vllm`` one of another name."""
     machine(name, gpu=True)
     assert doctor._engine().startswith("vLLM 0.32.0: decoder-only readers run on it")
-    monkeypatch.setattr(compiler, "lacking", lambda: "no C compiler")
+    monkeypatch.setattr(device, "lacking_compiler", lambda: "no C compiler")
     with pytest.raises(InputError, match="vLLM cannot start: this machine has no C compiler"):
         doctor._engine()
 

@@ -14,7 +14,7 @@ from engine.evaluation.settings import Settings
 from engine.labels import preference
 from engine.messages.errors import InputError
 from engine.python.record_forms import records
-from engine.sources.runs.preferences import preferences_of, read_preferences
+from engine.sources.runs.qrels import preferences_of, read_preferences
 from tests.tables import framed
 
 

@@ -12,7 +12,7 @@ from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles, TableFile
 from engine.inputs.read import read_inputs
 from engine.labels.qrels import INPUT, covered
-from engine.sources.runs.corpora import split_runs
+from engine.sources.runs.read import split_runs
 
 # 27 characters, six words.
 JUDGED = "one two three four five six"

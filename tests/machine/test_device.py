@@ -324,3 +324,28 @@ def test_a_process_takes_what_others_leave_of_a_gpu_and_its_share_of_it(monkeypa
     with pretended_cuda(memory=16 * gib):
         found = device.batch_memory(spec, device.prepare(spec), 0)
         assert found == pytest.approx(0.9 * 0.9 * 8 * gib)
+
+
+def test_a_compiler_is_found_that_has_headers(tmp_path, monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert device.lacking_compiler() == "no C compiler"
+    with pytest.raises(
+        InputError, match="^vLLM cannot start: this machine has no C compiler; install"
+    ):
+        device.require_compiler()
+    monkeypatch.setenv("CC", str(tmp_path / "cc"))
+    assert device.lacking_compiler() == f"no C compiler {tmp_path / 'cc'}"
+    for name, status, told in (
+        ("gcc", 1, "no headers of C or Python (Python.h) for its C compiler"),
+        ("clang", 0, ""),
+    ):
+        made = tmp_path / name
+        made.write_text(
+            f"#!/bin/sh\nread -r line && test \"$line\" = '#include <Python.h>' && exit {status}\n"
+        )
+        made.chmod(0o700)
+        monkeypatch.setenv("CC", str(made))
+        assert device.lacking_compiler() == told
+    monkeypatch.delenv("CC")
+    assert device.lacking_compiler()  # gcc goes before clang

@@ -5,7 +5,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from engine.machine import cluster, compiler, device, nodes, survey
+from engine.machine import cluster, device, nodes, survey
 from engine.machine.nodes import Node
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import InputError, ReadError
@@ -48,7 +48,7 @@ def test_vllm_reads_where_it_is_installed_beside_a_gpu_that_is_used(gpu, install
         "find_spec",
         lambda name: ModuleSpec(name, None, origin=name) if installed else None,
     )
-    monkeypatch.setattr(compiler, "lacking", lambda: "")
+    monkeypatch.setattr(device, "lacking_compiler", lambda: "")
     assert survey.reading_on_vllm(PoolSettings()) == (gpu and installed)
     assert not survey.reading_on_vllm(PoolSettings(gpus_per_actor=0))
 
@@ -86,7 +86,7 @@ def test_nodes_that_differ_in_vllm_are_named_only_where_the_engine_is_theirs_to_
 
 def test_a_missing_compiler_is_one_line_where_vllm_would_read_and_none_elsewhere(monkeypatch):
     monkeypatch.setattr(device, "reads_on_vllm", lambda: True)
-    monkeypatch.setattr(compiler, "lacking", lambda: "no C compiler")
+    monkeypatch.setattr(device, "lacking_compiler", lambda: "no C compiler")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(InputError, match="vLLM cannot start: this machine has no C compiler"):
         survey.reading_on_vllm(PoolSettings())

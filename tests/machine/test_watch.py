@@ -1,8 +1,10 @@
-"""What happens to a pool becomes one line each, and totals."""
+"""What happens to a pool, and on a worker, becomes one line each, and totals."""
+
+import logging
 
 from engine.machine import ray_internals
 from engine.machine.nodes import Needs, Node
-from engine.machine.watch import Observer, PoolTotals, Start, Tally
+from engine.machine.watch import Observer, PoolTotals, Start, Tally, log
 
 HEAD = Node(4, 0, 1.0, frozenset(), id="head0000ffff", address="10.0.0.1", is_head=True)
 ONE, TWO = (
@@ -114,3 +116,21 @@ def test_actors_are_alive_on_nodes_that_are_there_and_lost_once():
     looks.append(([ONE], Tally("x", [*starts, moved], 0), 4))
     looks.append(([ONE], Tally("y", [], 0), 6))
     assert [(t.actors, t.lost_actors) for _, t in [observed(*looks)]] == [(2, 1)]
+
+
+def test_an_event_is_one_line_whatever_its_values_hold(caplog):
+    with caplog.at_level(logging.INFO, "erag"):
+        log("load_ended", reader="my llm", seconds=1.5, error="a\nb=s3://me:secret@host/x", none="")
+    assert caplog.messages == [
+        'event=load_ended reader="my llm" seconds=1.5 error="a\\nb=s3://***@host/x" none=""'
+    ]
+
+
+def test_nothing_is_printed_in_the_drivers_process(capfd):
+    import ray
+
+    ran = ray.is_initialized()
+
+    log("load_started", reader="mine")
+    assert ray.is_initialized() == ran
+    assert capfd.readouterr() == ("", "")

@@ -27,7 +27,7 @@ from engine.retrieval import approximate, bm25, morphemes
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources import bundled
 from engine.sources.articles.read import read_source
-from engine.sources.passages.splitting import Cutting
+from engine.sources.passages.cut import Cutting
 from tests.commands import erag
 
 ROOT = Path(__file__).parent.parent.parent

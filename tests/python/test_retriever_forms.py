@@ -10,7 +10,7 @@ import engine
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of
-from engine.sources.runs.texts import id_of
+from engine.sources.runs.read import id_of
 
 QUERIES = {"1": "capital of Aruba", "2": "capital of Peru"}
 ANSWERS = {"1": ["Oranjestad"], "2": ["Lima"]}

@@ -6,9 +6,8 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.api_settings import ApiSettings, ApiSpec
 from engine.machine.remote.client import answer_of
-from engine.machine.remote.spec import ApiSpec
 from engine.reading.answers import Rule, rule_of
 from engine.reading.backends import NamedExecutor
 from engine.reading.costs import UnitResult

@@ -29,7 +29,7 @@ from engine.reading.plan import (
     unit_tokens,
 )
 from engine.reading.protocol import ReadOutput
-from engine.sources.io import temporary
+from engine.sources.io import files
 from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
 from tests.conftest import SPEC, STATS, ScriptedReader
@@ -296,7 +296,7 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     # a file that a killed process was writing is not taken for a finished one, and does not stay
-    abandoned = tmp_path / SPEC.fingerprint / f".x.{temporary._machine()}{'0' * 20}.erag.parquet"
+    abandoned = tmp_path / SPEC.fingerprint / f".x.{files._machine()}{'0' * 20}.erag.parquet"
     abandoned.write_bytes(b"half")
     reader = ScriptedReader(str.upper)
     found, costs = ask(list("abcdefgh"), tmp_path, reader)

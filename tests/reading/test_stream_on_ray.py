@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 import ray
 
-from engine.machine import identity, ray_internals
+from engine.machine import device, ray_internals
 from engine.machine import pool as pools
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
@@ -275,7 +275,7 @@ def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
 def test_a_worker_with_another_version_than_the_drivers_reads_nothing(monkeypatch):
     plan, units = plan_of(6)
     with monkeypatch.context() as newer:
-        newer.setattr(identity, "__version__", "9.9.9")
+        newer.setattr(device, "__version__", "9.9.9")
         done = units_done(plan, units, host_of(str), pool=of(1))
         with pytest.raises(
             InputError,

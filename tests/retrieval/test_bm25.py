@@ -13,7 +13,7 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.retrieval import bm25, java, lucene, manifest, morphemes
 from engine.sources.bundled import questions
-from engine.sources.io import temporary
+from engine.sources.io import files
 from engine.sources.queries.read import read_queries
 
 K = 10
@@ -138,7 +138,7 @@ def test_the_next_build_clears_up_after_a_killed_one(tmp_path, monkeypatch, bund
     def fail(*_, **__):
         raise RuntimeError("not this time")
 
-    work = tmp_path / f".index.{temporary._machine()}{'0' * 20}.erag"
+    work = tmp_path / f".index.{files._machine()}{'0' * 20}.erag"
     for name in ("new", "old"):
         (work / name).mkdir(parents=True)
         (work / name / manifest.FILE).write_text(json.dumps({"kind": "bm25", "of": name}))

@@ -14,10 +14,10 @@ import pytest
 from ir_datasets.formats import BaseDocs, BaseQueries
 
 from engine.messages.errors import InputError
-from engine.sources.data_sets import identity_of, is_data_set
+from engine.sources.data_sets import identity_of
+from engine.sources.io.locations import is_data_set
 from engine.sources.passages.read import read_corpus
-from engine.sources.queries.read import read_queries, read_query_set
-from engine.sources.queries.users import read_user_queries
+from engine.sources.queries.read import read_queries, read_query_set, read_user_queries
 from engine.sources.runs.qrels import read_qrels
 from tests.commands import erag
 

@@ -1,7 +1,8 @@
-"""The settings of models behind an API: server, rate and budget."""
+"""Models behind an API: the settings of server, rate and budget, and what a specification says of such a model alone."""
 
 # Annotations are no strings here: the command line looks those of a base up where its subclasses are.
 
+import json
 import os
 import re
 from dataclasses import dataclass, field, fields
@@ -12,6 +13,9 @@ from urllib.parse import urlsplit
 from engine.messages.checked import Amount, Checked, Positive, Within
 from engine.messages.errors import InputError
 from engine.messages.extras import require
+
+# Annotations are no strings here: the command line looks those of a base up where its subclasses are.
+
 
 Endpoint = Literal["chat", "completions"]
 # What the names of models behind an API begin with.
@@ -207,3 +211,86 @@ def _refuse_address(address: str, what: str) -> None:
         raise InputError(f"{what} is {shown}", "write it like http://localhost:8000/v1")
     if parts.query or parts.fragment:
         raise InputError(f"{what} {address} goes on behind its path", "leave out ? and #")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiSpec:
+    """A model behind a server that speaks OpenAI's protocol.
+
+    Attributes:
+        model: its name there.
+        settings: the server, and bounds on what it is asked.
+        system: the system message of a chat; empty for none.
+        parameters: what is sent beside model and messages (JSON).
+        embeds: whether vectors are asked for, of texts that are given as a list in JSON.
+        server: the fingerprint that the server gave of itself; empty where it gives none.
+        refused: parameters that the server does not take, and that are not sent.
+        named: the model that the answer to the trial names; empty where it names none.
+        said: that answer, where it is greedy; else empty.
+        former: the host and the fingerprint of the server by which earlier versions knew it; None for its address.
+        opened: whether answers hold the end of a thought, and not its beginning, which the server's template writes.
+        thought: what thoughts were seen to begin and end with, where it is not what the prompt says; None otherwise.
+        cut: where the answer to the trial was cut at the prompt's limit, the tokens that it took with more room, 0 where
+            they are not known; None where it was whole.
+        trial_tokens: of the prompt of the trial, as the server counts them; 0 where it does not.
+    """
+
+    model: str
+    settings: ApiSettings
+    system: str
+    parameters: str
+    embeds: bool = False
+    server: str = ""
+    refused: tuple[str, ...] = ()
+    opened: bool = False
+    thought: tuple[str, str] | None = None
+    cut: int | None = None
+    trial_tokens: int = 0
+    named: str = ""
+    said: str = ""
+    former: tuple[str, str] | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """What is asked of the server: a chat, or a text to continue."""
+        return self.settings.endpoint
+
+    @property
+    def decisive(self) -> list[object]:
+        """What the answers depend on, as far as anybody here can know."""
+        place, server = self.former or (f"{self.settings.host}{self.settings.path}", "")
+        return [place, self.model, server, self.endpoint, self.system, self.parameters]
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        """What is sent beside model and prompt.
+
+        Chats may begin with a string that ends an answer, or with a thought that holds one: where they end is
+        decided here alone.
+        """
+        sent: dict[str, Any] = json.loads(self.parameters)
+        if self.endpoint == "chat":
+            sent.pop("stop", None)
+        return sent
+
+    def body(self, text: str) -> dict[str, Any]:
+        """What is sent for a prompt."""
+        sent = {"model": self.model, **self.sent}
+        if self.embeds:
+            return sent | {"input": json.loads(text)}
+        if self.endpoint == "completions":
+            return sent | {"prompt": text}
+        messages = [{"role": "system", "content": self.system}] if self.system else []
+        return sent | {"messages": [*messages, {"role": "user", "content": text}]}
+
+    def request(self, text: str) -> dict[str, Any]:
+        """What is sent for a prompt to a server that answers now.
+
+        Some servers stream where nothing is said of it. No answer depends on it, and no read's key.
+        """
+        whole = {} if self.embeds or "stream" in self.refused else {"stream": False}
+        return self.body(text) | whole
+
+    def size(self, text: str) -> int:
+        """The bytes of a prompt, with the system message."""
+        return len((self.system + text).encode("utf-8", "surrogatepass"))

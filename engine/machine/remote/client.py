@@ -18,9 +18,8 @@ from urllib.parse import unquote, urlsplit
 import openai
 
 from engine.machine.remote import transport
-from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.api_settings import ApiSettings, ApiSpec
 from engine.machine.remote.limits import Limits, StoppedAskingError, Usage
-from engine.machine.remote.spec import ApiSpec
 from engine.machine.remote.transport import UntakenError
 from engine.messages.errors import MASK, InputError, masked
 from engine.messages.wording import as_unicode, listed

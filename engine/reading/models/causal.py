@@ -18,8 +18,7 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from engine.machine import batching, device
-from engine.machine.model_files import refuse_missing
-from engine.machine.model_loading import end_tokens, shared_model
+from engine.machine.model_files import end_tokens, refuse_missing, shared_model
 from engine.reading.answers import Rule, chosen, rule_of, scored, with_own
 from engine.reading.models import attention, continuing, in_place, ordered
 from engine.reading.models.decoding import Writer, Written

@@ -25,8 +25,8 @@ from engine.reading.models.encodings import Part
 from engine.reading.models.t5 import T5
 from engine.reading.models.targets import PromptRead
 from engine.reading.protocol import READING_VERSION, ReaderSpec
+from engine.sources.io.digests import digest
 from engine.sources.io.files import write_text
-from engine.sources.io.kept import digest
 
 # Tokens of the two texts, of the head that they share, and of what follows each: few, so that no window ends among
 # them. One answer ends first, so that the other one's row is picked out.

@@ -24,7 +24,7 @@ from engine.messages.errors import InputError
 from engine.reading.models import gguf_settings
 from engine.reading.prompting.controls import load_tokenizer
 from engine.reading.protocol import BIASED
-from engine.sources.io.json_text import parse_json
+from engine.sources.io.records import parse_json
 
 if TYPE_CHECKING:
     import torch

@@ -19,8 +19,7 @@ from pathlib import Path
 from transformers import AutoConfig, AutoTokenizer
 
 from engine.machine import batching, device
-from engine.machine.model_files import refuse_missing
-from engine.machine.model_loading import end_tokens, shared_model
+from engine.machine.model_files import end_tokens, refuse_missing, shared_model
 from engine.reading.answers import chosen, rule_of, scored, with_own
 from engine.reading.models import continuing
 from engine.reading.models.decoding import choose, first_tokens, log_probabilities, next_tokens

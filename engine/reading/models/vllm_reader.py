@@ -26,7 +26,7 @@ from vllm.usage.usage_lib import UsageContext
 
 from engine.machine import device
 from engine.machine.batching import MORE_MEMORY
-from engine.machine.model_loading import end_tokens, generation_config
+from engine.machine.model_files import end_tokens, generation_config
 from engine.messages.errors import InputError
 from engine.reading.answers import chosen, ended_by, not_ended, rule_of, scored, with_own
 from engine.reading.models.decoding import first_tokens

@@ -22,8 +22,7 @@ from engine.messages.extras import missing, require
 from engine.reading.models import conversion
 from engine.reading.protocol import BIASED
 from engine.sources import bundled
-from engine.sources.io.files import reported_writing
-from engine.sources.io.temporary import temporary_directory
+from engine.sources.io.files import reported_writing, temporary_directory
 
 BUNDLED, BUNDLED_FID = "bundled", "bundled-fid"
 # FiD and in-prompt encoder-decoder reading are written for, and tested on, the T5 family.

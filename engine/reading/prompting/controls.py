@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.machine import model_code
+from engine.machine import model_files
 from engine.messages.errors import InputError
 
 # What tokenizers drop from a text before they look for pieces: control and format characters.
@@ -186,4 +186,4 @@ def load_tokenizer(path: Path, name: str = "", *, trusted: bool = False) -> Any:
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trusted)
     except Exception as error:
-        raise model_code.refusal(error, name or str(path), "its tokenizer") from error
+        raise model_files.refusal(error, name or str(path), "its tokenizer") from error

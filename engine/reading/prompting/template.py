@@ -18,9 +18,8 @@ from typing import Any, Literal, get_args
 from engine.messages.errors import InputError
 from engine.reading.protocol import THINK
 from engine.sources.io.files import is_text
-from engine.sources.io.lines import BOM, decode_line, read_document
 from engine.sources.io.locations import require_file
-from engine.sources.io.yaml_text import read_settings
+from engine.sources.io.records import BOM, decode_line, read_document, read_settings
 
 Task = Literal["short-answer", "claims", "dialogue"]
 # What else a reader is asked: whether a passage is relevant, and whether it would decline to answer.

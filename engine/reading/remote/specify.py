@@ -8,9 +8,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from engine.machine.remote.api_settings import ApiSettings, model_of
+from engine.machine.remote.api_settings import ApiSettings, ApiSpec, model_of
 from engine.machine.remote.limits import StoppedAskingError, Usage, limits_of
-from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import InputError, ReadError
 from engine.reading.answers import ROOM, Rule, ended_by, tags_in
 from engine.reading.prompting.controls import COMMON

@@ -23,7 +23,7 @@ from engine.report.page_files import BESIDE, LISTED, PAGE, page_files
 from engine.sources.io.files import write_bytes, write_text
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
-from engine.sources.io.replacing import replaced_together
+from engine.sources.io.outputs import replaced_together
 
 # What a picture within a page can do without: who made it, names that nothing refers to, turns by nothing, blanks.
 _NEEDLESS = re.compile(

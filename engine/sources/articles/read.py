@@ -1,38 +1,319 @@
-"""Articles from sources of any layout, in chunks that other processes can parse."""
+"""Articles, from which passages are cut, from sources of any layout, in chunks that other processes can parse.
+
+MediaWiki XML dumps are streamed: they are cut at their page elements without parsing them, so that pages can be
+parsed in other processes, a broken page does not affect the rest, and memory holds one page at a time. Records are KILT's
+knowledge source, JSONL, BEIR's corpora and Parquet; SQuAD's JSON, which KorQuAD 1.0 and KLUE-MRC use too, is a document.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import IO, Any, Literal
 
+from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.extras import require
-from engine.sources.articles.article import Article
-from engine.sources.articles.jsonl import (
-    ID_FIELDS,
-    NAME_FIELDS,
-    TEXT_FIELDS,
-    TITLE_FIELDS,
-    parse_record,
-)
-from engine.sources.articles.mediawiki import parse_page, raw_pages
-from engine.sources.articles.squad import is_squad, read_squad
-from engine.sources.io.lines import damaged, decode_line, parse_json_object, raw_lines
-from engine.sources.io.locations import (
-    DAMAGE,
-    PACKED,
-    Location,
-    is_directory,
-    list_files,
-    locate,
-    name_of,
-    named,
-    open_decompressed,
-    require_file,
-)
+from engine.messages.wording import quoted
+from engine.sources.fields import first_of, text_in
+from engine.sources.io import locations
+from engine.sources.io.files import is_text
+from engine.sources.io.locations import DAMAGE, PACKED, Location
 from engine.sources.io.parquet import open_parquet
-from engine.sources.io.skipping import SkipBad, tolerance
+from engine.sources.io.records import (
+    SkipBad,
+    damaged,
+    decode_line,
+    parse_json,
+    parse_json_object,
+    raw_lines,
+    read_document,
+    read_json_document,
+    start_of,
+    tolerance,
+)
+
+# Sections that contain references rather than prose (the DPR passages leave them out too).
+BACK_MATTER = frozenset(
+    [
+        "references",
+        "external links",
+        "see also",
+        "further reading",
+        "notes",
+        "bibliography",
+        "footnotes",
+        "sources",
+        "citations",
+        "notes and references",
+        "works cited",
+        "gallery",
+        "filmography and references",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Article:
+    """One article.
+
+    Attributes:
+        page_id: its id in the source.
+        title, text: may be empty; composed (NFC), as the name is.
+        name: what identifies it in the provenance of questions; if empty, the title does, or the id
+            if there is no title.
+    """
+
+    page_id: str
+    title: str
+    text: str
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for part in ("title", "text", "name"):
+            object.__setattr__(self, part, composed(getattr(self, part)))
+
+
+ID_FIELDS = ("id", "_id", "doc_id", "wikipedia_id")
+TITLE_FIELDS = ("title", "wikipedia_title")
+TEXT_FIELDS = ("text", "contents")
+NAME_FIELDS = ("article_id", "wikipedia_id")
+
+_SECTION, _BULLET = "Section::::", "BULLET::::"
+
+
+def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) -> Article:
+    """The article of one record.
+
+    Its id is ``id`` (or ``_id``, ``doc_id``, ``wikipedia_id``), its title ``title`` (or
+    ``wikipedia_title``), its text ``text`` (or ``contents``): a string, or KILT's list of
+    paragraphs. Its name in the provenance of questions is ``article_id``, else ``wikipedia_id`` (as
+    in KILT), else its title.
+
+    Raises:
+        InputError: there is no id or no text.
+    """
+    fault = partial(InputError, path=path, line=number)
+    page_id = first_of(record, ID_FIELDS)
+    text = text_in(record, TEXT_FIELDS)
+    title = str(first_of(record, TITLE_FIELDS) or "")
+    if isinstance(text, list) and all(isinstance(part, str) for part in text):
+        text = kilt_text(text, title)
+    if page_id is None or isinstance(page_id, (bool, dict, list)) or not isinstance(text, str):
+        raise fault("an article without id or text", 'add "id" and "text"')
+    if isinstance(page_id, float):
+        raise fault(f"the id {quoted(page_id)}", "write ids as strings or whole numbers")
+    article = Article(str(page_id), title, text, str(first_of(record, NAME_FIELDS) or ""))
+    if not is_text(article.page_id, article.title, article.text, article.name):
+        raise fault(f"article {quoted(page_id)} holds half a surrogate pair", "write valid Unicode")
+    return article
+
+
+def kilt_text(paragraphs: list[str], title: str) -> str:
+    """The prose of an article of KILT's knowledge source, one paragraph per line.
+
+    The first paragraph is left out if it repeats the title. Headings (``Section::::History.``,
+    ``Section::::History.:Early years.``) are left out, and list items (``BULLET::::- item``) lose
+    their marker, so that passages contain running text as DPR's do. Sections after the prose (see
+    also, references …) are left out completely. MediaWiki dumps are treated in the same way.
+    """
+    kept: list[str] = []
+    skipping = False
+    for place, paragraph in enumerate(paragraphs):
+        line = " ".join(paragraph.split())
+        if place == 0 and line == title:
+            continue
+        if line.startswith(_SECTION):
+            path = line.removeprefix(_SECTION).split(".:")
+            skipping = any(part.strip(" .:").lower() in BACK_MATTER for part in path)
+        elif line and not skipping:
+            item = line.startswith(_BULLET)
+            kept.append(line.removeprefix(_BULLET).lstrip("- ") if item else line)
+    return "\n".join(kept)
+
+
+_REMEDY = 'write {"data": [{"title": …, "paragraphs": [{"context": …, "qas": […]}]}]}'
+_NAMES = (".json", ".json.gz", ".json.bz2")
+
+
+def is_squad(path: Location) -> bool:
+    """Whether a file is one JSON document with ``data`` rather than JSON lines.
+
+    That is so if its first line is an object with a list ``data``; or if the first line is not a
+    complete object, and it is only a bracket or the file's name ends in ``.json``.
+    """
+    try:
+        _, line = next(raw_lines(path, "JSON"), (1, b""))
+    except InputError:
+        # Of the files that can be read, only a document may have a first line this long.
+        return start_of(path, "JSON").startswith(b"{")
+    try:
+        first = parse_json(line)
+    except ValueError:
+        return line.strip() in (b"{", b"[") or (
+            bool(line) and locations.name_of(path).endswith(_NAMES)
+        )
+    return isinstance(first, dict) and isinstance(first.get("data"), list)
+
+
+def read_squad(path: Location) -> Iterator[tuple[Article, list[dict[str, Any]]]]:
+    """Yield each context of a document as a separate article, with its questions: the raw objects under ``qas``.
+
+    So a passage never crosses contexts. An article is named by the title of its entry in ``data``, which all its
+    questions share and of which all passages are gold for them, or without one by the entry's number, counted from 0. Its page id is ``file-entry.context``: the file's name without
+    suffixes, and both numbers counted from 0, so that the parts of a data set can form one corpus.
+
+    Raises:
+        InputError: not such a document; if its JSON is broken, the error names the line.
+    """
+    document = read_json_document(path, "a SQuAD document")
+    entries = document.get("data") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        raise InputError('JSON without a list "data"', _REMEDY, path=path)
+    stem = "_".join(locations.name_of(path).split(".json")[0].split())
+    for number, entry in enumerate(entries):
+        paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
+        if not isinstance(paragraphs, list):
+            raise InputError(f"data[{number}] has no paragraphs", _REMEDY, path=path)
+        title = str(entry.get("title") or "")
+        for place, paragraph in enumerate(paragraphs):
+            where = f"data[{number}].paragraphs[{place}]"
+            context = paragraph.get("context") if isinstance(paragraph, dict) else None
+            if not isinstance(context, str):
+                raise InputError(f"{where} has no context", _REMEDY, path=path)
+            questions = paragraph.get("qas") or []
+            if not isinstance(questions, list) or not all(isinstance(q, dict) for q in questions):
+                raise InputError(f"{where}.qas is not a list of objects", _REMEDY, path=path)
+            page_id = f"{stem}-{number}.{place}"
+            yield Article(page_id, title, context, title or str(number)), questions
+
+
+_DUMP = "a MediaWiki dump, pages-articles (.xml, .xml.bz2 or .xml.gz)"
+_OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
+# In concatenated dumps between two pages: the end of one and the head of the next.
+_HEADS = (_END, b"<mediawiki", b"<siteinfo")
+
+
+def raw_pages(
+    path: Location, *, skip: SkipBad, block: int = 1 << 20, largest: int = 256 << 20
+) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number from 1, unparsed ``<page>…</page>``) of a dump.
+
+    Text between pages and pages without an end tag are bad records.
+
+    A page has ``largest`` bytes at most. Wikipedia's largest have 2 MB; with its full history one may have
+    gigabytes. ``block`` bytes are read at a time.
+
+    Raises:
+        InputError: the file is missing, is not a MediaWiki dump, is truncated, or has more bad records than
+            ``skip`` tolerates.
+    """
+    path = locations.require_file(path, _DUMP)
+    pages = _Pages(path, skip)
+    try:
+        with locations.open_decompressed(path) as stream:
+            yield from pages.cut(stream, block, largest)
+    except DAMAGE as error:
+        raise damaged(path, pages.line, error) from None
+
+
+class _Pages:
+    """The position in a dump: ``buffer`` holds what was read but not yet cut, from ``line`` on."""
+
+    def __init__(self, path: Location, skip: SkipBad) -> None:
+        self.path = path
+        self.skip = skip
+        self.line = 1
+        self.buffer = b""
+        self.at = 0  # everything before it in the buffer is already cut
+
+    def cut(self, stream: IO[bytes], size: int, largest: int) -> Iterator[tuple[int, bytes]]:
+        any_page = False
+        searched = 0  # there is no end tag of a page before this position in the buffer
+        while block := stream.read(size):
+            self.buffer += block
+            while (end := self.buffer.find(_CLOSE, searched)) >= 0:
+                searched = end + len(_CLOSE)
+                page = self._page(searched, first=not any_page)
+                if page is not None:
+                    any_page = True
+                    yield page
+            self.buffer, self.at = self.buffer[self.at :], 0
+            searched = max(0, len(self.buffer) - len(_CLOSE))
+            if len(self.buffer) > largest:
+                problem = f"a page of more than {largest >> 20} MiB, or a page without an end tag"
+                line = _first_line(self.line, self.buffer)
+                raise InputError(problem, f"give {_DUMP}", path=self.path, line=line)
+        self._finish(any_page)
+
+    def _page(self, end: int, *, first: bool) -> tuple[int, bytes] | None:
+        """The page that ends here, after a check of the text before it."""
+        line, text = self.line, self.buffer[self.at : end]
+        self.at = end
+        self.line += text.count(b"\n")
+        start = text.rfind(_OPEN)
+        if start < 0:
+            self._bad(_first_line(line, text), "an end tag of a page without its start tag")
+            return None
+        before = text[:start]
+        opened = before.find(_OPEN)
+        if opened >= 0:
+            self._bad(line + before[:opened].count(b"\n"), "a page without an end tag")
+        elif before.strip() and not first and not before.lstrip().startswith(_HEADS):
+            self._bad(_first_line(line, before), f"text between pages: {before.strip()[:40]!r}")
+        return line + before.count(b"\n"), text[start:]
+
+    def _finish(self, any_page: bool) -> None:
+        opened = self.buffer.find(_OPEN)
+        if not any_page and opened < 0:
+            raise InputError("holds no <page>", f"give {_DUMP}", path=self.path)
+        if opened >= 0 or not self.buffer.rstrip().endswith(_END):
+            line = self.line + self.buffer.count(b"\n")
+            where = "within a page" if opened >= 0 else "before </mediawiki>"
+            raise _malformed(self.path, line, f"ends {where}")
+
+    def _bad(self, line: int, problem: str) -> None:
+        self.skip.tolerate(_malformed(self.path, line, problem))
+
+
+def _malformed(path: Location, line: int, problem: str) -> InputError:
+    remedy = "download the dump again"
+    return InputError(f"not well-formed XML ({problem})", remedy, path=path, line=line)
+
+
+def _first_line(line: int, text: bytes) -> int:
+    """The line of the first word of a text that starts in ``line``."""
+    return line + text[: len(text) - len(text.lstrip())].count(b"\n")
+
+
+def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) -> Article | None:
+    """The article of one page; None for redirects and other namespaces.
+
+    Without ``prose`` its text is empty: to render it takes most of the time.
+
+    Raises:
+        InputError: the page, which begins in ``line`` of the dump, is not well-formed.
+    """
+    try:
+        element = ElementTree.fromstring(page)
+    except ElementTree.ParseError as error:
+        raise _malformed(path, line + error.position[0] - 1, error.msg) from None
+    if element.findtext("ns") != "0" or element.find("redirect") is not None:
+        return None
+    markup = element.findtext("revision/text") or ""
+    try:
+        text = ""
+        if prose:  # mwparserfromhell takes a while to import, and other layouts do not need it
+            from engine.sources.articles.wikitext import plain_text
+
+            text = plain_text(markup, BACK_MATTER)
+    except RecursionError:
+        problem = "a page whose markup is nested too deeply"
+        raise InputError(problem, "leave the page out", path=path, line=line) from None
+    return Article(element.findtext("id") or "", element.findtext("title") or "", text)
+
 
 Layout = Literal["mediawiki", "json-lines", "squad", "parquet"]
 
@@ -67,12 +348,12 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
         InputError: no such file, or a directory without any of these.
     """
     files: list[Location] = []
-    for source in map(locate, sources):
-        if not is_directory(source):
-            files.append(require_file(source, WHAT))
+    for source in map(locations.locate, sources):
+        if not locations.is_directory(source):
+            files.append(locations.require_file(source, WHAT))
             continue
-        inside = list_files(source)
-        beir = named(inside, "corpus.jsonl")
+        inside = locations.list_files(source)
+        beir = locations.named(inside, "corpus.jsonl")
         known = beir[:1] or [f for f in inside if _unpacked(f).endswith(_KNOWN)]
         if not known:
             raise InputError("a directory without articles", f"give {WHAT}", path=source)
@@ -89,11 +370,7 @@ def layout_of(path: Location) -> Layout:
     Raises:
         InputError: the file cannot be read.
     """
-    try:
-        with open_decompressed(path) as stream:
-            start = stream.read(1 << 16)
-    except DAMAGE as error:
-        raise damaged(path, 1, error) from None
+    start = read_document(path, WHAT, 1 << 16)
     if start.startswith(b"PAR1"):
         return "parquet"
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -190,7 +467,7 @@ def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Artic
 
 
 def _unpacked(path: Location) -> str:
-    name = name_of(path).lower()
+    name = locations.name_of(path).lower()
     for suffix in PACKED:
         name = name.removesuffix(suffix)
     return name

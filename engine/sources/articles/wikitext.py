@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import mwparserfromhell as mw
 from mwparserfromhell import nodes
-
-from engine.sources.articles.article import BACK_MATTER
 
 _DROPPED_TAGS = frozenset(
     [
@@ -28,12 +26,12 @@ _DROPPED_LINKS = re.compile(r"\s*(?:file|image|category|media)\s*:|\s*[a-z\-]{2,
 _BLOCK_TAGS = frozenset({"li", "dd", "dt", "br", "blockquote", "p", "div", "poem", "center", "hr"})
 
 
-def plain_text(markup: str) -> str:
+def plain_text(markup: str, back_matter: Collection[str]) -> str:
     """Render wikitext as prose, one paragraph per line.
 
     Kept: running text, list items, link texts, and inline templates that contain words or numbers
     (``convert``, ``lang``, ``nowrap`` …). Left out: references, tables, infoboxes, images,
-    formulas, headings, and the sections after the prose (references, external links …).
+    formulas, headings, and the sections after the prose (``back_matter``: references, external links …).
     """
     pieces: list[str] = []
     skipped_level: int | None = None
@@ -42,7 +40,7 @@ def plain_text(markup: str) -> str:
             title = str(node.title.strip_code()).strip().lower()
             if skipped_level is not None and node.level > skipped_level:
                 continue
-            skipped_level = node.level if title in BACK_MATTER else None
+            skipped_level = node.level if title in back_matter else None
             pieces.append("\n")
         elif skipped_level is None:
             pieces.append(_render_node(node))

@@ -1,17 +1,35 @@
-"""Write files atomically."""
+"""Write files whole or not at all, by temporary ones that are removed even after a killed process.
+
+Each lies beside what it will become, and the process that made it holds a lock on it, which ends with
+the process however it ends. So whoever writes into the same folder next can tell what is abandoned
+from what another process is writing right now, and removes the former. On some network file systems no
+other machine sees a lock: names begin with digits of their machine, and what another one left is
+removed only when nobody has changed it for a day. Private folders are known to be abandoned in the same way.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import glob
+import hashlib
 import os
 import re
-from collections.abc import Iterator
+import shutil
+import socket
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.messages.errors import InputError, WriteError
-from engine.sources.io.temporary import temporary_directory, temporary_file
 
 if TYPE_CHECKING:  # every command begins with this module, and few write tables
     import polars as pl
@@ -129,3 +147,221 @@ def is_text(*values: str | None) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+# Fits into the patterns by which index directories and shards know what is theirs.
+NAME = re.compile(r"\..*\.[0-9a-f]{32}\.erag(\.\w+)?")
+# Characters of the final name that a temporary name keeps: all of a long one would exceed 255 bytes.
+_KEPT = 20
+# Seconds: longer than a writer pauses, and than the clocks of machines and of a file server differ.
+_OLD = 24 * 3600.0
+
+
+def temporary_file(target: Path) -> AbstractContextManager[Path]:
+    """Give the path of an empty file beside ``target``; it is removed where the block leaves it there.
+
+    The suffix stays last, since writers choose the format by it. The folder is made.
+    """
+    return _held(target, target.suffix, partial(Path.touch, exist_ok=False))
+
+
+def temporary_directory(target: Path) -> AbstractContextManager[Path]:
+    """Give an empty folder beside ``target``; it is removed where the block leaves it there."""
+    return _held(target, "", Path.mkdir)
+
+
+def abandoned(directory: Path, *, of: Path | None = None) -> Iterator[Path]:
+    """The temporary files and folders in a folder whose processes are gone, each locked for its turn.
+
+    ``of`` leaves only those that were to become this file or folder, or one of a name that begins alike. Those of
+    other machines, and of engines that named no machine, are left out for a day after their last change.
+    """
+    begin = "." if of is None else _begin(of)
+    if directory.is_dir():
+        names = (path for path in sorted(directory.iterdir()) if path.name.startswith(begin))
+        for path in left_behind(path for path in names if NAME.fullmatch(path.name)):
+            with contextlib.suppress(FileNotFoundError):
+                changed = max(one.lstat().st_mtime for one in (path, *path.rglob("*")))
+                if f".{_machine()}" in path.name or time.time() - changed > _OLD:
+                    yield path
+
+
+def left_behind(paths: Iterable[Path]) -> Iterator[Path]:
+    """Those of some files and folders that no process holds, each locked for its turn.
+
+    What cannot be locked, as on some network file systems, is taken for used.
+    """
+    for path in paths:
+        try:
+            number = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            if _lock(number):
+                yield path
+        finally:
+            os.close(number)
+
+
+@functools.cache
+def _machine() -> str:
+    """Digits of this machine since it started: host names are given twice."""
+    started = Path("/proc/sys/kernel/random/boot_id")  # Linux's
+    since = started.read_text(encoding="ascii") if started.exists() else uuid.getnode()
+    return hashlib.sha256(f"{socket.gethostname()} {since}".encode()).hexdigest()[:12]
+
+
+def remove_abandoned(directory: Path) -> None:
+    """Remove the temporary files and folders in a folder whose processes are gone."""
+    for path in abandoned(directory):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# Once a process: a folder may have many files, of which each would be looked at for each new one.
+@functools.cache
+def _remove_abandoned_once(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        remove_abandoned(directory)
+
+
+@contextlib.contextmanager
+def _held(target: Path, suffix: str, make: Callable[[Path], None]) -> Iterator[Path]:
+    target = target.absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned_once(target.parent)
+    while True:
+        path = target.with_name(f"{_begin(target)}{_machine()}{uuid.uuid4().hex[12:]}.erag{suffix}")
+        make(path)
+        if (number := hold(path)) is not None:
+            break
+    try:
+        yield path
+    finally:
+        _remove(path)
+        os.close(number)
+
+
+def _begin(target: Path) -> str:
+    return f".{target.stem[:_KEPT]}."
+
+
+def hold(path: Path) -> int | None:
+    """Hold a file or folder that was just made, until the number that is returned is closed.
+
+    Where the file system does not lock, it counts as held. None where another process has taken it for
+    abandoned before it was locked: make another.
+    """
+    try:
+        number = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        if _lock(number) is not False and path.stat().st_ino == os.fstat(number).st_ino:
+            return number
+    os.close(number)
+    return None
+
+
+@contextlib.contextmanager
+def held_folder(folder: Path) -> Iterator[bool]:
+    """Hold a folder as long as the block runs, so that no other process that asks for it writes there, too.
+
+    It is made where it is not there, and removed again where nothing was written. Gives False where another
+    process holds it; where the file system does not lock, everybody gets it.
+    """
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        yield _lock(number) is not False
+    finally:
+        os.close(number)
+        if made:
+            with contextlib.suppress(OSError):  # it holds results, or somebody else's
+                folder.rmdir()
+
+
+def _lock(number: int) -> bool | None:
+    """Lock an open file until it is closed; False if another process has, None if that is impossible."""
+    from filelock import lock_descriptor  # every command begins with this module, and few write
+
+    try:
+        return lock_descriptor(number, blocking=False)
+    except OSError:
+        return None
+
+
+_ADDED = 8  # characters that tempfile.mkdtemp adds to a prefix
+
+
+@dataclass(frozen=True)
+class PrivateFolder:
+    """A folder with mode 700; ``remove`` it when it is no longer used.
+
+    As long as its process lives it holds a lock on the folder, which the system takes back whatever ends
+    the process. So a folder whose lock is free was left by a process that was killed.
+
+    Attributes:
+        lock: the file descriptor that holds the lock.
+    """
+
+    path: Path
+    lock: int
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it; it may be gone already."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self.lock)
+
+
+def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> PrivateFolder:
+    """A new private folder, after those with this prefix are removed that killed processes left.
+
+    Args:
+        longest: the most bytes that its path may have (sockets within have short paths).
+        parent: where it is made. Without one, or where its path is too long, this is the system's
+            folder of temporary files; and ``/tmp`` where that one's is.
+
+    Raises:
+        InputError: there is no folder whose path is short enough, or it cannot be written.
+    """
+    parents = [*filter(None, [parent]), tempfile.gettempdir(), "/tmp"]
+    fitting = [
+        place for place in parents if len(os.fsencode(place)) + 1 + len(prefix) + _ADDED <= longest
+    ]
+    if not fitting:
+        raise InputError(
+            f"is too long a path for temporary files: sockets in it may have {longest} bytes",
+            "set TMPDIR (or RAY_TMPDIR) to a shorter one",
+            path=parents[0],
+        )
+    # Exactly as many characters as mkdtemp adds: other folders may have names that begin alike.
+    alike = Path(fitting[0]).glob(glob.escape(prefix) + "?" * _ADDED)
+    for path in left_behind(filter(_is_ours, alike)):
+        shutil.rmtree(path, ignore_errors=True)
+    try:
+        while True:
+            path = Path(tempfile.mkdtemp(prefix=prefix, dir=fitting[0]))
+            if (lock := hold(path)) is not None:
+                return PrivateFolder(path, lock)
+            # Another process took it for abandoned between two calls of this one.
+    except OSError as error:
+        raise InputError(
+            f"cannot hold temporary files ({error})", "set TMPDIR to another", path=fitting[0]
+        ) from None
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:  # gone meanwhile
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()

@@ -1,4 +1,4 @@
-"""Locations of files: local paths, and addresses that fsspec opens (``s3://…``, ``gs://…``).
+"""Locations of files: local paths and pipes, and addresses that fsspec opens (``s3://…``, ``gs://…``).
 
 universal_pathlib would replace some 30 of these lines: the sizes of 50 files take it 51 requests, where one
 listing has them, and files that are written whole, errors and masked credentials stay with us (0.3.10).
@@ -13,6 +13,9 @@ import io
 import os
 import re
 import shutil
+import stat
+import tempfile
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -20,9 +23,62 @@ from typing import IO, Any, cast
 
 from engine.messages.errors import MASK, InputError, masked
 from engine.messages.wording import quoted
-from engine.sources.data_sets import is_data_set
 from engine.sources.io.files import atomic_path, write_bytes
-from engine.sources.io.spool import open_local
+
+# Most bytes that are kept of one pipe, in the folder of temporary files.
+LARGEST_PIPE = 4 << 30
+_BLOCK = 1 << 20
+
+
+def open_local(path: Path) -> IO[bytes]:
+    """Open a file or pipe (``<(…)``, ``/dev/stdin``, a FIFO) for reading, from its beginning each time.
+
+    A pipe gives its content once. All of it is kept in a temporary file when it is first opened, and every
+    reader of this process reads that until ``forget_pipes``.
+
+    Raises:
+        InputError: a device, or a pipe of more than ``LARGEST_PIPE`` bytes.
+        OSError: it cannot be opened.
+    """
+    status = path.stat()
+    if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+        return path.open("rb")
+    with _LOCK:
+        identity = (status.st_dev, status.st_ino)
+        if identity not in _PIPES:
+            _PIPES[identity] = _kept(path, status)
+        # The file has no name; opened by its number, it has a place of its own.
+        return Path(f"/proc/self/fd/{_PIPES[identity][0].fileno()}").open("rb")
+
+
+def forget_pipes() -> None:
+    """Close all pipes and remove what was kept of them."""
+    with _LOCK:
+        while _PIPES:
+            for stream in _PIPES.popitem()[1]:
+                stream.close()
+
+
+# What is kept of a pipe, and the pipe, by device and number of its file, which are those of the pipe under
+# whatever name it is given. It stays open: its number would be given to another.
+_PIPES: dict[tuple[int, int], tuple[IO[bytes], IO[bytes]]] = {}
+_LOCK = threading.Lock()
+
+
+def _kept(path: Path, status: os.stat_result) -> tuple[IO[bytes], IO[bytes]]:
+    source = path.open("rb", buffering=0)
+    is_empty = status.st_rdev == Path(os.devnull).stat().st_rdev
+    if stat.S_ISCHR(status.st_mode) and not (is_empty or source.isatty()):
+        source.close()
+        raise InputError("is a device", "give a file or a pipe", path=path)
+    kept = tempfile.TemporaryFile(prefix="erag-pipe-", buffering=0)
+    while block := source.read(_BLOCK):
+        kept.write(block)
+        if kept.tell() > LARGEST_PIPE:
+            problem = f"gives more than {LARGEST_PIPE >> 30} GiB"
+            raise InputError(problem, "save it as a file, and give that", path=path)
+    return kept, source
+
 
 Location = str | Path
 """A path, or an address with a scheme."""
@@ -32,8 +88,19 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/")
 _BUFFER = 1 << 20
 # Suffixes of files that are decompressed.
 PACKED = (".gz", ".bz2")
+# What the names of data sets begin with.
+IRDS, HF = "irds:", "hf:"
 # What reading a damaged file can raise, whichever module decompresses it.
 DAMAGE = (EOFError, OSError, zlib.error)
+
+
+def is_data_set(place: str | Path) -> bool:
+    """Whether a location names a data set, and not a file. (A file of such a name is ``./irds:…``.)
+
+    ``hf://…`` is an address of a single file, which fsspec opens.
+    """
+    scheme, colon, name = str(place).partition(":")
+    return f"{scheme}{colon}" in (IRDS, HF) and not name.startswith("/")
 
 
 def locate(path: Location) -> Location:

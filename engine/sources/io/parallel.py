@@ -1,31 +1,90 @@
-"""Map a function over a stream of items in several processes, in order."""
+"""Map a function over a stream of items, in threads or in processes; results and errors keep the order of the items.
+
+Threads are for functions that spend their time where Python lets other threads run: in Polars, Arrow, numpy, digests
+and files.
+"""
 
 from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from typing import TypeVar
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+# Threads at most: each holds what it works on, and Polars has threads of its own.
+_MOST = 4
+
+
+def ahead(items: Iterable[Item]) -> Generator[Item]:
+    """Yield items, the next of which is made in a thread while the caller works on one."""
+    source = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        # The next item alone, or nothing at the end: in a thread, ``StopIteration`` would be an error.
+        upcoming = thread.submit(list, islice(source, 1))
+        while found := upcoming.result():
+            upcoming = thread.submit(list, islice(source, 1))
+            yield found[0]
+
+
+def mapped(
+    function: Callable[[Item], Made], items: Iterable[Item], *, to_the_end: bool = False
+) -> Generator[Made]:
+    """Yield what a function makes of each item, some items at a time.
+
+    As many are under way as there are threads, up to four, and one more; ``to_the_end`` has one thread, which
+    works on every item that was taken, whatever ends the caller's loop. What ``items`` or ``function`` raises
+    is raised in its place in the order, as if all were done one after another; items behind it may have been
+    begun. One item alone is worked on in the thread of the caller.
+    """
+    if isinstance(items, Sized) and len(items) == 1:
+        yield from map(function, items)
+        return
+    threads = 1 if to_the_end else min(_MOST, len(os.sched_getaffinity(0)))
+    waiting: deque[Future[Made]] = deque()
+    fault: BaseException | None = None
+    source = iter(items)
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            while True:
+                try:
+                    found = list(islice(source, 1))
+                except Exception as error:  # after what was made before it
+                    fault, found = error, []
+                if not found:
+                    break
+                waiting.append(pool.submit(function, found[0]))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for one in () if to_the_end else waiting:
+                one.cancel()
+    if fault is not None:
+        raise fault
+
 
 # Seconds of work before processes are started; starting them takes more than a second.
 PATIENCE = 5.0
 
 
 def map_ordered(
-    function: Callable[[_Item], _Result],
-    items: Iterable[_Item],
+    function: Callable[[Item], Made],
+    items: Iterable[Item],
     *,
     workers: int,
     patience: float = PATIENCE,
-) -> Iterator[_Result]:
+) -> Iterator[Made]:
     """Yield ``function(item)`` for every item, in order, for any number of ``workers``.
 
     At most three items per worker are in progress at any time. The first seconds of work are
@@ -59,7 +118,7 @@ def map_ordered(
         initargs=(signal.SIGINT, signal.SIG_IGN),
     )
     try:
-        pending: deque[Future[_Result]] = deque()
+        pending: deque[Future[Made]] = deque()
         for item in itertools.chain(first, stream):
             pending.append(pool.submit(function, item))
             if len(pending) >= 3 * workers:

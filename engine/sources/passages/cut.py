@@ -1,15 +1,96 @@
-"""Articles cut into passages."""
+"""Articles cut into passages: pieces of some number of words, or recursively by characters."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import polars as pl
 
 from engine import tables
-from engine.sources.articles.article import Article
-from engine.sources.passages.splitting import Cutting, cut
+from engine.messages.characters import count_letters, words_within
+from engine.messages.checked import Checked, Natural, Positive
+from engine.messages.errors import InputError
+from engine.messages.extras import require
+from engine.sources.articles.read import Article
+
+_WORDS = 100
+_OVERLAP = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cutting(Checked):
+    """How texts are cut into passages.
+
+    Attributes:
+        words: Maximum of words per passage; 100 by default. In Chinese, Japanese, Thai and other scripts without
+            spaces between words, each letter is a word.
+        characters: Cut recursively into passages of at most this many characters instead.
+        overlap: Characters that a passage may share with the one before it; 20 by default.
+    """
+
+    words: Positive | None = None
+    characters: Positive | None = None
+    overlap: Natural | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.words is not None and self.characters is not None:
+            raise InputError("`words` and `characters`", "use one of them")
+        if self.overlap is not None and self.characters is None:
+            raise InputError("`overlap` without `characters`", "use both")
+        if self.characters is not None and self.overlap_or_default >= self.characters:
+            problem = f"`characters` is {self.characters}, `overlap` {self.overlap_or_default}"
+            raise InputError(problem, "use a smaller overlap")
+        if self.characters is not None:
+            require("`characters`", "articles", "langchain_text_splitters")
+
+    @property
+    def overlap_or_default(self) -> int:
+        return _OVERLAP if self.overlap is None else self.overlap
+
+
+def cut(text: str, cutting: Cutting) -> list[str]:
+    """Cut a text into pieces; a text of only white space gives none."""
+    if cutting.characters is None:
+        return cut_words(text, cutting.words or _WORDS)
+    return cut_characters(text, cutting.characters, cutting.overlap_or_default)
+
+
+def cut_words(text: str, words: int) -> list[str]:
+    """Cut a text into pieces of ``words`` words; the last may be shorter (Karpukhin et al. 2020).
+
+    Words are separated by white space; the pieces together have exactly the text's words. Where more letters of
+    scripts without spaces between words stand in the text than words, or in a word than a piece may have words, each
+    of these letters is a word; a name in an English text is not cut.
+    """
+    tokens = text.split()
+    letters = count_letters(text)
+    if letters > len(tokens) or (letters > words and max(map(count_letters, tokens)) > words):
+        tokens = words_within(text)
+        starts = range(0, len(tokens), words)
+        return ["".join(tokens[start : start + words]).lstrip() for start in starts]
+    return [" ".join(tokens[start : start + words]) for start in range(0, len(tokens), words)]
+
+
+def cut_characters(text: str, characters: int, overlap: int) -> list[str]:
+    """Cut a text recursively: at empty lines, else at line ends, spaces, or anywhere.
+
+    The same as LangChain's RecursiveCharacterTextSplitter with its default separators. Pieces have
+    at most ``characters`` characters, and none is empty.
+    """
+    return _splitter(characters, overlap).split_text(text)
+
+
+@functools.lru_cache(maxsize=8)
+def _splitter(characters: int, overlap: int) -> Any:
+    # 0.3 s to import, only needed for cutting by characters.
+    from langchain_text_splitters import RecursiveCharacterTextSplitter
+
+    return RecursiveCharacterTextSplitter(chunk_size=characters, chunk_overlap=overlap)
+
 
 ArticleId = Literal["title", "page"]
 Row = tuple[str, str, str, str]
@@ -19,7 +100,7 @@ Row = tuple[str, str, str, str]
 def passages(
     articles: Iterable[Article],
     *,
-    cutting: Cutting = Cutting(),  # noqa: B008 - it is frozen
+    cutting: Cutting = Cutting(),
     article_id: ArticleId | None = None,
 ) -> pl.DataFrame:
     """The corpus table of the articles' passages; articles without prose have none."""

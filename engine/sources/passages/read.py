@@ -17,16 +17,14 @@ from engine import tables
 from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.sources.data_sets import is_data_set, records_of
+from engine.sources.data_sets import records_of
 from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS, columns_of, first_of, text_in
 from engine.sources.io import locations
-from engine.sources.io.csv_records import read_csv_records
-from engine.sources.io.duplicate_ids import IdHashes, hash_ids
 from engine.sources.io.files import is_text
-from engine.sources.io.json_records import read_json_records
-from engine.sources.io.locations import Location, list_files, suffix_of
+from engine.sources.io.ids import IdHashes, hash_ids
+from engine.sources.io.locations import Location, is_data_set, list_files, suffix_of
 from engine.sources.io.parquet import open_parquet
-from engine.sources.io.skipping import SkipBad, tolerance
+from engine.sources.io.records import SkipBad, read_csv_records, read_json_records, tolerance
 from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
 
 ROW = "row"

@@ -1,4 +1,4 @@
-"""Writing passages as a corpus while the articles that they are cut from are streamed."""
+"""Writing passages as a corpus while the articles that they are cut from are streamed, whose ids must differ."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine import tables
 from engine.messages.errors import InputError
-from engine.sources.articles.ids import ArticleIds
+from engine.messages.wording import quoted
 from engine.sources.articles.read import (
     CHUNK_BYTES,
     Chunk,
@@ -23,15 +24,67 @@ from engine.sources.articles.read import (
     source_files,
 )
 from engine.sources.io.files import atomic_directory, atomic_path
+from engine.sources.io.ids import IdHashes, hash_ids
 from engine.sources.io.locations import Location
 from engine.sources.io.parallel import PATIENCE, map_ordered
-from engine.sources.io.skipping import SkipBad, tolerance
-from engine.sources.passages.cut import ArticleId, Row, article_passages
-from engine.sources.passages.splitting import Cutting
+from engine.sources.io.records import SkipBad, tolerance
+from engine.sources.passages.cut import ArticleId, Cutting, Row, article_passages
+
+_Place = tuple[Location, int | None]
+
+
+class ArticleIds:
+    """The ids of the articles of ``sources`` seen so far, at 8 to 16 bytes per article."""
+
+    def __init__(self, sources: Sequence[Location]) -> None:
+        self._sources = sources
+        self._hashes = IdHashes()
+        self._articles = 0
+
+    def add(self, ids: Sequence[str]) -> None:
+        """Add the ids of the next articles, in the order of the sources.
+
+        Raises:
+            InputError: an id was seen before; the error names both places.
+        """
+        self._articles += len(ids)
+        suspects = set(self._hashes.add(pl.Series(ids, dtype=pl.String)).tolist())
+        if not suspects:
+            return
+        # Equal hashes are only a suspicion: the ids themselves are compared, from the beginning.
+        first: dict[str, _Place] = {}
+        for count, (place, page_id) in enumerate(_ids(self._sources)):
+            if count == self._articles:
+                return
+            if hash_ids(pl.Series([page_id]))[0] in suspects:
+                if page_id in first:
+                    raise _duplicate(page_id, place, first[page_id])
+                first[page_id] = place
+
+
+def _ids(sources: Sequence[Location]) -> Iterator[tuple[_Place, str]]:
+    unlimited = SkipBad(limit=2**63)
+    for file in source_files(sources):
+        for chunk in article_chunks(file, skip=unlimited, prose=False):
+            for line, article in parse_chunk(chunk, prose=False):
+                if not isinstance(article, InputError):
+                    yield (file, line), article.page_id
+
+
+def _duplicate(page_id: str, place: _Place, first_place: _Place) -> InputError:
+    path, line = place
+    first_path, first_line = first_place
+    where = "occurs more than once"
+    if first_line is not None:
+        where = f"already occurs in line {first_line}{f' of {first_path}' * (first_path != path)}"
+    elif first_path != path:
+        where = f"already occurs in {first_path}"
+    return InputError(
+        f"article id {quoted(page_id)} {where}", "make article ids unique", path=path, line=line
+    )
+
 
 _SCHEMA = pa.schema([(name, pa.string()) for name in tables.CORPUS])
-
-
 # The passages and their order do not depend on how much is done at a time: bytes of the articles that are cut
 # together, passages of a row group, passages of each file of a directory, seconds before processes are started.
 _CHUNK, _GROUP, _SHARD, _PATIENCE = CHUNK_BYTES, 50_000, 1_000_000, PATIENCE

@@ -1,35 +1,238 @@
-"""The layouts of queries: which one a file has, and its rows."""
+"""The layouts of queries: which one a file has, and its rows, each a query that is the same for every layout.
+
+In KILT's JSONL (Petroni et al. 2021) records have their own form, and so have SQuAD documents: SQuAD 1.1 and 2.0 (Rajpurkar
+et al. 2018), KorQuAD 1.0, KLUE-MRC. All else are plain records: JSONL and JSON arrays (BEIR's, ragas's, FlashRAG's,
+TriviaQA's …), CSV, TSV, Parquet. Their fields are called as in ``engine.sources.fields``. If the first record has no id
+field, no record may have one, and queries are numbered from 1 in the order of the file. Answers and articles that are a
+text are what it lists (``fields.listed``), whatever the layout. A question is unanswerable that says so
+(``is_impossible``), or whose answers are an object with an empty list, as in SQuAD 2.0's rows.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from engine import tables
+from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.sources.articles.squad import is_squad
-from engine.sources.data_sets import is_data_set, records_of
+from engine.sources.articles.read import is_squad, read_squad
+from engine.sources.data_sets import records_of
 from engine.sources.fields import (
     ANSWER_FIELDS,
     ARTICLE_FIELDS,
     CONTEXT_FIELD,
     QUERY_FIELDS,
     QUERY_ID_FIELDS,
+    REFERENCE_FIELDS,
+    RESPONSE_FIELDS,
     columns_of,
+    first_of,
+    listed,
+    texts_of,
+    written,
 )
-from engine.sources.io.csv_records import read_csv_records
-from engine.sources.io.json_records import read_json_records
-from engine.sources.io.lines import read_json_document, start_of
-from engine.sources.io.locations import Location, suffix_of
+from engine.sources.io.files import is_text
+from engine.sources.io.locations import Location, is_data_set, suffix_of
 from engine.sources.io.parquet import open_parquet
-from engine.sources.queries.kilt import WHAT as KILT
-from engine.sources.queries.kilt import kilt_row
-from engine.sources.queries.plain import plain_rows
-from engine.sources.queries.rows import QueryRow
-from engine.sources.queries.squad import squad_records
+from engine.sources.io.records import (
+    read_csv_records,
+    read_json_document,
+    read_json_records,
+    start_of,
+)
+
+
+@dataclass(frozen=True)
+class QueryRow:
+    """A row of the queries table, and its line in the file (None if lines have no meaning).
+
+    Attributes:
+        titles: those of ``provenance`` that are titles of articles, whose ids the file does not give.
+        unanswerable: whether the file marks the question so.
+        written: how many answers and articles were lists that are written as a text.
+        numbered: whether the id is a number that the file does not give.
+        record: the query as the file has it, for fields of other names; empty where it is a row of
+            the queries table.
+    """
+
+    line: int | None
+    query_id: str
+    query: str
+    answers: list[str]
+    provenance: list[str]
+    titles: tuple[str, ...] = ()
+    unanswerable: bool = False
+    written: int = 0
+    numbered: bool = False
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    def answered(self, by: QueryRow) -> QueryRow:
+        """The query with the answers of another row, which were given apart."""
+        written = self.written + by.written
+        return replace(self, answers=by.answers, unanswerable=False, written=written)
+
+
+def no_text(
+    path: Location, line: int | None, query_id: object, value: object, field: str
+) -> InputError:
+    """The error for a query whose ``field`` holds ``value``, which is not a text."""
+    problem, remedy = f"query {quoted(query_id)} has no text", f'add "{field}"'
+    if value is not None:
+        problem = f"the text of query {quoted(query_id)} is {quoted(value)}"
+        remedy = "write it as a string, in quotes"
+    return InputError(problem, remedy, path=path, line=line)
+
+
+def clean_row(
+    path: Location,
+    line: int | None,
+    query_id: str,
+    query: str,
+    answers: Sequence[str | None],
+    articles: Sequence[str | None],
+) -> QueryRow:
+    """A row with its answers stripped, and answers and articles distinct, in their order; all but the id is composed (NFC).
+
+    A text that is a written list (``fields.written``) stands for its items, whatever the layout.
+
+    Raises:
+        InputError: an id that is empty or contains white space, or text that is not valid Unicode.
+    """
+    fault = partial(InputError, path=path, line=line)
+    if query_id.split() != [query_id]:
+        problem = f"query id {quoted(query_id)} is empty or contains white space"
+        raise fault(problem, "use another id, since run and qrels files are split at white space")
+    lists = {
+        text: items
+        for text in (*answers, *articles)
+        if text and (found := written(text)) is not None and (items := texts_of(found)) is not None
+    }
+    if lists:
+        answers, articles = (
+            [item for text in texts if text for item in lists.get(text, [text])]
+            for texts in (answers, articles)
+        )
+    if not is_text(query_id, query, *answers, *articles):
+        raise fault(f"query {quoted(query_id)} holds half a surrogate pair", "write valid Unicode")
+    stripped = (composed(answer).strip() for answer in answers if answer)
+    return QueryRow(
+        line,
+        query_id,
+        composed(query),
+        list(dict.fromkeys(filter(None, stripped))),
+        list(dict.fromkeys(composed(article) for article in articles if article)),
+        written=len(lists),
+    )
+
+
+KILT = 'queries in KILT JSONL: {"id": …, "input": …, "output": [{"answer": …}, …]}'
+
+
+def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
+    """The query of one record, with the answers of all outputs and the articles of all provenance.
+
+    An article is identified by its ``wikipedia_id``. One that has none is named by its title, and is
+    among the ``titles`` of the row.
+
+    Raises:
+        InputError: there is no id or text, or the outputs have another form.
+    """
+    fault = partial(InputError, path=path, line=line)
+    query_id = record.get("id")
+    if isinstance(query_id, bool) or not isinstance(query_id, (str, int)) or query_id == "":
+        raise fault("a query without an id", 'add "id"')
+    query = record.get("input")
+    if not isinstance(query, str):
+        raise no_text(path, line, query_id, query, "input")
+    answers: list[str] = []
+    articles: list[str] = []
+    titles: dict[str, None] = {}
+    ids: set[str] = set()
+    for output in _objects(record, "output", fault):
+        answer = output.get("answer")
+        if answer is not None and not isinstance(answer, str):
+            problem = f"an answer of query {quoted(query_id)} is not a string: {quoted(answer)}"
+            raise fault(problem, "quote it")
+        answers.append(answer or "")
+        for source in _objects(output, "provenance", fault):
+            names = (source.get("wikipedia_id"), source.get("title"))
+            article, title = (composed(str(name or "")) for name in names)
+            articles.append(article or title.strip())
+            if article:
+                ids.add(article)
+            else:
+                titles[title.strip()] = None
+    row = clean_row(path, line, str(query_id), query, answers, articles)
+    named = tuple(title for title in titles if title and title not in ids)
+    return replace(row, titles=named, record=record)
+
+
+def _objects(record: dict[str, Any], name: str, fault: partial[InputError]) -> list[dict[str, Any]]:
+    found = record.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise fault(f'"{name}" is not a list of objects', f"give {KILT}")
+    return found
+
+
+def plain_rows(
+    path: Location,
+    records: Iterable[tuple[int | None, Mapping[str, Any]]],
+    *,
+    need_text: bool = True,
+) -> Iterator[QueryRow]:
+    """Yield the query of each (line, record); a line is None where lines have no meaning.
+
+    Raises:
+        InputError: a query without text, with an id although others have none (or vice versa), or
+            with answers that are not strings.
+    """
+    numbered: bool | None = None
+    fields: tuple[str, ...] = ANSWER_FIELDS
+    for count, (line, record) in enumerate(records, 1):
+        query_id = first_of(record, QUERY_ID_FIELDS)
+        if numbered is None:
+            numbered = query_id is None
+        if numbered != (query_id is None) or isinstance(query_id, (bool, float, list, dict)):
+            problem = "a query without an id" if query_id is None else f"the id {quoted(query_id)}"
+            remedy = "give every query an id (a string or a whole number), or none of them"
+            raise InputError(problem, remedy, path=path, line=line)
+        name = str(count if query_id is None else query_id)
+        query = first_of(record, QUERY_FIELDS)
+        query = "" if query is None and not need_text else query
+        if not isinstance(query, str):
+            raise no_text(path, line, name, query, QUERY_FIELDS[0])
+        if fields is ANSWER_FIELDS and not record.keys().isdisjoint(REFERENCE_FIELDS):
+            fields = tuple(one for one in ANSWER_FIELDS if one not in RESPONSE_FIELDS)
+        of_both = (fields, ARTICLE_FIELDS)
+        values = [first_of(record, names) for names in of_both]
+        own = [*map(listed, values)]
+        lists = sum(isinstance(v, str) and [v] != one for v, one in zip(values, own, strict=True))
+        answers, articles = (
+            _texts(path, line, f"{names[0]} of query {quoted(name)}", value)
+            for names, value in zip(of_both, own, strict=True)
+        )
+        row = clean_row(path, line, name, query, answers, articles)
+        marked = record.get("is_impossible") in (True, "true", "True")
+        emptied = not row.answers and isinstance(own[0], Mapping)
+        unanswerable, written = marked or emptied, row.written + lists
+        yield replace(
+            row, unanswerable=unanswerable, numbered=numbered, written=written, record=record
+        )
+
+
+def _texts(path: Location, line: int | None, what: str, value: Any) -> list[str]:
+    texts = None if isinstance(value, str) else texts_of(value)
+    if texts is None:
+        fault = "is not a list" if isinstance(value, str) else "are not strings"
+        problem = f"{what} {fault}: {quoted(value)}"
+        raise InputError(problem, 'write ["a", "b"]', path=path, line=line)
+    return texts
+
 
 Layout = Literal["parquet", "kilt", "plain", "table", "squad", "document", "triviaqa", "data set"]
 
@@ -147,3 +350,22 @@ def _triviaqa_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise InputError('"Data" is not a list of objects', "fetch the file again", path=path)
     yield from ((None, entry) for entry in entries)
+
+
+def squad_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
+    """Yield the questions of a document as plain records, without lines.
+
+    A question is unanswerable if ``is_impossible`` or without answers (plausible answers do not count). Its gold
+    article is that of its context, named by the title; ``erag passages`` gives the passages of the same document
+    that name too.
+
+    Raises:
+        InputError: not such a document.
+    """
+    for article, questions in read_squad(path):
+        context = {"title": article.title, CONTEXT_FIELD: article.text}
+        for question in questions:
+            # As SQuAD's rows have them: an object without texts marks an unanswerable question.
+            answers = {"text": question.get("answers")}
+            gold = {ANSWER_FIELDS[0]: answers, ARTICLE_FIELDS[0]: [article.name]}
+            yield None, context | question | gold

@@ -1,14 +1,16 @@
-"""Reading queries with their reference answers, from files of any supported layout."""
+"""Reading queries with their reference answers, from files of any layout; users' queries need no answers, nor more than a text."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import accumulate, chain
+from typing import Any
 
 import polars as pl
 
@@ -17,11 +19,19 @@ from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
-from engine.sources.data_sets import is_data_set
 from engine.sources.fields import ANSWER_FIELDS, CONTEXT_FIELD, first_of
-from engine.sources.io.locations import Location, is_directory, list_files, named, require_file
-from engine.sources.queries.layouts import OWN_FIELDS, WHAT, layout_of, no_column, rows_of
-from engine.sources.queries.rows import QueryRow
+from engine.sources.io import locations
+from engine.sources.io.locations import Location, is_data_set
+from engine.sources.io.records import read_json_records, read_lines, start_of
+from engine.sources.queries.layouts import (
+    OWN_FIELDS,
+    WHAT,
+    QueryRow,
+    clean_row,
+    layout_of,
+    no_column,
+    rows_of,
+)
 from engine.sources.strangers import Numbering, count_strangers
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
 
@@ -295,12 +305,12 @@ def line_of(path: Location, query_id: str) -> int | None:
 def _file(path: Location) -> Location:
     if is_data_set(path):
         return str(path)
-    if is_directory(path):
-        if files := named(list_files(path), "queries.jsonl"):
+    if locations.is_directory(path):
+        if files := locations.named(locations.list_files(path), "queries.jsonl"):
             return files[0]
         problem = "is a directory without queries.jsonl"
         raise InputError(problem, "give BEIR's directory, or a file", path=path)
-    return require_file(path, WHAT)
+    return locations.require_file(path, WHAT)
 
 
 def _refuse_twice(path: Location, row: QueryRow, lines: dict[str, int | None]) -> None:
@@ -309,3 +319,52 @@ def _refuse_twice(path: Location, row: QueryRow, lines: dict[str, int | None]) -
         problem = f"duplicate query id {row.query_id!r}{first}"
         raise InputError(problem, "make query ids unique", path=path, line=row.line)
     lines[row.query_id] = row.line
+
+
+_USERS = "a text file (.txt) with one query per line, or queries in any other layout"
+_TEXT = re.compile(r"[^.]\.txt(\.gz|\.bz2)?$")
+
+
+def read_user_queries(path: Location) -> QuerySet:
+    """Read queries that need neither answers nor ids, in the order of the file.
+
+    - In a text file, one that is named ``.txt`` (compressed or not) and does not start with a
+      brace, each line that is not blank is a query, and its line number is its id.
+    - The same holds for JSON lines if the first has ``input`` and no ``id``.
+    - Any other file is read by ``read_query_set``.
+
+    Raises:
+        InputError: the file is unreadable, empty or not UTF-8, or has a query that
+            ``read_query_set`` refuses.
+    """
+    path = locations.locate(path)
+    if not (locations.is_directory(path) or is_data_set(path)):
+        locations.require_file(path, _USERS)
+        # Other layouts are recognized by their content and may have any name; no query starts like this.
+        if _TEXT.search(locations.name_of(path)) and not start_of(path, _USERS).startswith(b"{"):
+            return QuerySet(_numbered(path, read_lines(path, _USERS)))
+        if layout_of(path) == "kilt":
+            first = next((record for _, record in read_json_records(path, _USERS)), {"id": None})
+            if "id" not in first:
+                return QuerySet(_numbered(path, _inputs(path)))
+    return read_query_set(path, need_answers=False)
+
+
+def _inputs(path: Location) -> Iterable[tuple[int, Any]]:
+    for line, record in read_json_records(path, _USERS):
+        if record.get("id") is not None:
+            remedy = "give every query an id, or none of them"
+            raise InputError("a query with an id", remedy, path=path, line=line)
+        yield line, record.get("input")
+
+
+def _numbered(path: Location, texts: Iterable[tuple[int, Any]]) -> pl.DataFrame:
+    """The queries table of (line, text); the line number is the query's id."""
+    rows: list[QueryRow] = []
+    for line, text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise InputError("a query without text", "write its text", path=path, line=line)
+        rows.append(clean_row(path, line, str(line), text.strip(), [], []))
+    if not rows:
+        raise InputError("no queries", f"give {_USERS}", path=path)
+    return _table(rows)

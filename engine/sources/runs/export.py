@@ -11,9 +11,8 @@ import polars as pl
 
 from engine import tables
 from engine.messages.errors import InputError
-from engine.sources.io.files import atomic_path, write_text
+from engine.sources.io.files import atomic_path, temporary_directory, write_text
 from engine.sources.io.folders import Folder
-from engine.sources.io.temporary import temporary_directory
 from engine.sources.runs.qrels import write_qrels
 from engine.sources.runs.read import write_run
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN

@@ -1,21 +1,387 @@
-"""The forms of runs: which one a file has, and the records of those that hold any."""
+"""The forms of runs: which one a file has, and runs as records, with or without the texts of passages.
+
+Records are JSON lines, arrays and dictionaries, and Parquet. A record is a query with its list, under the first of
+``RESULTS`` that it has: passages (objects, texts or ids) with the best first. Or it is a row: one passage of one query,
+ordered by ``rank``, else by ``score`` as trec_eval orders, else as the file is. Fields are called as in
+``engine.sources.fields``. JSON dictionaries of queries are those of pytrec_eval, ranx and the eRAG package.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from engine.messages.errors import InputError
-from engine.sources.fields import TEXT_FIELDS
-from engine.sources.io.json_records import read_json_records
-from engine.sources.io.json_text import parse_json
-from engine.sources.io.lines import raw_lines, read_json_document, start_of
+import numpy as np
+import polars as pl
+
+from engine import tables
+from engine.messages.characters import composed
+from engine.messages.errors import MOST, InputError
+from engine.messages.wording import quoted
+from engine.sources.fields import (
+    DOC_ID_FIELDS,
+    QUERY_FIELDS,
+    QUERY_ID_FIELDS,
+    TEXT_FIELDS,
+    TITLE_FIELDS,
+    columns_of,
+    first_of,
+    list_in,
+    text_in,
+)
+from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import open_parquet
-from engine.sources.runs.dictionaries import problem_of
-from engine.sources.runs.records import COLUMNS, RESULTS, ROW_QUERIES, is_record
-from engine.tables import DOC_ID, QUERY_ID, RANK, SCORE
+from engine.sources.io.records import (
+    parse_json,
+    raw_lines,
+    read_json_document,
+    read_json_records,
+    start_of,
+)
+from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
+
+# Fields of a record that hold its list: ours, LangChain's and Haystack's, DPR's, ragas's, FlashRAG's.
+RESULTS = (
+    "results",
+    "passages",
+    "contexts",
+    "documents",
+    "ctxs",
+    "retrieved_contexts",
+    "retrieval_result",
+)
+# Of a row, where "id" and "text" are those of the passage.
+ROW_QUERIES = tuple(
+    name for name in (*QUERY_ID_FIELDS, *QUERY_FIELDS) if name not in (*DOC_ID_FIELDS, *TEXT_FIELDS)
+)
+_ARTICLES = (ARTICLE_ID, "wikipedia_id")
+COLUMNS = columns_of(
+    QUERY_ID_FIELDS, QUERY_FIELDS, DOC_ID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, _ARTICLES, RESULTS,
+    (RANK, SCORE, RUN),
+)  # fmt: skip
+
+# In single precision, in which runs are ordered: beyond it all scores are equal to infinity.
+LARGEST_SCORE = float(np.finfo(np.float32).max)
+IN_RANGE = f"write a number from -{LARGEST_SCORE:.7g} to {LARGEST_SCORE:.7g}"
+# Fields of other programs that hold scores, the higher the better: bm25_score, Score, similarity.
+_SCORE = re.compile(r"^(?!.*(?:distance|dist\b)).*(?:score|similarity)", re.I)
+WRITTEN = "written"
+LINE = "line"
+# Whether a passage came without an id, so that its text stands in the run for one.
+MADE = "made"
+GIVEN: tables.Schema = {
+    **tables.CORPUS,
+    QUERY_ID: pl.String(),
+    LINE: pl.Int64(),
+    MADE: pl.Boolean(),
+}
+"""The texts that a run carries, with the query that each was listed for, and its line where lines have a
+meaning. Articles are empty where nothing names them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A part of a run, in the order of its file.
+
+    Attributes:
+        rows: columns of ``scan.SCHEMA``, of records further ``run``; ranks are null where the scores decide.
+        names: the distinct system names of these rows.
+        has_lines: whether ``line`` is that of the file, from 1; else it is the place of the row, from 0.
+        texts: the texts that the run carries (``GIVEN``).
+        taken: how many of its lists were written as a text (``WRITTEN``), and rows without rank and score, by the names of
+            their fields with numbers.
+    """
+
+    rows: pl.DataFrame
+    names: tuple[str, ...]
+    has_lines: bool
+    texts: pl.DataFrame = field(default_factory=lambda: tables.empty(GIVEN))
+    taken: Counter[str] = field(default_factory=Counter)
+
+
+_Fault = partial[InputError]
+"""An error about the record at hand."""
+
+
+@dataclass(frozen=True)
+class _Listed:
+    line: int | None
+    query_id: str
+    doc_id: str
+    rank: int | None
+    score: float | None
+    run: str
+    stated_rank: int | None = None
+
+
+def is_record(record: Mapping[str, Any]) -> bool:
+    """Whether an object names its query, and is not a dictionary of queries."""
+    return isinstance(first_of(record, (*QUERY_ID_FIELDS, *QUERY_FIELDS)), str | int)
+
+
+def read_records(
+    path: Location,
+    records: Iterable[tuple[int | None, Mapping[str, Any]]],
+    name: str,
+    *,
+    texts: bool = False,
+) -> Batch:
+    """The run of (line, record)s; lines are None where they have no meaning.
+
+    Args:
+        name: of the system, where records do not give ``run``.
+        texts: whether a text in a list is always that of a passage; else only one with blanks is, and others are ids.
+
+    Raises:
+        InputError: a record without a query or without passages, a passage without id and text, or ranks or
+            scores that some rows have and some have not.
+    """
+    listed: list[_Listed] = []
+    rows: list[_Listed] = []
+    carried: list[tuple[object, ...]] = []
+    taken: Counter[str] = Counter()
+    order: tuple[str, str] | None = None
+    for line, record in records:
+        items = list_in(record, RESULTS)
+        if items is not None and all(record.get(name) is not items for name in RESULTS):
+            taken[WRITTEN] += 1
+        fault = partial(InputError, path=path, line=line)
+        run = _run_of(fault, record) or name
+        if items is None:
+            query_id = _query_of(fault, record, ROW_QUERIES)
+            doc_id, text = _passage(fault, line, query_id, record)
+            order = order or _order_of(record)
+            rank = _rank(fault, query_id, record.get(order[0]))
+            score = _score(fault, query_id, record.get(order[1]))
+            if rank is None and score is None and (others := _numbers_beside(record)):
+                taken[", ".join(others)] += 1
+            rows.append(_Listed(line, query_id, doc_id, rank, score, run))
+            carried += text
+            continue
+        query_id = _query_of(fault, record, (*QUERY_ID_FIELDS, *QUERY_FIELDS))
+        found = [_passage(fault, line, query_id, item, texts=texts) for item in items]
+        carried += [text for _, given in found for text in given]
+        scores, rise = _scores_of(fault, query_id, items)
+        for place, ((doc_id, _), score) in enumerate(zip(found, scores, strict=True), 1):
+            stated = len(items) - place if rise else None
+            listed.append(_Listed(line, query_id, doc_id, place, score, run, stated))
+    entries = (*listed, *_ordered(path, rows))
+    lines = (place if e.line is None else e.line for place, e in enumerate(entries))
+    values = [
+        (e.query_id, e.doc_id, e.rank, e.score, e.run, line, e.stated_rank)
+        for e, line in zip(entries, lines, strict=True)
+    ]
+    schema = {**tables.RUNS, LINE: pl.Int64(), STATED_RANK: pl.Int32()}
+    frame = pl.DataFrame(values, schema=schema, orient="row")
+    has_lines = bool(entries) and entries[0].line is not None
+    texts_given = pl.DataFrame(carried, schema=GIVEN, orient="row")
+    return Batch(frame, tuple(frame[RUN].unique()), has_lines, texts_given, taken)
+
+
+def _run_of(fault: _Fault, record: Mapping[str, Any]) -> str:
+    """The name of the system that a record gives; empty for none."""
+    run = record.get(RUN)
+    if run is not None and (not isinstance(run, str | int) or not is_text(str(run))):
+        raise fault(f"the run is called {quoted(run)}", "write its name as a string")
+    return "" if run is None else str(run)
+
+
+def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -> str:
+    query = first_of(record, fields)
+    if isinstance(query, bool) or not isinstance(query, str | int) or not is_text(str(query)):
+        if query is None:
+            raise fault("names no query", 'add "query_id", or "query" with its text')
+        raise fault(f"names the query {quoted(query)}", "write ids as strings or whole numbers")
+    return str(query)
+
+
+def _scores_of(fault: _Fault, query_id: str, items: Sequence[Any]) -> tuple[list[float], bool]:
+    """The scores of a list, whose order counts: its own where they fall; and whether they rise, as distances do."""
+    given = (one.get(SCORE) if isinstance(one, Mapping) else None for one in items)
+    scores = [_score(fault, query_id, score) for score in given]
+    known = [score for score in scores if score is not None]
+    rising = sorted(known) if len(known) == len(items) else []
+    if rising and rising[::-1] == known:
+        return known, False
+    return [*map(float, range(len(items), 0, -1))], bool(rising) and rising == known
+
+
+def _passage(
+    fault: _Fault, line: int | None, query_id: str, item: Any, *, texts: bool = False
+) -> tuple[str, list[tuple[object, ...]]]:
+    """The id of a passage, or its text instead; and its row of ``GIVEN``, if there is a text."""
+    if isinstance(item, str):
+        # Texts hold white space, and ids of TREC runs cannot.
+        if not item.strip():
+            raise _no_passage(fault, query_id, item)
+        _refuse_surrogates(fault, query_id, item)
+        made = texts or item.split() != [item]
+        own = composed(item) if made else item
+        return own, [(own, "", own, "", query_id, line, True)] if made else []
+    if isinstance(item, int) and not isinstance(item, bool):
+        return str(item), []
+    if not isinstance(item, Mapping):
+        raise _no_passage(fault, query_id, item)
+    doc_id = first_of(item, DOC_ID_FIELDS)
+    text = text_in(item)
+    title = first_of(item, TITLE_FIELDS) or ""
+    here = f"a passage of query {quoted(query_id)}"
+    if text is not None and not isinstance(text, str):
+        raise fault(f"{here} has the text {quoted(text)}", "quote it")
+    if isinstance(doc_id, bool | float | list | dict) or not isinstance(title, str):
+        wrong = doc_id if isinstance(title, str) else title
+        remedy = "write ids as strings or whole numbers, and titles as strings"
+        raise fault(f"{here} has the id or title {quoted(wrong)}", remedy)
+    if doc_id is None and not (text or "").strip():
+        _refuse_text(fault, item)
+        raise _no_passage(fault, query_id, item)
+    text, title = text and composed(text), composed(title)
+    article = composed(str(first_of(item, _ARTICLES) or title))
+    name = text if doc_id is None else str(doc_id)
+    assert name is not None
+    _refuse_surrogates(fault, query_id, name, title, text or "", article)
+    if text is None:
+        return name, []
+    return name, [(name, title, text, article, query_id, line, doc_id is None)]
+
+
+def _refuse_surrogates(fault: _Fault, query_id: str, *texts: str) -> None:
+    if not is_text(*texts):
+        problem = f"a passage of query {quoted(query_id)} holds half a surrogate pair"
+        raise fault(problem, "write valid Unicode")
+
+
+def _refuse_text(fault: _Fault, record: Mapping[str, Any]) -> None:
+    """Refuse a record that is neither a list nor a passage, if it has a text in the place of its list."""
+    for name in [name for name in RESULTS if name in record]:
+        if not isinstance(given := record[name], list):
+            problem = f"{name} is {'the text ' * isinstance(given, str)}{quoted(given)}"
+            raise fault(problem, 'write a list: ["a", "b"]')
+
+
+def _no_passage(fault: _Fault, query_id: str, item: object) -> InputError:
+    problem = f"query {quoted(query_id)} lists {quoted(item)}, which has neither an id nor a text"
+    return fault(problem, 'write passages as {"id": …, "text": …}, as texts, or as ids')
+
+
+def _order_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The fields that hold the rank and the score of rows; where these have neither, the only one that is called so."""
+    ranks = [name for name in row if name.lower() == RANK]
+    scores = [name for name in _numbers_beside(row) if _SCORE.search(name)]
+    if any(row.get(name) is not None for name in (RANK, SCORE)):
+        return RANK, SCORE
+    return ranks[0] if len(ranks) == 1 else RANK, scores[0] if len(scores) == 1 else SCORE
+
+
+def _numbers_beside(row: Mapping[str, Any]) -> list[str]:
+    """The fields of a row that hold numbers and that the engine does not know."""
+    return [name for name in row if name not in COLUMNS and _number(row[name]) is not None]
+
+
+def _number(value: Any) -> float | None:
+    """A number, or a text of one, as DPR writes it; None for anything else."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _rank(fault: _Fault, query_id: str, rank: Any) -> int | None:
+    """The rank of a row; None where it has none."""
+    if isinstance(rank, float) and rank.is_integer():  # pandas', where some value was missing
+        rank = int(rank)
+    is_whole = isinstance(rank, int) and not isinstance(rank, bool) and abs(rank) <= MOST
+    if rank is not None and not is_whole:
+        problem = f"the rank {quoted(rank)} of query {quoted(query_id)}"
+        raise fault(problem, "write a whole number, 1 for the best")
+    return rank
+
+
+def _score(fault: _Fault, query_id: str, score: Any) -> float | None:
+    if score is None:
+        return None
+    number = _number(score)
+    if number is None or not abs(number) <= LARGEST_SCORE:
+        problem = f"score {quoted(score)} of query {quoted(query_id)}"
+        raise fault(f"{problem} is not a number that single precision holds", IN_RANGE)
+    return float(number)
+
+
+def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
+    """Rows with the ranks and scores that the table needs: no ranks where scores decide."""
+    for what in (RANK, SCORE):
+        having = [getattr(row, what) is not None for row in rows]
+        if any(having) and not all(having):
+            row = rows[having.index(False)]
+            problem = f"document {quoted(row.doc_id)} of query {quoted(row.query_id)} has no {what}"
+            remedy = f"give every row a {what}, or none"
+            raise InputError(f"{problem}, and others have", remedy, path=path, line=row.line)
+    if not rows:
+        return []
+    ranked, scored = rows[0].rank is not None, rows[0].score is not None
+    places: dict[str, int] = {}
+    ordered = []
+    for row in rows:
+        places[row.query_id] = places.get(row.query_id, 0) + 1
+        rank = row.rank if ranked else None if scored else places[row.query_id]
+        # Of rows that have no scores, the higher is the better.
+        ordered.append(replace(row, rank=rank, score=row.score if scored else -float(rank or 0)))
+    return ordered
+
+
+Ranking = dict[str, float] | list[str]
+
+
+def is_dictionary(path: Location, what: str) -> bool:
+    """Whether a file starts like a JSON dictionary."""
+    return start_of(path, what).startswith(b"{")
+
+
+def read_dictionary(path: Location, what: str) -> dict[str, Ranking]:
+    """Read ``{query: {document: number}}`` or ``{query: [document, …]}``, the best document first.
+
+    Raises:
+        InputError: broken JSON, another form, or a duplicate key.
+    """
+    rankings: dict[str, Ranking] = read_json_document(path, what)
+    for query, ranking in rankings.items():
+        if problem := problem_of(query, ranking):
+            raise InputError(problem, f"give {what}", path=path)
+    return rankings
+
+
+def problem_of(query: str, ranking: Any) -> str:
+    """What is wrong with the entry of a query; empty for nothing."""
+    if not isinstance(ranking, (dict, list)):
+        return f"query {quoted(query)} has neither a dictionary nor a list"
+    if not is_text(query) or not all(isinstance(d, str) and is_text(d) for d in ranking):
+        return f"the id of query {quoted(query)} or of one of its documents is not valid text"
+    if isinstance(ranking, list):
+        counts = Counter(ranking)
+        duplicate = next((document for document in ranking if counts[document] > 1), None)
+        twice = f"query {quoted(query)} lists document {quoted(duplicate)} twice"
+        return "" if duplicate is None else twice
+    for document, number in ranking.items():
+        if not _is_number(number):
+            return f"{quoted(number)} of document {quoted(document)} of query {quoted(query)} is not a number"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return not math.isnan(float(value))
+    except OverflowError:
+        return False
+
 
 WHAT = (
     'a run: TREC lines "query Q0 document rank score name", Parquet, JSON {query: {document: score}}, or '

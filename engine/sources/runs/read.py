@@ -1,11 +1,18 @@
-"""Runs (ranked lists): read whole, of any layout of ``scan_run``; written as TREC text and Parquet."""
+"""Runs (ranked lists): read whole, of any layout of ``scan_run``, in their order, and checked; written as TREC text and Parquet.
+
+What must hold of a run beyond one row, and its order, are told in one part or in many. Runs may carry the texts of their
+passages, so that no corpus is needed. Those over several corpora, as cuts of the same documents, are called by their corpus,
+too. So are documents whose id stands for another text in another corpus; where texts are equal, a document is the same
+one, and is read once.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -13,15 +20,175 @@ import polars as pl
 
 from engine import tables
 from engine.messages.errors import InputError
+from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
-from engine.sources.io.ahead import mapped
 from engine.sources.io.files import atomic_path, write_parquet
 from engine.sources.io.locations import Location, suffix_of
-from engine.sources.runs.checks import RunChecks, in_order, require_new_name
-from engine.sources.runs.forms import WHAT, of_dictionary, runs_within
-from engine.sources.runs.records import Batch, read_records
-from engine.sources.runs.scan import SCHEMA
-from engine.tables import QUERY_ID, RANK, RUN, STATED_RANK
+from engine.sources.io.parallel import mapped
+from engine.sources.passages.read import read_corpus, with_composed
+from engine.sources.runs.forms import (
+    GIVEN,
+    LINE,
+    MADE,
+    WHAT,
+    Batch,
+    of_dictionary,
+    read_records,
+    runs_within,
+)
+from engine.sources.runs.scan import SCHEMA, scan_run
+from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, TEXT, TITLE
+
+_RANKS = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
+# Names of which one is kept beside the smallest: more than the message for several names shows.
+_NAMES = 1000
+# Code of the note on scores that rise with ranks.
+RISING = "rising_scores"
+
+
+class RunChecks:
+    """Reads a run and refuses one that lists a document or a rank twice, is empty, or holds several systems.
+
+    Of what is listed twice, the first row that repeats another one is named, whatever parts were looked through.
+    """
+
+    def __init__(self, path: Location) -> None:
+        self._path = path
+        self._names: set[str] = set()
+        self._repeats: list[tuple[tuple[int, int, str], InputError]] = []
+        self.has_lines = False
+
+    def scan(self) -> Iterator[Batch]:
+        """Yield the batches of ``scan_run``.
+
+        Raises:
+            InputError: as ``scan_run``. Where the run ``has_lines``, a line above may be the first at fault: the
+                rows that were given by then are to be looked through before.
+        """
+        for batch in scan_run(self._path):
+            self.has_lines = batch.has_lines
+            self._names.update(batch.names)
+            if len(self._names) > _NAMES:
+                self._names = set(sorted(self._names)[:_NAMES])
+            yield batch
+
+    def look(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Look through a part that has all rows of its queries; gives it back."""
+        for place, column in enumerate((DOC_ID, RANK)):
+            nulls = rows[column].null_count()
+            if nulls == rows.height:
+                continue
+            given = rows.drop_nulls(column) if nulls else rows
+            # Hashes first, since hardly any run repeats anything.
+            hashes = given[QUERY_ID].hash(1) ^ given[column].hash(2)
+            if hashes.n_unique() < given.height:
+                self._note(given.sort(LINE, QUERY_ID, maintain_order=True), column, place)
+        return rows
+
+    def _note(self, rows: pl.DataFrame, column: str, place: int) -> None:
+        again = rows.filter(~pl.struct(QUERY_ID, column).is_first_distinct())
+        if again.is_empty():
+            return
+        query_id, value, line = again.select(QUERY_ID, column, LINE).row(0)
+        first = rows.filter((pl.col(QUERY_ID) == query_id) & (pl.col(column) == value))[LINE][0]
+        what = "rank" if column == RANK else "document"
+        see = f" (see line {first})" if self.has_lines else ""
+        problem = f"query {quoted(query_id)} lists {what} {quoted(value)} twice{see}"
+        remedy, shown = f"list every {what} once per query", line if self.has_lines else None
+        error = InputError(problem, remedy, path=self._path, line=shown)
+        self._repeats.append(((line, place, query_id), error))
+
+    def refuse_repeats(self) -> None:
+        """Refuse a document or a rank that was found twice."""
+        if self._repeats:
+            raise min(self._repeats, key=lambda found: found[0])[1]
+
+    def name(self) -> str:
+        """The name of the run, of which all parts were looked through.
+
+        Raises:
+            InputError: the run lists a document or a rank twice, is empty, or holds several systems.
+        """
+        self.refuse_repeats()
+        names = sorted(self._names)
+        if not names:
+            raise InputError("the run is empty", f"give {WHAT}", path=self._path)
+        if len(names) > 1:
+            problem = f"holds several systems ({', '.join(names[:3])} …)"
+            raise InputError(problem, "write one file per run", path=self._path)
+        return names[0]
+
+
+def require_new_name(path: Location, name: str, sources: dict[str, Location]) -> None:
+    """Note in ``sources`` which file a run's name comes from, and refuse another file of that name."""
+    if name in sources:
+        problem = f"the run is called {quoted(name)}, as is {sources[name]}"
+        remedy = "give each run a different name (last column of a TREC run)"
+        raise InputError(problem, remedy, path=path)
+    sources[name] = path
+
+
+def in_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """Lists in their order: by rank, or as ``by_score`` where ranks are null, with ranks from 1."""
+    scored = rows[RANK].is_null()
+    if scored.all():
+        return by_score(rows)
+    if scored.any():
+        rows = pl.concat([rows.filter(~scored), by_score(rows.filter(scored))])
+    return by_rank(rows)
+
+
+def by_score(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows ordered by query, and within by score as trec_eval does, with the ranks that this gives.
+
+    Needs ``query_id`` (of any type), ``doc_id`` and ``score``; gives ``rank``, from 1.
+    """
+    keys = (QUERY_ID, pl.col(SCORE).cast(pl.Float32), DOC_ID)
+    return frame.sort(*keys, descending=[False, True, True]).with_columns(_RANKS)
+
+
+def without_identical(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows of lists without documents that have the id of their query, as BEIR's ``ignore_identical_ids``."""
+    return by_rank(frame.filter(pl.col(DOC_ID) != pl.col(QUERY_ID)))
+
+
+def by_rank(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows ordered by query and rank, with the ranks closed up: 1, 2, … without gaps."""
+    return frame.sort(QUERY_ID, RANK).with_columns(_RANKS)
+
+
+def order_of(rows: pl.DataFrame, k: int) -> tuple[int, int, int, int]:
+    """What scores say of the order of lists, which go beyond the cutoff ``k`` where they are longer.
+
+    Needs lists by rank, with ``STATED_RANK``.
+
+    Returns:
+        how many lists are cut at ``k`` among equal scores, how many passages have another score than the one above,
+        and how many lists have scores that rise with the ranks and never fall, and scores that fall somewhere.
+    """
+    step = (pl.col(SCORE).diff() * pl.coalesce(STATED_RANK, RANK).diff()).sign()
+    equal = pl.col(SCORE).cast(pl.Float32).diff() == 0
+    follows = pl.col(QUERY_ID) == pl.col(QUERY_ID).shift()
+    pairs = rows.select(QUERY_ID, RANK, step=step, equal=equal, follows=follows).filter("follows")
+    steps = pairs.group_by(QUERY_ID).agg(least=pl.min("step"), most=pl.max("step"))
+    rising = steps.filter(pl.col("least") >= 0, pl.col("most") > 0).height
+    cut = pairs.filter("equal", pl.col(RANK) == k + 1).height
+    return cut, int((~pairs["equal"]).sum()), rising, int((steps["least"] < 0).sum())
+
+
+def order_notes(run: str, parts: Iterable[tuple[int, int, int, int]]) -> Iterator[Note]:
+    """Notes on a run of which lists are cut among equal scores, or have scores that rise with the ranks."""
+    cut, differing, rising, falling = map(sum, zip(*parts, strict=True))
+    if cut and differing:
+        what = "[list|lists] of {} [is|are] cut at `k` among equal scores: ids, or the file's order, decide what counts"
+        yield count_note("cut_among_ties", cut, what, about=(run,))
+    if rising > falling:
+        what = (
+            "[list|lists] of {} [has|have] scores that rise with the ranks, as distances do: TREC text was ordered "
+            "by score, the highest first, and all else by rank; negate the scores if smaller is better"
+        )
+        yield count_note(RISING, rising, what, about=(run,))
+
 
 Taken = TypeVar("Taken")
 
@@ -32,8 +199,8 @@ class TextedRun:
 
     Attributes:
         rows: the run table, sorted by query and rank, with ``STATED_RANK``.
-        texts: ``records.GIVEN``; empty for a layout without texts.
-        taken: as in ``records.Batch``.
+        texts: ``forms.GIVEN``; empty for a layout without texts.
+        taken: as in ``forms.Batch``.
     """
 
     rows: pl.DataFrame
@@ -52,7 +219,7 @@ def read_run(path: Location) -> pl.DataFrame:
     it), equal scores by document id, both descending; the rank column is ignored.
     ``{query: {document: score}}`` in JSON (pytrec_eval, ranx) is ordered in the same way; in
     ``{query: [document, …]}`` (the eRAG package) the best document comes first, and scores count
-    down to 1, as in that package. In Parquet the rank column counts. Records are read as ``records``
+    down to 1, as in that package. In Parquet the rank column counts. Records are read as ``forms``
     says; a passage that has a text and no id goes by its text. The result has ranks 1, 2, … without
     gaps. A run without a name is named after its file.
 
@@ -233,3 +400,151 @@ def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
                 raise InputError(problem, remedy, path=path)
         previous = (query_id, single)
         yield f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n"
+
+
+_FILE, _KEY = "file", "_key"
+Together = tuple[pl.DataFrame, pl.DataFrame | None, Counter[str]]
+"""The run table of all runs, the corpus table of the texts that they carry where that is wanted, and ``forms.Batch.taken`` of all."""
+
+ID = "_id"
+
+
+def id_of(text: str) -> str:
+    """The id of a passage that came without one: 16 hexadecimal digits, of the SHA-256 of its UTF-8 text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_runs_with_texts(paths: Sequence[Location], *, carried: bool = True) -> Together:
+    """The runs, as ``read_runs`` gives them, with their texts where they are ``carried``.
+
+    A passage without an id is called ``id_of`` its text, in the runs too. A run may lack texts that another
+    has. The first title that is given for a passage counts, and the first article; without one, the title
+    names the article, else the id.
+
+    Raises:
+        InputError: as ``read_runs``, or ``with_corpus``.
+    """
+    return with_corpus(read_texted_runs(paths), paths, carried=carried)
+
+
+def with_corpus(
+    runs: Iterable[TextedRun], paths: Sequence[Location], *, carried: bool = True
+) -> Together:
+    """As ``read_runs_with_texts``, of runs that were read from these places.
+
+    Raises:
+        InputError: a passage has two texts or two titles, with both places.
+    """
+    frames: list[pl.DataFrame] = []
+    texts = [tables.empty({**GIVEN, _FILE: pl.UInt32()})]
+    taken: Counter[str] = Counter()
+    for number, run in enumerate(runs):
+        taken += run.taken
+        given = run.texts if carried else run.texts.clear()
+        made = given.filter(MADE).select(DOC_ID).unique()
+        frames.append(with_ids(run.rows, made.with_columns(_made_ids(made)), DOC_ID))
+        texts.append(given.with_columns(pl.lit(number, pl.UInt32).alias(_FILE)))
+    given = pl.concat(texts)
+    made = given.filter(MADE)
+    named_here = made.with_columns(_made_ids(made).alias(DOC_ID))
+    given = pl.concat([given.filter(~pl.col(MADE)), named_here])
+    given = given.sort(_FILE, LINE, nulls_last=True, maintain_order=True)
+    for column in (TEXT, TITLE):
+        _refuse_conflict(given, column, paths)
+    first = pl.col(TITLE, ARTICLE_ID).filter(pl.col(TITLE, ARTICLE_ID) != "").first().fill_null("")
+    corpus = given.group_by(DOC_ID, maintain_order=True).agg(first, pl.col(TEXT).first())
+    named = pl.coalesce(pl.when(pl.col(c) != "").then(c) for c in (ARTICLE_ID, TITLE, DOC_ID))
+    corpus = corpus.with_columns(named.alias(ARTICLE_ID)).select(list(tables.CORPUS))
+    return pl.concat(frames), corpus if carried else None, taken
+
+
+def _made_ids(made: pl.DataFrame) -> pl.Series:
+    return pl.Series(ID, [id_of(text) for text in made[DOC_ID]], dtype=pl.String)
+
+
+def with_ids(rows: pl.DataFrame, ids: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Rows with ids (``ID`` of ``ids``, whose texts are composed) instead of the texts in a column that have some."""
+    keyed = rows.hstack(with_composed(rows.select(pl.col(column).alias(_KEY)), [_KEY]))
+    ids = ids.rename({column: _KEY})
+    renamed = keyed.join(ids, on=_KEY, how="left", maintain_order="left")
+    return renamed.with_columns(pl.coalesce(ID, column).alias(column)).drop(ID, _KEY)
+
+
+def _refuse_conflict(given: pl.DataFrame, column: str, paths: Sequence[Location]) -> None:
+    """Refuse a passage with two texts, or with two titles (none is not another)."""
+    stated = given.filter(pl.col(column) != "") if column == TITLE else given
+    other = stated.filter(pl.col(column) != pl.col(column).first().over(DOC_ID))
+    if other.is_empty():
+        return
+    second = other.row(0, named=True)
+    first = stated.filter(pl.col(DOC_ID) == second[DOC_ID]).row(0, named=True)
+    line = "" if first[LINE] is None else f":{first[LINE]}"
+    raise InputError(
+        f"passage {quoted(second[DOC_ID])} of query {quoted(second[QUERY_ID])} has another {column} "
+        f"than in {paths[first[_FILE]]}{line} (query {quoted(first[QUERY_ID])})",
+        "give each passage an id of its own, or the passages as `corpus`",
+        path=paths[second[_FILE]],
+        line=second[LINE],
+    )
+
+
+AT = "@"  # between a run and its corpus
+_CORPUS = "_corpus"
+
+
+def split_runs(
+    runs: Sequence[Location], corpora: Sequence[Location]
+) -> tuple[tuple[Location, ...], tuple[Location, ...]]:
+    """The files of runs, and the corpus of each, whose file or name stands behind them: ``mine.trec@words-100``.
+
+    Raises:
+        InputError: a run names none of the corpora, or a name that two have.
+    """
+    pairs: list[tuple[Location, Location]] = []
+    for run in runs:
+        file, _, name = str(run).rpartition(AT)
+        named = [one for one in corpora if name in (str(one), PurePath(one).stem)]
+        if len(named) != 1:
+            raise InputError(
+                f"names {'two' if named else 'none'} of the corpora",
+                f"write behind it which one it is over, as in {file or run}{AT}{PurePath(corpora[0]).stem}",
+                path=run,
+            )
+        pairs.append((type(run)(file), named[0]))
+    return tuple(file for file, _ in pairs), tuple(corpus for _, corpus in pairs)
+
+
+def read_runs_over(paths: Sequence[Location], corpora: Sequence[Location]) -> Together:
+    """The runs with the passages that they list, as ``texts.read_runs_with_texts`` gives them.
+
+    Raises:
+        InputError: as ``read_run`` and ``read_corpus``; a corpus lacks a document of a run over it.
+    """
+    files: dict[str, Location] = {}
+    frames: list[pl.DataFrame] = []
+    for path, corpus in zip(paths, corpora, strict=True):
+        called = PurePath(corpus).stem
+        for texted in read_texted_runs([path]):
+            run = texted.rows
+            name = f"{run[RUN][0]}{AT}{called}"
+            require_new_name(path, name, files)
+            frames.append(run.with_columns(pl.lit(name).alias(RUN), pl.lit(called).alias(_CORPUS)))
+    rows, found = pl.concat(frames), []
+    for corpus in dict.fromkeys(corpora):
+        over = pl.lit(PurePath(corpus).stem).alias(_CORPUS)
+        ids = rows.filter(pl.col(_CORPUS) == over)[DOC_ID].unique()
+        found.append(read_corpus(corpus, wanted=ids).with_columns(over))
+    passages = pl.concat(found)
+    lost = rows.join(passages, on=[DOC_ID, _CORPUS], how="anti", maintain_order="left")
+    for query_id, doc_id, name, called in lost.select(QUERY_ID, DOC_ID, RUN, _CORPUS).iter_rows():
+        raise InputError(
+            f"document {quoted(doc_id)} of query {quoted(query_id)} not in the corpus {called}",
+            "name the corpus that the run was made from",
+            path=files[name],
+        )
+    texts = passages.select(DOC_ID, TITLE, TEXT).unique()
+    several = pl.col(DOC_ID).is_in(texts.filter(pl.col(DOC_ID).is_duplicated())[DOC_ID].implode())
+    own = pl.when(several).then(pl.concat_str(_CORPUS, DOC_ID, separator=":"))
+    named = own.otherwise(pl.col(DOC_ID)).alias(DOC_ID)
+    every = passages.with_columns(named).unique(DOC_ID, keep="first", maintain_order=True)
+    return rows.with_columns(named).drop(_CORPUS), every.drop(_CORPUS), Counter()

@@ -1,4 +1,4 @@
-"""Runs of any layout and size in batches, in the order of the file.
+"""Runs of any layout and size in batches, in the order of the file; and how large they are.
 
 TREC text is parsed a block at a time by Arrow. A block in which a line is anything but six columns of
 plain text with a number among them is parsed line by line instead, where Python says what counts as white
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
-from pathlib import PurePosixPath
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 import numpy as np
@@ -20,12 +21,22 @@ import polars as pl
 from engine import tables
 from engine.messages.errors import MASK, InputError, masked
 from engine.messages.wording import quoted
-from engine.sources.io.lines import BOM, LONGEST_LINE, decode_line, raw_lines, start_of
-from engine.sources.io.locations import DAMAGE, Location, name_of, open_decompressed, require_file
+from engine.sources.io import locations
+from engine.sources.io.locations import DAMAGE, PACKED, Location, suffix_of
 from engine.sources.io.parquet import open_parquet
-from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
-from engine.sources.runs.forms import WHAT, is_table, records_of
-from engine.sources.runs.records import IN_RANGE, LARGEST_SCORE, LINE, Batch, read_records
+from engine.sources.io.records import BOM, LONGEST_LINE, decode_line, raw_lines, start_of
+from engine.sources.runs.forms import (
+    IN_RANGE,
+    LARGEST_SCORE,
+    LINE,
+    WHAT,
+    Batch,
+    is_dictionary,
+    is_table,
+    read_dictionary,
+    read_records,
+    records_of,
+)
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
 
 SCHEMA: tables.Schema = {
@@ -70,7 +81,7 @@ def scan_run(path: Location) -> Iterator[Batch]:
         InputError: the file is unreadable, a line does not have six columns, a score is not a number that
             single precision holds, or a record that ``read_records`` refuses.
     """
-    path = require_file(path, WHAT)
+    path = locations.require_file(path, WHAT)
     if is_table(path):
         yield from _parquet_batches(path)
     elif (records := records_of(path)) is not None:
@@ -132,14 +143,14 @@ def _of_dictionary(path: Location) -> Batch:
 def file_name(path: Location) -> str:
     """The name of a run whose file does not give one."""
     # What follows an address's "?" may be a signature, which must not get into tables.
-    name = name_of(masked(str(path))).removesuffix(f"?{MASK}")
+    name = locations.name_of(masked(str(path))).removesuffix(f"?{MASK}")
     return PurePosixPath(name.removesuffix(".gz").removesuffix(".bz2")).stem
 
 
 def _trec_batches(path: Location) -> Iterator[Batch]:
     done = header = 0
     try:
-        with open_decompressed(path) as stream:
+        with locations.open_decompressed(path) as stream:
             while block := _next_block(stream):
                 if not done:
                     block = block.removeprefix(BOM)
@@ -302,3 +313,75 @@ def _numbers(block: bytes, rows: int, first_line: int) -> npt.NDArray[np.int64]:
     ends = np.flatnonzero(np.frombuffer(block, dtype=np.uint8) == ord("\n"))
     ends = np.append(ends, len(block))
     return first_line + np.flatnonzero(np.diff(ends, prepend=-1) > 1).astype(np.int64)
+
+
+# Bytes of the shortest line of a TREC run that is not blank ("q Q0 d 1 1 s"), of a usual one, and of an
+# entry of a JSON dictionary.
+_LEAST, _USUAL, _ENTRY = 12, 45, 20
+# How far text shrinks when it is packed, at the most and usually.
+_PACKED_AT_MOST, _PACKED = 1000, 5
+
+
+def bytes_of(path: Location) -> int:
+    """About how many bytes a run has, or would have as TREC text; 0 where nobody knows."""
+    if suffix_of(path) == ".parquet":
+        return _rows_of(path) * _USUAL
+    return _stored(path) * (_PACKED if suffix_of(path) in PACKED else 1)
+
+
+def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
+    """Whether runs list this many passages within the cutoff, counted once for each run.
+
+    Small files are told by their sizes alone. Others are counted until the number is reached, at more
+    than half a million rows a second; JSON dictionaries of scores are taken to list one passage in 20
+    bytes.
+
+    Those that cannot be read, or have a fault, count as far as they can: to refuse them is for whoever reads them.
+    """
+    if sum(_most_rows(path) for path in paths) < passages:
+        return False
+    listed = 0
+    for path in paths:
+        counts: dict[str, int] = {}
+        try:
+            if is_dictionary(path, WHAT) and records_of(path) is None:
+                listed += bytes_of(path) // _ENTRY
+            else:
+                for batch in scan_run(path):
+                    found = batch.rows.group_by(QUERY_ID).agg(pl.len().alias("rows"))
+                    for query_id, rows in found.select(QUERY_ID, "rows").iter_rows():
+                        before = counts.get(query_id, 0)
+                        counts[query_id] = before + rows
+                        listed += min(k, before + rows) - min(k, before)
+                    if listed >= passages:
+                        return True
+        except InputError:
+            continue
+    return listed >= passages
+
+
+def _most_rows(path: Location) -> int:
+    try:
+        if suffix_of(path) == ".parquet":
+            # A row may hold a list.
+            return _rows_of(path) if is_table(path) else sys.maxsize
+        return _stored(path) * (_PACKED_AT_MOST if suffix_of(path) in PACKED else 1) // _LEAST + 1
+    except InputError:
+        return 0
+
+
+def _rows_of(path: Location) -> int:
+    with open_parquet(path) as table:
+        return table.rows
+
+
+def _stored(path: Location) -> int:
+    path = locations.locate(path)
+    if isinstance(path, Path):
+        try:
+            return path.stat().st_size
+        except (OSError, ValueError):
+            raise InputError("no such file", "give a run", path=path) from None
+    system, inside = locations.file_system(path)
+    with locations.reported(path):
+        return int(system.info(inside).get("size") or 0)

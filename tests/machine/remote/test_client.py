@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from engine.machine.remote import client as clients
-from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.api_settings import ApiSettings, ApiSpec
 from engine.machine.remote.client import (
     Answer,
     Client,
@@ -26,7 +26,6 @@ from engine.machine.remote.client import (
     asked_wait,
 )
 from engine.machine.remote.limits import Limits, StoppedAskingError, Usage
-from engine.machine.remote.spec import ApiSpec
 from engine.messages.errors import InputError
 from tests.reading.remote.server import FAULTS, Behaviour, Said, serving
 

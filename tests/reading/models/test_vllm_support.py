@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.machine import compiler, device, model_files
+from engine.machine import device, model_files
 from engine.messages.errors import InputError
 from engine.reading import readers
 from engine.reading.models import vllm_support, weights
@@ -99,7 +99,7 @@ def test_a_cache_takes_the_memory_that_weights_and_process_leave():
 
 def test_on_a_gpu_without_a_compiler_nothing_is_loaded(monkeypatch):
     monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
-    monkeypatch.setattr(compiler, "lacking", lambda: "no C compiler")
+    monkeypatch.setattr(device, "lacking_compiler", lambda: "no C compiler")
     with pytest.raises(InputError, match="vLLM cannot start: this machine has no C compiler"):
         readers.load(replace(SPEC, engine="vllm", path="/nowhere"))
 

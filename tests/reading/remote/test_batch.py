@@ -7,7 +7,7 @@ import pytest
 
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
-from engine.machine.remote import batch
+from engine.machine.remote import limits
 from engine.messages.errors import InputError, LaterError, ReadError
 from tests.reading.remote.server import Behaviour, Said, answer, prompt_of, serving
 from tests.tables import inputs, say_last
@@ -96,7 +96,7 @@ def test_requests_beyond_what_a_file_may_have_become_several_files(tmp_path, mon
             evaluate(inputs(), asked(url, batch_out=out), store=tmp_path / "store")
         lines = sorted(out.read_text().splitlines())
         size = max(map(len, lines))
-        monkeypatch.setattr(batch, most, 2 if most == "MOST_REQUESTS" else 2 * size + 2)
+        monkeypatch.setattr(limits, most, 2 if most == "MOST_REQUESTS" else 2 * size + 2)
         out.unlink()
         with pytest.raises(
             LaterError, match="requests-1.jsonl, .* give the files that answer them"

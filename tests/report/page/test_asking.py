@@ -15,7 +15,7 @@ from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of
 from engine.report.findings import read_findings
 from engine.report.page.asking import write_ask_page
-from engine.sources.runs.preferences import read_preferences
+from engine.sources.runs.qrels import read_preferences
 from tests.commands import erag
 
 SCRIPT = "<script>document.title = 'ran'</script><img src=x onerror=\"document.title='ran'\">"

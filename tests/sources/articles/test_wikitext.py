@@ -1,5 +1,6 @@
 import pytest
 
+from engine.sources.articles.read import BACK_MATTER
 from engine.sources.articles.wikitext import plain_text
 
 
@@ -22,4 +23,4 @@ from engine.sources.articles.wikitext import plain_text
     ],
 )
 def test_wikitext_becomes_prose(markup, text):
-    assert plain_text(markup) == text
+    assert plain_text(markup, BACK_MATTER) == text

@@ -1,10 +1,88 @@
 import operator
 import os
+import threading
 
 import pytest
 
 from engine.sources.io import parallel
-from engine.sources.io.parallel import map_ordered
+from engine.sources.io.parallel import ahead, map_ordered, mapped
+
+
+def numbers(count, fault=None):
+    yield from range(count)
+    if fault is not None:
+        raise fault
+
+
+def squared(number):
+    if number == 7:
+        raise ValueError("seven")
+    return number**2
+
+
+def taken(results):
+    """What is yielded, and the error that ends it."""
+    found = []
+    try:
+        for result in results:
+            found.append(result)
+    except (ValueError, OSError) as error:
+        return found, str(error)
+    return found, None
+
+
+def test_items_come_in_order_and_the_next_is_made_meanwhile():
+    begun = threading.Event()
+
+    def items():
+        yield 0
+        begun.set()
+        yield 1
+
+    source = ahead(items())
+    assert next(source) == 0
+    assert begun.wait(60)
+    assert list(source) == [1]
+    assert list(ahead([])) == []
+
+
+def test_an_error_comes_behind_the_items_before_it():
+    assert taken(ahead(numbers(3, OSError("end")))) == ([0, 1, 2], "end")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_results_are_in_the_order_of_the_items(count):
+    assert taken(mapped(squared, numbers(count))) == ([n**2 for n in range(count)], None)
+
+
+@pytest.mark.parametrize(("count", "given", "error"), [(5, 5, "end"), (8, 7, "seven"), (20, 7, "seven")])  # fmt: skip
+def test_the_first_error_in_that_order_is_raised_after_what_is_before_it(count, given, error):
+    found = taken(mapped(squared, numbers(count, OSError("end"))))
+    assert found == ([n**2 for n in range(given)], error)
+
+
+def test_some_are_under_way_at_a_time_and_no_more(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(64)))
+    made, used = [], []
+
+    def items():
+        for number in range(40):
+            made.append(number)
+            yield number
+
+    for number in mapped(lambda number: number, items()):
+        used.append(number)
+        # Four threads' and the one that is used; the next is asked for later.
+        assert len(made) - len(used) <= 5
+    assert used == list(range(40))
+
+
+def test_results_that_nobody_takes_end_the_work():
+    begun = []
+    results = mapped(begun.append, iter(range(1000)))
+    next(results)
+    results.close()
+    assert len(begun) < 10
 
 
 def _exit_elsewhere(pid):

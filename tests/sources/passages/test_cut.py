@@ -1,6 +1,63 @@
-from engine.sources.articles.article import Article
-from engine.sources.passages.cut import passages
-from engine.sources.passages.splitting import Cutting
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.messages.errors import InputError
+from engine.sources.articles.read import Article
+from engine.sources.passages.cut import Cutting, cut, cut_characters, cut_words, passages
+
+TEXTS = st.text(alphabet="ab \n.", max_size=400)
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(alphabet="abc", min_size=1, max_size=3), max_size=350))
+def test_pieces_together_have_exactly_the_words_of_the_text(words):
+    cut = cut_words(" \n".join(words), 100)
+    assert " ".join(cut).split() == words
+    assert len(cut) == -(-len(words) // 100)
+    assert all(len(part.split()) == 100 for part in cut[:-1])
+
+
+@settings(deadline=None)
+@given(TEXTS, st.integers(1, 60), st.data())
+def test_pieces_of_characters_are_short_and_lose_no_word_but_white_space(text, characters, data):
+    overlap = data.draw(st.integers(0, characters - 1))
+    pieces = cut_characters(text, characters, overlap)
+    assert all(0 < len(piece) <= characters for piece in pieces)
+    at = 0
+    for piece in pieces:  # each is found in the text, not before the one before it
+        at = text.index(piece, at)
+    assert sum(len("".join(p.split())) for p in pieces) >= len("".join(text.split()))
+
+
+def test_characters_are_cut_at_paragraphs_before_words():
+    # By hand: 'one two' and 'three' fit into 12 with no room for both (7 + 1 + 5 = 13).
+    assert cut_characters("one two\nthree four", 12, 0) == ["one two", "three four"]
+    # ' bbb' (4, with its space) is shared: it fits the overlap, and 4 + 4 fit into 8.
+    assert cut_characters("aaa bbb ccc", 8, 4) == ["aaa bbb", "bbb ccc"]
+
+
+def test_a_cutting_decides_between_words_and_characters():
+    text = "one two three four"
+    assert cut(text, Cutting(words=3)) == ["one two three", "four"]
+    assert cut(text, Cutting(characters=9, overlap=0)) == ["one two", "three", "four"]
+    assert cut(" \n", Cutting()) == cut("  ", Cutting(characters=9, overlap=0)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"words": 0}, "use 1 or more"),
+        ({"characters": 0}, "use 1 or more"),
+        ({"characters": 20}, "use a smaller overlap"),
+        ({"characters": 9, "overlap": -1}, "use 0 or more"),
+        ({"words": 5, "characters": 9}, "`words` and `characters`; use one of them"),
+        ({"overlap": 5}, "`overlap` without `characters`; use both"),
+    ],
+)
+def test_impossible_cuttings_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        Cutting(**options)
 
 
 def test_passages_never_cross_articles_and_name_their_article():

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from engine.messages.errors import InputError
-from engine.sources.io import duplicate_ids as distinct
+from engine.sources.io import ids as distinct
 from engine.sources.io.files import write_parquet
-from engine.sources.io.skipping import SkipBad
+from engine.sources.io.records import SkipBad
 from engine.sources.passages import read as corpus
 from engine.sources.passages.read import read_corpus, scan_corpus, split_corpus
 

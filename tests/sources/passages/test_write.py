@@ -5,10 +5,10 @@ import polars as pl
 import pytest
 
 from engine.messages.errors import InputError
-from engine.sources.io.skipping import SkipBad
+from engine.sources.io.records import SkipBad
 from engine.sources.passages import write as write_module
+from engine.sources.passages.cut import Cutting
 from engine.sources.passages.read import read_corpus
-from engine.sources.passages.splitting import Cutting
 from engine.sources.passages.write import Written, write_passages
 
 

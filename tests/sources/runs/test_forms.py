@@ -9,10 +9,8 @@ import pytest
 from engine.messages.errors import InputError
 from engine.sources.runs import forms
 from engine.sources.runs.forms import is_trec, records_of
-from engine.sources.runs.read import read_run, read_texted_runs
-from engine.sources.runs.scan import scan_run
-from engine.sources.runs.size import lists_at_least
-from engine.sources.runs.texts import id_of, read_runs_with_texts
+from engine.sources.runs.read import id_of, read_run, read_runs_with_texts, read_texted_runs
+from engine.sources.runs.scan import lists_at_least, scan_run
 
 ANN, BO = "Ann did it.", "Bo did it."
 
@@ -77,8 +75,10 @@ def test_a_dictionary_may_hold_passages(tmp_path):
 
 def test_a_dictionary_of_scores_is_parsed_once(tmp_path, monkeypatch):
     (tmp_path / "r.json").write_text(json.dumps({'a "key"': {"a": 1.0}}, indent=1))
-    monkeypatch.setattr(forms, "read_json_document", lambda *_: pytest.fail("parsed for its form"))
+    read, parsed = forms.read_json_document, []
+    monkeypatch.setattr(forms, "read_json_document", lambda *a: parsed.append(a) or read(*a))
     assert listed(read_run(tmp_path / "r.json")) == [('a "key"', "a", 1)]
+    assert len(parsed) == 1
 
 
 def test_the_order_of_a_list_counts_and_its_scores_are_kept_where_they_fall(tmp_path):

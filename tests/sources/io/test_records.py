@@ -4,12 +4,16 @@ import json
 import pytest
 
 from engine.messages.errors import InputError
-from engine.sources.articles.squad import is_squad
-from engine.sources.io import lines
-from engine.sources.io.json_text import DuplicateKeyError, parse_json
-from engine.sources.io.lines import raw_lines, start_of
-from engine.sources.queries.read import read_queries
-from engine.sources.queries.users import read_user_queries
+from engine.sources.articles.read import is_squad
+from engine.sources.io import records
+from engine.sources.io.records import (
+    DuplicateKeyError,
+    parse_json,
+    raw_lines,
+    read_settings,
+    start_of,
+)
+from engine.sources.queries.read import read_queries, read_user_queries
 from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_run
 
@@ -23,7 +27,7 @@ def test_lines_come_with_their_numbers_and_without_a_byte_order_mark(tmp_path):
 @pytest.mark.parametrize("read", [read_run, read_qrels, read_queries, read_user_queries])
 @pytest.mark.parametrize("name", ["f.trec", "f.txt", "f.gz"])
 def test_a_line_without_an_end_is_refused_at_the_limit(tmp_path, monkeypatch, read, name):
-    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(records, "LONGEST_LINE", 1 << 20)
     content = b"query\n" + b"\0" * (1 << 21)
     content = gzip.compress(content, 1) if name.endswith("gz") else content
     (tmp_path / name).write_bytes(content)
@@ -47,7 +51,7 @@ def test_the_limit_is_64_mib_and_a_line_of_that_length_is_read(tmp_path):
 
 
 def test_documents_on_one_line_may_be_longer(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr(records, "LONGEST_LINE", 1 << 10)
     path = tmp_path / "r.json"
     path.write_text(json.dumps({"1": {f"d{i}": i for i in range(500)}}))
     assert read_run(path).height == 500
@@ -71,3 +75,70 @@ def test_json_is_what_the_standard_library_makes_of_it_but_for_keys_given_twice(
             parse_json(text)
     with pytest.raises(ValueError, match="nested too deep"):
         parse_json("[" * 100_000)
+
+
+TEXT = """
+# a comment
+k: 10
+n: ["no", 5, -0.25, 0.90, "x", null]
+time: '1:30'
+empty:
+name: bm25
+quoted: "yes"
+end_to_end: false
+block: |
+  two
+  lines
+"""
+
+
+def test_values_are_given_as_they_are_written():
+    values, lines = read_settings(TEXT, "o.yaml")
+    assert values == {
+        "k": "10",
+        "n": ["no", "5", "-0.25", "0.90", "x", None],
+        "time": "1:30",
+        "empty": None,
+        "name": "bm25",
+        "quoted": "yes",
+        "end_to_end": "false",
+        "block": "two\nlines\n",
+    }
+    assert [lines[key] for key in ("k", "n", "block")] == [3, 4, 10]
+
+
+CHANGED = "010 1e3 yes no On off 1:30 0x10 0o17 1_000 1. .5 +1 2026-01-01 2026-99-99 .inf nan True"
+
+
+@pytest.mark.parametrize("text", [*CHANGED.split(), "!!binary aGk=", "!own x"])
+def test_a_value_that_yaml_would_change_is_to_be_put_in_quotes(text):
+    shown = text.split()[-1]
+    for yaml, line in ((f"a: {text}", 2), (f"b: 1\na: [x,\n {text}]", 4)):
+        with pytest.raises(InputError) as caught:
+            read_settings(yaml, "o.yaml", first_line=2)
+        said = (
+            f"o.yaml:{line}: 'a' is {shown}, which YAML takes for something else; put it in quotes"
+        )
+        assert str(caught.value) == said
+    assert read_settings(f"a: '{shown}'", "o.yaml")[0] == {"a": shown}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [1, [2]]", "o.yaml:2: 'a' is neither a value nor a list of values"),
+        ("b: 1\na: 1\na: 2", "o.yaml:4: the key 'a' is given twice .see line 3."),
+        ("[a]: 1", "o.yaml:2: a key that is not a text"),
+        ("a: 1\nb: \0", "o.yaml:3: broken YAML"),
+        ("a: 1\n\tb: 2", "o.yaml:3: broken YAML"),
+        ("- a", "o.yaml:2: holds no keys"),
+    ],
+)
+def test_what_is_no_list_of_settings_is_refused_with_its_line(text, words):
+    with pytest.raises(InputError, match=words):
+        read_settings(text, "o.yaml", first_line=2)
+
+
+def test_an_empty_text_has_no_settings():
+    for text in ("", "# only this\n", "null"):
+        assert read_settings(text, "o.yaml") == ({}, {})

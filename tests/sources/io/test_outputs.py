@@ -9,9 +9,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from engine.messages.errors import WriteError
-from engine.sources.io import replacing, temporary
+from engine.sources.io import files, outputs
 from engine.sources.io.folders import folder_at
-from engine.sources.io.replacing import replaced_together
+from engine.sources.io.outputs import replaced_together
 
 OLD = {"a.txt": "old a", "b.txt": "old b", "deep/c.txt": "old c", "summary.json": "old"}
 NEW = {"a.txt": "new a", "deep/d.txt": "new d", "summary.json": "new"}
@@ -66,7 +66,7 @@ def test_an_error_in_any_rename_leaves_the_old_files_or_the_new(place, monkeypat
             if len(done) == failing:
                 raise error
 
-        monkeypatch.setattr(replacing.os, "replace", fail)
+        monkeypatch.setattr(outputs.os, "replace", fail)
         try:
             replace(place)
         except (OSError, KeyboardInterrupt):
@@ -81,15 +81,15 @@ KILLED = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from engine.sources.io import replacing
-from tests.sources.io.test_replacing import replace
+from engine.sources.io import outputs
+from tests.sources.io.test_outputs import replace
 rename, done = os.replace, []
 def kill(source, target):
     done.append(source)
     if len(done) == int(sys.argv[3]):
         os._exit(9)
     rename(source, target)
-replacing.os.replace = kill
+outputs.os.replace = kill
 replace(Path(sys.argv[2]))
 """
 
@@ -101,7 +101,7 @@ def test_a_kill_between_renames_leaves_no_summary_and_nothing_mixed(place, renam
     left = content(place)
     assert "summary.json" not in left
     assert left.items() <= (OLD | OWN).items() or left.items() <= (NEW | OWN).items()
-    temporary._remove_abandoned_once.cache_clear()
+    files._remove_abandoned_once.cache_clear()
     replace(place)
     assert content(place) == NEW | OWN
     assert not [path for path in place.iterdir() if path.name.startswith(".")]
@@ -204,7 +204,7 @@ def test_a_users_file_among_the_parts_of_a_table_is_not_replaced(tmp_path):
 
 def test_a_table_in_parts_becomes_one_file_at_an_address():
     place = "memory://parts/out"
-    for files, old in ((IN_PARTS, {}), (IN_ONE, IN_PARTS)):
+    for new, old in ((IN_PARTS, {}), (IN_ONE, IN_PARTS)):
         with replaced_together(place, lambda old=old: old, last="summary.json") as work:
-            write(work, files)
+            write(work, new)
     assert folder_at(place).read("labels.parquet") == b"all"

@@ -1,0 +1,193 @@
+"""Digests of files, tables and values: to know contents by, and to tell whether what was read or kept has changed.
+
+Files that are kept have their digests in a manifest, which is written last and has its own. Other values end in theirs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from engine import tables
+from engine.messages.errors import InputError, masked
+from engine.sources.data_sets import identity_of
+from engine.sources.io import locations
+from engine.sources.io.locations import Location
+from engine.sources.io.records import parse_json
+
+_COLUMNS = tuple(tables.CORPUS)
+_BITS = 256
+
+
+def file_sha256(path: str | Path) -> str:
+    """The SHA-256 of a file's bytes, as 64 hexadecimal digits; an OSError where it cannot be read."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class RowHashes:
+    """The sum modulo 2**256 of the SHA-256 of rows: a multiset hash (Clarke et al. 2003).
+
+    It depends on how often each row occurs, but neither on the order of rows nor on batches.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._sum = 0
+
+    def add(self, rows: Iterable[bytes]) -> None:
+        """Add rows, each written as bytes; different rows must give different bytes."""
+        digests = b"".join([hashlib.sha256(row).digest() for row in rows])
+        words = np.frombuffer(digests, dtype="<u4").reshape(-1, _BITS // 32)
+        self.rows += len(words)
+        # Sums of 32-bit words do not overflow 64 bits for up to 4 billion rows at once.
+        for place, total in enumerate(words.sum(axis=0, dtype=np.uint64).tolist()):
+            self._sum += total << (32 * place)
+        self._sum %= 1 << _BITS
+
+    def hexdigest(self) -> str:
+        """64 hexadecimal digits; all zeros without any row."""
+        return f"{self._sum:064x}"
+
+
+class Fingerprint(RowHashes):
+    """The fingerprint of a corpus, over ids, titles, texts and articles, in constant memory."""
+
+    @property
+    def passages(self) -> int:
+        """The number of passages added."""
+        return self.rows
+
+    def update(self, batch: pl.DataFrame) -> None:
+        """Add passages: a frame with the columns of the corpus table, without nulls."""
+        # Lengths come first, so that ("ab", "c") and ("a", "bc") give different bytes.
+        lengths = [pl.col(name).str.len_bytes().cast(pl.String) for name in _COLUMNS]
+        row_bytes = pl.concat_str(
+            pl.concat_str(lengths, separator=","), *_COLUMNS, separator=":"
+        ).cast(pl.Binary)
+        self.add(batch.select(row_bytes).to_series())
+
+
+# Bytes that are read of a file, or of all files of a directory together.
+READ = 16 << 20
+# What stores say of a file that changes when the file does, as far as they say it.
+_MARKS = ("size", "ETag", "etag", "md5Hash", "crc32c", "LastModified", "last_modified", "updated", "mtime", "created")  # fmt: skip
+
+
+def identity(place: Location) -> str:
+    """64 hexadecimal digits that change when a file, or a file in a directory, does.
+
+    They stand for the names and the first 16 MiB in all. A file that reaches beyond stands for itself with
+    its size and the time of its last change (at an address, with what the store says of it): one that was
+    overwritten further down by a file of the same size, and had its time set back, is taken for the
+    former.
+
+    Raises:
+        InputError, OSError: an address, or a path, that cannot be opened.
+    """
+    place = locations.locate(place)
+    if locations.is_data_set(place):
+        return identity_of(place)
+    files = locations.list_files(place) if locations.is_directory(place) else [place]
+    marks: list[list[object]] = []
+    left = READ
+    for file in files:
+        mark, read = _of_file(file, left)
+        marks.append([masked(str(file)), *mark])
+        left -= read
+    return hashlib.sha256(json.dumps(marks, default=str).encode()).hexdigest()
+
+
+def _of_file(file: Location, most: int) -> tuple[list[object], int]:
+    """What tells a file, of which at most so much is read; and how much was."""
+    content = hashlib.sha256()
+    with locations.open_binary(file) as stream:
+        start = stream.read(most + 1)
+        content.update(start[:most])
+        if len(start) <= most:
+            return [content.hexdigest()], len(start)
+        about = _about(file)
+        if about is None:  # a pipe; what is read of it is kept, and so is read once
+            content.update(start[most:])
+            while block := stream.read(READ):
+                content.update(block)
+    return [content.hexdigest(), about], most
+
+
+def _about(file: Location) -> dict[str, Any] | None:
+    """Size and time of a file; None for what has neither."""
+    if isinstance(file, Path):
+        if not file.is_file():
+            return None
+        status = file.stat()
+        return {"size": status.st_size, "changed": status.st_mtime_ns}
+    system, inside = locations.file_system(file)
+    with locations.reported(file):
+        info = system.info(inside)
+    return {mark: info[mark] for mark in _MARKS if info.get(mark) is not None}
+
+
+# The key of a manifest's own digest, and the bytes of one at the end of a value.
+_OWN, _BYTES = "sha256", 16
+
+
+def digest(content: bytes) -> str:
+    """The SHA-256 of some bytes, as 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def json_digest(value: object) -> str:
+    """The digest of a JSON value, however it is laid out."""
+    return digest(json.dumps(value, sort_keys=True).encode())
+
+
+def digest_at(place: Path) -> str:
+    """The digest of a file, or of the files directly in a folder; an OSError where one cannot be read."""
+    if place.is_dir():
+        return json_digest([*map(file_sha256, sorted(place.iterdir()))])
+    return file_sha256(place)
+
+
+def require_whole(
+    path: Path, written: str | None, remedy: str, *, called: Location | None = None
+) -> None:
+    """Refuse a file or folder that is gone or has another digest; all is taken where an earlier version wrote none."""
+    try:
+        if not written or digest_at(path) == written:
+            return
+        problem = "is not what was written: it was changed, or the disk damaged it"
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+    raise InputError(problem, remedy, path=called or path)
+
+
+def sealed_json(manifest: Mapping[str, Any]) -> bytes:
+    """A manifest with its own digest."""
+    own = json_digest(json.loads(json.dumps(manifest)))  # of what is read: of tuples, lists
+    return json.dumps({**manifest, _OWN: own}, indent=1, ensure_ascii=False).encode()
+
+
+def unsealed_json(content: bytes) -> dict[str, Any]:
+    """The manifest in some bytes, without its digest; a ValueError where it was changed, or is none."""
+    manifest = parse_json(content)
+    if not isinstance(manifest, dict):
+        raise ValueError("it is not a manifest")
+    if manifest.pop(_OWN, None) not in (None, json_digest(manifest)):  # None: an earlier version's
+        raise ValueError("it was changed after it was written")
+    return manifest
+
+
+def sealed(content: bytes) -> bytes:
+    """Some bytes, and behind them their digest."""
+    return content + hashlib.sha256(content).digest()[:_BYTES]
+
+
+def unsealed(content: bytes) -> bytes | None:
+    """The bytes without their digest; None where it is not theirs."""
+    return content[:-_BYTES] if sealed(content[:-_BYTES]) == content else None

@@ -1,0 +1,475 @@
+"""Read text files, decompressed by name: lines, JSON (values, one a line, arrays), CSV and TSV as records, settings in YAML.
+
+Bad records are refused, or tolerated and counted up to a limit. Everywhere, ``what`` is the expected content, for errors.
+Settings are keys with texts or lists of texts, each as it is written. YAML 1.1 takes ``010`` for 8, ``1:30`` for 90 and
+``no`` for false, YAML 1.2 ``1e3`` for a number. A value that some YAML would change is refused, so that nobody has to know which.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import yaml
+
+from engine.messages.errors import InputError
+from engine.messages.wording import counted, cut, quoted
+from engine.sources.io.locations import DAMAGE, Location, open_decompressed, require_file
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+_SHOWN = 3
+
+
+class SkipBad:
+    """Tolerates up to ``limit`` bad records, and counts them.
+
+    Attributes:
+        count: bad records so far.
+        first: the errors of the first of them.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        self.count = 0
+        self.first: list[InputError] = []
+
+    def tolerate(self, error: InputError) -> None:
+        """Count the record that ``error`` is about.
+
+        Raises:
+            InputError: that error, if there were ``limit`` bad records before.
+        """
+        if self.count >= self.limit:
+            if not self.limit:
+                raise error from None
+            which = f" (bad record {self.count + 1}; at most {self.limit} are skipped)"
+            problem = f"{error.problem}{which}"
+            raise InputError(problem, error.remedy, path=error.path, line=error.line) from None
+        self.count += 1
+        if len(self.first) < _SHOWN:
+            self.first.append(error)
+
+    def kept(self, parse: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+        """Yield what a function makes of each item; those that it refuses are tolerated."""
+        for item in items:
+            try:
+                made = parse(item)
+            except InputError as error:
+                self.tolerate(error)
+                continue
+            yield made
+
+    def described(self) -> str:
+        """``2 bad records skipped (a.jsonl:7: broken JSON …)``; empty if there were none."""
+        if not self.count:
+            return ""
+        problems = "; ".join(
+            f"{error.path}{'' if error.line is None else f':{error.line}'}: {error.problem}"
+            for error in self.first
+        )
+        more = f"; and {self.count - len(self.first)} more" if self.count > len(self.first) else ""
+        return f"{counted(self.count, 'bad record[|s]')} skipped ({problems}{more})"
+
+
+def tolerance(skip_bad: int | SkipBad) -> SkipBad:
+    """``skip_bad`` as the object that counts; a caller that passes one can read it afterwards."""
+    return skip_bad if isinstance(skip_bad, SkipBad) else SkipBad(skip_bad)
+
+
+# Bytes of the longest line that is read: an endless one would fill the memory.
+LONGEST_LINE = 64 << 20
+# Bytes that tell a layout.
+_START = 1 << 16
+_OBJECTS = "one JSON object per line"
+BOM = b"\xef\xbb\xbf"
+# What a web page (as servers send where a file is gone), an archive and a document begin with.
+_OTHERS = (b"<!doctype html", b"<html", b"pk\x03\x04", b"%pdf-")
+
+
+def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number from 1, undecoded line) of a file; ``blank`` lines only on request.
+
+    Raises:
+        InputError: no such file, a line of more than ``LONGEST_LINE`` bytes, or a broken ``.gz`` or
+            ``.bz2``. A file that ends early is broken and never tolerated, since the missing records
+            cannot be counted.
+    """
+    path = require_file(path, what)
+    number = 0
+    try:
+        with open_decompressed(path) as stream:
+            for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
+                if len(line) > LONGEST_LINE:
+                    problem = f"a line of more than {LONGEST_LINE >> 20} MiB"
+                    raise InputError(problem, f"give {what}", path=path, line=number)
+                if number == 1:
+                    line = line.removeprefix(BOM)
+                    _refuse_others(path, line, what)
+                if blank or (line and not line.isspace()):
+                    yield number, line
+    except DAMAGE as error:
+        raise damaged(path, number + 1, error) from None
+
+
+def start_of(path: Location, what: str) -> bytes:
+    """The first bytes of a file from the first that is not white space; empty if there are none."""
+    start = read_document(path, what, _START).removeprefix(BOM).lstrip()
+    _refuse_others(path, start, what)
+    return start
+
+
+def _refuse_others(path: Location, start: bytes, what: str) -> None:
+    if start[:99].lstrip().lower().startswith(_OTHERS):
+        raise InputError("not a text file that is read here", f"give {what}", path=path, line=1)
+
+
+def read_document(path: Location, what: str, most: int = -1) -> bytes:
+    """The whole of a file that is not divided into lines, or as many bytes of it.
+
+    Raises:
+        InputError: no such file, or a broken ``.gz`` or ``.bz2``.
+    """
+    path = require_file(path, what)
+    try:
+        with open_decompressed(path) as stream:
+            return stream.read(most)
+    except DAMAGE as error:
+        raise damaged(path, None if most < 0 else 1, error) from None
+
+
+def read_text(path: Location, what: str) -> str:
+    """The whole of a UTF-8 text file.
+
+    Raises:
+        InputError: as ``read_document``, or it is not UTF-8, with the line.
+    """
+    return decode_line(path, 1, read_document(path, what).removeprefix(BOM))
+
+
+def damaged(path: Location, line: int | None, error: Exception) -> InputError:
+    """The error for a file that cannot be read from ``line`` on."""
+    remedy = "check it, or fetch it again"
+    return InputError(f"cannot be read ({error})", remedy, path=path, line=line)
+
+
+def decode_line(path: Location, number: int, line: bytes) -> str:
+    """A line, or all lines from this number on, as text.
+
+    Raises:
+        InputError: it is not UTF-8.
+    """
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        number += line.count(b"\n", 0, error.start)
+        remedy = "save the file as UTF-8"
+        raise InputError("not UTF-8 text", remedy, path=path, line=number) from None
+
+
+def read_lines(
+    path: Location, what: str, *, skip: SkipBad | None = None, blank: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line) of a UTF-8 text file.
+
+    Raises:
+        InputError: as ``raw_lines``, or a line is not UTF-8, which ``skip`` tolerates.
+    """
+    lines = raw_lines(path, what, blank=blank)
+    yield from (skip or SkipBad()).kept(lambda one: (one[0], decode_line(path, *one)), lines)
+
+
+def read_json_lines(
+    path: Location, what: str, *, skip: SkipBad | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number from 1, object) of a JSONL file.
+
+    Raises:
+        InputError: as ``read_lines``, or a line is not a JSON object, which ``skip`` tolerates, too.
+    """
+    skip = skip or SkipBad()
+    lines = read_lines(path, what, skip=skip)
+    yield from skip.kept(lambda one: (one[0], parse_json_object(path, *one)), lines)
+
+
+def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
+    """The JSON object in a line.
+
+    Raises:
+        InputError: the line is not a JSON object, or an object in it has a key twice.
+    """
+    try:
+        value = parse_json(line)
+    except ValueError as error:
+        raise broken_json(path, _OBJECTS, error, number) from None
+    if not isinstance(value, dict):
+        problem = f"a JSON {type(value).__name__}, not an object"
+        raise InputError(problem, f"give {_OBJECTS}", path=path, line=number)
+    return value
+
+
+def read_json_document(path: Location, what: str) -> Any:
+    """The value that a file, as a whole, is in JSON: an InputError where it is broken, or has a key twice."""
+    content = read_document(path, what)
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        raise broken_json(path, what, error) from None
+
+
+def broken_json(
+    path: Location, what: str, error: ValueError, line: int | None = None
+) -> InputError:
+    """The error for what ``parse_json`` refuses; ``line`` is the one that it was given, where it is one."""
+    if isinstance(error, DuplicateKeyError):
+        return InputError(str(error), "keep one of them", path=path, line=line)
+    problem = f"broken JSON ({getattr(error, 'msg', None) or str(error)[:60]})"
+    line = line or getattr(error, "lineno", None)
+    return InputError(problem, f"give {what}", path=path, line=line)
+
+
+class DuplicateKeyError(ValueError):
+    """A JSON object has a key twice, of which only the last would count."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value that a JSON text stands for; bytes are UTF-8, UTF-16 or UTF-32.
+
+    Raises:
+        DuplicateKeyError: an object has a key twice.
+        ValueError: broken JSON (``json.JSONDecodeError``), an integer of thousands of digits, brackets
+            nested too deep, or bytes that are not text.
+    """
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
+    try:
+        return _DECODER.decode(text.removeprefix("\ufeff"))
+    except RecursionError:
+        raise ValueError("brackets are nested too deep") from None
+
+
+def json_items(text: str) -> Iterator[tuple[int, Any]]:
+    """Yield (place, value) of each item of a JSON array; the place is that of its first character.
+
+    An item that is broken raises as in ``parse_json``, when it has its turn.
+    """
+    place = _after_space(text, 0)
+    if text[place : place + 1] != "[":
+        raise json.JSONDecodeError("Expecting '['", text, place)
+    place = _after_space(text, place + 1)
+    ended = text[place : place + 1] == "]"
+    while not ended:
+        try:
+            value, end = _DECODER.raw_decode(text, place)
+        except RecursionError:
+            raise ValueError("brackets are nested too deep") from None
+        yield place, value
+        place = _after_space(text, end)
+        ended = text[place : place + 1] == "]"
+        if not ended and text[place : place + 1] != ",":
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, place)
+        place = place if ended else _after_space(text, place + 1)
+    if (end := _after_space(text, place + 1)) < len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
+
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+def _after_space(text: str, place: int) -> int:
+    match = _SPACE.match(text, place)
+    return place if match is None else match.end()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise DuplicateKeyError(f"the key {key[:80]!r} is given twice")
+            seen.add(key)
+    return members
+
+
+# Made once: json.loads makes a decoder for every call that is given a hook.
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def read_json_records(
+    path: Location, what: str, *, skip: SkipBad | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number from 1, object) of a JSONL file, or of a JSON array, by the first character.
+
+    An array is read as a whole text, of which one object at a time is parsed.
+
+    Raises:
+        InputError: as ``read_json_lines``, also for items of an array that are no objects; broken JSON in
+            an array is never tolerated, since nobody knows where the next item begins.
+    """
+    try:
+        is_array = start_of(path, what)[:1] == b"["
+    except InputError:  # whoever reads its lines says in which the fault is
+        is_array = False
+    if not is_array:
+        yield from read_json_lines(path, what, skip=skip)
+        return
+
+    def object_of(item: tuple[int, Any]) -> tuple[int, dict[str, Any]]:
+        line, value = item
+        if not isinstance(value, dict):
+            problem = f"a JSON {type(value).__name__}, not an object"
+            raise InputError(problem, "write a list of objects", path=path, line=line)
+        return line, value
+
+    yield from (skip or SkipBad()).kept(object_of, _items(path, read_text(path, what), what))
+
+
+def _items(path: Location, text: str, what: str) -> Iterator[tuple[int, Any]]:
+    line, counted = 1, 0
+    try:
+        for place, value in json_items(text):
+            line += text.count("\n", counted, place)
+            counted = place
+            yield line, value
+    except ValueError as error:
+        raise broken_json(path, what, error) from None
+
+
+# Programs write TSV with quotes and without them.
+_QUOTES = 'write each " within a field twice and the field in quotes, or write CSV or JSONL'
+
+
+def read_csv_records(
+    path: Location, what: str, needed: Sequence[str], *, skip: SkipBad | None = None
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (line, record) of a CSV file, or of a TSV file if the header contains a tab.
+
+    Args:
+        needed: columns of which the header must name one.
+        skip: tolerates rows of another length, and lines that are not UTF-8.
+
+    Raises:
+        InputError: a header without any of these columns, rows of another length, or quotes that are broken,
+            or that span lines of a TSV and what may be rows.
+    """
+    skip = skip or SkipBad()
+    fault = partial(InputError, path=path)
+    numbers: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for number, line in read_lines(path, what, skip=skip, blank=True):
+            numbers.append(number)
+            yield line
+
+    lines = texts()
+    csv.field_size_limit(LONGEST_LINE)  # of the whole process; by default 128 KiB
+    header = next(filter(str.strip, lines), "")
+    delimiter = "\t" if "\t" in header else ","
+    rows = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
+    try:
+        names = [name.strip() for name in next(rows, [])]
+        line = numbers[-1] if numbers else 1
+        if not set(names) & set(needed):
+            problem = f"no header with a column {', '.join(needed)}"
+            remedy = "name the columns in the first line, separated by commas or tabs"
+            raise fault(problem, remedy, line=line)
+        if twice := next((name for name in names if name and names.count(name) > 1), None):
+            raise fault(f"the column {quoted(twice)} is given twice", "keep one of them", line=line)
+        # A quoted field may span lines, so the lines of each row are noted.
+        while True:
+            numbers.clear()
+            row = next(rows, None)
+            if row is None:
+                return
+            if not any(map(str.strip, row)):
+                continue
+            line = numbers[0]
+            # Rows of a program that writes no quotes: with the line end, the field took in tabs.
+            if delimiter == "\t" and any("\n" in text and "\t" in text for text in row):
+                problem = f"a quoted field goes on to line {numbers[-1]}, over tabs"
+                raise fault(problem, _QUOTES, line=line)
+            if len(row) == len(names):
+                yield line, dict(zip(names, row, strict=True))
+            else:
+                problem = f"{len(row)} columns, the header has {len(names)}"
+                skip.tolerate(fault(problem, "quote fields", line=line))
+    except csv.Error as error:
+        problem = f"broken quotes or line ends from this line on ({error})"
+        raise fault(problem, 'double the quotes within "…"', line=numbers[0]) from None
+
+
+_SETTINGS = 'write "key: value", one a line'
+_TAG = "tag:yaml.org,2002:"
+# A number that every YAML takes for the same one; true, false and null are written in one way, too.
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,15})?")
+
+
+def read_settings(
+    text: str, path: Location, *, first_line: int = 1
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """The values of a YAML text by key, each a text, None for null, or a list of these; and the line of each key.
+
+    An empty text has no settings. It begins in ``first_line`` of the file.
+
+    Raises:
+        InputError: broken YAML, a key that is given twice or is not a text, a value that is neither a
+            scalar nor a list of scalars, or one without quotes that YAML takes for something else.
+    """
+
+    def fault(problem: str, at: int, remedy: str = _SETTINGS) -> InputError:
+        return InputError(problem, remedy, path=path, line=first_line + text.count("\n", 0, at))
+
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = mark.index if mark else getattr(error, "position", 0)
+        raise fault(f"broken YAML ({getattr(error, 'problem', None) or error})", at) from None
+    except RecursionError:
+        raise InputError(
+            "broken YAML (brackets are nested too deep)", _SETTINGS, path=path
+        ) from None
+    if node is None or node.tag == f"{_TAG}null":
+        return {}, {}
+    if not isinstance(node, yaml.MappingNode):
+        raise fault("holds no keys", 0)
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    for key, value in node.value:
+        at = key.start_mark.index
+        if not isinstance(key, yaml.ScalarNode) or key.tag == f"{_TAG}null":
+            raise fault("a key that is not a text", at)
+        name = quoted(key.value)
+        if key.value in values:
+            problem = f"the key {name} is given twice (see line {lines[key.value]})"
+            raise fault(problem, at, "give it once")
+        several = isinstance(value, yaml.SequenceNode)
+        items = value.value if several else [value]
+        if not all(isinstance(item, yaml.ScalarNode) for item in items):
+            raise fault(f"{name} is neither a value nor a list of values", at)
+        if wrong := next(filter(_is_changed, items), None):
+            problem = f"{name} is {cut(wrong.value, 80)}, which YAML takes for something else"
+            raise fault(problem, wrong.start_mark.index, "put it in quotes")
+        texts = [None if item.tag == f"{_TAG}null" else item.value for item in items]
+        values[key.value] = texts if several else texts[0]
+        lines[key.value] = first_line + key.start_mark.line
+    return values, lines
+
+
+def _is_changed(node: yaml.ScalarNode) -> bool:
+    """Whether a value is not the text that it is written as, for YAML 1.1 or 1.2."""
+    if node.style is not None or node.tag == f"{_TAG}null":
+        return node.tag not in (f"{_TAG}str", f"{_TAG}null")
+    if node.tag == f"{_TAG}str":
+        try:
+            float(node.value.replace("0o", "0"))  # 1e3 and 0o17 are numbers of YAML 1.2
+        except ValueError:
+            return False
+    return node.value not in ("true", "false") and not _NUMBER.fullmatch(node.value)
