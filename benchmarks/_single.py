@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from engine.reading.prompting.prompts import DEFAULT_STYLE, Architecture, Prompt, make_prompt
-from engine.reading.prompting.template import Task, read_template
+from engine.reading.prompting.prompts import (
+    DEFAULT_STYLE,
+    Architecture,
+    Prompt,
+    Task,
+    make_prompt,
+    read_template,
+)
 from engine.reading.protocol import Augmentation
 from engine.statistics.correlation import Bootstrap, Correlation, describe, method_of, undefined
 from engine.statistics.methods import side

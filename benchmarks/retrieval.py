@@ -38,7 +38,7 @@ from benchmarks._harness import Line, in_turn, make_parser, write_report
 from engine.machine.device import Dtype, best_dtype
 from engine.retrieval import bm25, flat, index_shards
 from engine.retrieval.encoders import EncoderOptions, specify
-from engine.retrieval.java import find_java
+from engine.retrieval.lucene import find_java
 from engine.tables import (
     ARTICLE_ID,
     DOC_ID,

@@ -18,7 +18,7 @@ from engine.messages.errors import InputError, masked
 from engine.messages.extras import EXTRAS, command, is_installed, missing, version_of
 from engine.messages.wording import agreeing, listed
 from engine.retrieval.flat import gpu_count
-from engine.retrieval.java import find_java
+from engine.retrieval.lucene import find_java
 from engine.sources import bundled
 from jobs._command import run_command, with_verbosity
 from jobs._terminal import standard_output

@@ -19,10 +19,10 @@ from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.retrieval import bm25 as lexical
 from engine.retrieval import dense as vectors
+from engine.retrieval.bm25 import Tokenizer
 from engine.retrieval.dense import IndexOptions
 from engine.retrieval.encode import specify
 from engine.retrieval.encoders import BUNDLED, PassageEncoderOptions
-from engine.retrieval.morphemes import Tokenizer
 from engine.sources.io.folders import require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.records import SkipBad

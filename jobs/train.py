@@ -16,7 +16,7 @@ from engine.machine import model_files
 from engine.messages.errors import InputError
 from engine.messages.extras import missing, require
 from engine.messages.wording import counted
-from engine.reading.prompting.template import Task
+from engine.reading.prompting.prompts import Task
 from engine.reading.protocol import Augmentation
 from engine.report.summary import Origin, input_files, place
 from engine.scoring.metrics import METRICS, get_metric

@@ -88,7 +88,7 @@ GROUPS = {
         "tests/reading/test_stream_on_ray.py",
         "tests/retrieval/test_dense.py",
         "tests/retrieval/test_search_on_ray.py",
-        "tests/retrieval/test_desk.py",
+        "tests/retrieval/test_distribute.py",
         "tests/faults/test_kills.py",
         "tests/jobs/test_commands.py::test_two_runs_on_ray",
         "tests/jobs/test_commands.py::test_actors_that_can_never_be_hosted",

@@ -170,7 +170,7 @@ def test_parts_of_single_commands_are_reached_from_these_alone(part, commands):
             }
             | {"evaluation/read.py"}
             | {"reading/ledger.py", "reading/observed.py", "reading/stream_on_ray.py"}
-            | {"retrieval/desk.py", "retrieval/distribute.py", "retrieval/search_on_ray.py"}
+            | {"retrieval/distribute.py"}
             | {"training/on_ray.py"},
         ),
         (
@@ -181,8 +181,8 @@ def test_parts_of_single_commands_are_reached_from_these_alone(part, commands):
             | {
                 f"reading/models/{name}.py"
                 for name in (
-                    "attention", "continuing", "conversion", "decoding", "encodings", "fid_t5",
-                    "generation", "in_place", "ordered", "packed", "padded", "t5", "t5_attention", "transfer", "vllm_reader",
+                    "attention", "continuing", "conversion", "decoding",
+                    "layers", "packed", "padded", "t5", "t5_attention", "vllm_reader",
                 )
             },
         ),
@@ -195,8 +195,8 @@ def test_parts_of_single_commands_are_reached_from_these_alone(part, commands):
             | {
                 f"reading/models/{name}.py"
                 for name in (
-                    "attention", "causal", "continuing", "conversion", "encoder_decoder", "fid_t5",
-                    "generation", "in_place", "padded", "vllm_reader",
+                    "attention", "causal", "continuing", "conversion", "decoding", "encoder_decoder", "t5",
+                    "layers", "padded", "vllm_reader",
                 )
             },
         ),
@@ -208,7 +208,7 @@ def test_parts_of_single_commands_are_reached_from_these_alone(part, commands):
             | {"python/result.py", "training/report.py"},
         ),
         ("openai", {"machine/remote/client.py", "machine/remote/transport.py"}),
-        ("jnius", {"retrieval/java.py"}),
+        ("jnius", {"retrieval/lucene.py"}),
         ("datasets", {"sources/data_sets.py"}),
         ("ir_datasets", {"sources/data_sets.py"}),
         ("faiss", {"report/query_coverage/measure.py", "retrieval/approximate.py", "retrieval/flat.py"}),

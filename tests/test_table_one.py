@@ -14,7 +14,7 @@ from engine import tables
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition
 from engine.messages.errors import InputError
-from engine.reading.prompting.template import read_template
+from engine.reading.prompting.prompts import read_template
 from engine.report import across_data_sets as across
 from engine.sources.articles.read import Article
 from tests.conftest import make_run

@@ -34,7 +34,7 @@ from benchmarks.efficiency.models import ARTICLES, Subject, as_evaluated, load, 
 from engine.machine.device import machine_has_gpu
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import ReadError
-from engine.reading.models import sharing
+from engine.reading.models import packed, tokenizing
 from engine.reading.plan import wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.retrieval.bm25 import build_index, search
@@ -203,5 +203,5 @@ def _by_processor() -> Iterator[None]:
 @contextlib.contextmanager
 def _without_beginnings() -> Iterator[None]:
     """Every text computes all its tokens, whatever others begin with."""
-    with mock.patch.object(sharing, "segments", partial(sharing.segments, least=_NEVER)):
+    with mock.patch.object(packed, "segments", partial(tokenizing.segments, least=_NEVER)):
         yield

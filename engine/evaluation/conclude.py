@@ -25,8 +25,7 @@ from engine.messages.wording import agreeing, counted, listed
 from engine.ranking.measures import comparable, largest_value, parse_measure
 from engine.ranking.scores import Relevant
 from engine.ranking.ties import tie_notes
-from engine.reading.notes import not_as_trained, read_notes
-from engine.reading.outputs import OutputCounts, cut_notes, output_notes
+from engine.reading.outputs import OutputCounts, cut_notes, not_as_trained, output_notes, read_notes
 from engine.statistics.cells import clusters_of
 from engine.statistics.choice import primary_measures
 from engine.statistics.comparison import STUDENTIZED, reachable_p

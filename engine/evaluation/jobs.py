@@ -33,8 +33,7 @@ from engine.reading.identity import identified
 from engine.reading.local import Executor, Local
 from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.plan import wanted_reads
-from engine.reading.prompting.prompts import Prompt
-from engine.reading.prompting.template import QUESTION
+from engine.reading.prompting.prompts import QUESTION, Prompt
 from engine.reading.protocol import ReaderSpec, versions
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location

@@ -34,7 +34,7 @@ from engine.reading.plan import (
     output_columns,
 )
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.store_files import Span
+from engine.reading.store import Span
 from engine.statistics.runs import drawn_share, is_drawn
 from engine.tables import (
     CONFIDENCE,

@@ -31,7 +31,7 @@ from engine.ranking.udcg import score_utility
 from engine.reading.costs import wanted_kinds
 from engine.reading.outputs import OutputCounts, count_outputs, merge_outputs
 from engine.reading.protocol import ReaderSpec
-from engine.reading.remote.whole_prompts import CUT_PROMPT
+from engine.reading.remote.specify import CUT_PROMPT
 from engine.scoring.metrics import get_metric, score_outputs
 from engine.tables import (
     ANNOTATOR,

@@ -25,7 +25,7 @@ from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.ranking.measures import Measure
 from engine.reading.costs import ReadingCosts
-from engine.reading.notes import damaged_files
+from engine.reading.outputs import damaged_files
 from engine.reading.protocol import Augmentation
 from engine.statistics.cells import clusters_of
 from engine.statistics.intervals import holm

@@ -19,7 +19,7 @@ from engine.messages.errors import InputError
 from engine.messages.notes import Note
 from engine.ranking.ranking_settings import RankingSettings
 from engine.ranking.scores import Relevant
-from engine.reading.prompting.template import Purpose
+from engine.reading.prompting.prompts import Purpose
 from engine.reading.protocol import Augmentation, Scores
 from engine.reading.reader_settings import ReaderSettings
 from engine.scoring.metrics import score_outputs

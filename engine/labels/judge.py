@@ -19,7 +19,7 @@ from engine.labels.annotator import (
 )
 from engine.labels.traces import trace_judge
 from engine.messages.checked import Checked
-from engine.reading.prompting.template import JUDGE, read_template
+from engine.reading.prompting.prompts import JUDGE, read_template
 from engine.tables import CONFIDENCE, LABEL
 
 NAME: Literal["judge"] = "judge"

@@ -32,7 +32,7 @@ from engine.labels.annotator import (
     labels_of,
 )
 from engine.labels.traces import trace_judge
-from engine.reading.prompting.template import QUESTION, styles
+from engine.reading.prompting.prompts import QUESTION, styles
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, OUTPUT_TOKENS, QUERY_ID, VALUE
 
 _ANSWERS = Role("score", "the reader that scores answers", "score", is_readers=True)

@@ -29,7 +29,7 @@ from engine.labels.annotator import (
 from engine.labels.traces import trace_utility
 from engine.messages.checked import Checked
 from engine.messages.notes import Note
-from engine.reading.prompting.template import ABSTAIN, read_template, styles
+from engine.reading.prompting.prompts import ABSTAIN, read_template, styles
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, LABEL, MEASURE, QUERY_ID, RUN, VALUE
 
 NAME = "utility"

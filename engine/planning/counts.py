@@ -21,7 +21,7 @@ from engine.reading import store
 from engine.reading.identity import earlier_reads
 from engine.reading.lengths import prompt_tokens
 from engine.reading.plan import INPUTS, missing_reads
-from engine.reading.store_files import Span
+from engine.reading.store import Span
 from engine.sources.io.folders import Folder
 from engine.statistics.runs import is_drawn
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from engine.messages.wording import quoted
 from engine.reading.protocol import THINK, Ended, ReaderSpec, ReadOutput
 
+# Stands for bytes that are not a character, or not a whole one yet.
+INCOMPLETE = "\ufffd"
 # Tokens for the thoughts of a reader that thinks before it answers, beside those of its answer.
 ROOM = 4096
 UNFINISHED = (
@@ -196,6 +198,22 @@ def given(outputs: Iterable[ReadOutput], rule: Rule) -> list[ReadOutput]:
         return replace(found, seconds=one.seconds)
 
     return [own(one) for one in outputs]
+
+
+def weighed(choices: Sequence[str], logs: Sequence[float]) -> tuple[str, float, float | None]:
+    """The choice that is made, with its ``confidence`` and ``mass`` (see ``ReadOutput``).
+
+    Args:
+        choices: one is taken among all tokens, and chosen where its probability exceeds 1/2, else nothing is; several
+            are weighed among each other.
+        logs: the natural log-probability of the first token of each, minus infinity for one that is not known.
+    """
+    if len(logs) == 1:
+        confidence = math.exp(min(0.0, logs[0]))
+        return choices[0] if confidence > 0.5 else "", confidence, None
+    shares = [math.exp(log - max(logs)) for log in logs]
+    choice = choices[shares.index(max(shares))]
+    return choice, shares[0] / sum(shares), math.fsum(map(math.exp, logs))
 
 
 def chosen(

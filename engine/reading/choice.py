@@ -14,8 +14,7 @@ from engine.machine.watch import OnEvent
 from engine.messages.errors import InputError
 from engine.reading.function_reader import specify_function
 from engine.reading.models.weights import resolve
-from engine.reading.prompting.prompts import Prompt
-from engine.reading.prompting.template import Purpose
+from engine.reading.prompting.prompts import Prompt, Purpose
 from engine.reading.protocol import Augmentation, Engine, ReaderSpec, Scores
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
 from engine.reading.readers import specify

@@ -15,8 +15,7 @@ from engine.messages.wording import counted, reason_of
 from engine.reading.answers import rule_of
 from engine.reading.function import FunctionSpec, ReaderFunction
 from engine.reading.prompting.controls import COMMON
-from engine.reading.prompting.prompts import Prompt, make_prompt
-from engine.reading.prompting.template import Purpose, read_template
+from engine.reading.prompting.prompts import Prompt, Purpose, make_prompt, read_template
 from engine.reading.protocol import Augmentation, ReaderSpec, ReaderStats, ReadOutput
 
 # The template of models that were trained on conversations.
@@ -128,7 +127,13 @@ class FunctionReader:
             raise RuntimeError(f"the function ends the program ({error})") from error
         outputs = awaited(outputs)
         is_list = isinstance(outputs, Iterable) and not isinstance(outputs, str | Mapping | Set)
-        texts = _taken(outputs, len(inputs)) if is_list else []
+        texts: list[Any] = []
+        try:
+            texts.extend(outputs if is_list else ())  # keeps what came before an error
+        except Exception as error:
+            if not texts:
+                raise
+            texts += [error] * (len(inputs) - len(texts))
         if not is_list or len(texts) != len(inputs):
             returned = counted(len(texts), "output[|s]") if is_list else type(outputs).__name__
             raise InputError(
@@ -148,15 +153,3 @@ class FunctionReader:
             )
             for one in texts
         ]
-
-
-def _taken(outputs: Iterable[Any], wanted: int) -> list[Any]:
-    """What a function gave, in order; where it stops half-way with an error, that in the place of all others."""
-    taken: list[Any] = []
-    try:
-        taken.extend(outputs)  # keeps what came before an error
-    except Exception as error:
-        if not taken:
-            raise
-        taken += [error] * (wanted - len(taken))
-    return taken

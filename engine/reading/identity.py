@@ -24,7 +24,7 @@ from engine.messages.wording import listed, quoted
 from engine.reading import store
 from engine.reading.plan import INPUTS, read_key
 from engine.reading.protocol import ReaderSpec
-from engine.reading.store_files import SUFFIX
+from engine.reading.store import SUFFIX
 from engine.sources.io.digests import digest
 from engine.sources.io.folders import Folder
 from engine.tables import READ_KEY

@@ -13,7 +13,7 @@ from engine.machine.remote.api_settings import is_api
 from engine.messages.notes import Note, count_note
 from engine.reading.models.tokenizing import longest_input
 from engine.reading.models.weights import resolve
-from engine.reading.prompting.chat import count_tokens
+from engine.reading.prompting.controls import count_tokens
 from engine.reading.protocol import ReaderSpec
 from engine.reading.reader_settings import ReaderSettings
 from engine.reading.readers import positions

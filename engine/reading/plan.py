@@ -18,7 +18,7 @@ from engine import tables
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
-from engine.reading.store_files import Span
+from engine.reading.store import Span
 from engine.tables import DOC_ID, DOC_IDS, FAILURE, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
 
 INPUTS = "inputs"

@@ -24,7 +24,7 @@ EngineChoice = Literal["auto", "transformers", "vllm"]
 Scores = Literal["", "target", "own"]
 # What ended an output: an end token, a string that ends answers, or the most tokens that it may have.
 Ended = Literal["end", "stop", "length"]
-# The model type of checkpoints whose cross-attention has a position bias (``engine.reading.models.fid_t5``).
+# The model type of checkpoints whose cross-attention has a position bias (``engine.reading.models.t5``).
 BIASED = "fid-t5"
 
 

@@ -12,7 +12,7 @@ from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.reading.function import ReaderFunction
-from engine.reading.prompting.template import Task, read_template
+from engine.reading.prompting.prompts import Task, read_template
 from engine.reading.protocol import Augmentation, EngineChoice
 from engine.scoring.metrics import Metric, get_metric
 

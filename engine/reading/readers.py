@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,50 @@ from engine.machine.device import Dtype
 from engine.messages.errors import InputError, ReadError
 from engine.reading.answers import ROOM
 from engine.reading.models import vllm_support, weights
-from engine.reading.models.generation_settings import greedy_settings
-from engine.reading.prompting import chat, controls
-from engine.reading.prompting.prompts import DEFAULT_STYLE, Prompt, make_prompt
-from engine.reading.prompting.template import PASSAGES, Purpose, Template, read_template
+from engine.reading.prompting import controls
+from engine.reading.prompting.prompts import (
+    DEFAULT_STYLE,
+    PASSAGES,
+    Prompt,
+    Purpose,
+    Template,
+    make_prompt,
+    read_template,
+)
 from engine.reading.protocol import Augmentation, Engine, Reader, ReaderSpec
 
 # FiD encodes each passage with the question in at most this many tokens (Izacard & Grave 2021).
 FID_INPUT_TOKENS = 250
+# Settings of ``generation_config.json``, by the values that change nothing, None beside them. Of the first, transformers
+# changes the logits of a step (``models.decoding`` applies them).
+_PROCESSED: Mapping[str, object] = {
+    "sequence_bias": [],
+    "encoder_repetition_penalty": 1,
+    "repetition_penalty": 1,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "bad_words_ids": [],
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None,
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+}
+# These are another search than for the likeliest next token, or run the model otherwise.
+_NOT_APPLIED: Mapping[str, object] = {
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "constraints": [],
+    "force_words_ids": [],
+    "penalty_alpha": 0,
+    "dola_layers": None,
+    "guidance_scale": 1,
+    "watermarking_config": None,
+    "token_healing": False,
+    "stop_strings": [],
+}
 
 
 # Wide: each of them is a setting of a reader; where it reads is one more, which its budget is judged by.
@@ -41,7 +78,7 @@ def specify(
     Args:
         reader: its name, as in ``weights.resolve``, or what that found.
         augmentation: all passages in one prompt, or Fusion-in-Decoder (encoder-decoder models only).
-        prompt: a template as in ``template.read_template``; None for the kind of model's default.
+        prompt: a template as in ``prompts.read_template``; None for the kind of model's default.
         dtype: precision; None takes the fastest of this machine.
         memory: bytes per actor, 0 for the default.
         gpu: whether actors will have GPUs, by which ``memory`` is judged; None where this machine reads.
@@ -79,7 +116,7 @@ def specify(
         architecture=model.architecture,
         dtype=dtype,
         max_new_tokens=made.max_new_tokens,
-        stop=made.stop,
+        stop=template.stop,
         max_input_tokens=template.max_input_tokens or (FID_INPUT_TOKENS if made.fused else 0),
         path=str(model.path),
         parameters=model_files.parameters(model.path),
@@ -106,11 +143,28 @@ def specify(
     return spec, made
 
 
+def greedy_settings(path: Path, engine: Engine) -> tuple[str, tuple[str, ...]]:
+    """The settings of a model that its reader applies, as JSON (empty for none), and the names of those that it does not.
+
+    Where there is no ``generation_config.json``, they are looked for in ``config.json``, as transformers does.
+    """
+    found = model_files.read_object(path / "generation_config.json")
+    if found is None:
+        config = model_files.read_object(path / "config.json") or {}
+        found = {**(config.get("text_config") or {}), **config}
+    known = {**_PROCESSED, **_NOT_APPLIED}
+    given = {name: found[name] for name in known if found.get(name) not in (None, known[name])}
+    applies = _PROCESSED if engine == "transformers" else vllm_support.GENERATION
+    applied = {name: value for name, value in given.items() if name in applies}
+    passed_over = tuple(name for name in given if name not in applies)
+    return json.dumps(applied) if applied else "", passed_over
+
+
 def _is_begun(model: weights.Weights, template: Template, *, trusted: bool) -> bool:
     """Whether a prompt that begins with its passages has the tokenizer's begin token before them."""
-    passages_first = model.architecture == "causal" and not template.chat
-    passages_first = passages_first and template.body.fields[0] == PASSAGES
-    return passages_first and chat.is_begun(model.path, model.name, trusted=trusted)
+    if model.architecture != "causal" or template.chat or template.body.fields[0] != PASSAGES:
+        return False
+    return bool(controls.load_tokenizer(model.path, model.name, trusted=trusted)("")["input_ids"])
 
 
 def _refuse_quantised(model: weights.Weights, quantised: dict[str, Any]) -> None:
@@ -137,7 +191,9 @@ def _make_prompt(
     """A template as a model is given it: in its chat template, and without its control tokens in data."""
     head, tail = "", ""
     if template.chat:
-        head, tail = chat.around_message(model.path, model.name, template.system, trusted=trusted)
+        head, tail = controls.around_message(
+            model.path, model.name, template.system, trusted=trusted
+        )
     known = controls.controls_of(
         model.path,
         model.digest,
@@ -237,7 +293,6 @@ def load(spec: ReaderSpec) -> Reader:
             from engine.reading.models.causal import CausalReader
 
             return CausalReader(spec)
-        from engine.reading.models import fid_t5  # noqa: F401 (makes its model type known)
         from engine.reading.models.encoder_decoder import EncoderDecoderReader
 
         return EncoderDecoderReader(spec)

@@ -23,8 +23,7 @@ from engine.inputs.check import IDENTICAL
 from engine.inputs.read import UNRANKED, WRITTEN_PASSAGES
 from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import counted, number, with_interval
-from engine.reading.notes import STORED
-from engine.reading.outputs import OF_OUTPUTS
+from engine.reading.outputs import OF_OUTPUTS, STORED
 from engine.report import grids, header, layout, study_report, verdict
 from engine.report.findings import Findings, costs_of, costs_together
 from engine.report.layout import Grid, terminal_table

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import polars as pl
 
 from engine.messages.errors import InputError
 from engine.messages.extras import require
-from engine.retrieval import lucene, manifest, morphemes
+from engine.retrieval import lucene, manifest
 from engine.retrieval.manifest import Manifest
-from engine.retrieval.morphemes import Tokenizer
 from engine.sources.io.digests import Fingerprint
 from engine.sources.io.files import abandoned, reported_writing, temporary_directory
 from engine.tables import DOC_ID, QUERY, TEXT, TITLE
+
+Tokenizer = Literal["kiwi"]
+
+
+class Kiwi:
+    """Splits Korean texts into morphemes with kiwipiepy, which must be installed.
+
+    Korean attaches particles and endings to words: split at white space, "학교에서" (at school) and "학교는"
+    (school, as the topic) have nothing in common. Kiwi (Lee 2024, https://github.com/bab2min/kiwipiepy)
+    splits them into morphemes; these are indexed and searched unchanged.
+    """
+
+    def __init__(self) -> None:
+        require("`tokenizer` kiwi", "korean")
+        import kiwipiepy
+
+        # A positive number, since the meaning of 0 and -1 changed between versions.
+        self._kiwi: Any = kiwipiepy.Kiwi(num_workers=os.cpu_count() or 1)
+
+    def split(self, texts: Iterable[str]) -> list[str]:
+        """The morphemes of each text, separated by spaces; an empty text stays empty."""
+        return [
+            " ".join(token.form for token in tokens if token.form.strip())
+            for tokens in self._kiwi.tokenize(texts)
+        ]
+
+
+def _version_of_kiwi() -> str:
+    """What decides how texts are split: the versions of Kiwi and of its model."""
+    names = ("kiwipiepy", "kiwipiepy_model")
+    return " ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+
 
 # The languages for which Anserini 1.6 has a Lucene analyzer (io.anserini.analysis.AnalyzerMap).
 LANGUAGES = (
@@ -51,12 +84,15 @@ def build_index(
         WriteError: the disk is full; an existing index stays.
     """
     directory = Path(directory).resolve()
-    _restore(directory)
+    # Move an index back that a process was replacing when it was killed, between the two moves.
+    for work in abandoned(directory.parent, of=directory):
+        if (work / _OLD).is_dir() and not directory.exists():
+            (work / _OLD).rename(directory)
     manifest.require_place(directory, "bm25")
     if language not in LANGUAGES:
         raise InputError(f"unknown language {language!r}", f"use one of {', '.join(LANGUAGES)}")
     require("an index for BM25", "retrieval", "pyserini")
-    kiwi = morphemes.Kiwi() if tokenizer else None
+    kiwi = Kiwi() if tokenizer else None
     fingerprint = Fingerprint()
     batches = [corpus] if isinstance(corpus, pl.DataFrame) else corpus
     with reported_writing(directory), temporary_directory(directory) as work:
@@ -75,7 +111,7 @@ def build_index(
             settings={
                 "language": language,
                 "tokenizer": tokenizer,
-                "tokenizer_version": morphemes.version() if tokenizer else None,
+                "tokenizer_version": _version_of_kiwi() if tokenizer else None,
             },
             versions=manifest.versions("pyserini"),
         )
@@ -95,13 +131,6 @@ def _move_into_place(work: Path, directory: Path) -> None:
         if old.exists() and not directory.exists():
             os.replace(old, directory)
         raise
-
-
-def _restore(directory: Path) -> None:
-    """Move an index back that a process was replacing when it was killed, between the two moves."""
-    for work in abandoned(directory.parent, of=directory):
-        if (work / _OLD).is_dir() and not directory.exists():
-            (work / _OLD).rename(directory)
 
 
 def search(
@@ -132,8 +161,8 @@ def search(
     require("BM25", "retrieval", "pyserini")
     settings = index.settings
     if settings["tokenizer"]:
-        kiwi = morphemes.Kiwi()
-        if settings["tokenizer_version"] != (installed := morphemes.version()):
+        kiwi = Kiwi()
+        if settings["tokenizer_version"] != (installed := _version_of_kiwi()):
             raise InputError(
                 f"was split into morphemes by {settings['tokenizer_version']}; {installed} is installed",
                 "install that version, or build the index again",
@@ -151,7 +180,7 @@ def search(
 
 
 def _contents(
-    batches: Iterable[pl.DataFrame], fingerprint: Fingerprint, kiwi: morphemes.Kiwi | None
+    batches: Iterable[pl.DataFrame], fingerprint: Fingerprint, kiwi: Kiwi | None
 ) -> Iterator[pl.DataFrame]:
     """Title and text on a line each, as in Pyserini's collections."""
     title, text = pl.col(TITLE), pl.col(TEXT)

@@ -1,16 +1,25 @@
-"""Dense retrieval: an index of vectors built from a streamed corpus, and exact search in it."""
+"""Dense retrieval: an index of vectors built from a streamed corpus, and search in it, exact or approximate.
+
+An approximate index is built from a FAISS factory string (https://github.com/facebookresearch/faiss/wiki/The-index-factory):
+``IVF1024,Flat`` searches the nearest of 1,024 cells, ``HNSW32`` walks a graph, ``OPQ32,IVF1024,PQ32`` stores 32
+bytes per vector. Such an index is held in memory as a whole, and its scores are those of FAISS.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 
 from engine import tables
 from engine.machine import device, model_files
@@ -20,15 +29,17 @@ from engine.machine.watch import OnEvent, silent
 from engine.messages.checked import Amount, Positive, Share
 from engine.messages.errors import InputError
 from engine.messages.extras import require
-from engine.retrieval import approximate, encode, flat, index_shards, manifest
+from engine.retrieval import encode, flat, index_shards, manifest
 from engine.retrieval.encoders import EncoderSpec, Preset, lacks_scaling, locate
-from engine.retrieval.index_shards import Part, Storage
+from engine.retrieval.flat import QUERY_ROW, Singles
+from engine.retrieval.index_shards import Block, Part, Storage
 from engine.retrieval.manifest import Manifest
-from engine.sources.io.digests import Fingerprint
+from engine.sources.io.digests import Fingerprint, file_sha256, require_whole
+from engine.sources.io.files import atomic_path
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
 
 if TYPE_CHECKING:
-    from engine.retrieval.search_on_ray import SearchOnRay
+    from engine.retrieval.distribute import SearchOnRay
 
 # Starts reading the corpus from the beginning: batches of the corpus table.
 Scan = Callable[[], Iterator[pl.DataFrame]]
@@ -36,7 +47,7 @@ Scan = Callable[[], Iterator[pl.DataFrame]]
 Split = Callable[[int], Sequence[tuple[int, Scan]]]
 Progress = Callable[[int, int], None]
 # Reads a part of an index's vectors.
-ReadPart = Callable[[], index_shards.Block]
+ReadPart = Callable[[], Block]
 
 # At most this many shards are encoded in this process by default: Ray takes longer to start.
 _FEW = 4
@@ -46,6 +57,12 @@ _RECORDED = ("name", "source", "digest", "dtype", "dimensions")
 # search of a small block would end before the next one is there.
 _BLOCK_NUMBERS = 2**23
 _GPU_BLOCK_NUMBERS = 2**26
+_SUFFIX = ".faiss"
+# The setting of an index that has the SHA-256 of its file.
+_DIGEST = "faiss_sha256"
+_AGAIN = "delete it, and run the same 'erag index' again"
+# FAISS trains on at most 256 vectors per cell; this many suffice for 1,024 cells.
+_TRAINING = 262_144
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +146,7 @@ def build_index(
     directory = Path(directory).resolve()
     manifest.require_place(directory, "dense")
     if options.factory:
-        approximate.require_factory(options.factory, spec.dimensions)
+        empty_index(options.factory, spec.dimensions)
     (directory / index_shards.FOLDER).mkdir(parents=True, exist_ok=True)
     if not (directory / manifest.FILE).exists():
         (directory / manifest.UNFINISHED).touch()
@@ -157,11 +174,13 @@ def build_index(
             problem = "the corpus changed while it was indexed"
             raise InputError(problem, "run the command again", path=directory)
     index = _manifest(fingerprint, spec, options, shard, keys)
-    approximate.build(directory, index, lambda: read_blocks(directory, index))
+    _build_approximate(directory, index)
     manifest.write(index, directory)
     (directory / manifest.UNFINISHED).unlink(missing_ok=True)
     index_shards.prune(directory, keys)
-    approximate.prune(directory, index)
+    for path in directory.glob(f"*{_SUFFIX}"):
+        if path != _faiss_file(directory, index):
+            path.unlink()
     return index
 
 
@@ -247,7 +266,7 @@ def search(
     actors = _actors(spec, len(texts), _parts(directory, index, on_gpu), on_event)
     vectors = actors.queries(texts) if actors else encode.queries(texts, spec)
     if options.approximate is not None:
-        best = approximate.search_approximate(
+        best = search_approximate(
             directory, index, vectors, k=options.k, parameters=options.approximate
         )
         return _as_run(best, queries, name, vectors)
@@ -268,17 +287,15 @@ def _actors(
     several = os.environ.get("RAY_ADDRESS") or device.gpu_count() > 1
     most = max(-(-queries // index_shards.SHARD), len(parts))
     if most > 1 and several and not spec.server and not PoolSettings().in_process:
-        from engine.retrieval import search_on_ray
+        from engine.retrieval import distribute
 
-        pool = search_on_ray.pool_for(spec, most)
+        pool = distribute.pool_for(spec, most)
         if pool is not None:
-            return search_on_ray.SearchOnRay(pool, spec, parts, on_event)
+            return distribute.SearchOnRay(pool, spec, parts, on_event)
     return None
 
 
-def read_blocks(
-    directory: Path, index: Manifest, *, block: int | None = None
-) -> Iterator[index_shards.Block]:
+def read_blocks(directory: Path, index: Manifest, *, block: int | None = None) -> Iterator[Block]:
     """The vectors of an index, in blocks of ``block`` vectors or up to a shard more."""
     block = block or max(1, _BLOCK_NUMBERS // index.settings["encoder"]["dimensions"])
     return (read() for read in _parts(directory, index, block))
@@ -348,16 +365,141 @@ def _fingerprinted(
         yield batch
 
 
-def _as_run(
-    best: pl.DataFrame, queries: pl.DataFrame, name: str, vectors: flat.Singles
-) -> pl.DataFrame:
+def _as_run(best: pl.DataFrame, queries: pl.DataFrame, name: str, vectors: Singles) -> pl.DataFrame:
     known = pl.Series(vectors.any(axis=1)).arg_true()
-    best = best.filter(pl.col(flat.QUERY_ROW).is_in(known.implode()))
-    rows = best.sort(flat.QUERY_ROW, SCORE, DOC_ID, descending=[False, True, False])
+    best = best.filter(pl.col(QUERY_ROW).is_in(known.implode()))
+    rows = best.sort(QUERY_ROW, SCORE, DOC_ID, descending=[False, True, False])
     return rows.select(
-        queries[QUERY_ID].gather(rows[flat.QUERY_ROW]).alias(QUERY_ID),
+        queries[QUERY_ID].gather(rows[QUERY_ROW]).alias(QUERY_ID),
         DOC_ID,
-        pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(flat.QUERY_ROW).alias(RANK),
+        pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ROW).alias(RANK),
         SCORE,
         pl.lit(name).alias(RUN),
     ).select(list(tables.RUNS))
+
+
+def _build_approximate(directory: Path, index: Manifest) -> None:
+    """Build the approximate index of a dense index that has a factory, unless it exists and is whole.
+
+    Its digest joins the settings of the manifest, which need not be written yet.
+
+    Raises:
+        InputError: too few passages to train cells or codes on.
+    """
+    path = _faiss_file(directory, index)
+    if path is None:
+        return
+    import faiss
+
+    with contextlib.suppress(InputError, OSError):  # there is no earlier index, or no such file
+        known = manifest.read(directory).settings.get(_DIGEST)
+        if known == file_sha256(path):
+            index.settings[_DIGEST] = known
+            return
+    factory, dimensions = index.settings["factory"], index.settings["encoder"]["dimensions"]
+    faiss_index = empty_index(factory, dimensions)
+    if not faiss_index.is_trained:
+        stride = -(-index.passages // _TRAINING)
+        start, strided = 0, []
+        for block in read_blocks(directory, index):
+            strided.append(block.vectors[start::stride])
+            start = (start - len(block.vectors)) % stride
+        sample = np.concatenate(strided)
+        try:
+            faiss_index.train(sample)
+        except RuntimeError as error:
+            raise InputError(
+                f"`factory` {factory} cannot be trained on {len(sample)} passages ({_reason(error)})",
+                "use fewer cells, or leave `factory` out",
+            ) from None
+    for block in read_blocks(directory, index):
+        faiss_index.add(block.vectors)
+    with atomic_path(path) as temporary:
+        faiss.write_index(faiss_index, str(temporary))
+        index.settings[_DIGEST] = file_sha256(temporary)
+
+
+def search_approximate(
+    directory: Path, index: Manifest, queries: Singles, *, k: int, parameters: str = ""
+) -> pl.DataFrame:
+    """What FAISS finds: ``query_row``, ``doc_id`` and ``score``, as from ``flat.search_flat``.
+
+    Args:
+        queries: (queries, dimensions).
+        parameters: such as ``nprobe=16`` or ``efSearch=64``.
+
+    Raises:
+        InputError: the index was built without a factory, is damaged, or does not have these parameters.
+    """
+    import faiss
+
+    path = _faiss_file(directory, index)
+    if path is None or not path.exists():
+        remedy = "build it with `factory`, or search exactly"
+        raise InputError("has no approximate index", remedy, path=directory)
+    require_whole(path, index.settings.get(_DIGEST), _AGAIN)
+    try:
+        faiss_index = faiss.read_index(str(path))
+    except (RuntimeError, MemoryError) as error:
+        raise InputError(f"cannot be read ({error})", _AGAIN, path=path) from None
+    if parameters:
+        try:
+            space: Any = faiss.ParameterSpace()  # the stub lacks a form of the next call
+            space.set_index_parameters(faiss_index, parameters)
+        except RuntimeError as error:
+            raise InputError(
+                f"FAISS refuses the parameters {parameters!r} ({_reason(error)})",
+                "write parameters of this index, like nprobe=16",
+            ) from None
+    scores, places = faiss_index.search(np.ascontiguousarray(queries), min(k, index.passages))
+    filled = places >= 0  # a cell may hold fewer than k
+    return pl.DataFrame(
+        {
+            QUERY_ROW: np.nonzero(filled)[0],
+            DOC_ID: _doc_ids(directory, index, places[filled]),
+            SCORE: scores[filled].astype(np.float64),
+        }
+    )
+
+
+def _faiss_file(directory: Path, index: Manifest) -> Path | None:
+    """The file, named by its content, so that a rebuild never takes an older one for its result."""
+    factory = index.settings["factory"]
+    if not factory:
+        return None
+    content = json.dumps([factory, index.settings["shards"]])
+    return directory / f"{hashlib.sha256(content.encode()).hexdigest()[:20]}{_SUFFIX}"
+
+
+def empty_index(factory: str, dimensions: int) -> Any:
+    """The index of a factory string, without vectors; an InputError where FAISS does not accept it for their length."""
+    require("`factory`", "retrieval", "faiss")
+    import faiss
+
+    try:
+        return faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise InputError(
+            f"FAISS cannot build an index {factory!r} of {dimensions} dimensions ({_reason(error)})",
+            "use a factory string like IVF1024,Flat or HNSW32",
+        ) from None
+
+
+def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
+    """The ids at positions in the index; reads only the ids of the shards concerned."""
+    keys, size = index.settings["shards"], index.settings["shard"]
+    wanted = pl.DataFrame({"place": places, "row": np.arange(len(places))}).with_columns(
+        (pl.col("place") // size).alias("shard")
+    )
+    parts = [pl.DataFrame(schema={"row": pl.Int64, DOC_ID: pl.String})]
+    for (number,), part in wanted.group_by("shard"):
+        with index_shards.readable(path := index_shards.path(directory, keys[number])):
+            column = pq.read_table(path, columns=[DOC_ID], **index_shards.CHECKED)
+        ids = pl.Series(DOC_ID, column.column(DOC_ID).to_pylist(), dtype=pl.String)
+        parts.append(part.select("row", ids.gather(part["place"] % size).alias(DOC_ID)))
+    return pl.concat(parts).sort("row")[DOC_ID]
+
+
+def _reason(error: RuntimeError) -> str:
+    """FAISS's message without its C++ context."""
+    return str(error).rsplit(": ", 1)[-1].strip()[:200]

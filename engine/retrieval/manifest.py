@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -125,22 +126,16 @@ def require_place(directory: Path, kind: Kind) -> None:
         return
     remedy = "give another directory, or remove this one"
     if (directory / FILE).exists():
-        existing = _kind_of(directory)
-        if existing not in (kind, None):
+        value = None
+        with contextlib.suppress(ValueError, OSError):  # of any version; it may not state a kind
+            value = parse_json((directory / FILE).read_bytes())
+        existing = str(value["kind"]) if isinstance(value, dict) and "kind" in value else kind
+        if existing != kind:
             raise fault(f"holds an index of another kind, {existing}", remedy)
     elif kind != "dense" or not is_unfinished(directory):
         raise fault("exists and is not an index", remedy)
     if foreign := [name for name in names if not _OURS[kind].fullmatch(name)]:
         raise fault(f"holds {foreign[0]!r} beside an index", "move it, or give another directory")
-
-
-def _kind_of(directory: Path) -> str | None:
-    """The kind of an index of any version; None if its manifest does not state it."""
-    try:
-        value = parse_json((directory / FILE).read_bytes())
-    except (ValueError, OSError):
-        return None
-    return str(value["kind"]) if isinstance(value, dict) and "kind" in value else None
 
 
 def require_corpus(

@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 
 from engine.machine.watch import OnEvent, silent
-from engine.retrieval import approximate, bm25, dense, manifest
+from engine.retrieval import bm25, dense, manifest
 from engine.retrieval.dense import SearchOptions
 from engine.sources.runs.read import without_identical
-from engine.tables import RANK
+from engine.tables import DOC_ID, QUERY_ID, RANK
 
 # Queries whose approximate lists are compared with the exact ones.
 _RECALL_QUERIES = 100
@@ -54,4 +54,5 @@ def approximate_recall(
     sample = queries.head(_RECALL_QUERIES)
     exactly = replace(options, approximate=None)
     exact = search_index(directory, sample, name="exact", options=exactly)
-    return approximate.recall(run, exact), sample.height
+    shared = exact.join(run, on=[QUERY_ID, DOC_ID], how="semi").height
+    return shared / exact.height if exact.height else 1.0, sample.height

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from engine.evaluation.evaluate import refuse_answers
-from engine.inputs.files import EvaluationInputs, InputFiles
+from engine.inputs.files import InputFiles
 from engine.inputs.shards import InMemoryInputs
 from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError
@@ -69,13 +70,13 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
         InputError: a file cannot be used, no query is left to train on, or a development query has no answer
             that the metric can score.
     """
-    given = _read(files, files.queries, files.run, k=k, limit=files.limit)
-    train, without_answers, without_results = trainable(_readings(given))
+    given, notes_of_files = _read(files, files.queries, files.run, k=k, limit=files.limit)
+    train, without_answers, without_results = trainable(given)
     if train.queries.is_empty():
         problem = "no query has both an answer and a listed passage"
         raise InputError(problem, "add answers, or list passages", path=files.queries)
     notes = [
-        *given.notes,
+        *notes_of_files,
         count_note(
             "queries_without_answers",
             without_answers,
@@ -89,16 +90,33 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
     ]
     dev = None
     if files.dev_queries is not None and files.dev_run is not None:
-        of_dev = _read(files, files.dev_queries, files.dev_run, k=k)
-        dev = _readings(of_dev)
-        _refuse_unscorable(files.dev_queries, dev.queries, metric)
-        notes += [*of_dev.notes, *_of_dev(train, dev)]
+        dev, notes_of_dev = _read(files, files.dev_queries, files.dev_run, k=k)
+        path = files.dev_queries
+        for query_id in dev.queries.filter(pl.col(ANSWERS).list.len() == 0)[QUERY_ID]:
+            problem, line = f"query {query_id!r} has no answers", line_of(path, query_id)
+            raise InputError(problem, "add some, or leave the query out", path=path, line=line)
+        refuse_answers(get_metric(metric), dev.queries, path)
+        learned = set(train.queries[QUERY].str.strip_chars().str.to_lowercase())
+        both = dev.queries[QUERY].str.strip_chars().str.to_lowercase().is_in(learned).sum()
+        notes += [
+            *notes_of_dev,
+            count_note(
+                "learned_dev_queries",
+                int(both),
+                "development [query is|queries are] in the training set, too: the metric will be too high",
+            ),
+            count_note(
+                "dev_queries_without_results",
+                dev.queries.height - dev.lists.height,
+                "development [query has|queries have] no listed passage: the reader gets [it|them] without any",
+            ),
+        ]
     return TrainingInputs(train, dev, tuple(notes))
 
 
 def _read(
     files: TrainingFiles, queries: Location, run: Location, *, k: int, limit: int | None = None
-) -> EvaluationInputs:
+) -> tuple[Readings, Sequence[Note]]:
     named = InputFiles(
         queries=queries,
         corpus=files.corpus,
@@ -107,37 +125,10 @@ def _read(
         skip_bad=files.skip_bad,
         need_answers=False,
     )
-    return InMemoryInputs.of_files(named, k=k).inputs
-
-
-def _readings(inputs: EvaluationInputs) -> Readings:
+    inputs = InMemoryInputs.of_files(named, k=k).inputs
     lists = (
         inputs.runs.sort(QUERY_ID, RANK)
         .group_by(QUERY_ID, maintain_order=True)
         .agg(pl.col(DOC_ID).alias(DOC_IDS))
     )
-    return Readings(inputs.queries, lists, inputs.corpus)
-
-
-def _refuse_unscorable(path: Location, queries: pl.DataFrame, metric: str) -> None:
-    for query_id in queries.filter(pl.col(ANSWERS).list.len() == 0)[QUERY_ID]:
-        problem, line = f"query {query_id!r} has no answers", line_of(path, query_id)
-        raise InputError(problem, "add some, or leave the query out", path=path, line=line)
-    refuse_answers(get_metric(metric), queries, path)
-
-
-def _of_dev(train: Readings, dev: Readings) -> list[Note]:
-    learned = set(train.queries[QUERY].str.strip_chars().str.to_lowercase())
-    both = dev.queries[QUERY].str.strip_chars().str.to_lowercase().is_in(learned).sum()
-    return [
-        count_note(
-            "learned_dev_queries",
-            int(both),
-            "development [query is|queries are] in the training set, too: the metric will be too high",
-        ),
-        count_note(
-            "dev_queries_without_results",
-            dev.queries.height - dev.lists.height,
-            "development [query has|queries have] no listed passage: the reader gets [it|them] without any",
-        ),
-    ]
+    return Readings(inputs.queries, lists, inputs.corpus), inputs.notes

@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 from engine.machine import batching, device, model_files
 from engine.machine.model_files import load_model, refuse_missing
 from engine.messages.errors import InputError
-from engine.reading.models import fid_t5  # noqa: F401 (makes its model type known)
+from engine.reading.models import t5  # noqa: F401 (makes its model type known)
 from engine.reading.models.tokenizing import longest_input
 from engine.reading.protocol import ReaderSpec
 from engine.sources.io.files import reported_writing

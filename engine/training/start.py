@@ -10,13 +10,14 @@ from engine.machine.device import PROCESS_MEMORY
 from engine.machine.model_files import read_config
 from engine.messages.errors import InputError, ReadError
 from engine.reading.models.weights import has_weights, resolve
-from engine.reading.prompting.prompts import Prompt
-from engine.reading.prompting.template import Task
+from engine.reading.prompting.prompts import Prompt, Task
 from engine.reading.protocol import BIASED, Augmentation, ReaderSpec
 from engine.reading.readers import specify
 
 # Of a parameter in training: itself, its gradient, and the optimizer's two moments, in float32.
 TRAINED_BYTES = 16
+# Of files that have weights, in forms that are not read.
+_UNREAD = frozenset({".bin", ".h5", ".msgpack", ".pt", ".pth", ".ckpt", ".gguf", ".onnx"})
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,24 @@ def specify_start(
             path=made.template.path,
         )
     refuse_too_little(memory, spec.parameters)
-    from_scratch = not has_weights(Path(spec.path))
-    if from_scratch:
-        _refuse_unread(name, Path(spec.path))
+    path = Path(spec.path)
+    from_scratch = not has_weights(path)
+    if from_scratch:  # a model with weights may have been meant
+        unread = sorted(file.name for file in path.iterdir() if file.suffix in _UNREAD)
+        if unread or not Path(name).is_dir():
+            has = f" ({unread[0]} is not read)" if unread else ""
+            raise InputError(
+                f"holds no *.safetensors{has}",
+                "fetch or convert the weights; to start from scratch, give a directory with its config.json and "
+                "tokenizer alone",
+                path=name,
+            )
+        if read_config(path, name).get("model_type") == BIASED:
+            raise InputError(
+                "has no weights, and those of a T5 with Fusion-in-Decoder's own position bias are not drawn at random",
+                "start from its weights, or from the configuration of a plain T5",
+                path=name,
+            )
     return Start(spec, made, from_scratch)
 
 
@@ -81,29 +97,6 @@ def on_this_machine(start: Start) -> Start:
     if model.digest != spec.weights:
         raise ReadError(f"the files of {spec.name!r} on this machine are not those asked for")
     return replace(start, spec=replace(spec, path=str(model.path)))
-
-
-# Of files that have weights, in forms that are not read.
-_UNREAD = frozenset({".bin", ".h5", ".msgpack", ".pt", ".pth", ".ckpt", ".gguf", ".onnx"})
-
-
-def _refuse_unread(name: str, path: Path) -> None:
-    """Refuse to start from scratch where a model with weights was meant."""
-    unread = sorted(file.name for file in path.iterdir() if file.suffix in _UNREAD)
-    if unread or not Path(name).is_dir():
-        has = f" ({unread[0]} is not read)" if unread else ""
-        raise InputError(
-            f"holds no *.safetensors{has}",
-            "fetch or convert the weights; to start from scratch, give a directory with its config.json and "
-            "tokenizer alone",
-            path=name,
-        )
-    if read_config(path, name).get("model_type") == BIASED:
-        raise InputError(
-            "has no weights, and those of a T5 with Fusion-in-Decoder's own position bias are not drawn at random",
-            "start from its weights, or from the configuration of a plain T5",
-            path=name,
-        )
 
 
 def refuse_too_little(memory: int, parameters: int) -> None:

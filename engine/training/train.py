@@ -82,9 +82,8 @@ def train(
     from safetensors import SafetensorError
     from transformers.utils import logging
 
-    from engine.training.dev import measuring
     from engine.training.learner import best_precision, load_learner
-    from engine.training.trainer import FidTrainer, Watch, arguments
+    from engine.training.trainer import FidTrainer, Watch, arguments, measuring
 
     logging.disable_progress_bar()  # of loading and saving weights: no news to anybody
     plan = replace(plan, start=on_this_machine(plan.start))

@@ -3,18 +3,24 @@
 The Trainer drives the steps, the optimizer, the schedule, checkpoints and the way back from them. Its data set has
 one item a step: a worker's share of the batch, in an order that the seed decides. How much of it goes through the
 model at once is the learner's business, so that the batch stays what the recipe says.
+
+The metric on the development queries is the engine's own scoring of the engine's own reader.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import math
+import tempfile
 import time
-from dataclasses import astuple
+from collections.abc import Callable
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
 from accelerate.utils import gather_object
 from torch.optim.lr_scheduler import LambdaLR
@@ -23,13 +29,72 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
 
 from engine.machine import device
+from engine.messages.errors import ReadError
+from engine.reading.plan import INPUTS, output_columns, wanted_reads
+from engine.reading.protocol import ReadOutput
+from engine.scoring.metrics import score_outputs
+from engine.sources.io.files import temporary_directory
 from engine.sources.io.folders import Folder
+from engine.tables import DOC_IDS, FAILURE, QUERY_ID, VALUE
 from engine.training import checkpoints
 from engine.training.checkpoints import Evaluation, OnProgress, Progress
-from engine.training.dev import Measure
-from engine.training.examples import Cuts, Example, Examples, order
-from engine.training.learner import Learner, diverged
+from engine.training.examples import Cuts, Example, Examples, Readings, order
+from engine.training.learner import Learner, diverged, save
 from engine.training.settings import Recipe
+from engine.training.start import Start
+
+# The metric of a model on some queries: its sum, and over how many.
+Measure = Callable[[Learner], tuple[float, int]]
+
+
+def measuring(readings: Readings, start: Start, metric: str, share: slice) -> Measure:
+    """A function that takes the metric of a model on a worker's share of the development queries.
+
+    Raises:
+        ReadError: by what is returned: a query could not be read.
+    """
+    # As an evaluation has them; a query without a list is read without one.
+    listed = readings.queries.select(QUERY_ID).join(
+        readings.lists, on=QUERY_ID, how="left", maintain_order="left"
+    )
+    lists = listed.with_columns(pl.col(DOC_IDS).fill_null([]))
+    own = wanted_reads(
+        lists, readings.queries, readings.corpus, prompt=start.prompt, fingerprint=""
+    )[share]
+
+    def measure(learner: Learner) -> tuple[float, int]:
+        if own.is_empty():
+            return 0.0, 0
+        outputs = read(learner, start, own[INPUTS].to_list())
+        reads = own.select(QUERY_ID).hstack(output_columns(outputs))
+        failed = reads.filter(pl.col(FAILURE).is_not_null())
+        if not failed.is_empty():
+            raise ReadError(
+                f"the reader failed on a development query: {failed[FAILURE][0]}; give more `memory`, "
+                "or fewer passages with `k`"
+            )
+        found = score_outputs(reads, readings.queries, metric)[VALUE]
+        return float(found.sum()), len(found)
+
+    return measure
+
+
+def read(learner: Learner, start: Start, inputs: list[list[str]]) -> list[ReadOutput]:
+    """What a model in training answers as a reader: it is saved, and read with as any other directory."""
+    from engine.reading.models.encoder_decoder import EncoderDecoderReader
+
+    with temporary_directory(Path(tempfile.gettempdir(), "erag-model")) as directory:
+        save(learner.model, Path(start.spec.path), directory)
+        # Known by where it is: nobody else reads these weights.
+        spec = replace(start.spec, path=str(directory), weights=directory.name)
+        reader = EncoderDecoderReader(spec)
+        try:
+            return reader.read(inputs)
+        except ArithmeticError:
+            raise diverged("the output") from None
+        finally:
+            del reader
+            gc.collect()
 
 
 class Steps(Dataset[list[Example]]):
@@ -126,9 +191,10 @@ class FidTrainer(Trainer):
         its memory needs, and begins anew where memory ran out. Gradients are summed when all are there.
         """
         args, recipe, progress, step = self.args, self.recipe, self.progress, self.state.global_step
+        parts = json.dumps([recipe.seed, step + 1, args.process_index])
         total = self.learner.accumulate(
             inputs,
-            _seed(recipe.seed, step + 1, args.process_index),
+            int.from_bytes(hashlib.sha256(parts.encode()).digest()[:6], "big"),
             may_checkpoint=recipe.gradient_checkpointing is not False,
         )
         own_read = sum(len(tokens) for example in inputs for tokens in example.inputs)
@@ -211,7 +277,3 @@ class Watch(TrainerCallback):
         progress.seconds = time.monotonic() - self._begun
         if state.is_world_process_zero:
             checkpoints.save(self._folder, progress, Path(get_last_checkpoint(args.output_dir)))
-
-
-def _seed(*parts: int) -> int:
-    return int.from_bytes(hashlib.sha256(json.dumps(parts).encode()).digest()[:6], "big")

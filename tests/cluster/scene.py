@@ -23,7 +23,7 @@ import ray
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.survey import reading_dtype
 from engine.messages.errors import InputError, ReadError
-from engine.retrieval import distribute, flat, search_on_ray
+from engine.retrieval import distribute, flat
 from engine.retrieval.index_shards import Block, Part, Shard
 from engine.sources.io.folders import folder_at
 from engine.training import on_ray
@@ -238,9 +238,9 @@ def searching(stage):
     found = []
 
     def search():
-        pool = search_on_ray.pool_for(spec, len(blocks))
+        pool = distribute.pool_for(spec, len(blocks))
         parts = [partial(Block, block.doc_ids, block.vectors) for block in blocks]
-        actors = search_on_ray.SearchOnRay(pool, spec, parts, stage.say, Actor)
+        actors = distribute.SearchOnRay(pool, spec, parts, stage.say, Actor)
         found.append(flat.search_flat((), queries, k=10, searcher=actors))
 
     thread = threading.Thread(target=search, daemon=True)

@@ -17,7 +17,7 @@ from engine.messages.errors import InputError
 from engine.reading.answers import ended_by, rule_of
 from engine.reading.models import causal
 from engine.reading.models.decoding import Writer, Written
-from engine.reading.models.targets import PromptRead
+from engine.reading.models.tokenizing import PromptRead
 from engine.reading.outputs import count_outputs, cut_notes, merge_outputs
 from engine.reading.plan import WANTED, reads_table
 from engine.reading.protocol import ReadOutput

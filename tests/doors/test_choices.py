@@ -14,7 +14,7 @@ from engine.reading.answers import NOT_MEANT, given, rule_of
 from engine.reading.models import decoding, encoder_decoder
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
-from engine.reading.models.targets import PromptRead
+from engine.reading.models.tokenizing import PromptRead
 from engine.reading.protocol import ReadOutput
 from engine.reading.remote.reader import ApiReader
 from tests.reading.models.test_decoding import spec

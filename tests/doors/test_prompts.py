@@ -13,8 +13,7 @@ from engine.machine.remote import client, limits
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import ReadError
 from engine.reading.plan import WANTED, read_key
-from engine.reading.remote.specify import specify_api
-from engine.reading.remote.whole_prompts import CUT_PROMPT
+from engine.reading.remote.specify import CUT_PROMPT, specify_api
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 
 SHORT, LONG = 12, 6

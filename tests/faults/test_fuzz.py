@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine.machine.model_files import read_config, tensors
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.reading.prompting.template import read_template
+from engine.reading.prompting.prompts import read_template
 from engine.retrieval import manifest
 from engine.sources.articles.read import read_source
 from engine.sources.passages.read import read_corpus

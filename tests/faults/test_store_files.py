@@ -4,10 +4,11 @@ import polars as pl
 import pytest
 
 from engine.reading import store
-from engine.reading.store_files import table_of
+from engine.reading.store import table_of
 from engine.sources.io import folders
 from engine.sources.io.folders import folder_at
 from tests.conftest import ScriptedReader
+from tests.reading.stored import load
 from tests.reading.test_backends import SPEC, ask
 
 
@@ -29,7 +30,7 @@ def test_every_flipped_bit_of_a_store_file_is_noticed(tmp_path):
             undetected.append(place)
     assert undetected == []
     assert len(whole) > 1000
-    assert store.load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1
+    assert load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1
 
 
 @pytest.mark.parametrize("damage", ["cut", "emptied", "zeroed", "lengthened"])
@@ -65,15 +66,15 @@ def test_a_damaged_file_that_cannot_be_moved_is_not_used_either(tmp_path, monkey
         raise PermissionError
 
     monkeypatch.setattr(folders.os, "replace", refuse)
-    stored = store.load(folder_at(tmp_path), SPEC.fingerprint)
+    stored = load(folder_at(tmp_path), SPEC.fingerprint)
     assert (stored.reads.height, stored.damaged) == (0, [str(file)])
 
 
 def test_the_same_reads_with_other_outputs_are_files_of_their_own(tmp_path):
     # As where two jobs do a read at once, in a precision in which outputs depend on the batch.
     ask(["a"], tmp_path, ScriptedReader(str.upper))
-    first = store.load(folder_at(tmp_path), SPEC.fingerprint).reads
+    first = load(folder_at(tmp_path), SPEC.fingerprint).reads
     store.add(folder_at(tmp_path), SPEC.fingerprint, first)
     store.add(folder_at(tmp_path), SPEC.fingerprint, first.with_columns(output=pl.lit("other")))
     assert len(list((tmp_path / SPEC.fingerprint).iterdir())) == 2
-    assert store.load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1
+    assert load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1

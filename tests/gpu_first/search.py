@@ -159,7 +159,7 @@ def actors(scale: Scale, figures: dict[str, Any]) -> str:
     if flat.gpu_count() < 2:
         raise NotRun("fewer than two GPUs for FAISS")
     from engine.machine import cluster
-    from engine.retrieval import encode, search_on_ray
+    from engine.retrieval import distribute, encode
     from engine.retrieval.encoders import EncoderOptions, locate, specify
 
     spec = locate(specify(EncoderOptions(dtype="float32")))
@@ -169,11 +169,11 @@ def actors(scale: Scale, figures: dict[str, Any]) -> str:
         texts = [f"query {i} of a few words " + "and more " * (i % 9) for i in range(300)]
         queries = encode.queries(texts, spec)
         expected = flat.search_flat(made, queries, k=scale.k)
-        pool = search_on_ray.pool_for(spec, len(made))
+        pool = distribute.pool_for(spec, len(made))
         assert pool is not None, "Ray has fewer than two GPUs"
         start = time.perf_counter()
         parts = [partial(Block, block.doc_ids, block.vectors) for block in made]
-        there = search_on_ray.SearchOnRay(pool, spec, parts)
+        there = distribute.SearchOnRay(pool, spec, parts)
         found = flat.search_flat((), queries, k=scale.k, searcher=there, on_event=refuse)
         figures["seconds"] = round(time.perf_counter() - start, 3)
         assert found.equals(expected), "lists or scores differ"

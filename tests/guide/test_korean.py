@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from engine.reading.prompting.template import read_template, styles
+from engine.reading.prompting.prompts import read_template, styles
 from engine.sources.runs.read import read_run
 from tests.commands import erag
 from tests.retrieval.tiny_encoder import save_tiny_bge_m3

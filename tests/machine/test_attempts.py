@@ -9,9 +9,8 @@ import ray
 from engine.machine import attempts
 from engine.machine.attempts import Attempt, Counts
 from engine.messages.errors import ReadError
-from engine.retrieval import search_on_ray
-from engine.retrieval.distribute import EncoderActor
-from engine.retrieval.search_on_ray import SearchActor
+from engine.retrieval import distribute
+from engine.retrieval.distribute import EncoderActor, SearchActor
 
 ONE, TWO, GONE = ("a" * 56, "b" * 56, "c" * 56)
 
@@ -150,7 +149,7 @@ def test_a_fault_while_loading_ends_the_process_or_else_the_job(load, ended, mon
         get_node_id=lambda: ONE,
     )
     monkeypatch.setattr("engine.retrieval.encoder.Encoder", raising)
-    monkeypatch.setattr(search_on_ray, "started_here", lambda: None)
+    monkeypatch.setattr(distribute, "started_here", lambda: None)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # whatever ran before in this process
     monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.7")

@@ -23,7 +23,7 @@ from engine.report.page.remake import remake
 from engine.report.page.render import require_page, write_plain
 from engine.report.page_files import where_to_look
 from engine.report.query_coverage.measure import measure
-from engine.retrieval import approximate, bm25, morphemes
+from engine.retrieval import bm25, dense
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources import bundled
 from engine.sources.articles.read import read_source
@@ -142,7 +142,7 @@ def test_a_missing_extra_is_named_in_one_line_before_any_work(without, tmp_path)
     for extra, ask in (
         ("articles", lambda: list(read_source(dump))),
         ("articles", lambda: Cutting(characters=100)),
-        ("korean", morphemes.Kiwi),
+        ("korean", bm25.Kiwi),
         ("local", lambda: resolve("bundled")),
         ("local", lambda: specify(EncoderOptions())),
         ("page", require_page),
@@ -150,7 +150,7 @@ def test_a_missing_extra_is_named_in_one_line_before_any_work(without, tmp_path)
         ("page", lambda: remake(tmp_path, single_file=True, passages=False)),
         ("ray", lambda: PoolSettings(actors=2).in_process),
         ("retrieval", lambda: bm25.build_index([], tmp_path / "index")),
-        ("retrieval", lambda: approximate.require_factory("Flat", 4)),
+        ("retrieval", lambda: dense.empty_index("Flat", 4)),
         ("retrieval", lambda: measure(None, None, None)),
     ):
         with pytest.raises(InputError) as error:

@@ -16,7 +16,6 @@ from engine import tables
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
 from engine.messages.errors import InputError, ReadError
-from engine.reading import store
 from engine.reading.backends import NamedExecutor, by_model
 from engine.reading.costs import ReadingCosts, UnitResult, share_costs
 from engine.reading.local import Local
@@ -33,6 +32,7 @@ from engine.sources.io import files
 from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
 from tests.conftest import SPEC, STATS, ScriptedReader
+from tests.reading.stored import load
 from tests.reading.test_store import EARLIER
 from tests.tables import framed
 
@@ -137,8 +137,8 @@ def test_the_columns_of_reads_are_the_fields_of_an_output():
 def test_another_reader_does_not_share_reads(tmp_path):
     ask(["a"], tmp_path, ScriptedReader(str.upper))
     other = replace(SPEC, dtype="bfloat16")
-    assert store.load(folder_at(tmp_path), other.fingerprint).reads.is_empty()
-    assert store.load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1
+    assert load(folder_at(tmp_path), other.fingerprint).reads.is_empty()
+    assert load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1
     # what only decides speed does not matter
     fast = replace(SPEC, memory=5, threads=3, path="/x", parameters=7)
     assert fast.fingerprint == SPEC.fingerprint
@@ -194,7 +194,7 @@ def test_readers_of_one_model_are_run_together(tmp_path):
     assert (costs.done, others.done) == (2, 2)
     place = folder_at(tmp_path)
     for spec in (SPEC, JUDGE):
-        assert store.load(place, spec.fingerprint).reads.height == 2
+        assert load(place, spec.fingerprint).reads.height == 2
     # What one of them has in the store leaves the other's to do.
     ((_, costs), (_, others)), runs = ask_both("ab", "bcd", tmp_path, ScriptedReader(str.upper))
     assert (costs.done, others.done, runs) == (0, 1, [[JUDGE]])
@@ -261,7 +261,7 @@ def test_a_broken_store_file_of_an_earlier_version_is_named(tmp_path):
     ask(["a"], tmp_path, ScriptedReader(str.upper))
     (file,) = (tmp_path / SPEC.fingerprint).glob("*.parquet")
     old = file.rename(file.with_name(f"{file.name[:32]}.parquet"))
-    assert store.load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1
+    assert load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1
     old.write_bytes(old.read_bytes()[:50])
     with pytest.raises(InputError, match="broken file in the read store"):
         ask(["a"], tmp_path, ScriptedReader(str.upper))

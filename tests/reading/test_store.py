@@ -12,16 +12,17 @@ import pytest
 from engine import tables
 from engine.messages.errors import InputError, WriteError
 from engine.reading import store
-from engine.reading.store_files import keys_of, span_of
+from engine.reading.store import keys_of, span_of
 from engine.sources.io.folders import Folder, folder_at
+from tests.reading.stored import load
 
 READER = "reader"
 EARLIER = Path(__file__).parent / "earlier_store"
 
 
 @pytest.fixture(params=["path", "address"])
-def place(request, tmp_path):
-    store._MEMORY.forget()
+def place(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_MEMORY", store.KeyMemory(store._REMEMBERED))
     store._SINCE.clear()
     if request.param == "path":
         return folder_at(tmp_path / "store")
@@ -94,7 +95,7 @@ def opened(monkeypatch):
 
 
 def test_what_is_added_is_found_by_any_process(place):
-    assert outputs(store.load(place, READER)) == []
+    assert outputs(load(place, READER)) == []
     store.add(place, READER, reads("a", "b"))
     store.add(place, READER, reads("c"), span=(0x0A00, 0x0A40))
     store.add(place, READER, reads("d"), span=(0, 0x10000))
@@ -105,8 +106,8 @@ def test_what_is_added_is_found_by_any_process(place):
     listed = pickle.loads(pickle.dumps(store.listing(place, READER)))
     assert outputs(store.find(listed, keys("a", "c", "d", "never"))) == ["A", "C", "D"]
     assert outputs(store.find(listed, keys("a", "a"))) == ["A"]
-    assert outputs(store.load(place, READER)) == ["A", "B", "C", "D"]
-    assert outputs(store.load(place, "another reader")) == []
+    assert outputs(load(place, READER)) == ["A", "B", "C", "D"]
+    assert outputs(load(place, "another reader")) == []
     with pytest.raises(ValueError, match="no span"):
         store.add(place, READER, reads("e"), span=(5, 5))
 
@@ -179,7 +180,7 @@ def test_load_follows_files_that_are_merged_while_it_reads(place, monkeypatch):
         return read_each(self, names)
 
     monkeypatch.setattr(Folder, "read_each", merging_first)
-    assert outputs(store.load(place, READER)) == ["A", "B", "C"]
+    assert outputs(load(place, READER)) == ["A", "B", "C"]
     assert len(names(place)) == 2
 
 
@@ -191,7 +192,7 @@ def test_merged_files_have_every_read_once_and_stay_in_their_span(place):
     merge(place, span=(0, 100))
     (merged,) = names(place)
     assert span_of(merged) == (0, 100)
-    assert outputs(store.load(place, READER)) == ["A", "B", "C"]
+    assert outputs(load(place, READER)) == ["A", "B", "C"]
     merge(place, [merged], (0, 100))
     assert names(place) == (merged,)
 
@@ -240,7 +241,7 @@ def test_two_jobs_that_merge_at_once_lose_nothing(place, monkeypatch, step, othe
     at(monkeypatch, step, another_job)
     merge(place, there)
     assert found(place, *"abcd") == ["A", "B", "C", "D"]
-    assert outputs(store.load(place, READER))[:4] == ["A", "B", "C", "D"]
+    assert outputs(load(place, READER))[:4] == ["A", "B", "C", "D"]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -250,7 +251,7 @@ def test_a_job_killed_while_it_merges_loses_nothing(place, monkeypatch, step):
     at(monkeypatch, step, mock.Mock(side_effect=Killed))
     with pytest.raises(Killed):
         merge(place)
-    assert outputs(store.load(place, READER)) == ["A", "B", "C", "D"]
+    assert outputs(load(place, READER)) == ["A", "B", "C", "D"]
     merge(place)
     assert len(names(place)) == 1
     assert found(place, *"abcd") == ["A", "B", "C", "D"]
@@ -294,7 +295,7 @@ def test_many_small_files_are_few_when_a_job_begins(place, monkeypatch):
     (place / READER).write(damaged, b"")
     assert store.tidy(place, READER) == [f"{place / READER}/{damaged}.damaged"]
     assert sorted(map(str, map(span_of, names(place)))) == ["(0, 100)", "None"]
-    assert len(store.load(place, READER).reads) == 12  # of 13, without the damaged one
+    assert len(load(place, READER).reads) == 12  # of 13, without the damaged one
 
 
 def test_merged_files_are_cut_at_a_size_and_large_ones_stay(place, monkeypatch):
@@ -309,7 +310,7 @@ def test_merged_files_are_cut_at_a_size_and_large_ones_stay(place, monkeypatch):
     monkeypatch.setattr(store, "LARGE", 1)
     store.tidy(place, READER)
     assert names(place) == after
-    assert outputs(store.load(place, READER)) == list("ABCDEF")
+    assert outputs(load(place, READER)) == list("ABCDEF")
 
 
 def refuse(monkeypatch, kind, method, error):
@@ -325,7 +326,7 @@ def test_a_store_that_cannot_be_changed_is_read_as_it_is(place, monkeypatch, met
     refuse(monkeypatch, Folder, method, WriteError("refused"))
     store.tidy(place, READER)
     assert names(place) == before
-    assert outputs(store.load(place, READER)) == ["A", "B", "C"]
+    assert outputs(load(place, READER)) == ["A", "B", "C"]
 
 
 @pytest.mark.parametrize("way", ["find", "load", "compact"])
@@ -336,11 +337,11 @@ def test_a_damaged_file_is_set_aside_at_an_address_too(place, way):
     folder.write(name, folder.read(name)[:-1])
     merged = merge(place, folder.names()) if way == "compact" else []
     listed = store.listing(place, READER)
-    stored = store.load(place, READER) if way == "load" else store.find(listed, keys("a", "b"))
+    stored = load(place, READER) if way == "load" else store.find(listed, keys("a", "b"))
     assert outputs(stored) == ["B"]
     assert [*merged, *stored.damaged] == [f"{folder}/{name}.damaged"]
     assert f"{name}.damaged" in folder.names()
-    assert outputs(store.load(place, READER)) == ["B"]
+    assert outputs(load(place, READER)) == ["B"]
 
 
 def test_a_damaged_file_that_cannot_be_moved_from_an_address_is_not_used(monkeypatch, tmp_path):
@@ -350,7 +351,7 @@ def test_a_damaged_file_that_cannot_be_moved_from_an_address_is_not_used(monkeyp
     (name,) = folder.names()
     folder.write(name, b"damaged")
     refuse(monkeypatch, type(fsspec.filesystem("memory")), "cp_file", PermissionError("no"))
-    stored = store.load(place, READER)
+    stored = load(place, READER)
     assert (stored.reads.height, stored.damaged) == (0, [f"{folder}/{name}"])
 
 
@@ -364,7 +365,7 @@ def test_bytes_damaged_on_their_way_are_fetched_again(monkeypatch, tmp_path):
         return read(self, name)[:-1]
 
     monkeypatch.setattr(Folder, "read", damaged_once)
-    stored = store.load(place, READER)
+    stored = load(place, READER)
     assert (outputs(stored), stored.damaged) == (["A"], [])
 
 
@@ -391,7 +392,7 @@ def test_stores_of_earlier_versions_are_found_loaded_and_merged(place):
     # ended early.
     for path in sorted(EARLIER.iterdir()):
         (place / READER).write(path.name, path.read_bytes())
-    stored = store.load(place, READER)
+    stored = load(place, READER)
     assert outputs(stored) == ["A", "B", "C", "D", "E"]
     assert stored.reads["seconds"].null_count() == 5
     store.add(place, READER, reads("new"))
@@ -403,7 +404,7 @@ def test_stores_of_earlier_versions_are_found_loaded_and_merged(place):
     assert outputs(store.find(listed, wanted, (0, 1))) == ["A", "B", "C", "D", "E"]
     merge(place, listed.names)
     assert len(names(place)) == 1
-    merged = store.load(place, READER).reads.sort("output")
+    merged = load(place, READER).reads.sort("output")
     assert merged.filter(pl.col("output") != "NEW").equals(stored.reads.sort("output"))
     assert merged.filter(output="NEW")["seconds"].to_list() == [0.5]
 
@@ -420,7 +421,7 @@ def test_reads_of_a_later_version_with_another_column_are_found(place, monkeypat
     if merges:
         merge(place)
     assert found(place, *"abc") == ["A", "B", "C"]
-    assert store.load(place, READER).reads.columns == list(tables.READS)
+    assert load(place, READER).reads.columns == list(tables.READS)
 
 
 def test_a_file_that_a_user_put_there_under_another_name_is_read(place):

@@ -18,7 +18,7 @@ from engine.machine import pool as pools
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
 from engine.messages.errors import InputError, ReadError
-from engine.reading import store, stream_on_ray
+from engine.reading import stream_on_ray
 from engine.reading.local import Local
 from engine.reading.plan import MadePlans, ReadPlan, Unit, cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
@@ -26,6 +26,7 @@ from engine.reading.readers import specify
 from engine.reading.stream_on_ray import OnRay
 from engine.sources.io.folders import folder_at
 from tests.conftest import SPEC, planned
+from tests.reading.stored import load
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -306,7 +307,7 @@ def test_what_is_held_is_committed_here_and_shards_on_actors(tmp_path):
 
         done = list(OnRay(Logging([SPEC], [place]), of(1)).read(made if held else Plans()))
         assert [unit.reads is not None for unit in done] == [held] * len(units)
-        assert store.load(place, SPEC.fingerprint).reads.height == 6
+        assert load(place, SPEC.fingerprint).reads.height == 6
         processes = open(log).read().split()
         assert [int(process) == os.getpid() for process in processes] == [held] * len(units)
 

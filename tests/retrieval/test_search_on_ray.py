@@ -15,7 +15,7 @@ from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.machine.watch import silent
 from engine.messages.errors import EncodeError, InputError
-from engine.retrieval import flat, index_shards, search_on_ray
+from engine.retrieval import distribute, flat, index_shards
 from engine.retrieval.index_shards import Block
 from tests.retrieval.search_actors import (
     TEXTS,
@@ -56,7 +56,7 @@ def cut(vectors, size):
 def searching(actor_class, blocks=(), on_event=silent, **spec):
     spec = SimpleNamespace(dimensions=32, **spec)
     parts = [partial(Block, block.doc_ids, block.vectors) for block in blocks]
-    return search_on_ray.SearchOnRay(POOL, spec, parts, on_event, actor_class)
+    return distribute.SearchOnRay(POOL, spec, parts, on_event, actor_class)
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -65,7 +65,7 @@ def test_a_process_that_dies_is_replaced_and_nothing_shows(vectors, queries, tmp
     told = []
     deadly = blocks[2].doc_ids[0]
     actors = searching(DyingActor, blocks, told.append, folder=tmp_path, deadly=deadly)
-    monkeypatch.setattr(search_on_ray, "SHARD", 20)
+    monkeypatch.setattr(distribute, "SHARD", 20)
     made = actors.queries(TEXTS)
     found = flat.search_flat((), queries, k=20, searcher=actors)
     assert np.array_equal(
@@ -105,21 +105,21 @@ def test_a_cluster_of_one_gpu_or_none_has_no_actors(monkeypatch, tmp_path):
         (4, 0, 9, 0),
     ]:
         pool = Pool(1, None, start, Needs(0.0, gpus, 0, None))
-        monkeypatch.setattr(search_on_ray, "decide", lambda *_, pool=pool: pool)
-        found = search_on_ray.pool_for(spec, parts)
+        monkeypatch.setattr(distribute, "decide", lambda *_, pool=pool: pool)
+        found = distribute.pool_for(spec, parts)
         assert (found.start if found else 0) == expected
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_nodes_without_code_for_gpus_say_so(vectors, queries):
     with pytest.raises(InputError, match="run 'make gpu'"):
-        searcher = searching(search_on_ray.SearchActor, cut(vectors, ROWS))
+        searcher = searching(distribute.SearchActor, cut(vectors, ROWS))
         flat.search_flat((), queries, k=5, searcher=searcher)
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_part_that_a_node_does_not_see_is_named(queries, tmp_path):
     part = partial(index_shards.read, tmp_path, ["0" * 40], "fp32", WIDTH)
-    searcher = search_on_ray.SearchOnRay(POOL, SimpleNamespace(), [part, part], silent, Actor)
+    searcher = distribute.SearchOnRay(POOL, SimpleNamespace(), [part, part], silent, Actor)
     with pytest.raises(InputError, match="0000.parquet: broken shard"):
         flat.search_flat((), queries, k=5, searcher=searcher)

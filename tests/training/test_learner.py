@@ -13,10 +13,10 @@ from engine.reading import readers
 from engine.reading.models import weights
 from engine.reading.models.conversion import CROSS_BIAS
 from engine.reading.plan import INPUTS, wanted_reads
-from engine.training.dev import read
 from engine.training.examples import Example
 from engine.training.learner import Learner, load_learner, save
 from engine.training.start import specify_start
+from engine.training.trainer import read
 from tests.reading.models import t5_family
 from tests.training.facts import RECIPE, facts, save_start
 

@@ -21,7 +21,7 @@ from engine.reading.protocol import BIASED
 from engine.scoring.metrics import exact_match
 from engine.sources.io.folders import folder_at
 from engine.tables import ANSWERS
-from engine.training import checkpoints, dev, learner
+from engine.training import checkpoints, learner
 from engine.training.checkpoints import Progress, load_progress
 from engine.training.examples import Example
 from engine.training.learner import initial_model, load_learner
@@ -103,7 +103,7 @@ def small(start, monkeypatch):
     """Trains on numbers, with a function in the place of the metric; None for no development queries."""
 
     def run(folder, measure=size_of_weights, *, start=start, recipe=SMALL, **more):
-        monkeypatch.setattr(dev, "measuring", lambda *_: measure)
+        monkeypatch.setattr("engine.training.trainer.measuring", lambda *_: measure)
         queries = facts(4, 2) if measure else None
         plan = Plan(start, recipe, lambda *_: Numbers(), queries)
         return train(plan, folder_at(folder), **more)

@@ -20,12 +20,11 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from engine.machine import batching, device
 from engine.machine.model_files import end_tokens, refuse_missing, shared_model
 from engine.reading.answers import Rule, chosen, rule_of, scored, with_own
-from engine.reading.models import attention, continuing, in_place, ordered
+from engine.reading.models import attention, continuing, layers
 from engine.reading.models.decoding import Writer, Written
-from engine.reading.models.packed import PackedModel
+from engine.reading.models.packed import PackedModel, WindowedModel
 from engine.reading.models.padded import PaddedModel
-from engine.reading.models.targets import PromptRead, PromptReader
-from engine.reading.models.windowed import WindowedModel
+from engine.reading.models.tokenizing import PromptRead, PromptReader
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
 _ENDED = object()  # there is not another pass
@@ -46,11 +45,12 @@ class CausalReader(PromptReader):
             spec.path, local_files_only=True, trust_remote_code=runs_code
         )
         # Some models' position codes follow from the longest text of a batch: they read one at a time.
-        self._alone = _positions_vary(config)
+        scaling = getattr(config, "rope_parameters", None) or {}
+        self._alone = scaling.get("rope_type") in ("dynamic", "longrope")
         window = _window(config)
         known = config.model_type in attention.FAMILIES and not (self._alone or runs_code)
         packs = known and window != 0 and self._device.type == "cpu"
-        orders = packs and ordered.pays(spec)
+        orders = packs and layers.pays(spec)
         model, loading = shared_model(
             "causal",
             Path(spec.path),
@@ -64,9 +64,9 @@ class CausalReader(PromptReader):
         refuse_missing(loading, spec.name)
         model = model.eval()
         if packs:
-            in_place.reuse_tensors(model)
+            layers.reuse_tensors(model)
         if orders:
-            ordered.order_weights(model)
+            layers.order_weights(model)
         self.stats = ReaderStats()
         writer = Writer(spec, tokenizer, end_tokens(model.generation_config), model)
         positions = int(getattr(config, "max_position_embeddings", 0) or 0)
@@ -262,12 +262,6 @@ def _output(read: PromptRead, result: Written | str, rule: Rule) -> ReadOutput:
         return with_own(output, result.logs)
     choice = result.text, result.confidence, result.mass
     return chosen(*choice, length, truncated=truncated)
-
-
-def _positions_vary(config: PretrainedConfig) -> bool:
-    """Whether position codes depend on the longest text of a forward pass."""
-    kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    return kind in ("dynamic", "longrope")
 
 
 def _window(config: PretrainedConfig) -> int | None:

@@ -21,9 +21,9 @@ from engine.machine import batching, device
 from engine.machine.model_files import cache_directory
 from engine.messages.errors import InputError, WriteError
 from engine.reading.models.decoding import Written
-from engine.reading.models.encodings import Part
 from engine.reading.models.t5 import T5
-from engine.reading.models.targets import PromptRead
+from engine.reading.models.t5_attention import Part
+from engine.reading.models.tokenizing import PromptRead
 from engine.reading.protocol import READING_VERSION, ReaderSpec
 from engine.sources.io.digests import digest
 from engine.sources.io.files import write_text

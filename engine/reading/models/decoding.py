@@ -1,20 +1,170 @@
-"""Choose the next token from logits, and decide when a reader has written enough."""
+"""Choose the next token from logits, and decide when a reader has written enough.
+
+The settings of ``generation_config.json`` that change what ``generate`` writes greedily are applied, and the strings at
+which outputs end are found while the text of tokens grows. That of some tokens is not always the beginning of the text of
+more: bytes of a character that are not complete yet show as U+FFFD, and a tokenizer may take away a space before the mark
+that follows it.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from transformers import GenerationConfig
 
 from engine.messages.errors import InputError
-from engine.reading.answers import rule_of
-from engine.reading.models.generation import Greedy, Row
-from engine.reading.models.stops import Stops, Tokenizer
-from engine.reading.models.transfer import to_device
+from engine.reading.answers import INCOMPLETE, Rule, rule_of
+from engine.reading.models.tokenizing import Tokenizer
 from engine.reading.protocol import ReaderSpec
+
+Numbers = npt.NDArray[np.int64]
+_TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+
+
+class Row(NamedTuple):
+    """What a decoder was given, what it wrote, and what the encoder was given: of a decoder-only model, the first again."""
+
+    given: Sequence[int]
+    written: Sequence[int]
+    encoded: Sequence[int]
+
+
+class Greedy:
+    """Changes logits as ``generate(do_sample=False)`` does, by transformers' own processors.
+
+    Args:
+        model: has the end tokens.
+        most: tokens that are written at most.
+
+    Raises:
+        ValueError: transformers refuses a value.
+    """
+
+    def __init__(self, spec: ReaderSpec, model: Any, most: int) -> None:
+        self._model, self._most = model, most
+        settings = json.loads(spec.generation) if spec.writes and spec.generation else {}
+        self._settings: dict[str, Any] = settings
+        self._looks_at_input = any(name.startswith("encoder_") for name in settings)
+        self._made: dict[int, Any] = {}  # by the length of what was given: nothing else decides
+        if settings:
+            self._processors(Row([0], [], [0]))
+
+    def scores(self, logits: torch.Tensor, rows: Iterable[Row]) -> torch.Tensor:
+        """The logits of next tokens, (rows, vocabulary), as the settings change them."""
+        if not self._settings:
+            return logits
+        # In fp32, as transformers does; each by itself, since lengths differ.
+        changed = [
+            self._processors(row)(self._tensor([*row.given, *row.written]), of_row[None].float())
+            for row, of_row in zip(rows, logits, strict=True)
+        ]
+        return torch.cat(changed)
+
+    def _tensor(self, tokens: Sequence[int]) -> torch.Tensor:
+        return torch.tensor([tokens], device=self._model.device)
+
+    def _processors(self, row: Row) -> Any:
+        length = len(row.given)
+        if length not in self._made or self._looks_at_input:
+            own = self._model.generation_config
+            config = GenerationConfig(
+                **{name: getattr(own, name) for name in _TOKENS}, **self._settings
+            )
+            # As ``generate`` completes them from its arguments and its input.
+            config.max_length = length + self._most
+            if config.min_new_tokens is not None:
+                config.min_length = config.min_new_tokens + length
+            self._model._prepare_special_tokens(config, device=self._model.device)
+            self._made[length] = self._model._get_logits_processor(
+                config,
+                input_ids_seq_length=length,
+                encoder_input_ids=self._tensor(row.encoded),
+                device=self._model.device,
+            )
+        return self._made[length]
+
+
+# Decoders that turn each token into text by itself, so that more tokens only append to it. With bytes, see
+# ``INCOMPLETE``.
+_TOKEN_BY_TOKEN = {"Replace", "ByteFallback", "ByteLevel", "Metaspace", "Fuse", "Strip"}
+_JOINING = {"ByteLevel", "Fuse"}
+# Where transformers' own methods that make the text are defined. A class of another may have others.
+_METHODS = {
+    "decode": "transformers.tokenization_utils_base",
+    "_decode": "transformers.tokenization_utils_tokenizers",
+    "clean_up_tokenization": "transformers.tokenization_utils_base",
+}
+
+
+class Stops:
+    """The strings at which outputs end, looked for only where one may have been completed.
+
+    A string is complete when its last character is, so a token whose text has no such character completes
+    none. That is known of tokenizers whose text grows token by token (``grows``); with others every
+    text is looked at.
+
+    Args:
+        rule: has the strings. Where the prompt begins a thought, the tag that ends it is one of those looked for.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, rule: Rule) -> None:
+        self._tokenizer = tokenizer
+        stop = (*rule.stop, rule.tags[1]) if rule.opened else rule.stop
+        self._stop = stop
+        self._last = {string[-1] for string in stop}
+        # Where spaces are cleaned up, a token's own text may lose one that it has behind others.
+        cleans = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
+        strange = any(INCOMPLETE in string for string in stop)
+        self._always = bool(stop) and (cleans or strange or not grows(tokenizer))
+        self._ends: dict[int, bool] = {}
+
+    def may_end(self, token: int) -> bool:
+        """Whether a text that this token was added to may now have a stop string."""
+        if self._always or not self._stop:
+            return self._always
+        if token not in self._ends:
+            # Twice, since what stands first may lose its space.
+            text = self._tokenizer.decode([token, token], skip_special_tokens=True)
+            whole = text and INCOMPLETE not in text
+            self._ends[token] = not whole or not self._last.isdisjoint(text)
+        return self._ends[token]
+
+
+def grows(tokenizer: Any) -> bool:
+    """Whether the text of tokens is known to be the beginning of the text of these and more.
+
+    But for incomplete characters at its end and for spaces that are cleaned up. So it is where transformers
+    decodes with a decoder of the library tokenizers that takes token by token, or joins them by spaces.
+    """
+    methods = (getattr(type(tokenizer), name, None) for name in _METHODS)
+    if [getattr(method, "__module__", "") for method in methods] != list(_METHODS.values()):
+        return False
+    made = tokenizer.backend_tokenizer.decoder
+    if made is None:
+        return True
+    decoder = json.loads(made.__getstate__())  # as it is written in tokenizer.json
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    kinds = [step["type"] for step in steps]
+    # Behind what joins the tokens, a step is done to the whole text: all may be lost but at its beginning.
+    joined = next((at for at, kind in enumerate(kinds) if kind in _JOINING), len(kinds))
+    return set(kinds) <= _TOKEN_BY_TOKEN and set(kinds[joined + 1 :]) <= {"Strip", "Fuse"}
+
+
+def to_device(device: torch.device, *parts: Numbers) -> list[torch.Tensor]:
+    """Whole numbers on a device, in one copy that nobody waits for; of the shapes that they have here."""
+    host = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
+    if device.type == "cuda":
+        host = host.pin_memory()
+    there = host.to(device, non_blocking=True)
+    split = there.split([part.size for part in parts])
+    return [one.view(part.shape) for one, part in zip(split, parts, strict=True)]
 
 
 @dataclass(eq=False)

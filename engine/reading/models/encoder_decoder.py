@@ -22,13 +22,18 @@ from engine.machine import batching, device
 from engine.machine.model_files import end_tokens, refuse_missing, shared_model
 from engine.reading.answers import chosen, rule_of, scored, with_own
 from engine.reading.models import continuing
-from engine.reading.models.decoding import choose, first_tokens, log_probabilities, next_tokens
-from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
-from engine.reading.models.generation import Greedy, Row
-from engine.reading.models.stops import Stops
+from engine.reading.models.decoding import (
+    Greedy,
+    Row,
+    Stops,
+    choose,
+    first_tokens,
+    log_probabilities,
+    next_tokens,
+)
 from engine.reading.models.t5 import T5
-from engine.reading.models.targets import parted
-from engine.reading.models.tokenizing import Input, longest_input, tokenize
+from engine.reading.models.t5_attention import Encodings, Part, Slot, padded_length
+from engine.reading.models.tokenizing import Input, longest_input, parted, tokenize
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
 # Tokens that a CPU encodes at once: enough for full speed of its matrix products, few enough for
@@ -41,6 +46,16 @@ class _Read(list[Input]):
 
     target: str | None = None
     tokens: Sequence[int] = ()
+
+    @property
+    def prompt(self) -> list[int]:
+        """The tokens of its inputs."""
+        return [token for item in self for token in item.tokens]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether one of its inputs was cut."""
+        return any(item.truncated for item in self)
 
 
 class EncoderDecoderReader:
@@ -114,6 +129,10 @@ class EncoderDecoderReader:
                 read.target, read.tokens = target, self._tokenizer.encode(target)
         return reads
 
+    def _tokenize(self, texts: Sequence[str]) -> list[Input]:
+        special = self._spec.special_tokens
+        return tokenize(self._tokenizer, texts, limit=self._limit, special_tokens=special)
+
     def _generated(self, reads: Sequence[_Read]) -> list[ReadOutput]:
         outputs: list[ReadOutput] = []
         for first, last in self._held_together(reads):
@@ -166,7 +185,7 @@ class EncoderDecoderReader:
                 outputs[i] = _failed(read, f"an input: {bad[0]}")
         ready = [i for i, output in enumerate(outputs) if output is None]
         for batch in batching.cut_batches(
-            [sum(len(item.tokens) for item in reads[i]) for i in ready],
+            [len(reads[i].prompt) for i in ready],
             cost=self._model.decode_cost,
             memory=self._allowance.bytes / 4,
             max_tokens=self._decoded_tokens,
@@ -187,11 +206,6 @@ class EncoderDecoderReader:
 
     def _count_halving(self) -> None:
         self.stats.memory_halvings += 1
-
-    def _tokenize(self, texts: Sequence[str]) -> list[Input]:
-        return tokenize(
-            self._tokenizer, texts, limit=self._limit, special_tokens=self._spec.special_tokens
-        )
 
     def _encode(self, items: Sequence[Input], encodings: Encodings) -> dict[Input, str]:
         """Fill the encodings of the items; the reasons of those that could not be encoded."""
@@ -234,9 +248,7 @@ class EncoderDecoderReader:
             logits = decoding.step([self._start] * len(reads))
             made = choose(logits, self._spec.choices, self._choices)
             return [
-                chosen(
-                    *choice, _prompt_tokens(read), truncated=any(item.truncated for item in read)
-                )
+                chosen(*choice, len(read.prompt), truncated=read.truncated)
                 for read, choice in zip(reads, made, strict=True)
             ]
         written: list[list[int]] = [[] for _ in reads]
@@ -250,7 +262,7 @@ class EncoderDecoderReader:
             if given:
                 tokens = [reads[row].tokens[len(written[row])] for row in alive]
             else:
-                rows = (Row([self._start], written[row], _tokens(reads[row])) for row in alive)
+                rows = (Row([self._start], written[row], reads[row].prompt) for row in alive)
                 tokens = next_tokens(self._greedy.scores(logits, rows))
             if self._spec.scores:
                 for row, log in zip(alive, log_probabilities(logits, tokens), strict=True):
@@ -271,22 +283,15 @@ class EncoderDecoderReader:
                 alive = [alive[place] for place in going]
             latest = [written[row][-1] for row in alive]
         texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
-        outputs = [
-            self._rule.output(
-                text,
-                _prompt_tokens(read),
-                sum(token not in self._special for token in tokens),
-                truncated=any(item.truncated for item in read),
-                ended=by,
-            )
-            for read, tokens, text, by in zip(reads, written, texts, ended, strict=True)
-        ]
-        for i, (read, output) in enumerate(zip(reads, outputs, strict=True)):
-            outputs[i] = (
-                with_own(output, logs[i])
-                if read.target is None
-                else scored(read.target, logs[i], output.prompt_tokens, truncated=output.truncated)
-            )
+        outputs: list[ReadOutput] = []
+        for read, tokens, text, by, own in zip(reads, written, texts, ended, logs, strict=True):
+            size, cut = len(read.prompt), read.truncated
+            if read.target is not None:
+                outputs.append(scored(read.target, own, size, truncated=cut))
+                continue
+            count = sum(token not in self._special for token in tokens)
+            output = self._rule.output(text, size, count, truncated=cut, ended=by)
+            outputs.append(with_own(output, own))
         return outputs
 
     def _stopped(self, tokens: list[int]) -> bool:
@@ -329,12 +334,4 @@ def _parts(read: _Read, slots: dict[Input, Slot]) -> list[Part]:
 
 
 def _failed(read: _Read, reason: str) -> ReadOutput:
-    return ReadOutput.failed(reason, prompt_tokens=_prompt_tokens(read))
-
-
-def _prompt_tokens(read: _Read) -> int:
-    return len(_tokens(read))
-
-
-def _tokens(read: _Read) -> list[int]:
-    return [token for item in read for token in item.tokens]
+    return ReadOutput.failed(reason, prompt_tokens=len(read.prompt))

@@ -2,10 +2,13 @@
 
 The tokens of many texts stand behind each other in one row (``engine.reading.models.attention``). What
 several begin with in common - the template's examples, the query or the passage, whichever stands
-first - is a segment of its own, whose keys and values the others copy (``engine.reading.models.sharing``).
+first - is a segment of its own, whose keys and values the others copy (``engine.reading.models.tokenizing``).
 Prompts run in chunks small enough for a processor's caches. Answers are written a token of each in a step,
 since a step costs about as much for one as for many, and least where it goes with a chunk of prompts that are still to be read,
 of the same batch or of later ones.
+
+Some models have layers that look back only so far. Such a window hides nothing from a text that fits it with its answer: it
+runs packed, too. Longer ones are padded, with transformers' own attention.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ from weakref import WeakKeyDictionary
 import torch
 
 from engine.machine import batching
-from engine.reading.models import sharing
 from engine.reading.models.attention import (
     ATTENTION,
     Cache,
@@ -31,7 +33,8 @@ from engine.reading.models.attention import (
     round_up,
 )
 from engine.reading.models.decoding import Writer, Written, log_probabilities
-from engine.reading.models.targets import PromptRead
+from engine.reading.models.padded import PaddedModel
+from engine.reading.models.tokenizing import PromptRead, Segment, common_length, segments
 from engine.reading.protocol import ReaderStats
 
 # Larger chunks leave a processor's caches, and matrix products are at full speed from 256 rows on.
@@ -42,7 +45,7 @@ _LEAST_CHUNK = 64
 _LOCKS: WeakKeyDictionary[torch.nn.Module, Lock] = WeakKeyDictionary()
 _Piece = tuple[int, int, int]  # of a segment, its tokens from one to before another
 # Parts of texts, where each begins in the cache, and where all end.
-_Places = tuple[Sequence[sharing.Segment], Sequence[int], int]
+_Places = tuple[Sequence[Segment], Sequence[int], int]
 
 
 class PackedModel:
@@ -150,7 +153,7 @@ class PackedModel:
                 room = round_up(len(target)) + (tokens != before) * round_up(len(tokens))
             shared = 0
             if group:  # what it shares with its neighbour may become a separate segment
-                length = sharing.common_length(tokens, before)
+                length = common_length(tokens, before)
                 alone = length <= len(self._head) or (target and tokens == before)
                 shared = 0 if alone else round_up(length)
                 if taken + room + shared > most:
@@ -232,8 +235,8 @@ class PackedModel:
 
     def _place(self, sequences: Sequence[list[int]], *, more: int | None = None) -> _Places:
         """Where texts stand in the cache, with room for their answers, or for so many tokens behind all of them."""
-        done = [min(sharing.common_length(self._head, s), len(s) - 1) for s in sequences]
-        parts = sharing.segments(sequences, done)
+        done = [min(common_length(self._head, s), len(s) - 1) for s in sequences]
+        parts = segments(sequences, done)
         most = self._writer.most if more is None else 0
         rooms = [round_up(part.end + most * part.whole) for part in parts]
         first = self._make_room(sum(rooms) + (more or 0))
@@ -401,3 +404,43 @@ def _chunks(parts: Sequence[_Piece], most: int) -> Iterator[list[_Piece]]:
                 pieces, free = [], most
     if pieces:
         yield pieces
+
+
+class WindowedModel(PackedModel):
+    """A model some of whose layers look back only so far: run in two ways, by the length of the text.
+
+    Args:
+        window: how many tokens, from the last one back, every layer sees.
+        padded: runs texts that do not fit it with their answers.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        writer: Writer,
+        *more: Any,
+        window: int,
+        padded: PaddedModel,
+        head: list[int],
+        fused: bool = False,
+    ) -> None:
+        self._padded, self._window = padded, window
+        super().__init__(model, writer, *more, head=head[:window], fused=fused)
+
+    def batches(self, asked: Sequence[PromptRead], **most: Any) -> Iterator[list[int]]:
+        """See ``PackedModel``. All texts of a batch are run in one way."""
+        for fits, way in ((True, super().batches), (False, self._padded.batches)):
+            own = [place for place, text in enumerate(asked) if self._fits(text) is fits]
+            if own and not fits:  # padded batches may have all of the memory
+                self.finish()
+                self.drop()
+            for batch in way([asked[place] for place in own], **most):
+                yield [own[place] for place in batch]
+
+    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Written]]:
+        """Continue the texts of a batch, or of a part of one."""
+        return super().passes(asked) if self._fits(asked[0]) else self._padded.passes(asked)
+
+    def _fits(self, text: PromptRead) -> bool:
+        # The last token does not look back.
+        return text.room(max(1, self._writer.most)) - 1 <= self._window

@@ -14,9 +14,8 @@ import torch
 from transformers import DynamicCache
 
 from engine.machine import batching
-from engine.reading.models.decoding import Writer, Written, log_probabilities
-from engine.reading.models.targets import PromptRead
-from engine.reading.models.transfer import to_device
+from engine.reading.models.decoding import Writer, Written, log_probabilities, to_device
+from engine.reading.models.tokenizing import PromptRead
 from engine.reading.protocol import ReaderStats
 
 

@@ -5,19 +5,109 @@ padding. Only attention has to tell them apart. One way takes the texts in turn,
 products: no padding, and bits that depend on the text alone (the fused kernel of torch splits its
 sums by the size of the whole batch, and on a CPU it is slower too). The other pads the texts to one
 length for few large kernels, as a GPU needs it; it has not been run on a GPU yet.
+
+The cross-attention keys and values of an encoder input depend on the input alone. So they are computed once per distinct
+input for all layers of a decoder, and kept (``Encodings``) for every read that has it, alone or fused, instead of the
+encoder's states from which each read would have to project them again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.reading.models.encodings import Encodings, Part
-from engine.reading.models.transfer import Numbers, ramps
+from engine.reading.models.decoding import Numbers
+
+# Inputs of like lengths share a table, so that one product serves many of them. The length at which
+# an input stands follows from its own length alone, and with it every sum over its tokens: a read
+# gives the same bits whatever else is read. Kernels also like lengths that are multiples of 32.
+STEP = 32
+
+
+def padded_length(length: int) -> int:
+    """The length at which an input of ``length`` tokens is kept."""
+    return -(-length // STEP) * STEP
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where an input is kept: its place in the table of its padded length."""
+
+    padded: int
+    place: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """An input of a read: where it is kept, and how many of the read's tokens stand before it."""
+
+    slot: Slot
+    offset: int
+
+
+class Encodings:
+    """Keys and values of encoder inputs, in one table per padded length.
+
+    Attributes:
+        slots: where each input is kept, in the order of ``lengths``.
+        tables: by padded length, (layers, 2, inputs, heads, padded length, width of a head): keys,
+            then values; zeros behind an input's own tokens. Whatever was there, until it is put.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        *,
+        layers: int,
+        heads: int,
+        head_width: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.slots: list[Slot] = []
+        filled: Counter[int] = Counter()
+        for length in lengths:
+            padded = padded_length(length)
+            self.slots.append(Slot(padded, filled[padded], length))
+            filled[padded] += 1
+        self.tables = {
+            padded: torch.empty(
+                (layers, 2, inputs, heads, padded, head_width), dtype=dtype, device=device
+            )
+            for padded, inputs in filled.items()
+        }
+
+    @cached_property
+    def masks(self) -> dict[int, torch.Tensor]:
+        """By padded length, (inputs, 1, 1, padded length): 0 on an input's own tokens and minus infinity
+        behind them.
+        """
+        masks = {}
+        for padded, table in self.tables.items():
+            own = torch.tensor([slot.length for slot in self.slots if slot.padded == padded])
+            mask = torch.zeros((len(own), padded), dtype=table.dtype)
+            mask.masked_fill_(torch.arange(padded) >= own[:, None], float("-inf"))
+            masks[padded] = mask[:, None, None].to(table.device)
+        return masks
+
+    def put(self, slot: Slot, states: torch.Tensor) -> None:
+        """Keep an input's keys and values: (layers, 2, its tokens, heads, width of a head)."""
+        own = self.tables[slot.padded][:, :, slot.place]
+        own[:, :, :, : slot.length] = states.transpose(2, 3)
+        own[:, :, :, slot.length :] = 0
+
+    def keys_values(self, layer: int, padded: int, first: int, last: int) -> torch.Tensor:
+        """Keys and values of neighbours in a table: (2, inputs, heads, padded, width), no copy."""
+        return self.tables[padded][layer, :, first:last]
+
 
 _OUTSIDE = float("-inf")
 # Scores that a CPU computes at once: all of a passage's, and of a long list's as many queries' as its caches
@@ -83,6 +173,11 @@ def _distances(bias: torch.Tensor, length: int) -> torch.Tensor:
     return bias[:, middle + 1 - length : middle + length].unfold(1, length, 1)
 
 
+def _ramps(sizes: Numbers) -> Numbers:
+    """0 to each size less one, behind each other."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
 class PaddedTexts:
     """Encoder attention, all texts at once, padded to the longest. Not yet run on a GPU."""
 
@@ -97,7 +192,7 @@ class PaddedTexts:
         """How many tokens the texts have, and where in the padded texts, as one, each token is."""
         rows, length, _ = self._shape
         begins = np.repeat(np.arange(rows) * length, self._lengths)
-        return [self._lengths, begins + ramps(self._lengths)]
+        return [self._lengths, begins + _ramps(self._lengths)]
 
     def begin(self, numbers: Sequence[torch.Tensor]) -> None:
         lengths, self._places = numbers
@@ -255,7 +350,7 @@ class PaddedReads:
                 if part.slot.padded == padded
             ]
             inputs, rows, offsets, sizes = np.array(parts, dtype=np.int64).reshape(-1, 4).T
-            within = ramps(sizes)
+            within = _ramps(sizes)
             from_to = (np.repeat(inputs, sizes), within, np.repeat(rows, sizes))
             told.append(np.stack([*from_to, np.repeat(offsets, sizes) + within]))
         return told

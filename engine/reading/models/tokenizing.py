@@ -1,15 +1,103 @@
-"""Tokenize inputs of encoder-decoder readers, in one way for reading and for training."""
+"""Turn inputs of readers into tokens, in one way for reading and for training, without torch.
+
+Here it is found what sequences begin with in common, so that it is computed once; prompts longer than a decoder-only
+reader's input lose passages, never the question; and a text that is scored becomes tokens behind its prompt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from engine.reading.protocol import ReaderSpec
+from engine.reading.protocol import ReaderSpec, ReadOutput
+
+# Below this many tokens a separate segment costs more in bookkeeping than it saves.
+LEAST_SHARED = 8
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tokens that several sequences, or one, have from ``start`` to ``end``, behind those of ``parent``.
+
+    Attributes:
+        parent: index of the segment that ends at ``start``; -1 where none does.
+        start, end: positions in the sequence, end exclusive; ``start < end``.
+        sample: a sequence that has these tokens.
+        whole: whether this is the rest of ``sample``, so that its answer follows.
+    """
+
+    parent: int
+    start: int
+    end: int
+    sample: int
+    whole: bool
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two sequences begin with in common."""
+    same = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        same += 1
+    return same
+
+
+def segments(
+    sequences: Sequence[Sequence[int]], done: Sequence[int], least: int = LEAST_SHARED
+) -> list[Segment]:
+    """Cut sequences into segments such that what some begin with in common is there once.
+
+    Every sequence ends in a segment of its own (``whole``), at least one token long, since its
+    answer follows from its last token. Parents come before their children.
+
+    Args:
+        sequences: token lists, none empty.
+        done: for each, how many of its first tokens need not be computed; less than its length.
+    """
+    segments: list[Segment] = []
+    order = sorted(range(len(sequences)), key=lambda i: (done[i], list(sequences[i])))
+
+    def shared(i: int, j: int) -> int:
+        length = common_length(sequences[i], sequences[j])
+        # The last token of each is its own.
+        return min(length, len(sequences[i]) - 1, len(sequences[j]) - 1)
+
+    def split(members: list[int], depth: int, parent: int) -> None:
+        if len(members) == 1:
+            (member,) = members
+            segments.append(Segment(parent, depth, len(sequences[member]), member, True))
+            return
+        lengths = [shared(a, b) for a, b in itertools.pairwise(members)]
+        together = min(lengths)
+        if together - depth >= least:
+            segments.append(Segment(parent, depth, together, members[0], False))
+            parent, depth = len(segments) - 1, together
+        cuts = [i + 1 for i, length in enumerate(lengths) if length - depth < least]
+        for first, last in zip([0, *cuts], [*cuts, len(members)], strict=True):
+            split(members[first:last], depth, parent)
+
+    start = 0
+    for i in range(1, len(order) + 1):
+        if i == len(order) or done[order[i]] != done[order[start]]:
+            split(order[start:i], done[order[start]], -1)
+            start = i
+    return segments
+
 
 # What T5, whose config.json names no largest position, was trained with.
 _USUAL_LIMIT = 512
+
+
+class Tokenizer(Protocol):
+    """The part of a transformers tokenizer that is used here."""
+
+    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
 
 @dataclass(frozen=True)
@@ -44,3 +132,163 @@ def tokenize(
         kept = [*tokens[: limit - 1], end] if is_cut and tokens[-1] == end else tokens
         items.append(Input(tuple(kept[:limit]), is_cut))
     return items
+
+
+DOES_NOT_FIT = "the prompt exceeds the reader's longest input even without passages"
+
+
+def fit(
+    tokens: list[int],
+    text: str,
+    *,
+    head: Sequence[int],
+    limit: int,
+    tail_marker: str,
+    encode: Callable[[str], Sequence[int]],
+) -> list[int]:
+    """Cut a prompt to ``limit`` tokens; none where not even the question fits.
+
+    What it begins with stays (the instruction and examples), and so does what follows the last
+    ``tail_marker`` (the question). Between them those passages are cut first that stand first: the
+    best ones stand last.
+
+    Args:
+        head: tokens of what prompts begin with; those that this one shares with it are kept.
+        tail_marker: as in ``ReaderSpec``; where the text lacks it, one token is kept at least.
+    """
+    excess = len(tokens) - limit
+    if excess <= 0:
+        return tokens
+    # Tokens may merge across the end of the head's text, so what is kept is decided on tokens.
+    kept = common_length(head, tokens)
+    at = text.rfind(tail_marker) if tail_marker else -1
+    tail = len(encode(text[at:])) if at >= 0 else 1
+    rest = tokens[kept + excess :]
+    if len(rest) < tail:
+        return []
+    return [*tokens[:kept], *rest]
+
+
+_UNSCORED = "what is scored has no tokens, or does not fit behind the prompt"
+
+
+@dataclass(frozen=True)
+class PromptRead:
+    """A read of a decoder-only model.
+
+    Attributes:
+        tokens: those of the prompt that the model is given; none where not even the question fits.
+        head: how many of its first tokens other prompts begin with, too.
+        target: the tokens behind it that are scored; empty where an answer is written.
+        scored: their text; None where an answer is written.
+        whole: tokens of the prompt before it was cut.
+    """
+
+    tokens: list[int]
+    head: int = 0
+    target: Sequence[int] = ()
+    scored: str | None = None
+    whole: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens of the prompt; of the whole one where it does not fit."""
+        return len(self.tokens) or self.whole
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the prompt was cut, or does not fit."""
+        return len(self.tokens) < self.whole
+
+    def room(self, most: int) -> int:
+        """Tokens of the prompt with those that follow it: the target's, or up to ``most`` that are written."""
+        return len(self.tokens) + (len(self.target) or most)
+
+    def refused(self, most: int) -> ReadOutput | None:
+        """The failed read of what cannot be read, within ``most`` tokens with the target; None where it can."""
+        if self.truncated and not self.tokens:
+            return ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=self.length, truncated=True)
+        if self.scored is not None and not 0 < len(self.target) <= most - self.length:
+            return ReadOutput.failed(_UNSCORED, prompt_tokens=self.length)
+        return None
+
+
+class PromptReader:
+    """What readers of one prompt have in common: inputs become tokens, cut where they are too long.
+
+    Args:
+        limit: tokens of the longest prompt; 0 for none.
+    """
+
+    def __init__(self, spec: ReaderSpec, tokenizer: Any, limit: int) -> None:
+        self._spec = spec
+        self._tokenizer = tokenizer
+        self._limit = limit
+        self._begin = self._encode([""])[0]
+        self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
+
+    def _reads(self, inputs: Sequence[Sequence[str]]) -> list[PromptRead]:
+        inputs, targets = parted(inputs, self._spec)
+        texts, heads = ["".join(pieces) for pieces in inputs], self._heads(inputs)
+        encoded = self._encoded(texts)  # several targets may follow one prompt
+        prompts = [
+            fit(
+                encoded[text],
+                text,
+                head=head or self._begin,
+                limit=self._limit or len(encoded[text]),
+                tail_marker=self._spec.tail_marker,
+                encode=lambda tail: self._tokenizer.encode(tail, add_special_tokens=False),
+            )
+            for head, text in zip(heads, texts, strict=True)
+        ]
+        return [
+            PromptRead(
+                tokens,
+                # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
+                common_length(head, tokens),
+                () if target is None else target_tokens(self._tokenizer, text, target),
+                target,
+                len(encoded[text]),
+            )
+            for text, target, tokens, head in zip(texts, targets, prompts, heads, strict=True)
+        ]
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        special = self._spec.special_tokens
+        encoded = self._tokenizer(texts, return_attention_mask=False, add_special_tokens=special)
+        return list(encoded["input_ids"])
+
+    def _encoded(self, texts: Sequence[str]) -> dict[str, list[int]]:
+        unique = list({"", *texts})
+        return dict(zip(unique, self._encode(unique), strict=True))
+
+    def _heads(self, inputs: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The tokens that each prompt shares: of all pieces but the last, or of the template."""
+        texts = ["".join(pieces[:-1]) for pieces in inputs]
+        tokens = self._encoded(texts)
+        return [tokens[text] if text else self._head for text in texts]
+
+
+def parted(
+    inputs: Sequence[Sequence[str]], spec: ReaderSpec
+) -> tuple[list[Sequence[str]], list[str] | list[None]]:
+    """The prompts of reads, and their targets, which stand behind these; None where a reader writes."""
+    if spec.scores != "target":
+        return list(inputs), [None] * len(inputs)
+    return [pieces[:-1] for pieces in inputs], [pieces[-1] for pieces in inputs]
+
+
+def target_tokens(tokenizer: Tokenizer, prompt: str, target: str) -> list[int]:
+    """The tokens of a target as they follow a prompt: those behind the prompt's last word in the encoding of both.
+
+    Where a token reaches across the end of the prompt, which no reader that is given the prompt's tokens would
+    write, the target is encoded alone.
+    """
+    found = re.search(r"\S*\s*\Z", prompt)
+    word = found[0] if found else ""
+    before = tokenizer.encode(word, add_special_tokens=False)
+    both = tokenizer.encode(word + target, add_special_tokens=False)
+    if both[: len(before)] == before:
+        return both[len(before) :]
+    return tokenizer.encode(target, add_special_tokens=False)

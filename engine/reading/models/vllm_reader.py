@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,12 +26,10 @@ from engine.machine import device
 from engine.machine.batching import MORE_MEMORY
 from engine.machine.model_files import end_tokens, generation_config
 from engine.messages.errors import InputError
-from engine.reading.answers import chosen, ended_by, not_ended, rule_of, scored, with_own
+from engine.reading.answers import chosen, ended_by, not_ended, rule_of, scored, weighed, with_own
 from engine.reading.models.decoding import first_tokens
-from engine.reading.models.generation_settings import sampling
-from engine.reading.models.targets import PromptRead, PromptReader
-from engine.reading.models.vllm_requests import Asked, RequestsUnderWay
-from engine.reading.models.vllm_support import cache_memory
+from engine.reading.models.tokenizing import PromptRead, PromptReader
+from engine.reading.models.vllm_support import Asked, RequestsUnderWay, cache_memory, sampling
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
 # The share of each of several GPUs that vLLM takes where the user does not say; it looks itself whether that
@@ -45,14 +41,8 @@ _SPARE = 512 * 2**20
 _CPU_BLOCK = 32
 
 
-@dataclass(eq=False)
-class _Running:
-    requests: RequestsUnderWay
-    device: torch.device
-
-
 # Those in use, by what decides them (``ReaderSpec.model``); each goes with the last of its readers.
-_IN_USE: WeakValueDictionary[tuple[object, ...], _Running] = WeakValueDictionary()
+_IN_USE: WeakValueDictionary[tuple[object, ...], RequestsUnderWay] = WeakValueDictionary()
 
 
 class VllmReader(PromptReader):
@@ -71,8 +61,12 @@ class VllmReader(PromptReader):
         tokenizer = AutoTokenizer.from_pretrained(
             spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
         )
-        self._running = _running(spec)
-        self._engine = self._running.requests.engine
+        running = _IN_USE.get(spec.model)
+        if running is None:
+            on = _prepare(spec)
+            running = _IN_USE[spec.model] = RequestsUnderWay(_start(spec, on), on)
+        self._running = running
+        self._engine = self._running.engine
         self._longest = int(self._engine.model_config.max_model_len)
         self.stats = ReaderStats()
         self._first = first_tokens(tokenizer, spec.choices, spec.name)
@@ -107,11 +101,11 @@ class VllmReader(PromptReader):
             for i, read in enumerate(reads)
             if self._refused(read) is None
         }
-        return partial(self._continued, reads, self._running.requests.ask(tokens, self._sampling))
+        return partial(self._continued, reads, self._running.ask(tokens, self._sampling))
 
     def _continued(self, reads: list[PromptRead], asked: Asked) -> list[ReadOutput]:
         outputs = [self._refused(read) for read in reads]
-        for i, result in self._running.requests.results(asked):
+        for i, result in self._running.results(asked):
             computed = len(asked.prompts[i]) - (result.num_cached_tokens or 0)
             self.stats.prompt_tokens += computed
             self.stats.padded_tokens += computed
@@ -140,14 +134,10 @@ class VllmReader(PromptReader):
             return scored(read.scored, logs, length, truncated=read.truncated)
         if self._first:
             scores = [completion.logprobs[0][token].logprob for token in self._first]
-            shares = [math.exp(score - max(scores)) for score in scores]
-            choice = self._spec.choices[max(range(len(shares)), key=shares.__getitem__)]
-            confidence = shares[0] / sum(shares)
-            mass = math.fsum(map(math.exp, scores)) if len(scores) > 1 else None
-            if mass is None:  # among all tokens, see _start
-                confidence = math.exp(scores[0])
-                choice = choice if confidence > 0.5 else ""
-            return chosen(choice, confidence, mass, length, truncated=read.truncated)
+            choice = weighed(
+                self._spec.choices, scores
+            )  # a single one among all tokens, see _start
+            return chosen(*choice, length, truncated=read.truncated)
         tokens, ended = list(completion.token_ids), ended_by(reason)
         if isinstance(completion.stop_reason, int):  # an end token, which is not part of the output
             tokens, ended = tokens[:-1], "end"
@@ -157,14 +147,6 @@ class VllmReader(PromptReader):
             return output
         written = zip(completion.token_ids, completion.logprobs, strict=True)
         return with_own(output, [of_token[token].logprob for token, of_token in written])
-
-
-def _running(spec: ReaderSpec) -> _Running:
-    running = _IN_USE.get(spec.model)
-    if running is None:
-        on = _prepare(spec)
-        running = _IN_USE[spec.model] = _Running(RequestsUnderWay(_start(spec, on)), on)
-    return running
 
 
 def _prepare(spec: ReaderSpec) -> torch.device:

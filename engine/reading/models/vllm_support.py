@@ -1,15 +1,22 @@
-"""Check what a reader on vLLM needs, from its files, before vLLM or torch is loaded."""
+"""What a reader on vLLM needs, without vLLM or torch: checks of its files, and the requests that are under way."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from engine.machine import device, model_files
 from engine.machine.device import Dtype
 from engine.messages.errors import InputError
 from engine.messages.extras import is_installed
 from engine.reading.models import weights
+from engine.reading.protocol import ReaderSpec
 
 # What a process with vLLM holds on a CPU, without weights and cache: half of it are imports, the rest
 # activations of the widest batch.
@@ -20,6 +27,8 @@ LEAST_CACHE = 64 * 2**20
 _USED = 0.9
 # vLLM gives the log-probabilities of so many tokens at most (``logprob_token_ids``).
 MOST_CHOICES = 128
+# Settings of ``generation_config.json`` that vLLM applies as transformers does, and how it calls them.
+GENERATION = {"repetition_penalty": "repetition_penalty", "min_new_tokens": "min_tokens"}
 # A method of quantising that vLLM leaves to a package of the same name, and does not install.
 _OF_A_PACKAGE = "bitsandbytes"
 
@@ -98,6 +107,15 @@ def cache_memory(weight_bytes: int, *, dtype: Dtype, memory: int) -> int:
     return room
 
 
+def sampling(spec: ReaderSpec) -> dict[str, Any]:
+    """The settings that a reader on vLLM applies, as ``vllm.SamplingParams`` takes them."""
+    settings = json.loads(spec.generation) if spec.writes and spec.generation else {}
+    named = {GENERATION[name]: value for name, value in settings.items()}
+    if "min_tokens" in named:  # it refuses more than it may write
+        named["min_tokens"] = min(named["min_tokens"], spec.most_new_tokens)
+    return named
+
+
 def set_environment() -> None:
     """Set this process up for vLLM; to be called before torch is loaded.
 
@@ -117,3 +135,60 @@ def set_environment() -> None:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Compiling takes a C++ compiler and a minute or more per process.
         os.environ["TORCH_COMPILE_DISABLE"] = "1"
+
+
+@dataclass(eq=False)
+class Asked:
+    """Prompts of a unit, as tokens, by keys of the caller's; what came of them so far, or why nothing more will."""
+
+    prompts: dict[int, list[int]]
+    sampling: Any
+    results: deque[tuple[int, Any]] = field(default_factory=deque)
+    error: BaseException | None = None
+
+
+class RequestsUnderWay:
+    """What a ``vllm.LLMEngine`` has been asked: by any thread, while one alone, which reads, has it work."""
+
+    def __init__(self, engine: Any, device: Any) -> None:
+        self.engine, self.device = engine, device
+        self._names = itertools.count()  # no two requests may have the same
+        self._new: deque[Asked] = deque()
+        self._under_way: dict[str, tuple[Asked, int]] = {}
+
+    def ask(self, prompts: dict[int, list[int]], sampling: Any) -> Asked:
+        """Hand prompts over: vLLM has them from its next step on, behind those that it has."""
+        asked = Asked(prompts, sampling)
+        self._new.append(asked)
+        return asked
+
+    def results(self, asked: Asked) -> Iterator[tuple[int, Any]]:
+        """Have vLLM work until all of these prompts have ended; results come as they end, with their keys.
+
+        What vLLM raises is raised for all that was under way, since it may have been at any of it.
+        """
+        for _ in asked.prompts:
+            while not asked.results:
+                if asked.error is not None:
+                    raise asked.error
+                self._step()
+            yield asked.results.popleft()
+
+    def _step(self) -> None:
+        try:
+            while self._new:
+                asked = self._new.popleft()
+                for key, tokens in asked.prompts.items():
+                    self._under_way[name := str(next(self._names))] = asked, key
+                    self.engine.add_request(name, {"prompt_token_ids": tokens}, asked.sampling)
+            results = self.engine.step()
+        except BaseException as error:
+            for asked, _ in self._under_way.values():
+                asked.error = error
+            self.engine.abort_request(list(self._under_way))
+            self._under_way.clear()
+            raise
+        for result in results:
+            if result.finished:
+                asked, key = self._under_way.pop(result.request_id)
+                asked.results.append((key, result))

@@ -1,30 +1,302 @@
-"""Make prompts: turn a query and its passages into the text that a reader is given."""
+"""Prompts: small text files with named fields, and the text that a reader is given of a query and its passages.
+
+A template is the text of a prompt with the fields ``{passages}`` and ``{query}``; ``{{`` and ``}}``
+stand for braces. Before it, between two lines ``---``, there may be settings in YAML (the keys of
+``Template``). The templates that come with the engine lie in ``templates``, by task and style.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from engine.messages.errors import InputError
 from engine.reading.prompting.controls import NONE, Controls
-from engine.reading.prompting.template import (
-    ABSTAIN,
-    JUDGE,
-    NUMBER,
-    PASSAGES,
-    QUERY,
-    QUESTION,
-    TEXT,
-    TITLE,
-    Purpose,
-    Template,
-    Text,
-    read_template,
-)
-from engine.reading.protocol import Augmentation
+from engine.reading.protocol import THINK, Augmentation
+from engine.sources.io.files import is_text
+from engine.sources.io.locations import require_file
+from engine.sources.io.records import BOM, decode_line, read_document, read_settings
+
+Task = Literal["short-answer", "claims", "dialogue"]
+# What else a reader is asked: whether a passage is relevant, and whether it would decline to answer.
+Purpose = Task | Literal["judge", "abstain", "question"]
+JUDGE: Literal["judge"] = "judge"
+ABSTAIN: Literal["abstain"] = "abstain"
+# What asks for the question that a passage answers; {query} stands last, and is what is scored.
+QUESTION: Literal["question"] = "question"
+Order = Literal["best-first", "best-last"]
+
+QUERY, PASSAGES, TITLE, TEXT, NUMBER = "query", "passages", "title", "text", "number"
+
+_SHIPPED = Path(__file__).parent / "templates"
+_FENCE = "---"
+_WHOLE = re.compile(r"[1-9][0-9]{0,17}")
+_BRACES = re.compile(r"\{\{|\}\}|\{([^{}\n]*)\}|[{}]")
+# Takes the key, the problem and the remedy.
+_Fault = Callable[[str, str, str], InputError]
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text with named fields: a literal, a field, a literal, …, a literal.
+
+    Attributes:
+        literals: one more than there are fields; any of them may be empty.
+        fields: names.
+    """
+
+    literals: tuple[str, ...]
+    fields: tuple[str, ...]
+
+    def fill(self, values: dict[str, str]) -> str:
+        """The text with every field replaced."""
+        parts = [self.literals[0]]
+        for name, literal in zip(self.fields, self.literals[1:], strict=True):
+            parts += [values[name], literal]
+        return "".join(parts)
+
+    def around(self, field: str) -> tuple[Text, Text]:
+        """What stands before and after the first occurrence of a field."""
+        at = self.fields.index(field)
+        before = Text(self.literals[: at + 1], self.fields[:at])
+        return before, Text(self.literals[at + 1 :], self.fields[at + 1 :])
+
+
+@dataclass(frozen=True)
+class Template:
+    """What a template file says.
+
+    Attributes:
+        name: as the user gave it: a path, or the style of one that comes with the engine.
+        digest: SHA-256 of the file.
+        body: the prompt, with the fields ``passages`` (once) and ``query``.
+        passage: one passage: ``title``, ``text``, ``number`` (its place in the prompt, from 1).
+        untitled: one passage of a corpus without titles: ``text``, ``number``.
+        order: whether the best passage stands first or last; None where that is the reader's matter.
+        stop: an answer ends before the first of these strings; in a chat not before its first word.
+        thought: what a thought before the answer begins and ends with.
+        max_new_tokens: tokens generated at most; None for the task's number.
+        max_input_tokens: longest input; 0 for the reader's own limit.
+        chat: whether the prompt is a user's message in the model's own chat template.
+        system: the system message of a chat; empty for none.
+        choices: none; the answers one of which the reader chooses; or a single one, of which it is
+            asked how likely it is to begin so.
+    """
+
+    name: str
+    path: Path
+    digest: str
+    body: Text
+    passage: Text
+    untitled: Text
+    order: Order | None = None
+    stop: tuple[str, ...] = ()
+    thought: tuple[str, str] = THINK
+    max_new_tokens: int | None = None
+    max_input_tokens: int = 0
+    chat: bool = False
+    system: str = ""
+    choices: tuple[str, ...] = ()
+
+
+# What may stand in the settings: all but how the file is called and what stands below them.
+_KEYS = tuple(field.name for field in fields(Template))[4:]
+
+
+def styles(task: Purpose) -> list[str]:
+    """The names of the templates that come with the engine."""
+    return sorted(path.stem for path in (_SHIPPED / task).glob("*.txt"))
+
+
+def read_template(name: str, task: Purpose) -> Template:
+    """Read a template.
+
+    Args:
+        name: one of ``styles(task)``, or a path.
+        task: what the prompt is for; a judge's prompt needs ``choices``, one that lets the reader
+            decline needs a single one: how it declines.
+
+    Raises:
+        InputError: no such file, or something in it cannot be used.
+    """
+    known = styles(task)
+    path = _SHIPPED / task / f"{name}.txt" if name in known else Path(name)
+    require_file(path, f"a prompt template, or one of {', '.join(known)}")
+    data = read_document(path, "a prompt template")
+    content = decode_line(path, 1, data.removeprefix(BOM)).replace("\r\n", "\n")
+    settings, lines, body, first = _take_apart(content, path)
+
+    def fault(key: str, problem: str, remedy: str) -> InputError:
+        return InputError(problem, remedy, path=path, line=lines.get(key))
+
+    for key in settings:
+        if key not in _KEYS:
+            raise fault(key, f"unknown key {key!r}", f"use some of {', '.join(_KEYS)}")
+    template = Template(
+        name=name,
+        path=path,
+        digest=hashlib.sha256(data).hexdigest(),
+        body=_body(body, path, first),
+        **_passages(settings, path, lines, fault),
+        order=_one_of(settings, "order", get_args(Order), fault),
+        stop=_texts(settings, "stop", fault),
+        thought=_thought(settings, fault),
+        max_new_tokens=_number(settings, "max_new_tokens", fault),
+        max_input_tokens=_number(settings, "max_input_tokens", fault) or 0,
+        chat=_one_of(settings, "chat", ("true", "false"), fault) == "true",
+        system=_string(settings, "system", fault) or "",
+        choices=_choices(settings, fault),
+    )
+    if template.system and not template.chat:
+        raise fault("system", "a system message and no chat", "add chat: true")
+    if task == JUDGE and not template.choices:
+        raise fault("choices", "a judge's prompt without choices", 'add choices: [" Yes", " No"]')
+    if task == ABSTAIN and len(template.choices) != 1:
+        raise fault(
+            "choices",
+            f"choices is {list(template.choices)} where the reader may decline",
+            'give the one text that declines: choices: [" NO-RESPONSE"]',
+        )
+    if task != ABSTAIN and len(template.choices) == 1:
+        problem = f"choices is {list(template.choices)}"
+        raise fault("choices", problem, "give two or more different texts")
+    return template
+
+
+def _take_apart(content: str, path: Path) -> tuple[dict[str, Any], dict[str, int], str, int]:
+    """Settings, the line of each, the body, and the line that it begins in."""
+    lines = content.split("\n")
+    if lines[0].rstrip() != _FENCE:
+        return {}, {}, content, 1
+    ends = [i for i, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE]
+    if not ends:
+        raise InputError(
+            "settings without an end", f'close them with a line "{_FENCE}"', path=path, line=1
+        )
+    end = ends[0]
+    front = "\n".join(lines[1:end])
+    settings, places = read_settings(front, path, first_line=2)  # line 1 is the fence
+    return settings, places, "\n".join(lines[end + 1 :]), end + 2
+
+
+def _parse(text: str, allowed: tuple[str, ...], path: Path, line_at: Callable[[int], int]) -> Text:
+    """Take a text apart at its fields; ``line_at`` says which line of the file a place is in."""
+    literals: list[str] = [""]
+    fields: list[str] = []
+    last = 0
+    for found in _BRACES.finditer(text):
+        literals[-1] += text[last : found.start()]
+        last = found.end()
+        name = found[1]
+        fault = partial(InputError, path=path, line=line_at(found.start()))
+        if found[0] in ("{{", "}}"):
+            literals[-1] += found[0][0]
+        elif name is None:
+            raise fault("a brace without its other half", "write {{ or }} for a brace itself")
+        elif name not in allowed:
+            known = ", ".join(f"{{{field}}}" for field in allowed)
+            remedy = f"use {known}, and {{{{ and }}}} for braces themselves"
+            raise fault(f"unknown field {{{name}}}", remedy)
+        else:
+            fields.append(name)
+            literals.append("")
+    literals[-1] += text[last:]
+    return Text(tuple(literals), tuple(fields))
+
+
+def _body(text: str, path: Path, line: int) -> Text:
+    line += text[: len(text) - len(text.lstrip())].count("\n")
+    text = text.strip()
+    body = _parse(text, (PASSAGES, QUERY), path, lambda at: line + text.count("\n", 0, at))
+    if QUERY not in body.fields:
+        raise InputError("no {query} in the prompt", "write where the query goes", path=path)
+    if (times := body.fields.count(PASSAGES)) != 1:
+        problem = "no {passages}" if not times else f"{{passages}} {times} times"
+        raise InputError(f"{problem} in the prompt", "write once where the passages go", path=path)
+    return body
+
+
+def _passages(
+    settings: dict[str, Any], path: Path, lines: dict[str, int], fault: _Fault
+) -> dict[str, Text]:
+    titled = _string(settings, "passage", fault)
+    untitled = _string(settings, "untitled", fault)
+    if titled is None:
+        titled, untitled = "Passage: {title}. {text}\n", untitled or "Passage: {text}\n"
+    # A line break within these is written \\n: all of a value counts as its key's line.
+    parsed = {
+        "passage": _parse(titled, (TITLE, TEXT, NUMBER), path, lambda _: lines.get("passage", 1))
+    }
+    if untitled is None:
+        if TITLE in parsed["passage"].fields:
+            raise fault(
+                "passage",
+                "{title} in passage, and no untitled",
+                "add untitled: how a passage without a title stands",
+            )
+        untitled = titled
+    parsed["untitled"] = _parse(untitled, (TEXT, NUMBER), path, lambda _: lines.get("untitled", 1))
+    for key, text in parsed.items():
+        if TEXT not in text.fields:
+            raise fault(key, f"no {{text}} in {key}", "write where the passage's text goes")
+    return parsed
+
+
+def _string(settings: dict[str, Any], key: str, fault: _Fault) -> str | None:
+    value = settings.get(key)
+    if key in settings and not (isinstance(value, str) and value.strip() and is_text(value)):
+        raise fault(key, f"{key} is {value!r}", "give a text, in quotes")
+    return value
+
+
+def _texts(settings: dict[str, Any], key: str, fault: _Fault) -> tuple[str, ...]:
+    values = settings.get(key, [])
+    values = values if isinstance(values, list) else [values]
+    if not all(value and is_text(value) for value in values):
+        raise fault(key, f"{key} is {values!r}", f'give texts: {key}: ["…", "…"]')
+    return tuple(values)
+
+
+def _thought(settings: dict[str, Any], fault: _Fault) -> tuple[str, str]:
+    tags = _texts(settings, "thought", fault) or THINK
+    if len(tags) != 2 or tags[0] == tags[1] or not all(tag.strip() for tag in tags):
+        raise fault(
+            "thought",
+            f"thought is {list(tags)}",
+            'give what a thought begins and ends with: thought: ["<think>", "</think>"]',
+        )
+    return tags[0], tags[1]
+
+
+def _number(settings: dict[str, Any], key: str, fault: _Fault) -> int | None:
+    value = settings.get(key)
+    if key not in settings:
+        return None
+    if not isinstance(value, str) or not _WHOLE.fullmatch(value):
+        raise fault(key, f"{key} is {value!r}", "give a whole number, 1 or more")
+    return int(value)
+
+
+def _one_of(settings: dict[str, Any], key: str, known: tuple[str, ...], fault: _Fault) -> Any:
+    value = settings.get(key)
+    if key in settings and value not in known:
+        raise fault(key, f"{key} is {value!r}", f"use {' or '.join(known)}")
+    return value
+
+
+def _choices(settings: dict[str, Any], fault: _Fault) -> tuple[str, ...]:
+    values = _texts(settings, "choices", fault)
+    # Told apart without the spaces around them, which the tokenizer needs and outputs lack.
+    different = {value.strip() for value in values} - {""}
+    if values and len(different) < len(values):
+        raise fault("choices", f"choices is {list(values)}", "give two or more different texts")
+    return values
+
 
 Architecture = Literal["causal", "encoder-decoder"]
 
@@ -86,11 +358,6 @@ class Prompt:
     def digest(self) -> str:
         """SHA-256 of the template's file."""
         return self.template.digest
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Generation ends before the first of these strings."""
-        return self.template.stop
 
     @property
     def tail_marker(self) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,10 +19,9 @@ from engine.machine.remote.client import (
     answer_of,
 )
 from engine.machine.remote.limits import Limits, StoppedAskingError, Usage, limits_of
-from engine.reading.answers import chosen, ended_by, not_ended, rule_of, scored, with_own
+from engine.reading.answers import chosen, ended_by, not_ended, rule_of, scored, weighed, with_own
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
-from engine.reading.remote.choices import choose, following
-from engine.reading.remote.whole_prompts import TRIAL, Counted
+from engine.reading.remote.specify import TRIAL, Counted
 
 
 class Done(NamedTuple):
@@ -154,8 +154,7 @@ class ApiReader:
             if likeliest is not None:
                 listed = f"lists {len(likeliest)} first tokens, none of which begins a choice"
             return ReadOutput.failed(f"the server {listed}", prompt_tokens=used.prompt)
-        text = "" if made.place is None else choices[made.place]
-        return chosen(text, made.confidence, made.mass, used.prompt, truncated=False)
+        return chosen(*made, used.prompt, truncated=False)
 
 
 def _broken(answer: Answer, used: Usage) -> ReadOutput | None:
@@ -166,3 +165,52 @@ def _broken(answer: Answer, used: Usage) -> ReadOutput | None:
     if answer.finish == "content_filter":
         reason = "the server held its answer back (content_filter)"
     return ReadOutput.failed(reason, prompt_tokens=used.prompt)
+
+
+def choose(
+    choices: Sequence[str], likeliest: Mapping[str, float]
+) -> tuple[str, float, float | None] | None:
+    """The likeliest choice, as readers on this machine choose, with its confidence and mass (``answers.weighed``).
+
+    The server's tokenizer is not known here: a choice begins with the longest listed token that it begins
+    with, and that no other choice begins with. A choice of which no token is listed has a probability below
+    the least that is listed, and counts as 0.
+
+    Args:
+        likeliest: log-probabilities by the text of the token.
+
+    Returns:
+        None where several choices are to be weighed and none of them is listed.
+    """
+    found = [_log_probability(place, choices, likeliest) for place in range(len(choices))]
+    return None if len(found) > 1 and max(found) == -math.inf else weighed(choices, found)
+
+
+def following(tokens: Sequence[tuple[str, float]], target: str) -> list[float] | None:
+    """Those of the tokens that a target is, the last or before one generated; None where no tokens are the target."""
+    for end in (len(tokens) - 1, len(tokens)):
+        text, at = "", end
+        while at > 0 and len(text) < len(target):
+            at -= 1
+            text = tokens[at][0] + text
+        logs = [log for _, log in tokens[at:end]]
+        if text == target and not any(map(math.isnan, logs)):
+            return logs
+    return None
+
+
+def _log_probability(place: int, choices: Sequence[str], likeliest: Mapping[str, float]) -> float:
+    """Of the token that a choice begins with; as it is written, else whatever blanks stand before it."""
+    for trimmed in (str, str.lstrip):
+        texts = [trimmed(choice) for choice in choices]
+        others = [text for other, text in enumerate(texts) if other != place]
+        fitting = [
+            (len(trimmed(token)), value)
+            for token, value in likeliest.items()
+            if trimmed(token)
+            and texts[place].startswith(trimmed(token))
+            and not any(text.startswith(trimmed(token)) for text in others)
+        ]
+        if fitting:
+            return max(fitting)[1]
+    return -math.inf

@@ -24,7 +24,7 @@ from engine.reading.local import Local, refuse_alike
 from engine.reading.plan import INPUTS, MadePlans, Plans, Unit
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.remote.reader import ApiReader, Done
-from engine.reading.remote.whole_prompts import (
+from engine.reading.remote.specify import (
     CUT_PROMPT,
     Counted,
     Window,

@@ -21,7 +21,7 @@ from engine.machine.batching import run
 from engine.reading.local import run_unit
 from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
-from engine.reading.models.targets import PromptRead
+from engine.reading.models.tokenizing import PromptRead
 from engine.reading.plan import Unit
 from tests.conftest import needs_steady_bf16
 

@@ -19,13 +19,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from engine.reading.models import attention
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
-from engine.reading.models.generation_settings import (
-    _NOT_APPLIED,
-    _PROCESSED,
-    greedy_settings,
-    sampling,
-)
+from engine.reading.models.vllm_support import sampling
 from engine.reading.protocol import ReaderSpec
+from engine.reading.readers import _NOT_APPLIED, _PROCESSED, greedy_settings
 from tests.reading.models.tiny_models import save_model, save_tokenizer
 
 MOST = 14

@@ -16,7 +16,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.tokenization_utils_base import generate_merges
 
 from engine.messages.errors import InputError
-from engine.reading.models import attention, conversion, gguf_settings, weights
+from engine.reading.models import attention, conversion, weights
 from engine.reading.models.causal import CausalReader
 from engine.reading.readers import specify
 from tests.reading.models.tiny_gguf import BEGIN, END, pieces, save_gguf
@@ -229,7 +229,7 @@ def test_positions_are_those_of_the_model_that_a_file_was_made_from(keys, parame
 def test_settings_of_the_header_are_the_models(family, keys, setting, value, tmp_path):
     file = save_gguf(tmp_path / "m.gguf", family=family, keys=keys)
     config = AutoConfig.from_pretrained(tmp_path, gguf_file=file.name)
-    gguf_settings.settle(gguf.GGUFReader(file), config)
+    conversion.settle(gguf.GGUFReader(file), config)
     assert getattr(config, setting) == value
 
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from engine.reading.models.encodings import Part
 from engine.reading.models.t5 import T5, _bounded
+from engine.reading.models.t5_attention import Part
 from tests.reading.models import tiny_models
 
 TEXTS = [[5, 17, 80, 33, 1], [9] * 70 + [1], [44, 1], list(range(3, 60))]

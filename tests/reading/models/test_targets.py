@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
-from engine.reading.models.targets import PromptRead, target_tokens
+from engine.reading.models.tokenizing import PromptRead, target_tokens
 from engine.reading.readers import specify
 from tests.reading.models import tiny_models
 from tests.reading.models.test_causal import PASSAGES, QUESTIONS, save_random_model

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from engine.reading.models.vllm_requests import RequestsUnderWay
+from engine.reading.models.vllm_support import RequestsUnderWay
 
 
 class Result(NamedTuple):
@@ -45,7 +45,7 @@ def taken(under_way, asked):
 
 def test_a_unit_that_was_started_runs_beside_the_last_requests_of_the_one_before():
     engine = Played(a_step=2)
-    under_way = RequestsUnderWay(engine)
+    under_way = RequestsUnderWay(engine, None)
     first, second = asked_of(under_way, 1, 2, 3), asked_of(under_way, 4, 5)
     assert taken(under_way, first) == [1, 2, 3]
     # The step that ended the first unit had the second one's requests, and ended one of them.
@@ -58,7 +58,7 @@ def test_a_unit_that_was_started_runs_beside_the_last_requests_of_the_one_before
 
 def test_a_unit_may_be_started_while_another_is_read():
     engine = Played()
-    under_way = RequestsUnderWay(engine)
+    under_way = RequestsUnderWay(engine, None)
     results = under_way.results(asked_of(under_way, 1, 2))
     next(results)
     second = asked_of(under_way, 3)
@@ -69,7 +69,7 @@ def test_a_unit_may_be_started_while_another_is_read():
 
 def test_after_an_error_nothing_is_left_of_what_was_under_way():
     engine = Played()
-    under_way = RequestsUnderWay(engine)
+    under_way = RequestsUnderWay(engine, None)
     first, second = asked_of(under_way, 1, 2), asked_of(under_way, 3)
     engine.fails = RuntimeError("a kernel failed")
     for asked in (first, second):  # it may have been at a request of either
@@ -82,7 +82,7 @@ def test_after_an_error_nothing_is_left_of_what_was_under_way():
 
 def test_a_prompt_that_vllm_refuses_leaves_nothing_either():
     engine = Played()
-    under_way = RequestsUnderWay(engine)
+    under_way = RequestsUnderWay(engine, None)
     first, second = asked_of(under_way, 1, 2), asked_of(under_way, 3, 0)
     for asked in (first, second):  # each is then done read by read, where the prompt fails alone
         with pytest.raises(ValueError, match="no such token"):

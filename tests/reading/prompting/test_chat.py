@@ -4,7 +4,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from engine.messages.errors import InputError
-from engine.reading.prompting.chat import around_message
+from engine.reading.prompting.controls import around_message
 from tests.reading.models.tiny_models import save_tokenizer
 
 USER = "{% for m in messages if m.role == 'user' %}w5 {{ m.content }} w6{% endfor %}"

@@ -7,8 +7,7 @@ import pytest
 from benchmarks._single import default_prompt
 from engine.messages.errors import InputError
 from engine.reading.prompting.controls import COMMON
-from engine.reading.prompting.prompts import make_prompt
-from engine.reading.prompting.template import read_template
+from engine.reading.prompting.prompts import make_prompt, read_template
 
 PASSAGES = [("T\n1", "best\n {text}"), ("", "other")]
 SHORT_ANSWER = """Answer each question with a few words from the passages.
@@ -74,7 +73,7 @@ def test_decoder_only_readers_continue_two_examples(task, expected, tail_marker)
     assert prompt.render("who\nis it?", []) == [without]
     assert prompt.prefix == expected.split("Passage: other")[0]
     assert prompt.tail_marker == tail_marker
-    assert (prompt.stop, prompt.max_new_tokens) == (("\n",), MOST[task])
+    assert (prompt.template.stop, prompt.max_new_tokens) == (("\n",), MOST[task])
 
 
 @pytest.mark.parametrize("task", MOST)
@@ -90,7 +89,7 @@ def test_t5_readers_get_the_line_that_fusion_in_decoder_was_trained_on(task):
     ]
     assert fused.render("who?", []) == listed.render("who?", []) == ["question: who?"]
     for prompt in (fused, listed):
-        assert (prompt.tail_marker, prompt.stop) == ("", ())
+        assert (prompt.tail_marker, prompt.template.stop) == ("", ())
         assert prompt.max_new_tokens == MOST[task]
 
 

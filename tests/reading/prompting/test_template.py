@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from engine.messages.errors import InputError
-from engine.reading.prompting.template import Text, read_template, styles
+from engine.reading.prompting.prompts import Text, read_template, styles
 
 
 def read(tmp_path, content, task="short-answer"):

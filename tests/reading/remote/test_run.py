@@ -11,13 +11,13 @@ from benchmarks._reads import Wanted, get_all_reads, get_reads
 from engine.machine.pool import PoolSettings
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError, ReadError
-from engine.reading import store
 from engine.reading.backends import backend_for
 from engine.reading.plan import WANTED, Unit, read_key
 from engine.reading.remote import run
 from engine.reading.remote.specify import TRIAL, specify_api
 from engine.sources.io.folders import folder_at
 from tests.reading.remote.server import FAULTS, Behaviour, Said, prompt_of, serving
+from tests.reading.stored import load
 
 
 def specify(url, task="short-answer", **settings):
@@ -41,7 +41,7 @@ def read(spec, count, place, **more):
 
 
 def kept(spec, place):
-    return store.load(folder_at(place), spec.fingerprint).reads
+    return load(folder_at(place), spec.fingerprint).reads
 
 
 def test_a_server_that_fails_one_request_in_five_loses_no_read_and_doubles_none(tmp_path):

@@ -8,8 +8,7 @@ import pytest
 
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError
-from engine.reading.remote.choices import following
-from engine.reading.remote.reader import ApiReader
+from engine.reading.remote.reader import ApiReader, following
 from engine.reading.remote.specify import specify_api
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 

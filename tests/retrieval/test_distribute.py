@@ -8,7 +8,7 @@ import ray
 
 from engine.machine.attempts import begin
 from engine.messages.errors import EncodeError, InputError
-from engine.retrieval.desk import Desk, feed
+from engine.retrieval.distribute import Desk, feed
 from engine.retrieval.index_shards import Part, Shard
 
 pytestmark = pytest.mark.usefixtures("ray_session")

@@ -1,13 +1,16 @@
-"""Layers that reuse the tensors they make against transformers' own."""
+"""Layers that reuse tensors, and weights in oneDNN's order, against transformers' own."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from engine.reading.models.in_place import reuse_tensors
+from engine.reading.models.causal import CausalReader
+from engine.reading.models.layers import order_weights, reuse_tensors
 from engine.reading.readers import load
+from tests.conftest import needs_steady_bf16
 
 SHAPE = {
     "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
@@ -17,7 +20,7 @@ SHAPE = {
 
 def random_model(family, dtype, **more):
     torch.manual_seed(1)
-    config = AutoConfig.for_model(family, **SHAPE, **more)
+    config = AutoConfig.for_model(family, **(SHAPE | more))
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
     for name, weight in model.named_parameters():
         if "norm" in name or name.endswith("bias"):  # else 1 or 0, by which much is the same
@@ -93,3 +96,40 @@ def test_a_reader_on_a_cpu_makes_no_further_tensor_in_its_feed_forward_layers(bu
             hook.remove()
     assert len(places) >= 2
     assert places[::2] == places[1::2]
+
+
+def held(model):
+    return sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+
+
+@needs_steady_bf16
+@pytest.mark.parametrize(("dtype", "ordered"), [("bfloat16", True), ("float32", False)])
+def test_a_reader_on_a_cpu_orders_its_weights_in_bf16(dtype, ordered, bundled_spec, tmp_path):
+    model = random_model("llama", dtype, tie_word_embeddings=True, vocab_size=49_152)
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(bundled_spec.path).save_pretrained(tmp_path)
+    spec = replace(bundled_spec, path=str(tmp_path), dtype=dtype, shared_prefix="")
+    reader = CausalReader(spec)
+    kinds = {type(m).__name__ for m in reader._model._model.modules()}
+    assert ("_Ordered" in kinds) is ordered
+
+
+@needs_steady_bf16
+@pytest.mark.parametrize(
+    ("family", "tied"),
+    [
+        ("llama", True),
+        ("qwen2", False),  # with biases
+    ],
+)
+def test_ordered_weights_give_the_same_bits_and_take_the_same_memory(family, tied):
+    plain = random_model(family, "bfloat16", tie_word_embeddings=tied)
+    ordered = copy.deepcopy(plain)
+    order_weights(ordered)
+    order_weights(ordered)  # as a second reader of a shared model does
+    assert sum(isinstance(m, torch.nn.Linear) for m in ordered.modules()) == 1  # the output layer
+    assert held(ordered) == held(plain)
+    with torch.inference_mode():
+        for tokens in (2, 5, 64, 331):
+            ids = torch.randint(SHAPE["vocab_size"], (1, tokens))
+            assert torch.equal(ordered(ids).logits, plain(ids).logits)
