@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine.machine.function_code import code_of
-
 from engine.labels import Annotator, from_function
-from engine.machine.functions import is_named, load_named
+from engine.machine.functions import code_of, is_named, load_named
 from engine.messages.wording import name_of
 from engine.reading.function import ReaderFunction, reader_function
 from engine.scoring.metrics import Metric
