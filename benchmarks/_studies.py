@@ -27,7 +27,6 @@ from benchmarks._simulated import (
     true_values,
 )
 from benchmarks._single import correlate
-from engine.adaptive.queries import FIRST_LISTS
 from engine.labels.preference import preferred
 from engine.report.page import asking
 from engine.statistics.bounded import mean_interval
@@ -48,7 +47,7 @@ from engine.statistics.methods import side
 from engine.statistics.non_inferiority import LEVEL as GATE_LEVEL
 from engine.statistics.power import queries_needed
 from engine.statistics.resampling import replicate
-from engine.statistics.sampled_lists import Estimate, estimate, half_width, next_lists
+from engine.statistics.sampled_lists import FIRST_LISTS, Estimate, estimate, half_width, next_lists
 from engine.tables import LABEL, PROBABILITY, STRATUM, TAU, high_of, low_of
 
 Found = dict[str, float]

@@ -48,8 +48,14 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from benchmarks._harness import Line, beyond, make_parser, write_report
-from engine.adaptive.queries import FIRST_LISTS
-from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, estimate, half_width, next_lists
+from engine.statistics.sampled_lists import (
+    FIRST_LISTS,
+    LEAST_LISTS,
+    Estimate,
+    estimate,
+    half_width,
+    next_lists,
+)
 from engine.statistics.until import decided
 
 Floats = npt.NDArray[np.float64]

@@ -27,13 +27,20 @@ from engine.sources.io.folders import Folder
 from engine.statistics.cells import clusters_of
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.runs import RunScores, comparer, place_of, unit
-from engine.statistics.sampled_lists import LEAST_LISTS, Estimate, compared, half_width, next_lists
+from engine.statistics.sampled_lists import (
+    FIRST_LISTS,
+    LEAST_LISTS,
+    Estimate,
+    compared,
+    half_width,
+    next_lists,
+)
 from engine.tables import ANNOTATOR, CLUSTER, MEASURE, QUERY, QUERY_ID
 
 # Codes of the notes on queries that the verdict did without, on runs that it needed fewer of, and on the width.
 STOPPED, DECIDED, REACHED = "queries_not_read", "runs_read_less", "width_reached"
-# Queries of the first round; how much larger the next one is at least and at most. Lists of the first round to a width.
-FIRST_ROUND, _LEAST, _MOST, FIRST_LISTS = 32, 1.25, 2.0, 40
+# Queries of the first round; how much larger the next one is at least and at most.
+FIRST_ROUND, _LEAST, _MOST = 32, 1.25, 2.0
 # Where the read store keeps the order of queries, for each seed.
 _KEPT = "reading-order-{}.txt"
 

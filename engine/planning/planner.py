@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from engine.adaptive.queries import FIRST_LISTS, FIRST_ROUND
+from engine.adaptive.queries import FIRST_ROUND
 from engine.evaluation.jobs import Context
 from engine.evaluation.plan import with_share
 from engine.evaluation.settings import Settings, begin, models_of
@@ -22,6 +22,7 @@ from engine.planning.forecast import Forecast, PlanSettings, Way
 from engine.planning.pace import Pace, RolePace, read_pace
 from engine.reading.local import Executor
 from engine.sources.io.locations import Location, locate, shown
+from engine.statistics.sampled_lists import FIRST_LISTS
 from engine.tables import QUERY_ID
 
 

@@ -33,6 +33,8 @@ from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, K, N, high_o
 
 # With fewer lists, no interval holds that is narrow enough to say something.
 LEAST_LISTS = 20
+# Lists of the first round to a width.
+FIRST_LISTS = 40
 # Parts of which each is left out of a fit.
 _FOLDS = 10
 # Of p-values: the logarithm of the least, and the steps in which they are found.
