@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine.labels import Annotator, from_function
+from engine.labels import from_function
+from engine.labels.annotator import Annotator
 from engine.machine.functions import code_of, is_named, load_named
 from engine.messages.wording import name_of
 from engine.reading.function import ReaderFunction, reader_function

@@ -81,7 +81,6 @@ _LACKING = re.compile(r"No module named '([\w.]+)'|pip install 'erag-engine\[(\w
 GROUPS = {
     "ray": (
         "tests/evaluation/test_read.py",
-        "tests/evaluation/test_stream.py::test_shards_on_ray",
         "tests/machine/test_cluster.py",
         "tests/machine/test_nodes.py",
         "tests/reading/test_ledger.py",
@@ -113,8 +112,7 @@ GROUPS = {
     ),
 }
 LONG = (
-    "tests/evaluation/test_shards.py",
-    "tests/evaluation/test_stream.py",
+    "tests/evaluation/test_evaluate",
     "tests/evaluation/test_kept.py",
     "tests/inputs/test_partition.py",
     "tests/jobs/test_train.py",

@@ -20,7 +20,7 @@ from engine.inputs.partition import partition
 from engine.reading.local import Local
 from engine.sources.io.folders import folder_at
 from tests.cluster.stage import Stage
-from tests.evaluation.test_stream import all_shards, assert_same
+from tests.evaluation.in_shards import all_shards, assert_same
 
 QUERIES, PASSAGES = 24, 4
 # Every passage alone, and every query's list.

@@ -1,17 +1,27 @@
-"""The evaluation against values computed by hand, with a scripted reader."""
+"""The evaluation against values computed by hand, with a scripted reader; how few files and records lie on its way."""
 
+import ast
 import math
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 import polars as pl
 import pytest
 import pytrec_eval
 
-from engine.evaluation.evaluate import evaluate
+from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError, ReadError
-from engine.reading.backends import NamedExecutor
+from engine.reading.backends import Backend, NamedExecutor
 from engine.reading.costs import UnitResult
 from engine.reading.protocol import ReadOutput
+from engine.sources.io.locations import entries
 from tests.conftest import STATS, ScriptedReader, make_run
 from tests.tables import QUERIES, RUN, amount, inputs, say_last, with_qrels
 
@@ -397,3 +407,143 @@ def test_default_measures_fit_the_labels():
     assert whole == ["nDCG@10", "P@10", "AP@10", "RR@10", "R@10", "Success@10"]
     graded = Settings.of(metric="f1")
     assert [str(m) for m in graded.resolved.measures] == ["nDCG@10", "P@10", "Success@10"]
+
+
+# A newcomer's way from the command to a reader's call: files of the engine and of its commands.
+FILES_TO_A_FUNCTION, FILES_TO_A_MODEL = 8, 9
+WATCHED = """
+import runpy, sys, traceback
+
+def files():
+    stack = [frame.filename for frame in traceback.extract_stack()]
+    ours = [name for name in stack if name.startswith(({engine!r}, {jobs!r}))]
+    return list(dict.fromkeys(ours))
+
+def seen():
+    with open({seen!r}, "a") as stream:
+        stream.write(repr(files()) + "\\n")
+
+def read(prompts):
+    seen()
+    return ["none" for _ in prompts]
+
+if __name__ == "__main__":
+    from transformers import LlamaForCausalLM
+
+    def forward(*given, forward=LlamaForCausalLM.forward, **named):
+        seen()
+        return forward(*given, **named)
+
+    LlamaForCausalLM.forward = forward
+    runpy.run_module("jobs.evaluate", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("is_model", "most"), [(False, FILES_TO_A_FUNCTION), (True, FILES_TO_A_MODEL)]
+)
+def test_few_files_lie_between_the_command_and_what_reads(files, tmp_path, is_model, most):
+    root, script, seen = Path(__file__).parents[2], tmp_path / "mine.py", tmp_path / "seen"
+    places = {name: f"{root / name}/" for name in ("engine", "jobs")}
+    script.write_text(WATCHED.format(**places, seen=str(seen)))
+    command, reader = ["-m", "jobs.evaluate"], f"{script}:read"
+    if is_model:
+        from tests.reading.models import tiny_models
+
+        tiny_models.save_tokenizer(tmp_path / "tokenizer")
+        tiny_models.save_llama(tmp_path / "llama", str(tmp_path / "tokenizer"))
+        command, reader = [str(script)], str(tmp_path / "llama")
+    options = [str(part) for name, value in files.items() for part in (f"--{name}", value)]
+    options += ["--reader", reader, "--actors", "0", "--k", "2", "--resamples", "0"]
+    options += ["--limit", "1", "--store", str(tmp_path / "store")]
+    done = subprocess.run(
+        [sys.executable, *command, *options, *["--dtype", "float32"][: 2 * is_model]],
+        capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    stacks = [ast.literal_eval(line) for line in seen.read_text().splitlines()]
+    assert stacks
+    assert all(stack[0].endswith("jobs/evaluate.py") for stack in stacks)
+    assert max(map(len, stacks)) <= most, max(stacks, key=len)
+
+
+def in_memory():
+    """The folders of held evaluations that are there."""
+    return [name for name, _ in entries("memory://", "directory") if name.startswith("erag-")]
+
+
+def test_the_folder_of_a_held_evaluation_is_gone_after_it_also_where_the_reader_raises(tmp_path):
+    there = []
+
+    def answer(text):
+        there.append(in_memory())
+        return say_last(text)
+
+    def failing(text):
+        raise RuntimeError("a reader that raises")
+
+    settings = Settings.of(k=3, resamples=0)
+    run_evaluation(tmp_path, settings, answer=answer)
+    assert {len(folders) for folders in there} == {1}
+    assert in_memory() == []
+    with pytest.raises(RuntimeError, match="a reader that raises"):
+        run_evaluation(tmp_path / "other", settings, answer=failing)
+    assert in_memory() == []
+
+
+def test_two_held_evaluations_at_once_do_not_see_each_others_folder(tmp_path):
+    """The same queries and settings, other answers; both are under way while either reads."""
+    both, folders = threading.Barrier(2, timeout=60), []
+
+    def evaluated(said):
+        def answer(text):
+            if not begun:
+                begun.append(both.wait())
+                folders.append(set(in_memory()))
+                both.wait()
+            return said
+
+        begun = []
+        asked = Settings.of(k=3, resamples=0, annotators=("erag", "containment"))
+        return run_evaluation(tmp_path / said, asked, answer=answer)[0]
+
+    with ThreadPoolExecutor(2) as threads:
+        ann, bo = threads.map(evaluated, ["Ann", "Bo"])
+    assert [len(names) for names in folders] == [2, 2]
+    assert in_memory() == []
+    for said, result in (("Ann", ann), ("Bo", bo)):
+        assert set(result.reads["output"]) == set(result.downstream["output"]) == {said}
+        alone = run_evaluation(tmp_path / f"{said} alone", result.settings, answer=lambda _: said)
+        assert result.query_scores.equals(alone[0].query_scores)
+
+
+# The records that an evaluation is made of, between its settings and its figures. It may shrink.
+LEAVES = {"Settings", "Evaluation", "ReadingCosts", "Prompt"}
+RECORDS = {
+    "Ask", "Context", "Evaluated", "FunctionSpec", "Job", "KindCosts", "ReadOutput", "ReadPlan",
+    "ReaderFunction", "ReaderSpec", "Role", "Unit", "UnitResult",
+}  # fmt: skip
+
+
+def records_of(*functions):
+    """Dataclasses and named tuples of the engine, in annotations of functions and in fields of such records."""
+    met, names, apart = {}, set(), ("engine.sources", "engine.machine", "engine.messages")
+    left = [kind for function in functions for kind in get_type_hints(function).values()]
+    while left:
+        kind = left.pop()
+        if isinstance(kind, list):  # parameters of a callable
+            left += kind
+            continue
+        left += get_args(kind)
+        name, module = getattr(kind, "__name__", ""), getattr(kind, "__module__", "")
+        is_record = is_dataclass(kind) or hasattr(kind, "_fields")
+        if not isinstance(kind, type) or not is_record or kind in met:
+            continue
+        if module.startswith("engine.") and not module.startswith(apart) and name not in LEAVES:
+            met[kind] = names.add(name)
+            left += get_type_hints(kind).values()
+    return names
+
+
+def test_an_evaluation_is_made_of_few_records():
+    assert records_of(evaluate_shards, Backend.read) == RECORDS

@@ -1,24 +1,45 @@
-"""Whole lists that are read of some queries alone: the same of every run, and figures that say so."""
+"""Lists that are read of some queries, or within a budget of tokens: figures by hand, and what they say."""
 
+import io
 import json
+import pickle
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
 
+from engine.evaluation import plan as plans
+from engine.evaluation import read
 from engine.evaluation.evaluate import evaluate
+from engine.evaluation.jobs import Run, specify_jobs
+from engine.evaluation.kept import ShardFolder
 from engine.evaluation.settings import Settings
+from engine.inputs.partition import partition
+from engine.machine.nodes import Needs
+from engine.machine.pool import Pool
 from engine.messages.errors import InputError
+from engine.reading import plan as reading_plan
+from engine.reading import protocol, store
 from engine.reading.backends import NamedExecutor
+from engine.reading.lengths import passage_tokens
+from engine.reading.local import Local
+from engine.reading.plan import MadePlans
+from engine.reading.reader_settings import ReaderSettings
+from engine.reading.stream_on_ray import ShardRole, unit_rows
 from engine.report.printed import answer_parts
 from engine.report.results import write_results
 from engine.report.verdict import summarize_verdict
+from engine.sources.io.folders import folder_at
+from engine.sources.queries.buckets import BUCKETS
 from engine.statistics.runs import is_drawn
 from tests.adaptive.test_queries import in_order, made, says
 from tests.conftest import ScriptedReader
-from tests.tables import amount
+from tests.evaluation.in_shards import FEW, scripted, settings
+from tests.evaluation.in_shards import made as files_of
+from tests.tables import amount, inputs, say_last
 
+__all__ = ["scripted"]  # a fixture
 HALF = {"k": 3, "lists": 0.5, "actors": 0, "dtype": "float32"}
 
 
@@ -191,3 +212,166 @@ def test_a_width_waits_until_every_run_has_scores(tmp_path, apart):
     result = run(tmp_path, replace(inputs, runs=runs), lists=None, width=0.1, missing="skip")
     assert set(result.downstream["run"]) == {"good", "poor"}
     assert amount(result, "width_reached") == 200 if apart else amount(result, "width_reached") > 40
+
+
+def answer(prompt):
+    return say_last(prompt) if "Passage: " in prompt else "no idea"
+
+
+def run_evaluation(tmp_path, **options):
+    # A model behind an API, whose tokenizer is elsewhere: "A1 says nothing" (d4) has 15 characters, so 4 tokens, and
+    # all other passages have 10 or 11, so 3.
+    settings = Settings.of(
+        k=3, reader="openai:model", base_url="http://127.0.0.1:9/v1", resamples=0, **options
+    )
+    executor = NamedExecutor("scripted", ScriptedReader(answer))
+    return evaluate(inputs(), settings, store=tmp_path, executor=executor)
+
+
+def test_the_reader_gets_the_passages_that_the_measures_count(tmp_path):
+    result = run_evaluation(tmp_path, end_to_end_k="7tok", measures="P@7tok Success@3tok")
+    lists = result.reads.filter(pl.col("doc_ids").list.len() != 1)
+    # q1 lists d4, d1 and d2 (4 + 3 + 3), q2 and q3 d2 and d3 (3 + 3).
+    assert set(lists.select("query_id", "doc_ids").explode("doc_ids").rows()) == {
+        ("q1", "d4"), ("q1", "d1"), ("q2", "d2"), ("q2", "d3"), ("q3", "d2"), ("q3", "d3")
+    }  # fmt: skip
+    scores = {(m, q): v for _, _, m, q, v in result.query_scores.iter_rows()}
+    # Useful are d1 for q1, d2 for q2, d3 for q3; of q1 not even d4 fits into 3 tokens.
+    assert scores == pytest.approx(
+        {("P@7tok", q): 3 / 7 for q in ("q1", "q2", "q3")}
+        | {("Success@3tok", "q1"): 0, ("Success@3tok", "q2"): 1, ("Success@3tok", "q3"): 0}
+    )
+    assert result.downstream["k"].unique().to_list() == [3]
+    notes = {note.code: note.text for note in result.notes if note.is_shown}
+    assert (
+        "1 list of sys at 3 tokens begins with a passage that is longer"
+        in notes["nothing_in_budget"]
+    )
+    assert "openai:model has no tokenizer here" in notes["estimated_tokens"]
+
+
+def test_lists_that_end_before_the_budget_is_filled_are_counted(tmp_path):
+    result = run_evaluation(tmp_path, measures="Success@99tok", end_to_end=False)
+    # q2 and q3 list two passages, and would list no more at a larger k.
+    assert amount(result, "budget_not_filled") == 1
+    assert amount(run_evaluation(tmp_path, measures="Success@3"), "estimated_tokens") == 0
+
+
+def test_a_list_without_a_passage_that_fits_is_read_without_passages_and_stays(tmp_path):
+    result = run_evaluation(tmp_path, end_to_end_k="3tok", measures="Success@3tok", missing="skip")
+    assert (
+        set(result.downstream["query_id"])
+        == set(result.query_scores["query_id"])
+        == {"q1", "q2", "q3"}
+    )
+    assert result.reads.filter(pl.col("doc_ids").list.len() == 0)["query_id"].to_list() == ["q1"]
+
+
+def test_tokens_are_those_of_the_readers_tokenizer():
+    from transformers import AutoTokenizer
+
+    from engine.sources.bundled import fid_reader_directory
+
+    tokenizer = AutoTokenizer.from_pretrained(fid_reader_directory())
+    texts = [("Aruba", "The capital of  Aruba\nis Oranjestad."), ("", "An abacus."), ("", "")]
+    shown = ["Aruba The capital of Aruba is Oranjestad.", "An abacus.", ""]
+    expected = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in shown]
+    assert passage_tokens(ReaderSettings(reader="bundled-fid"), texts) == expected
+    assert expected[0] > 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"end_to_end_k": "0tok"}, "`end_to_end_k` is '0tok'; give a number of passages, or a budget"),
+        ({"end_to_end_k": "12"}, "`end_to_end_k` is '12'; give a number of passages, or a budget"),
+        ({"measures": "P@9tok", "lazy": True}, "`lazy` with a measure at a budget of tokens"),
+        ({"measures": "F1@9tok"}, "F1 has no cutoff in tokens"),
+    ],
+)  # fmt: skip
+def test_budgets_that_cannot_be_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        Settings.of(**options)
+
+
+def work_of(tmp_path, place, pairs):
+    """An evaluation of one job in shards, as its workers get it."""
+    asked, folder = settings(**FEW), folder_at(tmp_path / "inputs")
+    whole = partition(files_of(tmp_path), folder, k=6, pairs_per_shard=pairs)
+    (job,) = specify_jobs(asked.resolved.roles, asked)
+    work = Run(
+        shards=whole,
+        conditions=(asked,),
+        roles=({job.ask.role.name: job},),
+        jobs=(job,),
+        parts=(ShardFolder(folder_at(tmp_path / "shards")),),
+        store=place,
+        unkept=place,
+        is_held=False,
+    )
+    return work, job
+
+
+def plans_of(work, job, shards, **how):
+    """The plans of the job, which know what the store has now."""
+    listing = store.listing(work.store, job.spec.fingerprint)
+    return plans.ShardPlans(work, (0,), (listing,), tuple(shards), ({},), **how)
+
+
+def test_a_worker_with_another_reading_version_plans_and_scores_nothing(tmp_path, monkeypatch):
+    place = folder_at(tmp_path / "store")
+    work, job = work_of(tmp_path, place, 30)
+    content = pickle.dumps((plans_of(work, job, [0]), work))
+    now = work.versions["READING_VERSION"]
+    monkeypatch.setattr(protocol, "READING_VERSION", 99)
+    planner, work = pickle.loads(content)
+    said = f"^node .* has READING_VERSION 99, the driver {now}; start all nodes with"
+    with pytest.raises(InputError, match=said):
+        planner(0, 0)
+    with pytest.raises(InputError, match=said):
+        read.score_shard(work, 0, {}, {})
+
+
+def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monkeypatch):
+    """Though a merged file of the store now has some of the reads."""
+    monkeypatch.setattr(reading_plan, "CPU_BATCH_TOKENS", 200)
+    place = folder_at(tmp_path / "store")
+    work, job = work_of(tmp_path, place, 10_000)
+
+    def planned(planner, pace=None):
+        return list(unit_rows(ShardRole(0, 0, 1), planner(0, 0), lambda _: pace))
+
+    def do_first(rows):
+        next(Local([job.spec], [place]).read(MadePlans([planned_again(rows[0])])))
+
+    def planned_again(row):
+        reads = pl.read_ipc_stream(io.BytesIO(row[3])).with_columns(size=1, group=0)
+        return replace(row[0], reads=reads)
+
+    do_first(planned(plans_of(work, job, [0])))
+    planner = plans_of(work, job, [0])
+    first = planned(planner)
+    do_first(first)
+    names = store.listing(place, job.spec.fingerprint).names
+    store.compact(place, job.spec.fingerprint, names, (0, BUCKETS))
+    assert len(names) == 2
+    assert planned(planner) == first
+    # Another pass over the shards plans anew: fewer and larger units, without the reads of two.
+    later = planned(plans_of(work, job, [0]), 1e9)
+    assert 1 <= len(later) < len(first) - 1
+    assert later[0][0].reused == first[0][0].reused + planned_again(first[0]).reads.height
+
+
+def test_the_tail_is_cut_over_the_shards_that_are_left_for_the_pool_as_it_may_become(tmp_path):
+    place = folder_at(tmp_path / "store")
+    work, job = work_of(tmp_path, place, 10)
+    whole = work.shards
+    assert len(whole.shards) > 2
+    # Nodes may join a pool that began on one.
+    pool = Pool(1, 16, 1, Needs(0, 1, 0, None))
+    planner = plans_of(work, job, [0, 1], actors=pool.foreseen)  # the others are done
+    made = [planner(shard, 0) for shard in (0, 1)]
+    assert [plan.sharing for plan in made] == [16, 16]
+    of_reads = made[0].size * whole.shards[1].pairs // whole.shards[0].pairs
+    assert [plan.behind for plan in made] == [of_reads, 0]
+    assert of_reads > 0

@@ -5,14 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from engine.inputs.partition import partition
-from engine.sources.io.folders import folder_at
 from tests.commands import erag
-from tests.evaluation.test_shards import FEW, PAIRS, evaluated
-from tests.evaluation.test_stream import (
+from tests.evaluation.in_shards import (
+    FEW,
     Scripted,
     assert_same,
-    made,
+    in_shards,
     scripted,
     settings,
     the_whole,
@@ -61,10 +59,7 @@ def folder(tmp_path_factory):
 def evaluate(folder):
     """The evaluation in shards, and how many reads were asked for."""
     before = len(Scripted.asked)
-    cut = partition(
-        made(folder), folder_at(folder / "shards" / "inputs"), k=6, pairs_per_shard=PAIRS * 6
-    )
-    found = evaluated(folder, cut, settings(**FEW))
+    found = in_shards(folder, settings(**FEW), 144, inputs="shards/inputs")
     return found, len(Scripted.asked) - before
 
 

@@ -1,4 +1,4 @@
-"""Tokens of prompts before they are read; of passages: ``tests/evaluation/test_budgets.py``."""
+"""Tokens of prompts before they are read; of passages: ``tests/evaluation/test_plan.py``."""
 
 import polars as pl
 import pytest

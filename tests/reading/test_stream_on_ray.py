@@ -1,7 +1,9 @@
 """Ray Data does what the in-process executor does, whatever dies on the way."""
 
 import collections
+import io
 import os
+import pickle
 import signal
 import threading
 import time
@@ -23,7 +25,7 @@ from engine.reading.local import Local
 from engine.reading.plan import MadePlans, ReadPlan, Unit, cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.readers import specify
-from engine.reading.stream_on_ray import OnRay
+from engine.reading.stream_on_ray import OnRay, ShardRole, unit_rows
 from engine.sources.io.folders import folder_at
 from tests.conftest import SPEC, planned
 from tests.reading.stored import load
@@ -429,3 +431,24 @@ def test_a_unit_in_which_processes_died_is_read_beside_no_other(monkeypatch, beg
         assert [one.result().outputs[0].output for one in both] == ["a", "b"]
     assert reader.log == log
     assert sorted(actor._attempts.asked) == [0, 1]
+
+
+def test_a_unit_travels_with_its_own_prompts_alone():
+    reads = 1000
+    plan = pl.DataFrame(
+        {
+            "read_key": [f"{i:064}" for i in range(reads)],
+            "query_id": [f"q{i}" for i in range(reads)],
+            "doc_ids": [[f"d{i}"] for i in range(reads)],
+            "inputs": [["prompt " * 100 + str(i)] for i in range(reads)],
+            "size": 1,
+            "group": range(reads),
+        }
+    )
+    shard_plan = ReadPlan(reads=plan, wanted=reads, first=10, most=10, span=(0, 1))
+    rows = list(unit_rows(ShardRole(0, 0, 1), shard_plan, lambda _: None))
+    assert len(rows) == 100
+    # 10 prompts of 700 characters, their keys, and what the formats add.
+    assert max(len(pickle.dumps(row)) for row in rows) < 13_000
+    whole = pl.concat(pl.read_ipc_stream(io.BytesIO(row[3])) for row in rows)
+    assert whole.equals(plan.select(whole.columns))

@@ -1,4 +1,4 @@
-"""Readers behind an API in an evaluation: which settings fit them, and what results say of them."""
+"""Settings of readers behind an API: which fit, what they come to in an evaluation, and what results say."""
 
 import json
 from dataclasses import replace

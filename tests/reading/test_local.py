@@ -1,16 +1,16 @@
-"""In one process, a unit is started, and another committed, while one is read; nothing that was read is lost."""
+"""Reads in this process: a unit is started, and another committed, while one is read; what fails, and which versions read."""
 
 import threading
 from dataclasses import replace
 
 import pytest
 
-from engine.machine import device
-from engine.messages.errors import InputError, WriteError
+from engine.messages.errors import InputError, ReadError, WriteError
 from engine.reading import protocol
-from engine.reading.local import Local
-from engine.reading.plan import MadePlans, ReadPlan, cut_units
+from engine.reading.local import Local, run_unit
+from engine.reading.plan import MadePlans, ReadPlan, Unit, cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
+from engine.sources.io.digests import identity
 from tests.conftest import SPEC, planned
 
 SOON = 20.0  # seconds that anything may take here
@@ -148,7 +148,7 @@ class Loads(Local):
 
 
 HERE = {"torch": "2.13.0+cpu", "transformers": "5.17.0", "vllm": "0.32.0"}
-ENGINE = f"erag-engine {device.__version__}"
+ENGINE = f"erag-engine {identity.__version__}"
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ ENGINE = f"erag-engine {device.__version__}"
 def test_a_worker_with_other_versions_than_the_drivers_reads_nothing(
     engine, driver, said, monkeypatch
 ):
-    monkeypatch.setattr(device, "version_of", HERE.get)
+    monkeypatch.setattr(identity, "version_of", HERE.get)
     with monkeypatch.context() as there:
-        there.setattr(device, "version_of", (HERE | driver).get)
-        there.setattr(device, "__version__", driver.get("engine", device.__version__))
+        there.setattr(identity, "version_of", (HERE | driver).get)
+        there.setattr(identity, "__version__", driver.get("engine", identity.__version__))
         there.setattr(protocol, "READING_VERSION", driver.get("reading", protocol.READING_VERSION))
         host = Loads([replace(SPEC, engine=engine)], [None])
     host.worker = "node 12345678 process 9"
@@ -193,8 +193,101 @@ def test_a_worker_with_other_versions_than_the_drivers_reads_nothing(
 
 def test_a_worker_that_lacks_a_library_reads_nothing(monkeypatch):
     host = Loads([replace(SPEC, engine="transformers")], [None])
-    monkeypatch.setattr(device, "version_of", lambda name: None)
+    monkeypatch.setattr(identity, "version_of", lambda name: None)
     with pytest.raises(
         InputError, match=r"has torch \(none\) and transformers \(none\), the driver"
     ):
         host.reader(0)
+
+
+OUT = "out of memory (CUDA out of memory. Tried to allocate 20.00 MiB, 1.5 GiB are free)"
+OUT_AGAIN = "out of memory (CUDA out of memory. Tried to allocate 3.25 GiB, 900.00 MiB are free)"
+NO_ROOM = "3120 tokens, vLLM has room for 2048; give it more `memory`"
+NO_ROOM_EITHER = "2977 tokens, vLLM has room for 2048; give it more `memory`"
+
+
+class Unsteady:
+    """Raises or returns a failure where a text says so; counts its calls."""
+
+    def __init__(self):
+        self.stats = ReaderStats()
+        self.calls = 0
+
+    def read(self, inputs):
+        self.calls += 1
+        for (text,) in inputs:
+            if text.startswith("bad"):
+                raise ValueError(text.removeprefix("bad "))
+        return [
+            ReadOutput.failed(text.removeprefix("returns "))
+            if text.startswith("returns ")
+            else ReadOutput(text, 1, 1, False)
+            for (text,) in inputs
+        ]
+
+
+def failures(outputs):
+    """Why reads failed, without the line of this file that is named behind it."""
+    return [o.failure and o.failure.partition(f" ({__file__}:")[0] for o in outputs]
+
+
+def read_unit(reader, *texts):
+    return run_unit(reader, Unit(0, 0, len(texts)), [[t] for t in texts], worker="here").outputs
+
+
+def test_one_bad_read_fails_alone():
+    assert failures(read_unit(Unsteady(), "a", "bad b", "c")) == [None, "ValueError: b", None]
+
+
+def test_a_reader_whose_first_reads_all_fail_alike_is_given_up():
+    with pytest.raises(
+        ReadError, match="first 2 LLM calls failed, all for one reason: ValueError: x"
+    ):
+        read_unit(Unsteady(), "bad x", "bad x")
+
+
+@pytest.mark.parametrize("texts", [("bad x",), ("bad x", "bad y"), ("bad x", "b")])
+def test_a_single_read_or_different_reasons_prove_nothing(texts):
+    assert any(o.failure for o in read_unit(Unsteady(), *texts))
+
+
+def test_a_reader_that_has_read_is_not_given_up():
+    reader = Unsteady()
+    read_unit(reader, "a", "b")
+    assert failures(read_unit(reader, "bad x", "bad x")) == ["ValueError: x"] * 2
+
+
+@pytest.mark.parametrize("reasons", [(OUT, OUT_AGAIN), (NO_ROOM, NO_ROOM_EITHER)])
+def test_a_reader_that_returns_nothing_but_shortages_of_memory_is_given_up(reasons):
+    with pytest.raises(ReadError) as refused:
+        read_unit(Unsteady(), *(f"returns {reason}" for reason in reasons))
+    assert str(refused.value).startswith("the first 2 LLM calls failed, all for want of memory: ")
+    assert reasons[0] in str(refused.value)
+    assert str(refused.value).endswith("; give it more `memory`")
+    assert str(refused.value).count("more `memory`") == 1
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        (f"returns {OUT}",),
+        (f"returns {OUT}", "a"),
+        (f"returns {OUT}", f"returns {NO_ROOM}"),
+        ("returns does not fit into the model's positions",) * 2,
+    ],
+)
+def test_other_returned_failures_do_not_end_the_run(texts):
+    assert any(output.failure for output in read_unit(Unsteady(), *texts))
+
+
+def test_failures_that_are_returned_prove_no_reader():
+    reader = Unsteady()
+    read_unit(reader, f"returns {OUT}")  # a unit of one read
+    with pytest.raises(ReadError, match="for want of memory"):
+        read_unit(reader, f"returns {OUT}", f"returns {OUT_AGAIN}")
+
+
+def test_a_shortage_of_memory_after_a_read_does_not_end_the_run():
+    reader = Unsteady()
+    read_unit(reader, "a", f"returns {OUT}")
+    assert all(output.failure for output in read_unit(reader, f"returns {OUT}", f"returns {OUT}"))
