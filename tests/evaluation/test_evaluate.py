@@ -410,7 +410,7 @@ def test_default_measures_fit_the_labels():
 
 
 # A newcomer's way from the command to a reader's call: files of the engine and of its commands.
-FILES_TO_A_FUNCTION, FILES_TO_A_MODEL = 8, 9
+FILES_TO_A_FUNCTION, FILES_TO_A_MODEL = 8, 11
 WATCHED = """
 import runpy, sys, traceback
 
@@ -513,7 +513,9 @@ def test_two_held_evaluations_at_once_do_not_see_each_others_folder(tmp_path):
     assert in_memory() == []
     for said, result in (("Ann", ann), ("Bo", bo)):
         assert set(result.reads["output"]) == set(result.downstream["output"]) == {said}
-        alone = run_evaluation(tmp_path / f"{said} alone", result.settings, answer=lambda _: said)
+        alone = run_evaluation(
+            tmp_path / f"{said} alone", result.settings, answer=lambda _, said=said: said
+        )
         assert result.query_scores.equals(alone[0].query_scores)
 
 
@@ -527,7 +529,7 @@ RECORDS = {
 
 def records_of(*functions):
     """Dataclasses and named tuples of the engine, in annotations of functions and in fields of such records."""
-    met, names, apart = {}, set(), ("engine.sources", "engine.machine", "engine.messages")
+    met, apart = {}, ("engine.sources", "engine.machine", "engine.messages")
     left = [kind for function in functions for kind in get_type_hints(function).values()]
     while left:
         kind = left.pop()
@@ -540,9 +542,9 @@ def records_of(*functions):
         if not isinstance(kind, type) or not is_record or kind in met:
             continue
         if module.startswith("engine.") and not module.startswith(apart) and name not in LEAVES:
-            met[kind] = names.add(name)
+            met[kind] = name
             left += get_type_hints(kind).values()
-    return names
+    return set(met.values())
 
 
 def test_an_evaluation_is_made_of_few_records():

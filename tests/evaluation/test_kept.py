@@ -42,7 +42,7 @@ def test_what_was_scored_of_other_files_lists_or_queries_is_not_taken_for_this_e
         *(({}, own) for own in (fewer, with_short_run(files), files)),
         (some[0], files),
     ):
-        _, parts = compared(tmp_path, [settings(**FEW, **more)], files=own)
+        _, parts = compared(tmp_path, [settings(**FEW, **more)], 150, own)
         names.append(parts.evaluations[0].parts.name)
     assert names.pop() == names[0]
     assert len(set(names)) == len(names)
@@ -68,7 +68,7 @@ def test_settings_that_change_no_score_take_up_all_and_others_the_reads(
     again = in_shards(tmp_path, settings(**FEW, **more))
     assert len(Scripted.asked) == count
     assert (again.parts.name == first.parts.name) == is_same
-    assert again.query_scores.equals(first.query_scores) == is_same
+    assert again.query_scores.equals(first.query_scores) or not is_same
     costs = again.readings["reader"].costs
     assert (costs.done, costs.reused) == (0, first.readings["reader"].costs.done)
 

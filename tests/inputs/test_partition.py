@@ -29,14 +29,6 @@ PASSAGES = [f"d{i}" for i in range(12)]
 WORDS = ["who", "what is it", "who is it", "where", "why so", "漢字", "is it Ann"]
 
 
-def outcome(function):
-    """What a function gives, or the error that it raises."""
-    try:
-        return function()
-    except InputError as error:
-        return str(error.path), error.line, error.problem, error.remedy
-
-
 class Made:
     """The files of an evaluation, drawn at random, in any layout and with faults now and then."""
 
@@ -211,19 +203,17 @@ def assert_same_content(made, whole, files):
         ]
         assert places == sorted(places)
         assert (inputs.notes, inputs.queries_file) == ((), files.queries)
+
+    def every(name):
+        return pl.concat(getattr(shard, name) for shard in shards)
+
     of_all = {
-        "queries": (
-            pl.concat(s.queries for s in shards),
-            whole.queries.drop("cluster", strict=False),
-            ["query_id"],
-        ),
-        "runs": (pl.concat(s.runs for s in shards), whole.runs, ["run", "query_id", "rank"]),
-        "corpus": (pl.concat(s.corpus for s in shards).unique(), whole.corpus, ["doc_id"]),
-        **{
-            name: (pl.concat(s.tables[name] for s in shards), table, list(table.columns[:1]))
-            for name, table in whole.tables.items()
-        },
+        "queries": (every("queries"), whole.queries.drop("cluster", strict=False), ["query_id"]),
+        "runs": (every("runs"), whole.runs, ["run", "query_id", "rank"]),
+        "corpus": (every("corpus").unique(), whole.corpus, ["doc_id"]),
     }
+    for name, table in whole.tables.items():
+        of_all[name] = pl.concat(s.tables[name] for s in shards), table, list(table.columns[:1])
     for name, (found, expected, by) in of_all.items():
         found = found.select(expected.columns).sort(by, maintain_order=True)
         assert found.equals(expected.sort(by, maintain_order=True)), name
@@ -235,12 +225,21 @@ def assert_same_content(made, whole, files):
     assert made.queries().equals(whole.queries)
 
 
-def compare_with_reading_whole(folder, seed, most, k):
+def outcome(function, *given, **named):
+    """What a function gives, or the error that it raises."""
+    try:
+        return function(*given, **named)
+    except InputError as error:
+        return str(error.path), error.line, error.problem, error.remedy
+
+
+def compare_with_reading_whole(tmp_path_factory, seed, most, k):
+    folder = tmp_path_factory.mktemp("partition")
     files = Made(folder / "files", seed).files()
-    whole = outcome(lambda: read_inputs(files, k=k))
+    whole = outcome(read_inputs, files, k=k)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scatter, "_PART_BYTES", 100)
-        made = outcome(lambda: partition(files, folder_at(folder / "w"), k=k, pairs_per_shard=most))
+        made = outcome(partition, files, folder_at(folder / "w"), k=k, pairs_per_shard=most)
     if isinstance(whole, tuple):
         assert made == whole
         assert not list((folder / "w").glob("*/manifest.json"))
@@ -249,24 +248,20 @@ def compare_with_reading_whole(folder, seed, most, k):
         assert_same_content(pickle.loads(pickle.dumps(made)), whole, files)
 
 
-DRAWN = {
-    "seed": st.integers(0, 2**32),
-    "most": st.sampled_from([1, 3, 8, 100]),
-    "k": st.integers(1, 5),
-}
+DRAWN = given(seed=st.integers(0, 2**32), most=st.sampled_from([1, 3, 8, 100]), k=st.integers(1, 5))
 
 
 @settings(max_examples=40, deadline=None)
-@given(**DRAWN)
-def test_shards_are_what_is_read_whole_and_errors_are_the_same(tmp_path_factory, seed, most, k):
-    compare_with_reading_whole(tmp_path_factory.mktemp("partition"), seed, most, k)
+@DRAWN
+def test_shards_are_what_is_read_whole_and_errors_are_the_same(tmp_path_factory, **drawn):
+    compare_with_reading_whole(tmp_path_factory, **drawn)
 
 
 @pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
-@given(**DRAWN)
-def test_shards_and_errors_are_the_same_for_many_more_evaluations(tmp_path_factory, seed, most, k):
-    compare_with_reading_whole(tmp_path_factory.mktemp("partition"), seed, most, k)
+@DRAWN
+def test_shards_and_errors_are_the_same_for_many_more_evaluations(tmp_path_factory, **drawn):
+    compare_with_reading_whole(tmp_path_factory, **drawn)
 
 
 def write_small(folder, queries=40, listed=6):
@@ -294,16 +289,11 @@ def small(tmp_path):
     return files, whole, folder, partition(files, folder, k=4, pairs_per_shard=30)
 
 
-def refuse_to_read(monkeypatch):
-    """Whatever is read of runs or of a corpus from now on fails the test."""
-    for name in ("check_inputs", "index_corpus"):
-        monkeypatch.setattr(module, name, lambda *a, **b: pytest.fail("read again"))
-
-
 def test_a_finished_partition_is_taken_up_without_reading_its_files(small, monkeypatch):
     files, _, folder, first = small
     assert len(first.shards) > 4
-    refuse_to_read(monkeypatch)
+    for name in ("check_inputs", "index_corpus"):
+        monkeypatch.setattr(module, name, lambda *a, **b: pytest.fail("read again"))
     assert partition(files, folder, k=4, pairs_per_shard=30) == first
 
 
@@ -399,19 +389,6 @@ def test_a_partition_at_an_address_is_read_from_there(tmp_path, monkeypatch):
     assert {path.name.split("-")[0] for path in tmp_path.iterdir()} == {"files", "erag"}
 
 
-def test_shards_of_another_run_have_ranges_that_fit(tmp_path):
-    files, _ = write_small(tmp_path / "files", queries=300)
-    folder = folder_at(tmp_path / "w")
-    first = partition(files, folder, k=4, pairs_per_shard=50)
-    (tmp_path / "other.trec").write_text("".join(f"q{i} Q0 d{i % 9} 0 1 t\n" for i in range(300)))
-    other = InputFiles(queries=files.queries, corpus=files.corpus, run=(tmp_path / "other.trec",))
-    second = partition(other, folder, k=4, pairs_per_shard=50)
-    assert len(second.shards) < len(first.shards)
-    for shard in first.shards:
-        low, high = shard.span
-        assert sum(s.span[0] <= low and high <= s.span[1] for s in second.shards) == 1
-
-
 def test_the_digest_of_a_shard_follows_its_content_alone(tmp_path):
     files, _ = write_small(tmp_path / "files")
     cut = functools.partial(partition, files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)
@@ -435,15 +412,28 @@ def test_the_digest_of_a_shard_follows_its_content_alone(tmp_path):
     assert not {s.digest for s in corpus.shards} & {s.digest for s in other.shards}
 
 
-def test_settings_out_of_range_are_refused(tmp_path):
-    files, _ = write_small(tmp_path / "files")
-    with pytest.raises(InputError, match="`pairs_per_shard` is 0; use 1 or more"):
-        partition(files, folder_at(tmp_path / "w"), k=4, pairs_per_shard=0)
-
-
 def test_digests_of_shards_are_those_of_earlier_versions():
     """Written down as cf151f0 made them, of an evaluation without edits."""
     cut = Partition(
         None, (), ("a",), 3, (), ("a",), (), (), SimpleNamespace(fingerprint="f"), 0, None
     )  # fmt: skip
     assert cut.digest(b"x") == hashlib.sha256(b"('f', 3, (), ('a',))x").hexdigest()
+
+
+def test_shards_of_another_run_have_ranges_that_fit(tmp_path):
+    files, _ = write_small(tmp_path / "files", queries=300)
+    folder = folder_at(tmp_path / "w")
+    first = partition(files, folder, k=4, pairs_per_shard=50)
+    (tmp_path / "other.trec").write_text("".join(f"q{i} Q0 d{i % 9} 0 1 t\n" for i in range(300)))
+    other = InputFiles(queries=files.queries, corpus=files.corpus, run=(tmp_path / "other.trec",))
+    second = partition(other, folder, k=4, pairs_per_shard=50)
+    assert len(second.shards) < len(first.shards)
+    for shard in first.shards:
+        low, high = shard.span
+        assert sum(s.span[0] <= low and high <= s.span[1] for s in second.shards) == 1
+
+
+def test_settings_out_of_range_are_refused(tmp_path):
+    files, _ = write_small(tmp_path / "files")
+    with pytest.raises(InputError, match="`pairs_per_shard` is 0; use 1 or more"):
+        partition(files, folder_at(tmp_path / "w"), k=4, pairs_per_shard=0)
