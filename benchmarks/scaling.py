@@ -210,7 +210,7 @@ def _run(
         [settings],
         Context(store=place / "store", on_progress=on_progress, host=host),
         folder_at(place / "out"),
-    ).evaluations
+    )[0]
     return result, partitioned
 
 

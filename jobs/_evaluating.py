@@ -112,9 +112,9 @@ def evaluate_and_report(
             context = Context(
                 store=store, on_progress=shown, on_event=event, on_unit=heartbeat.on_unit
             )
-            done = evaluate_shards(shards, settings, context, folder)
-            study = study_of(conditions, done) if len(conditions) > 1 else None
-        result = done.evaluations[0]
+            results, readers = evaluate_shards(shards, settings, context, folder)
+            study = study_of(conditions, results, readers) if len(conditions) > 1 else None
+        result = results[0]
         step("writing tables and the page")
         found = write_results(result, name_files(files), out, study, origin)
     if printed:

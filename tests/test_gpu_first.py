@@ -226,7 +226,7 @@ def test_actors_that_answer_from_a_script(tmp_path, monkeypatch, in_this_process
                 actors.note(spec)
                 return Reader()
 
-        return Scripted([spec], [None], held=True)
+        return Scripted([spec], [None])
 
     monkeypatch.setattr(actors, "host", host)
     monkeypatch.setattr(actors, "own_ray", contextlib.nullcontext)

@@ -12,7 +12,6 @@ import contextlib
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import polars as pl
 
@@ -86,15 +85,8 @@ def evaluate(
         ReadError: reads failed, and ``failed_reads`` is ``error``, or nothing and more than 5% did.
     """
     context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
-    (evaluation,) = evaluate_shards(InMemoryInputs(inputs), [settings], context).evaluations
+    (evaluation,), _ = evaluate_shards(InMemoryInputs(inputs), [settings], context)
     return evaluation
-
-
-class Evaluations(NamedTuple):
-    """Evaluations of the same inputs under several settings; what was read for all together, and what that cost."""
-
-    evaluations: tuple[Evaluation, ...]
-    readings: tuple[Job, ...]
 
 
 def evaluate_shards(
@@ -102,13 +94,16 @@ def evaluate_shards(
     conditions: Sequence[Settings],
     context: Context,
     folder: Folder | None = None,
-) -> Evaluations:
+) -> tuple[list[Evaluation], list[Job]]:
     """Evaluate shards under some settings; each read that any of them needs is done once.
 
     Args:
         shards: the inputs, cut at the largest ``k`` of the settings or at a larger one.
         folder: for the tables of passages, which the evaluations that are returned lack then: they are in
             folders inside (``Evaluation.parts``). None to hold everything in memory.
+
+    Returns:
+        The evaluations, one for each of the settings; and who read for all together, at what cost.
 
     Raises:
         InputError: as ``evaluate``; of labels made from texts or by reading, when the shard that it is about is
@@ -144,8 +139,7 @@ def evaluate_shards(
         ]
     notes = (*damaged, *noted)
     evaluations = [replace(one, notes=(*notes, *one.notes)) for one in evaluations]
-    read = tuple(replace(reads.job, costs=reads.costs) for reads in readers.reads)
-    return Evaluations(tuple(evaluations), read)
+    return evaluations, [replace(reads.job, costs=reads.costs) for reads in readers.reads]
 
 
 def _run_for(

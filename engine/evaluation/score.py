@@ -153,7 +153,12 @@ def score(
         left_out=len({query for name in names for query in left_out[name]}),
         cut_runs=inputs.cut_runs,
         lengths=_lengths(inputs),
-        outputs=count_outputs(read, downstream, inputs.queries, get_metric(settings.reader.metric)),
+        outputs=count_outputs(
+            read,
+            downstream if settings.reader.end_to_end else None,
+            inputs.queries,
+            get_metric(settings.reader.metric),
+        ),
         notes=tuple(_notes(inputs, settings, labelled)),
         role_reads={role: count_reads(of_role) for role, of_role in reads.items()},
     )

@@ -15,7 +15,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.conclude import Evaluation
-from engine.evaluation.evaluate import Evaluations, evaluate_shards
+from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.jobs import Context, Job
 from engine.evaluation.settings import Settings, Sweep, refuse_unfit
 from engine.inputs.files import EvaluationInputs
@@ -120,27 +120,27 @@ def at_cutoff(measure: Measure, k: int, other: int) -> Measure:
 
 def study(inputs: EvaluationInputs, conditions: Mapping[Condition, Settings], **how: Any) -> Study:
     """Evaluate inputs that are held under several conditions; ``how``: the fields of ``Context``."""
-    context = Context(**how)
-    return study_of(
-        conditions, evaluate_shards(InMemoryInputs(inputs), list(conditions.values()), context)
-    )
+    asked = list(conditions.values())
+    return study_of(conditions, *evaluate_shards(InMemoryInputs(inputs), asked, Context(**how)))
 
 
-def study_of(conditions: Mapping[Condition, Settings], evaluated: Evaluations) -> Study:
-    """The study that evaluations under several conditions make."""
+def study_of(
+    conditions: Mapping[Condition, Settings], found: Sequence[Evaluation], jobs: Sequence[Job]
+) -> Study:
+    """The study that evaluations under several conditions make; ``jobs``: who read for all together."""
     start = time.perf_counter()
-    evaluations = dict(zip(conditions, evaluated.evaluations, strict=True))
+    evaluations = dict(zip(conditions, found, strict=True))
     readers, comparisons = _across_readers(evaluations)
     return Study(
         evaluations=evaluations,
-        costs=_costs(evaluated.readings),
+        costs=_costs(jobs),
         conditions=pl.concat(
             _of(condition, evaluation.statistics.correlations, tables.CONDITIONS)
             for condition, evaluation in evaluations.items()
         ),
         readers=readers,
         reader_comparisons=comparisons,
-        notes=tuple(_notes(evaluations, evaluated.readings)),
+        notes=tuple(_notes(evaluations, jobs)),
         seconds=max(one.seconds for one in evaluations.values()) + time.perf_counter() - start,
     )
 

@@ -140,7 +140,7 @@ def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation
     pairs = shard_pairs(files, wanted, k=k) if files is not None else 0
     if files is None or not pairs:
         held = InMemoryInputs(inputs_of(given, settings))
-        (evaluation,) = evaluate_shards(held, [settings], context).evaluations
+        (evaluation,), _ = evaluate_shards(held, [settings], context)
         return evaluation
     folder = folder_at(context.store) / SHARDS
     cut = partial(partition, files, folder / "inputs", k=k, pairs_per_shard=pairs)
@@ -151,7 +151,7 @@ def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation
         # Whoever evaluates next removes what a killed process leaves there.
         if unknown and isinstance(folder.at, Path):
             folder = folder_at(last.enter_context(temporary_directory(folder.at / "once")))
-        (evaluation,) = evaluate_shards(shards, [settings], context, folder).evaluations
+        (evaluation,), _ = evaluate_shards(shards, [settings], context, folder)
         if unknown and evaluation.parts and not isinstance(folder.at, Path):
             last.callback(evaluation.parts.remove)
         # Tables of passages are looked at as long as there is a result.

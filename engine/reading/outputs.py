@@ -65,13 +65,13 @@ class OutputCounts:
 
 def count_outputs(
     read: Mapping[str, tuple[ReaderSpec, pl.DataFrame]],
-    downstream: pl.DataFrame,
+    downstream: pl.DataFrame | None,
     queries: pl.DataFrame,
     metric: Metric,
 ) -> OutputCounts:
     """The outputs of the reads of some queries, which are given by role, with the reader.
 
-    ``downstream`` has no rows where no lists were read whole.
+    ``downstream`` has the values of whole lists; None where none are read whole.
     """
     masses = {
         role: dict(Counter(f"{m:.2g}" for m in reads.unique(READ_KEY)[tables.MASS].drop_nulls()))
@@ -89,7 +89,7 @@ def count_outputs(
         return OutputCounts(masses=masses)
     reads = pl.concat(of_roles.values()).unique(READ_KEY)
     known = queries.filter(pl.col(ANSWERS).list.len() > 0)
-    if downstream.is_empty():
+    if downstream is None:
         alone = reads.select(QUERY_ID, OUTPUT).unique().join(known, on=QUERY_ID, how="semi")
         # A function of the user's is not called for this.
         downstream = score_outputs(alone.clear() if metric.own else alone, queries, metric)

@@ -316,7 +316,7 @@ def test_shards_come_to_the_verdict_of_the_whole_with_a_reader_that_is_loaded_on
     assert len(shards.shards) > 3
     (parts,) = evaluate_shards(
         shards, [settings], Context(store=tmp_path / "other"), folder_at(tmp_path / "shards")
-    ).evaluations
+    )[0]
     assert Loaded.times == 2
     assert parts.statistics.choice == whole.statistics.choice
     for code in ("runs_read_less", "queries_not_read"):

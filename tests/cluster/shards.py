@@ -188,7 +188,7 @@ def evaluated(
             [asked],
             Context(store=folder / f"{name}-store", on_event=on_event, host=host),
             folder_at(folder / f"{name}-shards"),
-        ).evaluations
+        )[0]
         return evaluation
 
 

@@ -169,10 +169,7 @@ def noted(outputs, asked=SPEC):
             [ReadOutput(text, 1, tokens, False, ended=ended) for text, tokens, ended in part],
         )
         queries = pl.DataFrame(schema={"query_id": pl.String, "answers": pl.List(pl.String)})
-        scored = pl.DataFrame(
-            schema={"query_id": pl.String, "output": pl.String, "value": pl.Float64}
-        )
-        counts.append(count_outputs({"reader": (asked, reads)}, scored, queries, get_metric("em")))
+        counts.append(count_outputs({"reader": (asked, reads)}, None, queries, get_metric("em")))
     return [
         note.text
         for note in cut_notes(merge_outputs(counts), {"reader": (asked, "")})

@@ -326,6 +326,5 @@ def test_invisible_characters_count_among_what_looks_alike(kind):
     }, schema_overrides={"failure": pl.String, "thought": pl.String, "mass": pl.Float64})  # fmt: skip
     spec = SimpleNamespace(choices=(), scores="", most_new_tokens=8)
     queries = pl.DataFrame({"query_id": ["q"], "answers": [[answer]]})
-    none = pl.DataFrame()
-    counted = count_outputs({"reader": (spec, reads)}, none, queries, get_metric("em"))
+    counted = count_outputs({"reader": (spec, reads)}, None, queries, get_metric("em"))
     assert counted.marked == is_marked

@@ -136,20 +136,20 @@ def evaluated(
 
 
 def the_whole(tmp_path, asked, files=None, *, store="store", **context):
-    return evaluated(tmp_path, [asked], 0, files, store=store, **context).evaluations[0]
+    return evaluated(tmp_path, [asked], 0, files, store=store, **context)[0][0]
 
 
 def in_shards(tmp_path, asked, pairs=120, files=None, **more):
-    return evaluated(tmp_path, [asked], pairs, files, **more).evaluations[0]
+    return evaluated(tmp_path, [asked], pairs, files, **more)[0][0]
 
 
 def compared(tmp_path, conditions, pairs=120, files=None, **context):
     """What is evaluated in this process, and in shards, which have the figures of the former."""
     held = evaluated(tmp_path, conditions, 0, files, store="store", **context)
     parts = evaluated(tmp_path, conditions, pairs, files, **context)
-    for whole, part in zip(held.evaluations, parts.evaluations, strict=True):
+    for whole, part in zip(held[0], parts[0], strict=True):
         assert_same(whole, part, tmp_path / "shards")
-    counts = [[(job.costs.wanted, job.costs.done) for job in one.readings] for one in (held, parts)]
+    counts = [[(job.costs.wanted, job.costs.done) for job in one[1]] for one in (held, parts)]
     assert counts[0] == counts[1]
     return held, parts
 

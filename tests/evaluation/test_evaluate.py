@@ -522,7 +522,7 @@ def test_two_held_evaluations_at_once_do_not_see_each_others_folder(tmp_path):
 # The records that an evaluation is made of, between its settings and its figures. It may shrink.
 LEAVES = {"Settings", "Evaluation", "ReadingCosts", "Prompt"}
 RECORDS = {
-    "Ask", "Context", "Evaluated", "FunctionSpec", "Job", "KindCosts", "ReadOutput", "ReadPlan",
+    "Ask", "Context", "FunctionSpec", "Job", "KindCosts", "ReadOutput", "ReadPlan",
     "ReaderFunction", "ReaderSpec", "Role", "Unit", "UnitResult",
 }  # fmt: skip
 

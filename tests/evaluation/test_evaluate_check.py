@@ -98,7 +98,7 @@ def test_labels_of_a_file_are_looked_at_in_all_shards_together(tmp_path):
     assert pl.read_parquet(files.tables["qrels"].path)["label"].max() > 1
     asked = settings(annotators=("qrels",), measures="P(rel=1)@3 P@3 nDCG@6", end_to_end=False)
     _, parts = compared(tmp_path, [asked], 1, files)
-    assert parts.evaluations[0].undefined.height
+    assert parts[0][0].undefined.height
 
 
 def rare(column, *, role=None):

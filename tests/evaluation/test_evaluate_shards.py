@@ -127,7 +127,7 @@ def test_shards_have_the_figures_of_the_whole_and_are_taken_up(tmp_path, monkeyp
     files = made(tmp_path, queries=10 if pairs == 1 else 40, cluster=asked.bootstrap.cluster)
     files = files_of(files)
     held, parts = compared(tmp_path, [asked], pairs, files, executor=executor)
-    (held,), (parts,) = held.evaluations, parts.evaluations
+    (held,), (parts,) = held[0], parts[0]
     assert codes <= {note.code for note in parts.notes if note.is_shown}
     assert (shards_of(tmp_path, parts) >= 3) == (pairs < 1000)
     stored = list((tmp_path / "shards-store").rglob("*.parquet"))
@@ -215,7 +215,7 @@ def test_real_readers_of_several_models_and_fused_ones(
     asked = settings(**{**FEW, "measures": "nDCG@6", **more})
     _, parts = compared(tmp_path, [asked], 12, made(tmp_path, queries=4, runs=("one",)))
     roles = ["reader"] if augmentation == "fid" else ["erag", "reader", "judge"]
-    assert list(parts.evaluations[0].readings) == roles
+    assert list(parts[0][0].readings) == roles
 
 
 class Interrupted(BaseException):

@@ -43,7 +43,7 @@ def test_what_was_scored_of_other_files_lists_or_queries_is_not_taken_for_this_e
         (some[0], files),
     ):
         _, parts = compared(tmp_path, [settings(**FEW, **more)], 150, own)
-        names.append(parts.evaluations[0].parts.name)
+        names.append(parts[0][0].parts.name)
     assert names.pop() == names[0]
     assert len(set(names)) == len(names)
 

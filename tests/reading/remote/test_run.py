@@ -12,6 +12,7 @@ from engine.machine.pool import PoolSettings
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError, ReadError
 from engine.reading.backends import backend_for
+from engine.reading.local import Local
 from engine.reading.plan import WANTED, Unit, read_key
 from engine.reading.remote import run
 from engine.reading.remote.specify import TRIAL, specify_api
@@ -84,9 +85,9 @@ def test_as_many_requests_are_under_way_as_was_asked_for():
     with serving(behaviour) as url:
         spec = specify(url, concurrency=6)
         plan = wanted(spec, 12)
-        read_units = backend_for(PoolSettings(), [spec]).run
+        requests = backend_for(PoolSettings(), Local([spec], [None]))
         # units of one read each: who waits for a unit to end would have one request under way
-        results = [*read_units(plan, [Unit(n, n, 1) for n in range(12)], [spec])]
+        results = [*requests.run(plan, [Unit(n, n, 1) for n in range(12)])]
     assert behaviour.most == 6
     assert sorted(result.unit.offset for result in results) == [*range(12)]
     for result in results:
