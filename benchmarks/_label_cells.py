@@ -49,7 +49,7 @@ from engine.tables import (
     SCORE,
     VALUE,
 )
-from jobs._functions import reader_functions, reader_name
+from jobs._evaluation_options import reader_functions, reader_name
 
 CELLS = Path(__file__).parent / "labels"
 MOST_BYTES = 200_000

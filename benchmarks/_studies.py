@@ -30,10 +30,9 @@ from benchmarks._single import correlate
 from engine.labels.preference import preferred
 from engine.report.page import asking
 from engine.statistics.bounded import mean_interval
-from engine.statistics.cells import Cell as Scores
-from engine.statistics.clustered import from_jackknife
+from engine.statistics.comparison import Cell as Scores
 from engine.statistics.comparison import compare_cells, correlate_cells, with_intervals
-from engine.statistics.correlation import Bootstrap
+from engine.statistics.correlation import Bootstrap, from_jackknife
 from engine.statistics.difference_tests import (
     DifferenceTest,
     enough_for_jackknife,
@@ -42,12 +41,12 @@ from engine.statistics.difference_tests import (
     untestable,
 )
 from engine.statistics.difference_tests import Pair as Correlated
+from engine.statistics.leads import LEVEL as GATE_LEVEL
 from engine.statistics.leads import p_values, paired_intervals
 from engine.statistics.methods import side
-from engine.statistics.non_inferiority import LEVEL as GATE_LEVEL
-from engine.statistics.power import queries_needed
 from engine.statistics.resampling import replicate
-from engine.statistics.sampled_lists import FIRST_LISTS, Estimate, estimate, half_width, next_lists
+from engine.statistics.single_labels import FIRST_LISTS, Estimate, estimate, half_width, next_lists
+from engine.statistics.until import queries_needed
 from engine.tables import LABEL, PROBABILITY, STRATUM, TAU, high_of, low_of
 
 Found = dict[str, float]

@@ -48,7 +48,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from benchmarks._harness import Line, beyond, make_parser, write_report
-from engine.statistics.sampled_lists import (
+from engine.statistics.single_labels import (
     FIRST_LISTS,
     LEAST_LISTS,
     Estimate,

@@ -62,8 +62,7 @@ from engine.inputs.files import EvaluationInputs
 from engine.machine.model_files import cache_directory
 from engine.statistics.arrays import Floats
 from engine.statistics.bounded import mean_interval
-from engine.statistics.correlation import Bootstrap, Correlation
-from engine.statistics.margins import margins
+from engine.statistics.correlation import Bootstrap, Correlation, margins
 from engine.statistics.single_labels import ceiling
 from engine.tables import QUERY_ID
 

@@ -51,12 +51,10 @@ from engine.sources.passages.cut import passages
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
-from engine.statistics.cells import read_cells
-from engine.statistics.choice import primary_measures
-from engine.statistics.comparison import compare_cells, correlate_cells
+from engine.statistics.bounded import holm
+from engine.statistics.comparison import compare_cells, correlate_cells, read_cells
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.intervals import holm
-from engine.statistics.table import analyse
+from engine.statistics.table import analyse, primary_measures
 from engine.tables import (
     ANNOTATOR,
     DATA_SET,

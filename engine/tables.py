@@ -303,7 +303,7 @@ CORRELATIONS: Schema = {
     **_with_interval(RHO),
     # How the intervals were made: percentile, studentized or inverted; empty where there are none.
     METHOD: pl.String(),
-    # What the two margins make of tau (``margins.Margins``).
+    # What the two margins make of tau (``correlation.Margins``).
     **_floats(AUC, TAU_MIN, TAU_MAX, TAU_REACHED),
     # Why a correlation is undefined (NaN), or has no interval or a weak one; empty otherwise.
     NOTE: pl.String(),

@@ -1,4 +1,4 @@
-"""What every command shares: running it, and how errors end."""
+"""What every command shares: running it, its help with examples, and how errors end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
 
@@ -29,12 +29,16 @@ from engine.messages.errors import (
 from engine.messages.gone import replacement
 from engine.sources.io.files import no_room
 from engine.sources.io.locations import forget_pipes
-from jobs._config import check_numbers, from_environment, options_from, tell_origins, variable
-from jobs._examples import epilogue
-from jobs._help import HELP_ALL, IN_FULL, help_of
-from jobs._options import option, with_options_of
+from jobs._options import (
+    check_numbers,
+    from_environment,
+    option,
+    options_from,
+    tell_origins,
+    variable,
+    with_options_of,
+)
 from jobs._signals import StoppedError, stoppable
-from jobs._steps import with_steps
 from jobs._terminal import (
     Verbosity,
     discard,
@@ -43,7 +47,13 @@ from jobs._terminal import (
     set_verbosity,
     tell,
     verbosity,
+    with_steps,
 )
+
+if TYPE_CHECKING:
+    from cyclopts.help import HelpPanel
+    from rich.console import Console, ConsoleOptions
+
 
 BAD_INPUT, _AT_BOUND = 2, 4
 # What other programs call options of these, and no command does here.
@@ -269,3 +279,144 @@ def unforeseen(error: Exception) -> str:
         sys.stderr.write(trace)
         return f"an unforeseen error ({what}); the traceback is above: please report it"
     return f"an unforeseen error ({what}); please report it with the traceback in {path}"
+
+
+# Commands whose help shows some of their options, these, until it is asked for in full.
+LONG = ("evaluate", "plan")
+SHORT = frozenset(
+    [
+        "--queries",
+        "--corpus",
+        "--run",
+        "--reader",
+        "--base-url",
+        "--metric",
+        "--k",
+        "--measures",
+        "--annotators",
+        "--store",
+        "--out",
+        "--overwrite",
+        "--json",
+        "--config",
+        "--pace",
+        "--price-per-hour",
+        "--finish-in",
+    ]
+)
+HELP_ALL = "--help-all"
+IN_FULL: ContextVar[bool] = ContextVar("in_full", default=False)
+
+
+class ShortHelp:
+    """The help of a command with many options: some of them, unless ``--help-all`` asks for all."""
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        from cyclopts.help import DefaultFormatter
+
+        entries = panel.entries
+        if not IN_FULL.get():
+            entries = [entry for entry in entries if not SHORT.isdisjoint(entry.positive_names)]
+        if entries:
+            DefaultFormatter()(console, options, panel.copy(entries=entries))
+
+    def render_usage(self, console: Console, options: ConsoleOptions, usage: Any) -> None:
+        """As other commands show it; a formatter without this method would leave out the word."""
+        from cyclopts.help import DefaultFormatter
+
+        DefaultFormatter().render_usage(console, options, usage)
+
+
+def help_of(command: str) -> ShortHelp | None:
+    """How the help of a command is shown; None for the usual way."""
+    return ShortHelp() if command in LONG else None
+
+
+_EXAMPLES = {
+    "demo": r"""
+erag demo
+erag demo --task claims --out claims-out
+""",
+    "passages": r"""
+erag passages enwiki-latest-pages-articles.xml.bz2 --out corpus
+erag passages articles.jsonl --out corpus.parquet --characters 300
+""",
+    "index": r"""
+erag index bm25 --corpus corpus.parquet --out bm25
+erag index dense --corpus corpus.parquet --out dense
+""",
+    "index bm25": r"""
+erag index bm25 --corpus corpus.parquet --out bm25
+erag index bm25 --corpus passages.jsonl --out bm25-ko --tokenizer kiwi
+""",
+    "index dense": r"""
+erag index dense --corpus corpus.parquet --out dense
+erag index dense --corpus corpus.parquet --out e5 \
+    --encoder intfloat/multilingual-e5-base --passage-prefix "passage: "
+""",
+    "index several": r"""
+erag index several --corpus corpus.parquet --out indexes \
+    --encoder BAAI/bge-m3 intfloat/multilingual-e5-large=e5
+""",
+    "retrieve": r"""
+erag retrieve --index bm25 --queries questions.jsonl --out bm25.trec --k 10
+erag retrieve --index bm25 dense --queries questions.jsonl --fuse rrf \
+    --out runs
+""",
+    "fuse": r"""
+erag fuse --run bm25.trec dense.trec --out fused.trec --k 10
+""",
+    "plan": r"""
+erag plan --queries questions.jsonl --corpus corpus.parquet --run bm25.trec \
+    --reader /models/my-llm --pace results --price-per-hour 1.2
+""",
+    "evaluate": r"""
+erag evaluate --queries questions.jsonl --corpus corpus.parquet \
+    --run bm25.trec dense.trec --reader /models/my-llm --k 10 --out results
+erag evaluate --queries questions.jsonl --corpus corpus.parquet \
+    --run bm25.trec --out labels --annotators containment --no-end-to-end
+erag evaluate --data nq.yaml claims.yaml --reader /models/my-llm --out table
+ERAG_READER=/models/my-llm erag evaluate --config options.yaml --out results
+""",
+    "train": r"""
+erag train --reader /models/t5-base --queries train.jsonl --run train.trec \
+    --dev-queries dev.jsonl --dev-run dev.trec --corpus corpus.parquet \
+    --out fid
+erag train --config train.yaml --workers 4 --checkpoints s3://bucket/fid
+""",
+    "report": r"""
+erag report results
+erag report results --single-file
+""",
+    "repeat": r"""
+erag repeat results
+""",
+    "compare": r"""
+erag compare results/monday results/tuesday --out compare.html
+""",
+    "gate": r"""
+erag gate --baseline main --candidate branch --margin 0.02
+""",
+    "ask": r"""
+erag ask --queries questions.jsonl --corpus corpus.parquet \
+    --run bm25.trec dense.trec --results results --out tasks.html
+""",
+    "coverage": r"""
+erag coverage --queries questions.jsonl --user-queries asked.txt \
+    --out coverage
+""",
+    "doctor": r"""
+erag doctor
+""",
+}
+
+
+def examples(command: str) -> str:
+    """The examples of a command: what is typed into a shell."""
+    return _EXAMPLES[command].strip()
+
+
+def epilogue(command: str) -> str:
+    """The end of a command's help, in Markdown."""
+    more = f"`erag {command} --help-all` shows all options.\n\n" if command in LONG else ""
+    return f"{more}Examples:\n\n```\n{examples(command)}\n```\n"

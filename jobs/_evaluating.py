@@ -1,39 +1,177 @@
-"""What ``erag evaluate`` does: inputs read or cut, evaluated, written and printed."""
+"""What ``erag evaluate`` and ``erag plan`` do with one data set or several: evaluate, or plan, write and print.
+
+Each data set of a study has a file of options of its own, and all share those of the command line.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cyclopts import App
 
 from engine.evaluation.conclude import Evaluation
 from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.jobs import Context, digest_of_shards
 from engine.evaluation.read import check_readers
 from engine.evaluation.settings import Settings
-from engine.evaluation.study import Condition, Study, study_of
+from engine.evaluation.study import Condition, Study, study_of, vary
 from engine.inputs.files import InputFiles, cut_inputs, inputs_sha256
 from engine.inputs.partition import Partition, partition, shard_pairs
 from engine.inputs.shards import InMemoryInputs, InputShards
+from engine.labels.registry import ANNOTATORS, needed_by
+from engine.machine.model_files import cache_directory
 from engine.machine.pool import beside_ray
+from engine.messages.errors import InputError
+from engine.messages.wording import listed, quoted
+from engine.planning import forecast
+from engine.planning.forecast import PlanSettings
+from engine.planning.planner import pace_for, plan_evaluation, take_sample
+from engine.report import across_data_sets as across
 from engine.report import results
 from engine.report.findings import Findings
 from engine.report.heartbeat import Heartbeat
+from engine.report.layout import terminal_table
 from engine.report.page import remake
+from engine.report.page.remake import make_page_of_all
+from engine.report.page_files import BESIDE, where_to_look
 from engine.report.printed import answer_parts, full_parts
 from engine.report.results import outputs, refuse_another
-from engine.report.summary import SHARDS, Origin, input_files, name_files
+from engine.report.summary import SHARDS, SUMMARY, Origin, input_files, name_files
 from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
 from jobs._command import command_line
-from jobs._data_sets import data_sets, refuse_place, report
-from jobs._evaluation_options import MODEL_FIELDS, given_files, parameters
-from jobs._options import with_options
+from jobs._evaluation_options import (
+    MODEL_FIELDS,
+    files_of,
+    given_files,
+    parameters,
+    settings_of,
+    sweep_of,
+)
+from jobs._options import check_numbers, items_of, options_from, with_options, with_signature
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
-from jobs._steps import step
-from jobs._terminal import say_json, standard_output, verbosity
+from jobs._terminal import say, say_json, standard_output, step, verbosity, warn_of_code
+
+# Of the study as a whole.
+_OF_ALL = ("data", "out", "store", "overwrite", "full", "config")
+
+
+class Asked(NamedTuple):
+    """An evaluation, or a study, of one data set: its options, and what they come to."""
+
+    options: Mapping[str, Any]
+    files: InputFiles
+    conditions: Mapping[Condition, Settings]
+    store: Location
+
+
+def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
+    """What is asked of each data set, by its name; without `data`, of the one that has no name.
+
+    What a file says holds for its data set, whatever is said for all. An annotator that is asked for all data sets
+    is left out where its labels have no meaning for the task.
+
+    Raises:
+        InputError: two files of one name, an option of the whole study in one, or a file that cannot be read.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    own_annotators: dict[str, bool] = {}
+    for path in options["data"]:
+        own = _options_in(path)
+        if wrong := [quoted(name) for name in _OF_ALL if name in own]:
+            problem = f"has {listed(wrong)}, of the study as a whole"
+            raise InputError(problem, "give it on the command line", path=path)
+        if path.stem in (*found, BESIDE):
+            problem = "names a data set that another file names, or the folder of the page"
+            raise InputError(problem, "give each file a name of its own", path=path)
+        out = folder_at(options["out"] or "").place(path.stem)
+        found[path.stem] = {**options, **own, "data": (), "out": out}
+        own_annotators[path.stem] = "annotators" in own
+    names = items_of(options["annotators"])
+    fit = {name: _fit(names, one["task"]) for name, one in found.items()}
+    for name in (name for name in found if not own_annotators[name]):
+        # What no data set has a use for is left to the evaluation, which refuses it.
+        kept = (n for n in names if n in fit[name] or not any(n in of for of in fit.values()))
+        found[name] = {**found[name], "annotators": tuple(kept)}
+    asked = {name: _asked(own) for name, own in (found or {"": dict(options)}).items()}
+    _refuse_unlike(asked)
+    return asked
+
+
+def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
+    (first, one), *others = ((name, next(iter(a.conditions.values()))) for name, a in asked.items())
+    for name, other in others:
+        for what, of, its in (
+            ("annotators", *(next(iter(s.labels.names()), "none") for s in (one, other))),
+            ("confidence", one.bootstrap.confidence, other.bootstrap.confidence),
+            ("resamples", one.bootstrap.resamples, other.bootstrap.resamples),
+        ):
+            if of != its:
+                which = "begin with" if what == "annotators" else "is"
+                raise InputError(
+                    f"`{what}` {which} {its} for the data set {name}, and {of} for {first}",
+                    "give both the same: one table compares them",
+                )
+
+
+def _asked(options: Mapping[str, Any]) -> Asked:
+    sweep = sweep_of(options)
+    settings = settings_of(options, sweep)
+    warn_of_code(settings.reader.trust_remote_code)
+    store = options["store"] or cache_directory() / "reads"
+    return Asked(options, files_of(options, settings), vary(settings, sweep), store)
+
+
+def _options_in(path: Path) -> dict[str, Any]:
+    """The options that a file gives, as the command line would convert them."""
+    # `out` alone has no default, and pydantic, once imported, checks defaults by their types.
+    known = [one.replace(default="") if one.default is one.empty else one for one in parameters()]
+    app = App(config=[*options_from(path), check_numbers])
+    app.default(with_signature(lambda **_: None, known))
+    _, bound, _ = app.parse_args([], exit_on_error=False, print_error=False)
+    return dict(bound.arguments)
+
+
+def _fit(names: tuple[str, ...], task: str) -> tuple[str, ...]:
+    """Annotators whose labels have a meaning for a task, as far as the engine knows them."""
+    needed = {n: needed_by(ANNOTATORS[n], Settings()) for n in names if n in ANNOTATORS}
+    return tuple(n for n in names if not any(task in a.unfit_tasks for a in needed.get(n, ())))
+
+
+def refuse_place(options: Mapping[str, Any]) -> None:
+    """Refuse a folder that is read, or that has one evaluation for several data sets, or the reverse."""
+    if options["data"]:
+        given = {"data": options["data"], "config": options["config"]}
+        refuse_overlap(Inputs(given, {}), across.outputs(options["out"]))
+    folder = folder_at(options["out"])
+    if (SUMMARY if options["data"] else across.CONTENT) in folder.names():
+        what = "one evaluation" if options["data"] else "a study of several data sets"
+        raise InputError(f"holds {what}", "give another folder", path=folder.shown())
+
+
+def report(found: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
+    """Write the table of several data sets into the folder of all, and print it."""
+    out = options["out"]
+    cells = [cell for name, one in found.items() for cell in across.cells_of(name, one)]
+    both = across.together(cells, next(iter(found.values())).bootstrap)
+    across.write_together(both, out)
+    make_page_of_all(both, out, {"data": ", ".join(map(str, options["data"]))})
+    if verbosity().as_json:
+        say_json(both.content())
+        return
+    full, where = options["full"], folder_at(out).shown()
+    grids = across.all_grids(both) if full else [across.grid(both, primary=True)]
+    missing = across.missing_cells(both if full else both.primary_only())
+    notes = (f"note: {note}" for note in (*missing, *map(with_options, across.notes(both))))
+    end = f"results -> {where}, of each data set in {where}/NAME; {where_to_look(where)}"
+    headline, shown = across.answer(both).headline, map(terminal_table, grids)
+    standard_output().print_parts([headline, *shown, *notes, end])
+
 
 _INPUTS = "inputs"
 _KEPT = "finished LLM calls are cached in {}; run the same command again to go on from there"
@@ -112,9 +250,9 @@ def evaluate_and_report(
             context = Context(
                 store=store, on_progress=shown, on_event=event, on_unit=heartbeat.on_unit
             )
-            results, readers = evaluate_shards(shards, settings, context, folder)
-            study = study_of(conditions, results, readers) if len(conditions) > 1 else None
-        result = results[0]
+            evaluations, readers = evaluate_shards(shards, settings, context, folder)
+            study = study_of(conditions, evaluations, readers) if len(conditions) > 1 else None
+        result = evaluations[0]
         step("writing tables and the page")
         found = write_results(result, name_files(files), out, study, origin)
     if printed:
@@ -174,3 +312,28 @@ def write_results(
     found = results.write_results(result, dict(files), out, study, origin, reworded=_with_options)
     remake.make_page(found, out)
     return found
+
+
+def plan_and_print(options: Mapping[str, Any], asked: PlanSettings) -> None:
+    """Plan the evaluation, or the study, of each data set, from a sample of one in shards, and print the plan."""
+    contents = {}
+    for name, one in data_sets(options).items():
+        if name:
+            say(f"data set {name}:")
+        settings = list(one.conditions.values())
+        pace_for(asked, settings)  # before inputs are read
+        k = max(condition.k for condition in one.conditions)
+        pairs = shard_pairs(one.files, settings[0].running.shard_pairs, k=settings[0].ranking.k)
+        # Of runs that carry texts, and of several corpora, no sample is taken.
+        sampled = pairs and one.files.corpus is not None
+        sample = take_sample(one.files, k=k, pairs=pairs) if sampled else None
+        step("reading the inputs")
+        inputs = InMemoryInputs.of_files(one.files, k=k).inputs if sample is None else sample.inputs
+        step("preparing the reader")
+        made = plan_evaluation(
+            inputs, settings, asked, store=one.store, sample=sample, on_event=event
+        )
+        contents[name] = forecast.content(made)
+        standard_output().print_parts(forecast.shown(made), with_options)
+    if verbosity().as_json:
+        say_json(contents if options["data"] else contents[""])

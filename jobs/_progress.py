@@ -20,8 +20,7 @@ from rich.progress import (
 from rich.text import Text
 
 from jobs._options import with_options
-from jobs._steps import SECONDS_BETWEEN_LINES, step, told
-from jobs._terminal import standard_error, tell, verbosity
+from jobs._terminal import SECONDS_BETWEEN_LINES, standard_error, step, tell, told, verbosity
 
 
 class OnProgress(Protocol):

@@ -11,7 +11,7 @@ from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
 from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.errors import InputError
-from engine.ranking.ranking_settings import RankingSettings
+from engine.ranking.scores import RankingSettings
 from engine.report.findings import read_findings
 from engine.report.page.asking import write_ask_page
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap

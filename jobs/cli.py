@@ -5,9 +5,7 @@ from __future__ import annotations
 from cyclopts import App
 
 from engine.version import __version__
-from jobs._command import run_app
-from jobs._examples import epilogue
-from jobs._help import help_of
+from jobs._command import epilogue, help_of, run_app
 
 app = App(
     name="erag",

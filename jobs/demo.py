@@ -38,8 +38,7 @@ from jobs._command import ConfigFile, run_command, with_verbosity
 from jobs._evaluating import evaluate_and_report
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
-from jobs._steps import step
-from jobs._terminal import say
+from jobs._terminal import say, step
 
 K = 10
 # Ten passages drown a model of this size; of 2 to 5 passages, 3 give its score the most variance.

@@ -14,7 +14,7 @@ from engine.report.paired import compare
 from engine.report.summary import jsonable
 from engine.sources.io.files import write_bytes
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
-from engine.statistics.non_inferiority import LEVEL
+from engine.statistics.leads import LEVEL
 from engine.tables import RUN, RUN_B
 from jobs._command import run_command, with_verbosity
 from jobs._options import Words, with_options

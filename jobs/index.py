@@ -27,8 +27,7 @@ from engine.sources.io.folders import require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.records import SkipBad
 from engine.sources.passages.read import scan_corpus, split_corpus
-from jobs._command import ConfigFile, run_app, with_verbosity
-from jobs._examples import epilogue
+from jobs._command import ConfigFile, epilogue, run_app, with_verbosity
 from jobs._options import Models, Size, parts_of
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps

@@ -33,7 +33,7 @@ def plan(**options: Any) -> None:
     Takes the options of ``erag evaluate``. LLM calls are counted, and none is made but the trial of a
     server (openai:MODEL); time is that of an earlier evaluation (--pace). Nothing is written.
     """
-    from jobs._planning import plan_and_print  # here, so that help is quick
+    from jobs._evaluating import plan_and_print  # here, so that help is quick
 
     plan_and_print(options, take(PlanSettings, options))
 

@@ -35,7 +35,7 @@ from engine.sources.passages.read import scan_corpus, select_wanted
 from engine.sources.runs.read import read_runs_over, read_runs_with_texts
 from engine.tables import DOC_ID, DOC_IDS, ENDED, FAILURE, OUTPUT, OUTPUT_TOKENS, QUERY_ID, READ_KEY
 from jobs._command import run_command, with_verbosity
-from jobs._functions import metric, reader_functions
+from jobs._evaluation_options import metric, reader_functions
 from jobs._options import Words
 from jobs._progress import event
 from jobs._terminal import say, say_json, verbosity

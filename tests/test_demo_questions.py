@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from engine.labels.containment import tokenize
+from engine.labels.dual import tokenize
 from engine.sources.bundled import questions
 from engine.sources.io.records import read_json_lines
 from engine.sources.queries.read import read_queries

@@ -11,10 +11,10 @@ MODULES = {
     "engine.scoring.metrics": 8,
     "engine.ranking.measures": 2,
     "engine.ranking.scores": 1,
-    "engine.statistics.intervals": 2,
+    "engine.statistics.bounded": 2,
     "engine.sources.runs.read": 2,
     "engine.sources.runs.qrels": 2,
-    "engine.labels.containment": 1,
+    "engine.labels.dual": 1,
     "engine.python.evaluate": 1,
 }
 

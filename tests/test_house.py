@@ -373,7 +373,7 @@ def literals(path):
 
 def test_modules_of_annotators_are_imported_in_labels_alone():
     # Others know the registry, the interface, the settings, and the names that users import.
-    known = {"annotator", "registry", "resolved", "label_settings", "Annotator", "from_function"}
+    known = {"annotator", "registry", "Annotator", "from_function"}
     for name, path in modules("engine").items():
         if folder_of(name) == "labels":
             continue
@@ -459,7 +459,7 @@ def test_commands_write_to_the_terminal_through_one_module_alone():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
         # In a notebook and on a terminal, who calls from Python sees how far it is.
-        allowed = {"jobs._terminal", "engine.python.progress"}
+        allowed = {"jobs._terminal", "engine.python.evaluate"}
         assert name in allowed or not called & {"print", "Console"}, name
 
 

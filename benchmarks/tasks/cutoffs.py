@@ -48,8 +48,7 @@ from engine.report.page.render import markdown
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
-from engine.statistics.cells import read_cells
-from engine.statistics.comparison import correlate_cells
+from engine.statistics.comparison import correlate_cells, read_cells
 from engine.tables import (
     ANNOTATOR,
     DOC_ID,

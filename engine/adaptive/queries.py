@@ -24,10 +24,10 @@ from engine.inputs.files import shares_much
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import agreeing, counted, listed
 from engine.sources.io.folders import Folder
-from engine.statistics.cells import clusters_of
+from engine.statistics.comparison import clusters_of
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.runs import RunScores, comparer, place_of, unit
-from engine.statistics.sampled_lists import (
+from engine.statistics.single_labels import (
     FIRST_LISTS,
     LEAST_LISTS,
     Estimate,

@@ -26,12 +26,10 @@ from engine.ranking.measures import comparable, largest_value, parse_measure
 from engine.ranking.scores import Relevant
 from engine.ranking.ties import tie_notes
 from engine.reading.outputs import OutputCounts, cut_notes, not_as_trained, output_notes, read_notes
-from engine.statistics.cells import clusters_of
-from engine.statistics.choice import primary_measures
-from engine.statistics.comparison import STUDENTIZED, reachable_p
-from engine.statistics.sampled_lists import means as sampled_means
+from engine.statistics.comparison import STUDENTIZED, clusters_of, reachable_p
 from engine.statistics.single_labels import by_place, unseen
-from engine.statistics.table import Statistics, analyse
+from engine.statistics.single_labels import means as sampled_means
+from engine.statistics.table import Statistics, analyse, primary_measures
 from engine.tables import ANNOTATOR, CLUSTER, LABEL, MEASURE, QUERY_ID, RUN, RUN_B, VALUE, K, N
 
 # Codes of notes: that an annotator is compared by another measure than the rest, that most lists are
@@ -90,7 +88,7 @@ class Evaluation:
 
     @property
     def primary_measures(self) -> dict[str, str]:
-        """By annotator, the measure that it is compared by (``choice.primary_measures``)."""
+        """By annotator, the measure that it is compared by (``table.primary_measures``)."""
         return primary_measures(self.means.select(ANNOTATOR, MEASURE).iter_rows())
 
     def further_table(self, name: str) -> pl.DataFrame:

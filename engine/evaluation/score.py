@@ -25,9 +25,8 @@ from engine.ranking.measures import (
     Measure,
     undefined_on_graded,
 )
-from engine.ranking.scores import Relevant, largest_label, score_runs
+from engine.ranking.scores import Relevant, largest_label, score_runs, score_utility
 from engine.ranking.ties import score_reordered
-from engine.ranking.udcg import score_utility
 from engine.reading.costs import wanted_kinds
 from engine.reading.outputs import OutputCounts, count_outputs, merge_outputs
 from engine.reading.protocol import ReaderSpec

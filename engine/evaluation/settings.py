@@ -9,9 +9,15 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from engine.labels.annotator import Annotator, Scale
-from engine.labels.label_settings import LabelSettings, changed_options, option_classes
-from engine.labels.registry import ANNOTATORS
-from engine.labels.resolved import Resolved, needed_by, resolve
+from engine.labels.registry import (
+    ANNOTATORS,
+    LabelSettings,
+    Resolved,
+    changed_options,
+    needed_by,
+    option_classes,
+    resolve,
+)
 from engine.machine.remote.api_settings import ApiSettings, is_api
 from engine.machine.remote.limits import forget
 from engine.messages.checked import Checked, Positive
@@ -19,8 +25,7 @@ from engine.messages.errors import InputError
 from engine.messages.gone import replacement
 from engine.messages.wording import meant
 from engine.ranking.measures import OF_ONE_LIST, UTILITY_KIND
-from engine.ranking.ranking_settings import ALL_JUDGMENTS, RankingSettings
-from engine.ranking.scores import Relevant
+from engine.ranking.scores import ALL_JUDGMENTS, RankingSettings, Relevant
 from engine.reading.protocol import Augmentation
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
 from engine.statistics.correlation import Bootstrap

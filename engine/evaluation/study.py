@@ -27,8 +27,8 @@ from engine.ranking.measures import Measure
 from engine.reading.costs import ReadingCosts
 from engine.reading.outputs import damaged_files
 from engine.reading.protocol import Augmentation
-from engine.statistics.cells import clusters_of
-from engine.statistics.intervals import holm
+from engine.statistics.bounded import holm
+from engine.statistics.comparison import clusters_of
 from engine.statistics.table import analyse
 from engine.tables import ANNOTATOR, AUGMENTATION, READER, RUN, RUN_B, K
 

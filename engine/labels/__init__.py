@@ -1,4 +1,4 @@
-"""Annotators: the engine's, a file each, behind one interface, and annotators that users make."""
+"""Annotators: the engine's, behind one interface, and annotators that users make."""
 
 from engine.labels.annotator import Annotator
 from engine.labels.user_function import from_function

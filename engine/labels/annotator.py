@@ -17,16 +17,22 @@ import polars as pl
 from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
-from engine.ranking.ranking_settings import RankingSettings
-from engine.ranking.scores import Relevant
+from engine.ranking.scores import RankingSettings, Relevant
 from engine.reading.prompting.prompts import Purpose
 from engine.reading.protocol import Augmentation, Scores
 from engine.reading.reader_settings import ReaderSettings
 from engine.scoring.metrics import score_outputs
 from engine.sources.input_tables import InputTable
-from engine.statistics.cells import Clusters
+from engine.statistics.comparison import Clusters
 from engine.statistics.correlation import Bootstrap
-from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
+from engine.tables import (
+    ANNOTATOR,
+    DOC_ID,
+    DOC_IDS,
+    LABEL,
+    QUERY_ID,
+    VALUE,
+)
 
 Options = TypeVar("Options")
 
@@ -334,3 +340,13 @@ class Annotator:
     score_notes: Callable[[EvaluationSettings, pl.DataFrame], Iterable[Note]] = (
         lambda settings, scores: ()
     )
+
+
+def complete(traces: pl.DataFrame) -> pl.DataFrame:
+    """The traces table, with nulls in the columns that say nothing of this annotator."""
+    missing = [
+        pl.lit(None, dtype=kind).alias(name)
+        for name, kind in tables.TRACES.items()
+        if name not in traces.columns
+    ]
+    return traces.with_columns(missing).select(list(tables.TRACES))

@@ -1,6 +1,11 @@
-"""Dual labels: is the passage of a gold document, and does it hold an answer word for word?
+"""Labels by gold articles, by answers held word for word, and by both, which are dual labels.
 
-The document label is that of ``provenance``, the word label that of ``containment``, or, for languages
+``provenance``: a passage is relevant if its article is among the query's gold articles (KILT).
+
+``containment`` is DPR's ``has_answer``: tokens in a row. ``containment-substring`` looks for the answer
+in the text as a string, both after KILT's normalization.
+
+Dual labels: the document label is that of ``provenance``, the word label that of ``containment``, or, for languages
 that write more than a word between two spaces, of ``containment-substring``. A retriever may find
 the right document and miss the passage with the answer, or find the answer's words in a document
 that has nothing to do with the question; one label alone cannot tell these apart.
@@ -8,14 +13,18 @@ that has nothing to do with the question; one label alone cannot tell these apar
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import polars as pl
+import regex
 
 from engine import tables
-from engine.labels import containment, provenance
 from engine.labels.annotator import (
     Annotator,
     Conclusion,
@@ -24,29 +33,223 @@ from engine.labels.annotator import (
     FurtherTable,
     Labelled,
     Material,
+    complete,
     labels_of,
 )
-from engine.labels.traces import complete
 from engine.messages.checked import Checked
-from engine.statistics.cells import Clusters
-from engine.statistics.dual import PROBABILITIES, dual_events, dual_table
+from engine.messages.notes import Note, count_note
+from engine.scoring.normalize import normalize_answer
+from engine.statistics.arrays import Ints, Mask
+from engine.statistics.bounded import mean_interval
+from engine.statistics.comparison import Clusters, numbered
+from engine.statistics.correlation import Bootstrap
 from engine.tables import (
     ANSWER,
+    ANSWERS,
     ARTICLE_ID,
+    DOC_ID,
     DOCUMENT_LABEL,
     LABEL,
+    PROVENANCE,
     QUERY_ID,
+    RANK,
     RUN,
+    TEXT,
     VALUE,
     WORD_LABEL,
     K,
 )
 
+PROVENANCE_NAME = "provenance"
+
+
+def label_provenance(
+    pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
+) -> pl.DataFrame:
+    """Labels table, 1.0 or 0.0, for each (``query_id``, ``doc_id``) of ``pairs``.
+
+    All passages of a gold article are relevant, as in the eRAG paper. A query without provenance
+    has no relevant passage.
+    """
+    is_gold = gold_articles(pairs, queries, corpus).is_not_null().cast(pl.Float64)
+    return labels_of(PROVENANCE_NAME, pairs.with_columns(is_gold.alias(LABEL)), pl.col(LABEL))
+
+
+def gold_articles(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.Series:
+    """The gold article that each passage is of; null for none."""
+    rows = pairs.join(
+        corpus.select(DOC_ID, ARTICLE_ID), on=DOC_ID, how="left", maintain_order="left"
+    ).join(queries.select(QUERY_ID, PROVENANCE), on=QUERY_ID, how="left", maintain_order="left")
+    is_gold = pl.col(PROVENANCE).list.contains(pl.col(ARTICLE_ID)).fill_null(False)
+    return rows.select(pl.when(is_gold).then(ARTICLE_ID).alias(ARTICLE_ID))[ARTICLE_ID]
+
+
+def _label_provenance(material: Material) -> Labelled:
+    queries, corpus = material.queries, material.passages
+    labels = label_provenance(material.pairs, queries, corpus)
+    none_listed = labels.height > 0 and labels[LABEL].sum() == 0
+    note = count_note(
+        "no_gold_article_listed",
+        corpus.height if none_listed else 0,
+        "listed [passage|passages], and none from a gold article: check that queries and corpus use the "
+        "same article ids",
+        passages=corpus.height,
+    )
+    traces = complete(labels.with_columns(gold_articles(labels, queries, corpus)))
+    return Labelled(labels, traces, notes=(note,))
+
+
+def _provenance_notes(queries: pl.DataFrame) -> Iterator[Note]:
+    yield count_note(
+        "queries_without_provenance",
+        int((queries[PROVENANCE].list.len() == 0).sum()),
+        "[query has|queries have] no provenance",
+    )
+
+
+PROVENANCE_ANNOTATOR = Annotator(
+    name=PROVENANCE_NAME,
+    meaning="1 if the passage comes from a gold article",
+    label=_label_provenance,
+    needs_provenance=True,
+    query_notes=_provenance_notes,
+)
+
+
+CONTAINMENT_NAME = "containment"
+SUBSTRING = "containment-substring"
+
+# Tasks whose answers do not occur in passages.
+_UNFIT = {
+    "claims": "its answers are verdicts, which a passage need not contain to decide the claim",
+    "dialogue": "its answers are whole utterances, which a passage need not contain to inform them",
+}
+
+# DPR's SimpleTokenizer: runs of letters, digits and marks, or single other visible characters.
+_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+# Scripts in which a word need not end at a space: Korean writes particles onto it, others no spaces.
+_RUNS_ON = r"[\p{Hangul}\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}]$"
+
+
+def tokenize(text: str) -> list[str]:
+    """Tokens of DPR's match: NFD, lower case (Karpukhin et al. 2020).
+
+    >>> tokenize("U.S. parties")
+    ['u', '.', 's', '.', 'parties']
+    """
+    return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
+
+
+def count_running_on(queries: pl.DataFrame) -> int:
+    """Queries whose answers, all of them, may be followed by text without a space.
+
+    Such an answer is not a separate token there, and tokens do not match it. Where one answer of several is such, it is an alias, and the others can be found.
+    """
+    runs_on = pl.element().str.strip_chars().str.contains(_RUNS_ON).all()
+    answered = queries[ANSWERS].filter(queries[ANSWERS].list.len() > 0)
+    return int(answered.list.eval(runs_on).list.first().sum())
+
+
+def find_answers(
+    pairs: pl.DataFrame,
+    queries: pl.DataFrame,
+    corpus: pl.DataFrame,
+    *,
+    name: str = CONTAINMENT_NAME,
+) -> pl.DataFrame:
+    """``query_id``, ``doc_id``, ``answer``: the first answer that the passage holds; null for none.
+
+    The passage's text is searched, its title is not, as DPR does. As tokens in a row, "art" does not occur in
+    "party", nor "US" in "U.S."; as a substring of the normalized text, "art" occurs in "party", and "US" in
+    "U.S." as in "thus". An answer without tokens, or that normalizes to nothing, occurs nowhere (in DPR's own
+    code it occurs everywhere). Rows come in the order of ``pairs``.
+    """
+    find = _holds_substring if name == SUBSTRING else holds_tokens
+    answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
+    texts = pairs.join(corpus.select(DOC_ID, TEXT), on=DOC_ID, how="left", maintain_order="left")
+    matches = [
+        find(text, answers[query_id]) for query_id, text in texts.select(QUERY_ID, TEXT).iter_rows()
+    ]
+    return texts.select(QUERY_ID, DOC_ID, pl.Series(ANSWER, matches, dtype=pl.String))
+
+
+def holds_tokens(text: str, answers: Sequence[str]) -> str | None:
+    """The first answer whose tokens stand in a row in the text; None where none does."""
+    tokens = f" {' '.join(tokenize(text))} "
+    held = (a for a in answers if (own := _tokens(a)) and f" {' '.join(own)} " in tokens)
+    return next(held, None)
+
+
+def _holds_substring(text: str, answers: Sequence[str]) -> str | None:
+    normalized = normalize_answer(text)
+    return next((a for a in answers if (own := _normalized(a)) and own in normalized), None)
+
+
+# A query's answers meet every one of its passages.
+@functools.lru_cache(maxsize=4096)
+def _tokens(answer: str) -> tuple[str, ...]:
+    return tuple(tokenize(answer))
+
+
+_normalized = functools.lru_cache(maxsize=4096)(normalize_answer)
+
+
+def _label_by(name: str) -> Callable[[Material], Labelled]:
+    def label_material(material: Material) -> Labelled:
+        matches = find_answers(material.pairs, material.queries, material.passages, name=name)
+        labels = labels_of(name, matches, pl.col(ANSWER).is_not_null().cast(pl.Float64))
+        return Labelled(labels, complete(labels.with_columns(matches[ANSWER])))
+
+    return label_material
+
+
+def _nothing_to_find(
+    queries: pl.DataFrame, found_as: Callable[[str], Sequence[str] | str], name: str
+) -> Note:
+    return count_note(
+        "queries_with_nothing_to_find",
+        sum(
+            bool(answers) and not any(map(found_as, answers))
+            for answers in queries[ANSWERS].to_list()
+        ),
+        f"[query has|queries have] answers of which {name} has nothing to look for",
+        about=(name,),
+    )
+
+
+def _containment_notes(queries: pl.DataFrame) -> Iterator[Note]:
+    yield _nothing_to_find(queries, _tokens, CONTAINMENT_NAME)
+    yield count_note(
+        "queries_running_on",
+        count_running_on(queries),
+        "[query has|queries have] answers that Korean particles or further words may follow without a "
+        f"space, where tokens do not match; {SUBSTRING} and `dual_words` substring find them",
+    )
+
+
+CONTAINMENT_ANNOTATOR = Annotator(
+    name=CONTAINMENT_NAME,
+    meaning="1 if an answer's words stand in a row in the passage",
+    label=_label_by(CONTAINMENT_NAME),
+    unfit_tasks=_UNFIT,
+    query_notes=_containment_notes,
+    finds_answers=True,
+    needs_answers=True,
+)
+BY_SUBSTRING = replace(
+    CONTAINMENT_ANNOTATOR,
+    name=SUBSTRING,
+    meaning="1 if the passage contains an answer as a string",
+    label=_label_by(SUBSTRING),
+    query_notes=lambda queries: [_nothing_to_find(queries, _normalized, SUBSTRING)],
+)
+
+
 NAME = "dual"
 
 # How an answer is looked for: as tokens in a row, or as a string, which finds "서울" in "서울은" too.
 DualWords = Literal["tokens", "substring"]
-CONTAINMENT: dict[DualWords, str] = {"tokens": containment.NAME, "substring": containment.SUBSTRING}
+CONTAINMENT: dict[DualWords, str] = {"tokens": CONTAINMENT_NAME, "substring": SUBSTRING}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +265,7 @@ class Options(Checked):
 
 
 def _rests_on(settings: EvaluationSettings) -> tuple[str, ...]:
-    return provenance.NAME, CONTAINMENT[settings.options(Options).dual_words]
+    return PROVENANCE_NAME, CONTAINMENT[settings.options(Options).dual_words]
 
 
 def _label(material: Material) -> Labelled:
@@ -132,3 +335,122 @@ ANNOTATOR = Annotator(
     rests_on=_rests_on,
     further_tables=(_PROBABILITIES, _BOTH),
 )
+
+
+PROBABILITIES = ("P(Doc)", "P(Word)", "P(Doc ∩ Word)", "P(Doc | Word)", "P(Word | Doc)")
+
+
+class Probability(NamedTuple):
+    """A probability with its interval.
+
+    ``value`` in [0, 1], NaN where the condition never occurs; then ``note`` says so. Bounds are NaN where
+    none were asked for or ``value`` is.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    note: str
+
+
+def dual_probabilities(
+    document: Mask, word: Mask, bootstrap: Bootstrap, clusters: Ints | None = None
+) -> list[Probability]:
+    """The probabilities of two events over queries, in the order of ``PROBABILITIES``.
+
+    Each is a proportion: ``P(Doc | Word) = P(Doc ∩ Word) / P(Word)`` is that of the queries with Word which
+    have Doc too. Intervals are therefore exact ones of proportions (``bounded.mean_interval``), also where
+    an event occurs for every query, which resamples would call certain. Those of conditional
+    probabilities are given the number of queries with the condition.
+
+    Args:
+        document, word: shape (n,), whether the event occurred for a query.
+        bootstrap: its level; without resamples there are no intervals.
+        clusters: shape (n,), of each query, where these are not independent.
+    """
+    always, both = np.ones_like(document), document & word
+    events = [(document, always), (word, always), (both, always), (both, word), (both, document)]
+    return [
+        _proportion(
+            name,
+            event[condition],
+            None if clusters is None else np.unique(clusters[condition], return_inverse=True)[1],
+            bootstrap,
+        )
+        for name, (event, condition) in zip(PROBABILITIES, events, strict=True)
+    ]
+
+
+def dual_events(
+    runs: pl.DataFrame,
+    both: pl.DataFrame,
+    query_ids: Sequence[str],
+    cutoffs: Sequence[int],
+    *,
+    names: Sequence[str],
+) -> pl.DataFrame:
+    """The events of every query (``tables.DUAL_EVENTS``), by run, cutoff and query in the order given.
+
+    At cutoff k an event occurs for a query if it does for any passage within the first k: Doc where
+    some passage is of a gold document, Word where some passage holds an answer, and Doc ∩ Word where
+    both occur, even in different passages. (``Success@k`` of the annotator ``dual`` requires them in
+    one passage.) Both are null where a run lists nothing for a query.
+
+    Args:
+        both: the dual labels table; passages without labels have neither.
+        cutoffs: 1 or more each.
+    """
+    labelled = runs.join(both, on=[QUERY_ID, DOC_ID], how="left")
+    hits = [
+        labelled.group_by(RUN, QUERY_ID).agg(
+            pl.lit(cutoff, pl.Int64).alias(K),
+            (pl.col(DOCUMENT_LABEL, WORD_LABEL).fill_null(False) & (pl.col(RANK) <= cutoff)).any(),
+        )
+        for cutoff in cutoffs
+    ]
+    cells = pl.DataFrame({RUN: names}, {RUN: pl.String})
+    for column, values in ((K, cutoffs), (QUERY_ID, query_ids)):
+        each = pl.DataFrame({column: values}, {column: tables.DUAL_EVENTS[column]})
+        cells = cells.join(each, how="cross", maintain_order="left_right")
+    return cells.join(pl.concat(hits), on=[RUN, K, QUERY_ID], how="left", maintain_order="left")
+
+
+def dual_table(
+    events: pl.DataFrame,
+    bootstrap: Bootstrap,
+    *,
+    skip_missing: bool = False,
+    clusters: Clusters = None,
+) -> pl.DataFrame:
+    """The dual table: the five probabilities of every run at every cutoff.
+
+    The order of the queries has no effect on any figure.
+
+    Args:
+        events: of all queries (``dual_events``).
+        skip_missing: leave queries that a run lists nothing for out of its figures; else neither event
+            occurs for them.
+    """
+    rows = []
+    for (run, cutoff), cell in events.group_by([RUN, K], maintain_order=True):
+        counted = (cell.drop_nulls() if skip_missing else cell).sort(QUERY_ID)
+        document, word = (
+            counted[name].fill_null(False).to_numpy() for name in (DOCUMENT_LABEL, WORD_LABEL)
+        )
+        five = dual_probabilities(document, word, bootstrap, numbered(counted[QUERY_ID], clusters))
+        rows += [(run, cutoff, counted.height, *probability) for probability in five]
+    return pl.DataFrame(rows, schema=tables.DUAL, orient="row")
+
+
+def _proportion(
+    name: str, events: Mask, clusters: Ints | None, bootstrap: Bootstrap
+) -> Probability:
+    nan = float("nan")
+    if len(events) == 0:
+        return Probability(name, nan, nan, nan, "undefined: the condition never occurs")
+    value = int(events.sum()) / len(events)
+    if not bootstrap.resamples:
+        return Probability(name, value, nan, nan, "")
+    low, high = mean_interval(events.astype(np.float64), bootstrap.confidence, clusters)
+    return Probability(name, value, low, high, "")

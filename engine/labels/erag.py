@@ -1,26 +1,90 @@
-"""eRAG's labels (Salemi & Zamani, SIGIR 2024, equation 1): G_q[d] = E_M(M(q, {d}), y)."""
+"""Labels from reads of single passages by an LLM: eRAG's, log-probabilities, gains, utilities, and those of a judge.
+
+eRAG (Salemi & Zamani, SIGIR 2024, equation 1): G_q[d] = E_M(M(q, {d}), y).
+
+For a query q, a passage d and reference answers y, where p is the reader's probability of a text behind its
+prompt, teacher-forced:
+
+- ``likelihood``: max over y of p(y | q, d) ** (1 / |y|), the probability by token, in [0, 1] (REPLUG, Shi et al.,
+  NAACL 2024, and Atlas, Izacard et al., JMLR 2023, weigh passages by p(y | q, d));
+- ``dig``: max over y of p(y | q, d), less max over y of p(y | q), in [-1, 1] (document information gain, Wang et
+  al., EMNLP 2025, arXiv 2509.12765; without their smoothing of p over windows and their weights of the first tokens);
+- ``pmi``: (log p(q | d) - log p(q)) / |q|, in nats by token (Liu et al., NAACL 2025, arXiv 2411.07773);
+- ``perplexity``: one over the perplexity of the reader's own answer a from d, p(a | q, d) ** (1 / |a|), in (0, 1].
+
+A read that failed counts as a probability of 0; with ``pmi`` its passage has label 0.
+
+``gain`` is E_M(M(q, {d}), y) - E_M(M(q, {}), y), in [-1, 1]: 0 where the reader knew the answer anyway, below 0 where
+the passage spoils it. The harm rate is the share of passages that turn a right answer wrong: of the passages of
+queries that the reader answers right without any, those from which it answers wrong. An answer is right whose score is
+1/2 or more.
+
+``utility`` is UDCG's (Trappolini et al., arXiv 2510.21440): how much a passage helps, minus how much it distracts.
+A passage that helps is worth +1, any other -1/3, each times the probability that the reader answers
+from it at all, one minus that of declining (the distracting effect of Amiraz et al., arXiv
+2505.06914). So a passage without the answer costs the more, the more surely the reader takes an answer
+from it. The weights, and the mean over a list that ``engine.ranking.scores`` takes, are those of the authors'
+code (github.com/GiovanniTRA/UDCG).
+
+``judge``: an LLM is asked whether a passage is relevant (after Thomas et al., SIGIR 2024).
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
+import numpy as np
 import polars as pl
 
+from engine import tables
 from engine.labels.annotator import (
     Annotator,
     Ask,
+    Conclusion,
+    Display,
     EvaluationSettings,
+    FurtherTable,
     Labelled,
     Material,
     Role,
     Scale,
     ask_reader,
+    complete,
     labels_of,
 )
-from engine.labels.traces import trace_erag
 from engine.messages.checked import Checked
-from engine.scoring.metrics import get_metric, score_outputs
-from engine.tables import VALUE
+from engine.messages.notes import Note
+from engine.reading.prompting.prompts import ABSTAIN, JUDGE, QUESTION, read_template, styles
+from engine.scoring.metrics import Metric, get_metric, score_outputs
+from engine.statistics.bounded import mean_interval
+from engine.statistics.comparison import Clusters, numbered
+from engine.tables import (
+    ANSWER,
+    ANSWERS,
+    ARTICLE_ID,
+    CONFIDENCE,
+    DOC_ID,
+    DOC_IDS,
+    HARMED,
+    HIGH,
+    KNOWN,
+    LABEL,
+    LOW,
+    MEASURE,
+    METRIC,
+    OUTPUT,
+    OUTPUT_TOKENS,
+    PASSAGES,
+    QUERY_ID,
+    READ_KEY,
+    RUN,
+    VALUE,
+    N,
+)
 
 NAME = "erag"
 _ANOTHER_READER = Role("erag", "the reader for eRAG", "erag_reader", is_readers=True)
@@ -41,6 +105,39 @@ class Options(Checked):
 def label_erag(scored_reads: pl.DataFrame) -> pl.DataFrame:
     """Labels table from reads of one passage each: a passage's label is its read's downstream ``value`` in [0, 1]."""
     return labels_of(NAME, scored_reads, pl.col(VALUE))
+
+
+def trace_erag(
+    labels: pl.DataFrame, reads: pl.DataFrame, queries: pl.DataFrame, metric: str | Metric
+) -> pl.DataFrame:
+    """Traces of eRAG's labels: the read, its output, the metric, and the answer that gave the label.
+
+    ``answer`` is the first whose value under the metric is the label; null where the label is 0, and where
+    several answers were given to a metric of the user's, which need not be a maximum over them.
+
+    Args:
+        labels: eRAG's labels, in the order of ``reads``.
+    """
+    function = get_metric(metric)
+    answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
+
+    @functools.cache
+    def matched(query_id: str, output: str, label: float) -> str | None:
+        if label <= 0 or (function.own and len(answers[query_id]) > 1):
+            return None
+        # The metric is a maximum over answers, so one of them alone gives the label.
+        giving = (answer for answer in answers[query_id] if function(output, [answer]) == label)
+        return next(giving, None)
+
+    values = zip(labels[QUERY_ID], reads[OUTPUT], labels[LABEL], strict=True)
+    return complete(
+        labels.with_columns(
+            reads[READ_KEY],
+            reads[OUTPUT],
+            pl.lit(function.name).alias(METRIC),
+            pl.Series(ANSWER, [matched(*row) for row in values], dtype=pl.String),
+        )
+    )
 
 
 def asks(settings: EvaluationSettings) -> Ask:
@@ -74,4 +171,386 @@ ANNOTATOR = Annotator(
     scale=_scale,
     is_the_readers=True,
     needs_answers=True,
+)
+
+
+_ANSWERS = Role("score", "the reader that scores answers", "score", is_readers=True)
+_QUESTIONS = Role("question", "the reader that scores questions", "question", is_readers=True)
+_OWN = Role("own", "the reader that weighs its answers", "own_answers", is_readers=True)
+
+_BY_TOKEN = pl.col(CONFIDENCE).fill_null(0.0)
+_WHOLE = _BY_TOKEN.pow(pl.col(OUTPUT_TOKENS))
+# Finite, whatever underflowed.
+_LOG = pl.col(CONFIDENCE).clip(lower_bound=1e-300).log()
+CLOSED = "closed"
+# What a passage adds to the value without any.
+GAINED = pl.col(VALUE) - pl.col(CLOSED)
+
+
+def best(reads: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
+    """Of each query and passage (or none) the read whose ``value`` is the largest, in the order of the reads."""
+    passage = pl.col(DOC_IDS).list.first().fill_null("")
+    named, pair = reads.with_columns(passage.alias(DOC_ID), value.alias(VALUE)), [QUERY_ID, DOC_ID]
+    most = pl.col(VALUE).max().over(pair)
+    of_most = named.filter((pl.col(VALUE) == most) | most.is_null())
+    return of_most.unique(pair, keep="first", maintain_order=True)
+
+
+def with_closed(reads: pl.DataFrame) -> pl.DataFrame:
+    """Those of a passage, each with the query's ``value`` without one as ``closed``."""
+    none = pl.col(DOC_IDS).list.len() == 0
+    known = reads.filter(none).select(QUERY_ID, pl.col(VALUE).alias(CLOSED))
+    return reads.filter(~none).join(known, on=QUERY_ID, how="left", maintain_order="left")
+
+
+def _label_scored(name: str, value: pl.Expr, closed: bool, material: Material) -> Labelled:
+    valued, label = best(material.reads, value), pl.col(VALUE)
+    if closed:
+        valued, label = with_closed(valued), GAINED
+    labels = labels_of(name, valued, label.fill_null(0.0))
+    return Labelled(labels, trace_judge(labels, valued))
+
+
+def _asks_scores(role: Role, closed: bool, settings: EvaluationSettings) -> Ask:
+    ask = replace(
+        asks(settings),
+        role=role,
+        value=lambda reads, queries: reads.select(_BY_TOKEN)[CONFIDENCE],
+        scores="own" if role == _OWN else "target",
+        closed=closed,
+    )
+    if role != _QUESTIONS:
+        return ask
+    style = ask.prompt if ask.prompt in styles(QUESTION) else None
+    return replace(ask, task=QUESTION, prompt=style, augmentation="in-prompt")
+
+
+def _annotator(
+    name: str, meaning: str, value: pl.Expr, scale: Scale, role: Role, closed: bool = False
+) -> Annotator:
+    return Annotator(
+        name=name,
+        meaning=meaning,
+        label=partial(_label_scored, name, value, closed),
+        uses_options_of=(NAME,),
+        needs_answers=role == _ANSWERS,
+        role=role,
+        asks=partial(_asks_scores, role, closed),
+        scale=lambda settings: scale,
+    )
+
+
+LIKELIHOOD = _annotator(
+    "likelihood",
+    "the probability by token of the likeliest reference answer, given the passage",
+    _BY_TOKEN,
+    Scale(graded="likelihoods of answers"),
+    _ANSWERS,
+)
+DIG = _annotator(
+    "dig",
+    "how much more likely a reference answer is with the passage than without",
+    _WHOLE,
+    Scale(graded="document information gains"),
+    _ANSWERS,
+    closed=True,
+)
+PMI = _annotator(
+    "pmi",
+    "above 0 if the query is likelier given the passage than alone",
+    _LOG,
+    Scale(utilities=True),
+    _QUESTIONS,
+    closed=True,
+)
+PERPLEXITY = _annotator(
+    "perplexity",
+    "how sure the reader is of its own answer from the passage: one over its perplexity",
+    _BY_TOKEN,
+    Scale(graded="inverse perplexities"),
+    _OWN,
+)
+
+
+GAIN = "gain"
+
+
+def _label_gain(material: Material) -> Labelled:
+    queries, metric = material.queries, material.settings.reader.metric
+    scored = score_outputs(material.reads, queries, metric)
+    both = with_closed(scored).with_columns(pl.col(DOC_IDS).list.first().alias(DOC_ID))
+    labels = labels_of(GAIN, both, GAINED.fill_null(0.0))
+    traces = trace_erag(label_erag(both), both, queries, metric)
+    gains = traces.with_columns(pl.lit(GAIN).alias(tables.ANNOTATOR), labels[LABEL])
+    known = pl.col(CLOSED) >= HELPS
+    outcomes = both.group_by(QUERY_ID, maintain_order=True).agg(
+        known.first().alias(KNOWN),
+        pl.len().cast(pl.Int64).alias(PASSAGES),
+        (known & (pl.col(VALUE) < HELPS)).sum().cast(pl.Int64).alias(HARMED),
+    )
+    return Labelled(labels, gains, {_HARM.name: outcomes})
+
+
+def _conclude(
+    outcomes: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
+) -> pl.DataFrame:
+    known = outcomes.filter(KNOWN).sort(QUERY_ID)
+    sizes, harmed = known[PASSAGES].to_numpy(), known[HARMED].to_numpy()
+    rate = low = high = float("nan")
+    if known.height:
+        rate = float(harmed.sum() / sizes.sum())
+        if settings.bootstrap.resamples:
+            # Passages of a query are not independent: each query is a cluster, or in one.
+            of_query = numbered(known[QUERY_ID], clusters)
+            places = np.arange(known.height) if of_query is None else of_query
+            spoilt = np.concatenate([np.arange(n) < h for n, h in zip(sizes, harmed, strict=True)])
+            low, high = mean_interval(
+                spoilt.astype(np.float64), settings.bootstrap.confidence, np.repeat(places, sizes)
+            )
+    row = (outcomes.height, known.height, int(sizes.sum()), int(harmed.sum()), rate, low, high)
+    return pl.DataFrame([row], schema=tables.HARM, orient="row")
+
+
+def display_harm(harm: pl.DataFrame, level: str) -> Display:
+    """The harm rate as it is printed; ``level`` as in ``dual.display``."""
+    (row,) = harm.to_dicts()
+    rate = "undefined" if not row[KNOWN] else f"{row[VALUE]:.3f}"
+    bounds = f" [{row[LOW]:.3f}, {row[HIGH]:.3f}]" if row[LOW] == row[LOW] else ""
+    return Display(
+        "Harm: passages that turn an answer wrong that is right without any",
+        ["queries answered right without a passage"],
+        ["their passages", "that turn it wrong", f"harm rate{level}"],
+        [([f"{row[KNOWN]} of {row[N]}"], [str(row[PASSAGES]), str(row[HARMED]), rate + bounds])],
+    )
+
+
+_HARM = FurtherTable(
+    name="harm",
+    schema=tables.HARM,
+    in_summary=True,
+    conclusion=Conclusion(tables.HARM_OUTCOMES, _conclude),
+    display=display_harm,
+)
+
+GAIN_ANNOTATOR = Annotator(
+    name=GAIN,
+    meaning="eRAG's label, less the score of the reader's answer without any passage",
+    label=_label_gain,
+    uses_options_of=(NAME,),
+    role=ANNOTATOR.role,
+    asks=lambda settings: replace(asks(settings), closed=True),
+    scale=ANNOTATOR.scale,
+    needs_answers=True,
+    further_tables=(_HARM,),
+)
+
+
+UTILITY = "utility"
+
+# Whose labels say what helps: the paper's are human, and stand for "the passage holds the answer".
+Helpful = Literal["erag", "containment", "containment-substring", "provenance"]
+
+DISTRACTING = -1 / 3
+# Graded labels of at least this much count as helping.
+HELPS = 0.5
+# Scores that differ by less over all queries show nothing that a reader does on purpose.
+_SPREAD = 1e-3
+_ABSTAIN = Role("abstain", "the reader that may decline", "abstain", is_readers=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UtilityOptions(Checked):
+    """Options of the annotator ``utility``.
+
+    Attributes:
+        helpful: For utility: whose labels say which passages help.
+        abstain_prompt: For utility: the prompt that lets the reader decline: 'completion', 'chat', 't5',
+            'completion-ko' or 'chat-ko' in Korean, or a file; by default one in the style of the reader's prompt.
+
+    Raises:
+        InputError: an unknown way to tell what helps, or a prompt template that cannot be used.
+    """
+
+    helpful: Helpful = "erag"
+    abstain_prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.abstain_prompt is not None:
+            read_template(self.abstain_prompt, ABSTAIN)
+
+
+def weigh(reads: pl.DataFrame) -> pl.Series:
+    """How surely the reader answers: 1 - P(declines), which is ``confidence``, in [0, 1]; a read that failed counts as declined."""
+    return reads.select((1.0 - pl.col(CONFIDENCE).fill_null(1.0)).alias(VALUE))[VALUE]
+
+
+def label_utility(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
+    """Labels table, in [-1/3, 1], from reads of one passage each that may decline; what ``helpful`` labels ``HELPS`` or more helps."""
+    helps = helpful.select(QUERY_ID, DOC_ID, (pl.col(LABEL) >= HELPS).alias("_helps"))
+    passage = pl.col(DOC_IDS).list.first().alias(DOC_ID)
+    weighed = reads.select(QUERY_ID, passage, weigh(reads)).join(
+        helps, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
+    )
+    sign = pl.when("_helps").then(1.0).otherwise(DISTRACTING)
+    return labels_of(UTILITY, weighed, sign * pl.col(VALUE))
+
+
+def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
+    """Traces of a judge's labels, in the order of its reads: the read and the probability; null if it failed."""
+    return complete(labels.with_columns(reads[READ_KEY], reads[OUTPUT], reads[CONFIDENCE]))
+
+
+def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
+    """Traces of utilities, in the order of the reads that could decline: these, and the traces of what says that passages help."""
+    of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, ANSWER, ARTICLE_ID)
+    return complete(
+        labels.with_columns(reads[READ_KEY], reads[CONFIDENCE]).join(
+            of_helpful, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
+        )
+    )
+
+
+def _asks_utility(settings: EvaluationSettings) -> Ask:
+    options, reader = settings.options(UtilityOptions), settings.reader
+    style = reader.prompt if reader.prompt in styles(ABSTAIN) else None
+    return replace(
+        asks(settings),
+        role=_ABSTAIN,
+        task=ABSTAIN,
+        prompt=options.abstain_prompt or style,
+        augmentation="in-prompt",
+        value=lambda reads, queries: weigh(reads),
+        description={"helpful": options.helpful},
+    )
+
+
+def _label_utility(material: Material) -> Labelled:
+    (helpful,) = material.rests_on.values()
+    labels = label_utility(material.reads, helpful.labels)
+    return Labelled(labels, trace_utility(labels, material.reads, helpful.traces))
+
+
+def _score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterator[Note]:
+    listed = scores.filter(pl.col(VALUE) > 0)
+    if settings.ranking.missing == "zero" and listed.height < scores.height:
+        yield Note(
+            "utilities_of_empty_lists",
+            1,
+            "UDCG is 0 where a run lists nothing, and 0.42 or more for any list, so empty lists "
+            "dominate its comparison of runs; `missing` skip leaves them out",
+        )
+    for (run, measure), scores_of_run in listed.group_by([RUN, MEASURE], maintain_order=True):
+        spread = float(scores_of_run[VALUE].max() - scores_of_run[VALUE].min())  # type: ignore[operator, arg-type]
+        if scores_of_run.height > 1 and spread < _SPREAD:
+            yield Note(
+                "utilities_all_alike",
+                1,
+                f"{measure} of {run} differs by {spread:.1g} over all queries: this reader hardly ever "
+                "declines, and correlations are of differences too small to mean anything",
+                (str(run),),
+            )
+    if (
+        settings.reader.task != "short-answer"
+        and settings.options(UtilityOptions).abstain_prompt is None
+    ):
+        yield Note(
+            "abstain_prompt_of_another_task",
+            1,
+            "the prompt that lets the reader decline asks a question, and the task is "
+            f"{settings.reader.task}: `abstain_prompt` FILE asks as the task does",
+        )
+
+
+UTILITY_ANNOTATOR = Annotator(
+    name=UTILITY,
+    meaning="above 0 if the passage helps the reader, below 0 if it distracts",
+    label=_label_utility,
+    options=UtilityOptions,
+    uses_options_of=(NAME,),
+    rests_on=lambda settings: (settings.options(UtilityOptions).helpful,),
+    rests_by="helpful",
+    role=_ABSTAIN,
+    asks=_asks_utility,
+    scale=lambda settings: Scale(utilities=True),
+    score_notes=_score_notes,
+)
+
+
+JUDGE_NAME: Literal["judge"] = "judge"
+
+JudgeLabels = Literal["binary", "graded"]
+_JUDGE = Role("judge", "the judge", "judge")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions(Checked):
+    """Options of the annotator ``judge``.
+
+    Attributes:
+        judge: The model that judges relevance, named like a reader; by default the reader itself.
+        judge_prompt: Its prompt template: 'completion', 'chat', 't5', 'monot5', 'completion-ko' or 'chat-ko'
+            in Korean, or a file.
+        judge_labels: Relevant or not (binary), or the probability of relevance (graded).
+
+    Raises:
+        InputError: a prompt template that cannot be used.
+    """
+
+    judge: str | None = None
+    judge_prompt: str | None = None
+    judge_labels: JudgeLabels = "binary"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.judge_prompt is not None:
+            read_template(self.judge_prompt, JUDGE)
+
+
+def label_judge(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
+    """Labels table from reads of one passage each, by the probability of the judge's first choice.
+
+    Args:
+        reads: ``query_id``, ``doc_ids`` (lists of one), ``confidence`` in [0, 1], or null for a read
+            that failed: its label is 0.
+        labels: ``binary``: 1.0 where the probability exceeds 1/2, else 0.0; ``graded``: the
+            probability itself.
+    """
+    probability = pl.col(CONFIDENCE).fill_null(0.0)
+    value = probability if labels == "graded" else (probability > 0.5).cast(pl.Float64)
+    return labels_of(JUDGE_NAME, reads, value)
+
+
+def _asks_judge(settings: EvaluationSettings) -> Ask:
+    options = settings.options(JudgeOptions)
+    return Ask(
+        role=_JUDGE,
+        model=options.judge or settings.reader.reader,
+        task=JUDGE,
+        prompt=options.judge_prompt,
+        augmentation="in-prompt",
+        value=lambda reads, queries: label_judge(reads, options.judge_labels)[LABEL],
+        description={"labels": options.judge_labels},
+    )
+
+
+def _label_judge(material: Material) -> Labelled:
+    labels = label_judge(material.reads, material.settings.options(JudgeOptions).judge_labels)
+    return Labelled(labels, trace_judge(labels, material.reads))
+
+
+def _scale_judge(settings: EvaluationSettings) -> Scale:
+    if settings.options(JudgeOptions).judge_labels != "graded":
+        return Scale()
+    return Scale(graded="the judge's graded labels")
+
+
+JUDGE_ANNOTATOR = Annotator(
+    name=JUDGE_NAME,
+    meaning="whether an LLM finds the passage relevant, or its probability",
+    label=_label_judge,
+    options=JudgeOptions,
+    role=_JUDGE,
+    asks=_asks_judge,
+    scale=_scale_judge,
 )

@@ -21,9 +21,9 @@ from engine.labels.annotator import (
     Labelled,
     Material,
     Scale,
+    complete,
     labels_of,
 )
-from engine.labels.traces import complete
 from engine.messages.checked import Checked
 from engine.messages.notes import count_note
 from engine.messages.wording import with_interval
@@ -31,7 +31,7 @@ from engine.sources.input_tables import InputTable
 from engine.sources.runs.qrels import preferences_of, read_preferences
 from engine.statistics.arrays import Floats
 from engine.statistics.bounded import lower_bound, weighed
-from engine.statistics.cells import Clusters
+from engine.statistics.comparison import Clusters
 from engine.tables import (
     BEST,
     DOC_ID,

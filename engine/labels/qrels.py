@@ -9,9 +9,8 @@ import polars as pl
 import regex
 
 from engine import tables
-from engine.labels.annotator import Annotator, Labelled, Material, labels_of
-from engine.labels.containment import holds_tokens
-from engine.labels.traces import complete
+from engine.labels.annotator import Annotator, Labelled, Material, complete, labels_of
+from engine.labels.dual import holds_tokens
 from engine.messages.characters import count_letters, spaced
 from engine.messages.notes import count_note
 from engine.sources.input_tables import InputTable

@@ -1,39 +1,37 @@
-"""The engine's annotators, in the order in which help and messages name them."""
+"""The engine's annotators, in the order in which help and messages name them; who labels, and what settings come to."""
 
 from __future__ import annotations
 
-from engine.labels import (
-    containment,
-    dual,
-    erag,
-    gain,
-    judge,
-    preference,
-    provenance,
-    qrels,
-    scored,
-    utility,
-)
-from engine.labels.annotator import Annotator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from engine.labels import dual, erag, preference, qrels
+from engine.labels.annotator import Annotator, Ask, EvaluationSettings, Scale, ask_reader
+from engine.messages.checked import Checked
+from engine.messages.errors import InputError
+from engine.messages.gone import replacement
+from engine.messages.wording import meant
+from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
 from engine.sources.input_tables import InputTable
 
 ANNOTATORS: dict[str, Annotator] = {
     annotator.name: annotator
     for annotator in (
         erag.ANNOTATOR,
-        containment.ANNOTATOR,
-        containment.BY_SUBSTRING,
-        provenance.ANNOTATOR,
+        dual.CONTAINMENT_ANNOTATOR,
+        dual.BY_SUBSTRING,
+        dual.PROVENANCE_ANNOTATOR,
         dual.ANNOTATOR,
-        judge.ANNOTATOR,
+        erag.JUDGE_ANNOTATOR,
         qrels.ANNOTATOR,
         preference.ANNOTATOR,
-        utility.ANNOTATOR,
-        gain.ANNOTATOR,
-        scored.LIKELIHOOD,
-        scored.DIG,
-        scored.PMI,
-        scored.PERPLEXITY,
+        erag.UTILITY_ANNOTATOR,
+        erag.GAIN_ANNOTATOR,
+        erag.LIKELIHOOD,
+        erag.DIG,
+        erag.PMI,
+        erag.PERPLEXITY,
     )
 }
 
@@ -42,3 +40,195 @@ def input_tables() -> dict[str, InputTable]:
     """The files that the engine's annotators need, by the name of the input."""
     needed = (annotator.needs_input for annotator in ANNOTATORS.values())
     return {table.name: table for table in needed if table is not None}
+
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSettings(Checked):
+    """Who labels passages.
+
+    Attributes:
+        annotators: Who labels: names of the registry, or annotators of a user's.
+        options: Options of annotators, one object of a class each; those that are left out have their
+            defaults.
+
+    Raises:
+        InputError: an unknown annotator, none at all, or one name twice.
+    """
+
+    annotators: tuple[str | Annotator, ...] = ("erag",)
+    options: tuple[object, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = ", ".join(ANNOTATORS)
+        if not self.annotators:
+            raise InputError("no annotators", f"use some of {known}")
+        taken: dict[str, str | Annotator] = {}
+        for annotator in self.annotators:
+            name = annotator if isinstance(annotator, str) else annotator.name
+            if isinstance(annotator, str) and name not in ANNOTATORS:
+                if instead := replacement("annotator", name):
+                    raise InputError(f"the annotator {name} is gone", instead)
+                raise InputError(
+                    f"unknown annotator {name!r}", f"{meant(name, ANNOTATORS)}use {known}"
+                )
+            # Twice the same would count every label and every query twice.
+            if name in taken and taken[name] == annotator:
+                raise InputError(f"`annotators` has {name!r} twice", "give each annotator once")
+            if name in taken or (isinstance(annotator, Annotator) and name in ANNOTATORS):
+                raise InputError(f"two annotators are called {name!r}", "rename yours")
+            taken[name] = annotator
+
+    def listed(self) -> tuple[Annotator, ...]:
+        """The annotators that are asked for, in their order."""
+        return tuple(
+            ANNOTATORS[annotator] if isinstance(annotator, str) else annotator
+            for annotator in self.annotators
+        )
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(annotator.name for annotator in self.listed())
+
+    def of(self, kind: type[Options]) -> Options:
+        """The options of a class; its defaults where none were given."""
+        return next((known for known in self.options if isinstance(known, kind)), kind())
+
+
+def option_classes(annotators: Sequence[Annotator] = ()) -> list[Any]:
+    """The classes of all annotators' options: the engine's, then those of ``annotators``."""
+    classes = (annotator.options for annotator in (*ANNOTATORS.values(), *annotators))
+    return list(dict.fromkeys(kind for kind in classes if kind is not None))
+
+
+def changed_options(options: object) -> dict[str, Any]:
+    """The options that differ from their defaults, by field."""
+    defaults = type(options)()
+    return {
+        field.name: value
+        for field in fields(options)  # type: ignore[arg-type]
+        if (value := getattr(options, field.name)) != getattr(defaults, field.name)
+    }
+
+
+# The measures that are computed where none are named, the primary one first: on whole labels, on graded ones.
+_USUAL = ("nDCG", "P", "AP", "RR", "R", "Success")
+_USUAL_GRADED = ("nDCG", "P", "Success")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Settings, resolved once (``Settings.resolved``).
+
+    Attributes:
+        listed: the annotators that are asked for, in their order.
+        needed: each of these with each annotator that its labels rest on, in order, and last with itself.
+        annotators: those in use: the ones asked for and those whose labels they rest on, which come first.
+        asks: what annotators ask to be read, by the annotator's name.
+        roles: the same by role, and of the reader of whole lists, in the order in which they read.
+        scales: what kind of labels each of ``listed`` gives, by name.
+        measures: the measures named, or the usual ones: those that some annotator's labels have. The first is primary.
+    """
+
+    listed: tuple[Annotator, ...]
+    needed: tuple[tuple[Annotator, Annotator], ...]
+    annotators: tuple[Annotator, ...]
+    asks: Mapping[str, Ask]
+    roles: tuple[Ask, ...]
+    scales: Mapping[str, Scale]
+    measures: tuple[Measure, ...]
+
+    def reasons(
+        self, annotator: str, *, real_valued: bool = False, above_one: bool = False
+    ) -> list[str]:
+        """Why each measure has no meaning on an annotator's labels; empty for one that has.
+
+        Args:
+            real_valued: whether some label lies between whole numbers, where that is known.
+            above_one: whether some label exceeds 1 besides.
+        """
+        scale = self.scales[annotator]
+        graded = scale.graded or ("real-valued labels" if real_valued else "")
+        above = real_valued and above_one
+        return [
+            why_undefined(measure, utilities=scale.utilities, graded=graded, above_one=above)
+            for measure in self.measures
+        ]
+
+
+def resolve(settings: EvaluationSettings, listed: tuple[Annotator, ...]) -> Resolved:
+    """Resolve the settings of an evaluation by the annotators ``listed``.
+
+    Raises:
+        ValueError: an annotator rests on one that the engine does not have, or on itself; or two ask different
+            things in one role.
+    """
+    needed = tuple(
+        (annotator, other) for annotator in listed for other in needed_by(annotator, settings)
+    )
+    annotators = tuple({other.name: other for _, other in needed}.values())
+    asked = {annotator.name: annotator.asks(settings) for annotator in annotators}
+    asks = {name: ask for name, ask in asked.items() if ask is not None}
+    scales = {annotator.name: annotator.scale(settings) for annotator in listed}
+    return Resolved(
+        listed=listed,
+        needed=needed,
+        annotators=annotators,
+        asks=asks,
+        roles=_roles(settings, {a.name for a in annotators if a.is_the_readers}, asks),
+        scales=scales,
+        measures=parse_measures(settings.ranking.measures or _usual(scales, settings.ranking.k)),
+    )
+
+
+def _roles(
+    settings: EvaluationSettings, of_reader: set[str], asks: Mapping[str, Ask]
+) -> tuple[Ask, ...]:
+    """What each role is asked: first for the reader's own labels, then for whole lists, then for other labels."""
+    # In the order of the registry, whatever the order of the annotators: tables of reads keep theirs.
+    places = {name: place for place, name in enumerate(ANNOTATORS)}
+    in_order = sorted(asks, key=lambda name: places.get(name, len(places)))
+    entries = [asks[name] for name in asks if name in of_reader]
+    if settings.reader.end_to_end:
+        entries.append(replace(ask_reader(settings.reader), singles=False, lists=True))
+    entries += [asks[name] for name in in_order if name not in of_reader]
+    roles: dict[str, Ask] = {}
+    for new in entries:
+        known = roles.setdefault(new.role.name, new)
+        if known.terms != new.terms:
+            raise ValueError(f"two annotators ask different things in the role {new.role.name!r}")
+        asked = {
+            kind: getattr(known, kind) or getattr(new, kind)
+            for kind in ("singles", "lists", "closed")
+        }
+        roles[new.role.name] = replace(known, **asked)
+    return tuple(roles.values())
+
+
+def needed_by(annotator: Annotator, settings: EvaluationSettings) -> tuple[Annotator, ...]:
+    """An annotator after all that its labels rest on, each after what that rests on itself."""
+    ordered: dict[str, Annotator] = {}
+
+    def add(needed: Annotator, above: tuple[str, ...]) -> None:
+        if needed.name in above:
+            raise ValueError(f"the annotator {needed.name} rests on itself")
+        for name in needed.rests_on(settings):
+            if name not in ANNOTATORS:
+                raise ValueError(f"{needed.name} rests on the unknown annotator {name!r}")
+            add(ANNOTATORS[name], (*above, needed.name))
+        ordered.setdefault(needed.name, needed)
+
+    add(annotator, ())
+    return tuple(ordered.values())
+
+
+def _usual(scales: Mapping[str, Scale], k: int) -> str:
+    kinds: list[str] = []
+    plain = [scale for scale in scales.values() if not scale.utilities]
+    if plain:
+        kinds += _USUAL_GRADED if all(scale.graded for scale in plain) else _USUAL
+    if len(plain) < len(scales):
+        kinds.append(UTILITY_KIND)
+    return " ".join(f"{kind}@{k}" for kind in kinds)

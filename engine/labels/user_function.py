@@ -8,8 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from engine.labels.annotator import Annotator, Labelled, Material, Scale, labels_of
-from engine.labels.traces import complete
+from engine.labels.annotator import Annotator, Labelled, Material, Scale, complete, labels_of
 from engine.messages.errors import InputError
 from engine.messages.wording import number_of, quoted, reason_of
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, TEXT, TITLE

@@ -1,29 +1,400 @@
-"""The plan of an evaluation: its reads are counted, and what they take follows from the pace of an earlier one."""
+"""The plan of an evaluation: its reads are counted, and what they take follows from the pace of an earlier one.
+
+Counted is which reads an evaluation wants, how many of them are equal or stored, and what is left, by kind. One that is
+too large for one process is counted by a sample of its queries: whole ranges of buckets, as shards are, in places far
+from each other. Queries of equal text are together, and a store that has the reads of the first shards alone counts as
+what it is. The pace, how long LLM calls took there, is in the ``summary.json`` of the earlier evaluation.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+import tempfile
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+import polars as pl
+
+from engine import tables
 from engine.adaptive.queries import FIRST_ROUND
-from engine.evaluation.jobs import Context
-from engine.evaluation.plan import with_share
+from engine.evaluation.evaluate import check
+from engine.evaluation.jobs import Context, Job, specify_jobs
+from engine.evaluation.plan import cut_for, lists_to_read, with_share
+from engine.evaluation.score import pairs_to_label
 from engine.evaluation.settings import Settings, begin, models_of
-from engine.inputs.files import EvaluationInputs
-from engine.machine.device import default_actor_memory
+from engine.inputs.files import EvaluationInputs, InputFiles
+from engine.inputs.lists import Lists
+from engine.inputs.partition import PAIRS_PER_SHARD
+from engine.inputs.read import listed_queries
+from engine.inputs.scatter import BUCKET, ScatteredParts, count_parts, pairs_by_bucket
+from engine.inputs.shards import InMemoryInputs
+from engine.machine.device import default_actor_memory, this_machine
 from engine.machine.remote.api_settings import HOUR, is_api
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.wording import listed
-from engine.planning.counts import LISTS, Counted, Sample, count_reads
-from engine.planning.forecast import Forecast, PlanSettings, Way
-from engine.planning.pace import Pace, RolePace, read_pace
+from engine.planning.forecast import SINGLE_PASSAGES, WHOLE_LISTS, Forecast, Kind, PlanSettings, Way
+from engine.reading import store
+from engine.reading.costs import SINGLE, WHOLE, ReadingCosts
+from engine.reading.identity import earlier_reads
+from engine.reading.lengths import prompt_tokens
 from engine.reading.local import Executor
-from engine.sources.io.locations import Location, locate, shown
-from engine.statistics.sampled_lists import FIRST_LISTS
-from engine.tables import QUERY_ID
+from engine.reading.plan import INPUTS, missing_reads
+from engine.reading.store import Span
+from engine.report.findings import Findings, costs_of, read_summary
+from engine.report.summary import SUMMARY, describe_reader, jsonable
+from engine.sources.io.files import reported_writing, temporary_directory, write_parquet
+from engine.sources.io.folders import Folder
+from engine.sources.io.locations import Location, inside_of, locate, shown
+from engine.sources.queries.buckets import BUCKETS, Range, buckets_of, halved
+from engine.sources.runs.read import write_run
+from engine.statistics.runs import is_drawn
+from engine.statistics.single_labels import FIRST_LISTS
+from engine.tables import DOC_IDS, QUERY, QUERY_ID, READ_KEY, RUN
+
+# The share of sampled lists that a plan has a row for.
+LISTS = 0.4
+_WHOLE, _DRAWN = "whole", "drawn"
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Some of the queries of an evaluation, with all that is listed for them.
+
+    Attributes:
+        inputs: of these queries, without the tables of annotators.
+        spans: the ranges of buckets that they are, with the ids of their queries.
+        pairs: pairs of query and listed passage in the whole, for each in the sample.
+        lists: queries in the whole, for each in the sample.
+    """
+
+    inputs: EvaluationInputs
+    spans: tuple[tuple[Span, frozenset[str]], ...]
+    queries: int
+    pairs: float
+    lists: float
+
+
+class Counted(NamedTuple):
+    """The reads of a job on single passages or on whole lists, and the share of those left that ``LISTS`` needs."""
+
+    job: Job
+    is_whole: bool
+    kind: Kind
+    drawn: float
+
+
+class _Asked(NamedTuple):
+    """What a condition asks of a job: its reads, and single reads and whole lists, as often as runs list them."""
+
+    job: Job
+    reads: pl.DataFrame
+    singles: int
+    lists: int
+
+
+def count_reads(
+    inputs: EvaluationInputs,
+    conditions: Sequence[Settings],
+    context: Context,
+    *,
+    sample: Sample | None = None,
+) -> Iterator[Counted]:
+    """Count the reads of an evaluation, or of a study: of each job, by kind; inputs are at the largest cutoff.
+
+    Raises:
+        InputError: as ``check``, of a sample only what concerns its reads; or a reader cannot be
+            used.
+    """
+    is_part = sample is not None
+    asked = [one for each in conditions for one in _asked(inputs, each, context, part=is_part)]
+    asks = conditions[0].resolved.asks.values()
+    seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
+    for job in {one.job.identity: one.job for one in asked}.values():
+        same = [one for one in asked if one.job.identity == job.identity]
+        reads = pl.concat([one.reads for one in same]).unique(maintain_order=True)
+        wanted = job.wanted(reads, inputs.queries, inputs.corpus)
+        # A list of one passage that is read alone too is the same read, as is one of none.
+        least = 1 - any(ask.closed for ask in asks if ask.role == job.ask.role)
+        is_read = pl.lit(any(one.singles for one in same))
+        alone = pl.col(DOC_IDS).list.len().is_between(least, 1) & is_read
+        wanted = wanted.with_columns(
+            (~alone).alias(_WHOLE),
+            is_drawn(wanted[QUERY_ID], conditions[0].bootstrap.seed, LISTS).alias(_DRAWN),
+        ).with_columns(pl.col(_DRAWN).any().over(READ_KEY))
+        none = wanted[[READ_KEY]].clear()
+        distinct = missing_reads(wanted, pl.concat([none, *seen[job.spec.fingerprint]]))
+        stored = _stored(context.place, job, distinct, sample) if job.spec.is_kept else none
+        seen[job.spec.fingerprint].append(distinct[[READ_KEY]])
+        # Several texts may be scored behind a passage.
+        singles = max(sum(one.singles for one in same), wanted.filter(~pl.col(_WHOLE)).height)
+        for whole, count in ((False, singles), (True, sum(one.lists for one in same))):
+            if count:
+                of_kind = distinct.filter(pl.col(_WHOLE) == whole)
+                left = missing_reads(of_kind, stored)
+                times = (sample.lists if whole else sample.pairs) if sample else 1.0
+                kind = _kind(job, count, of_kind.height, left[INPUTS], whole, times)
+                yield Counted(job, whole, kind, int(left[_DRAWN].sum()) / max(1, left.height))
+
+
+def _kind(
+    job: Job, asked: int, distinct: int, left: pl.Series, is_whole: bool, times: float
+) -> Kind:
+    """Counts of reads as a plan has them, so many times; ``left``: the inputs of those that are to be done."""
+    spec, count, prompt, output = job.spec, round(left.len() * times), None, None
+    if (tokens := prompt_tokens(spec, left)) is not None:
+        # Nothing is written behind a prompt whose continuation is given.
+        most = 0 if spec.scores == "target" else spec.most_new_tokens
+        prompt, output = round(tokens * times), count * most
+    title = job.ask.role.title.removeprefix("the ")
+    return Kind(
+        reader=spec.name,
+        name=title or (WHOLE_LISTS if is_whole else SINGLE_PASSAGES),
+        asked=round(asked * times),
+        stored=round(distinct * times) - count,
+        left=count,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        seconds=None if count else 0.0,
+        token_price=spec.api.settings.cost(prompt or 0, output or 0) if spec.api else None,
+    )
+
+
+def _asked(
+    inputs: EvaluationInputs, settings: Settings, context: Context, *, part: bool
+) -> Iterator[_Asked]:
+    if not part:
+        check(InMemoryInputs(inputs), settings)
+    cut = cut_for(inputs, settings)
+    lists = lists_to_read(cut, settings)
+    pairs, place = pairs_to_label(cut), context.place
+    of_singles = {ask.role.name for ask in settings.resolved.asks.values()}
+    roles = settings.resolved.roles
+    for job in specify_jobs(roles, settings, context.executor, context.on_event, place):
+        role, reads = job.ask.role.name, job.lists(pairs, lists)
+        if not reads.is_empty():
+            yield _Asked(
+                job,
+                reads,
+                singles=cut.runs.height if role in of_singles else 0,
+                lists=lists.height if job.ask.lists else 0,
+            )
+
+
+def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | None) -> pl.DataFrame:
+    """The keys that the store has, in one column. Nothing is merged there."""
+    listing = store.listing(place, job.spec.fingerprint)
+    earlier = earlier_reads(job.spec, place, distinct)[[READ_KEY]]
+    parts: list[tuple[Span | None, pl.DataFrame]] = [(None, distinct)]
+    if sample is not None:
+        of_query = pl.col(QUERY_ID)
+        parts = [(s, distinct.filter(of_query.is_in(list(ids)))) for s, ids in sample.spans]
+    found = (store.find(listing, part[READ_KEY], span=span).reads for span, part in parts)
+    return pl.concat([earlier, *(reads[[READ_KEY]] for reads in found)])
+
+
+# Places that a sample is taken from; and which part of a shard it is at most, since its prompts are held
+# beside the keys of all queries.
+_PLACES, _PART = 16, 2
+
+
+def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> Sample:
+    """A sample of at most about half of the pairs that a shard has.
+
+    Runs are read, checked and cut part after part, as for shards, in a temporary folder; of the corpus the
+    passages that the sample lists are kept.
+
+    Raises:
+        InputError: as ``inputs.read_inputs``; of documents that the corpus lacks, for those of the sample.
+    """
+    place = Path(tempfile.gettempdir()) / "erag-plan"
+    with reported_writing(place), temporary_directory(place) as folder:
+
+        def parts_of(queries: pl.DataFrame) -> ScatteredParts:
+            return ScatteredParts(queries, folder, count_parts(files.run))
+
+        _, queries, lists, _ = listed_queries(files, k=k, parts_of=parts_of)
+        counted, buckets = pairs_by_bucket(lists), buckets_of(queries[QUERY])
+        evaluated = np.bincount(buckets, minlength=BUCKETS)
+        spans = _spread(halved(counted, evaluated, max(1, pairs // (_PART * _PLACES))))
+        inside = np.concatenate([np.arange(low, high) for low, high in spans])
+        sampled = queries.filter(pl.Series(np.isin(buckets, inside)))
+        rows = pl.concat(part.join(sampled, on=QUERY_ID, how="semi") for part in lists)
+        inputs = _read(files, sampled, rows, lists, folder, k)
+    found = pl.DataFrame({QUERY_ID: queries[QUERY_ID], BUCKET: buckets})
+    return Sample(
+        inputs=inputs,
+        spans=tuple(
+            (
+                span,
+                frozenset(found.filter(pl.col(BUCKET).is_between(*span, closed="left"))[QUERY_ID]),
+            )
+            for span in spans
+        ),
+        queries=queries.height,
+        pairs=int(counted.sum()) / max(1, int(counted[inside].sum())),
+        lists=queries.height / max(1, sampled.height),
+    )
+
+
+def _spread(ranges: Sequence[Range]) -> list[Range]:
+    count = min(_PLACES, len(ranges))
+    return [ranges[int((place + 0.5) * len(ranges) / count)] for place in range(count)]
+
+
+def _read(
+    files: InputFiles,
+    queries: pl.DataFrame,
+    rows: pl.DataFrame,
+    lists: Lists,
+    folder: Path,
+    k: int,
+) -> EvaluationInputs:
+    """The inputs of the sample, as the engine reads them from files; faults are those of the user's files."""
+    write_parquet(queries, folder / "queries.parquet")
+    given: dict[Path, Location] = {}
+    for number, (name, path) in enumerate(zip(lists.names, lists.paths, strict=True)):
+        run = rows.filter(pl.col(RUN) == name)
+        if not run.is_empty():
+            given[folder / f"{number}.parquet"] = path
+            write_run(run.select(list(tables.RUNS)), folder / f"{number}.parquet")
+    sampled = InputFiles(
+        queries=folder / "queries.parquet",
+        corpus=files.corpus,
+        run=tuple(given),
+        skip_bad=files.skip_bad,
+        need_answers=files.need_answers,
+    )
+    try:
+        return InMemoryInputs.of_files(sampled, k=k).inputs
+    except InputError as error:
+        if error.path is None or Path(error.path) not in given:
+            raise
+        path = given[Path(error.path)]
+        raise InputError(error.problem, error.remedy, path=path) from None
+
+
+_REMEDY = "name the results of an evaluation that made LLM calls of its own"
+# What decides how fast LLM calls are: of a reader, of actors, and of a machine, as summary.json has it.
+_OF_READERS = {"weights_sha256": "weights", "prompt_sha256": "prompt", "name": "name"} | {
+    name: name for name in ("augmentation", "dtype", "engine", "executor", "max_new_tokens")
+}
+_OF_ACTORS = ("gpus_per_actor", "cpus_per_actor", "accelerator_type", "concurrency")
+_OF_MACHINES = ("processor", "cpus", "gpus")
+
+
+@dataclass(frozen=True, eq=False)
+class RolePace:
+    """What the reads of a role took; ``reader``: who did them, as ``summary.json`` describes it."""
+
+    reader: Mapping[str, Any]
+    costs: ReadingCosts
+
+    @property
+    def actors(self) -> int:
+        """How many read."""
+        return max(1, len(self.costs.workers))
+
+    @property
+    def start(self) -> float:
+        """Seconds of an actor in which it did not read: it started, and loaded its model."""
+        return max(0.0, self.costs.seconds - self.costs.reader_seconds / self.actors)
+
+    def timed(self, counted: Counted) -> Kind:
+        """Reads with their seconds: in proportion to the tokens of their prompts, where these are counted as they were
+        there, else to their number. Without them where it has no reads of the kind.
+        """
+        costs = self.costs.kinds.get(WHOLE if counted.is_whole else SINGLE)
+        kind, spec = counted.kind, counted.job.spec
+        if costs is None or not costs.done:
+            return kind
+        amount: float = kind.left
+        done = costs.done
+        # A server, or a program of the user's, counts tokens in its own way.
+        if spec.is_reproducible and not spec.executor and costs.prompt_tokens:
+            amount, done = kind.prompt_tokens or 0, costs.prompt_tokens
+        return replace(kind, seconds=amount * costs.reader_seconds / done)
+
+    def differences(self, job: Job) -> list[str]:
+        """What is different of the reader of a job that is planned."""
+        planned = jsonable(describe_reader(job))
+        planned["augmentation"] = "fid" if job.prompt.fused else "in-prompt"
+        return [name for key, name in _OF_READERS.items() if _differ(self.reader, planned, key)]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long the reads of an evaluation took, or of a study: by roles, which a study has one of for each reader."""
+
+    roles: tuple[tuple[str, RolePace], ...]
+    summary: Mapping[str, Any]
+
+    @property
+    def actors(self) -> int:
+        """How many read."""
+        return max(one.actors for _, one in self.roles)
+
+    def of(self, job: Job) -> RolePace | None:
+        """That of the job's role, of the reader that is most like its own; None where nobody read in that role."""
+        of_role = [one for role, one in self.roles if role == job.ask.role.name]
+        return min(of_role, key=lambda one: len(one.differences(job)), default=None)
+
+    def differences(self, configuration: Mapping[str, Any]) -> list[str]:
+        """What is different of the actors that are planned, and of this machine."""
+        there = self.summary.get("audit", {}).get("machine", {})
+        here = jsonable(asdict(this_machine()))
+        of_actors = (_OF_ACTORS, self.summary["configuration"], configuration)
+        return [
+            name
+            for names, then, now in (of_actors, (_OF_MACHINES, there, here))
+            for name in names
+            if _differ(then, now, name)
+        ]
+
+
+def _differ(then: Mapping[str, Any], now: Mapping[str, Any], key: str) -> bool:
+    return key in then and key in now and then[key] != now[key]
+
+
+def pace_of(summary: Mapping[str, Any]) -> Pace:
+    """The pace that the content of a ``summary.json`` tells.
+
+    Raises:
+        InputError: it is not of an evaluation, or of one that read nothing.
+    """
+    if not {"configuration", "reader", "reading"} <= summary.keys():
+        raise InputError("is not the summary of an evaluation", _REMEDY)
+    if study := summary.get("study"):
+        # Its rows name reader and augmentation; all readers of a study have one precision.
+        dtype = {"dtype": (summary["reader"] or {}).get("dtype")}
+        roles = [
+            (row["role"], RolePace({"name": row["reader"], **row, **dtype}, costs_of(row)))
+            for row in study["costs"]
+        ]
+    else:
+        found = Findings(summary, Path(), None).roles
+        roles = [(role.name, RolePace(summary[role.key] or {}, found[role])) for role in found]
+    if not any(kind.done for _, one in roles for kind in one.costs.kinds.values()):
+        raise InputError("has no time of LLM calls: all were cached, or none was needed", _REMEDY)
+    return Pace(tuple(roles), summary)
+
+
+def read_pace(results: Location) -> Pace:
+    """The pace of the evaluation whose results are in a folder, or at an address; its summary.json may be named.
+
+    Raises:
+        InputError: as ``pace_of``; or there is no summary that can be read.
+    """
+    folder = locate(str(results).removesuffix(SUMMARY))
+    try:
+        return pace_of(read_summary(folder))
+    except InputError as error:
+        raise InputError(error.problem, _REMEDY, path=shown(inside_of(folder, SUMMARY))) from None
 
 
 def plan_evaluation(
@@ -86,7 +457,7 @@ def pace_for(asked: PlanSettings, conditions: Collection[Settings]) -> Pace | No
     """The pace that a plan is to take; None where none is named.
 
     Raises:
-        InputError: as ``pace.read_pace``; or the plan is to say how many actors finish in some hours where their number
+        InputError: as ``read_pace``; or the plan is to say how many actors finish in some hours where their number
             is given, or where a server reads and none does.
     """
     actors = next(iter(conditions)).running.actors

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
+import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +21,7 @@ from engine.inputs.partition import partition, shard_pairs
 from engine.inputs.shards import InMemoryInputs
 from engine.labels import from_function
 from engine.labels.annotator import Annotator
-from engine.labels.label_settings import LabelSettings
-from engine.labels.registry import input_tables
+from engine.labels.registry import LabelSettings, input_tables
 from engine.machine.functions import code_of
 from engine.machine.model_files import cache_directory
 from engine.machine.pool import beside_ray
@@ -29,14 +30,13 @@ from engine.messages.errors import InputError
 from engine.messages.wording import name_of
 from engine.python.input_forms import Given, inputs_of
 from engine.python.options import EvaluateOptions
-from engine.python.progress import progress
 from engine.python.result import Result
-from engine.ranking.ranking_settings import RankingSettings
+from engine.ranking.scores import RankingSettings
+from engine.reading.backends import Progress
 from engine.reading.function import ReaderChoice, ReaderFunction, reader_function
 from engine.reading.reader_settings import ReaderSettings
 from engine.report.summary import SHARDS, name_files
-from engine.scoring.metrics import Metric
-from engine.scoring.own import metric_from_function
+from engine.scoring.metrics import Metric, metric_from_function
 from engine.sources.io.files import temporary_directory
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
@@ -190,3 +190,62 @@ def _refuse_unused(settings: Settings, given: Given) -> None:
     if unused := [name for name in given.tables if name not in in_use]:
         problem = f"`{unused[0]}` without an annotator that needs it"
         raise InputError(problem, "add one to `annotators`, or leave it out")
+
+
+@contextlib.contextmanager
+def progress(*, shown: bool) -> Iterator[Progress]:
+    """A function that is called with the reads done and wanted, and shows them."""
+    display = _notebook() if shown else None
+    if display is not None:
+        yield _Line(display)
+    elif shown and sys.stderr.isatty():
+        with _bar() as on_progress:
+            yield on_progress
+    else:
+        yield lambda done, total: None
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _notebook() -> Any:
+    """IPython's ``display`` where this is a notebook; else None."""
+    module = sys.modules.get("IPython")
+    shell = module.get_ipython() if module is not None else None
+    if type(shell).__name__ != "ZMQInteractiveShell":
+        return None
+    return importlib.import_module("IPython.display").display
+
+
+class _Line:
+    """A line of a notebook's output, which is replaced as reads are done."""
+
+    def __init__(self, display: Any) -> None:
+        self._display, self._handle = display, None
+
+    def __call__(self, done: int, total: int) -> None:
+        shown = _Shown(done, total)
+        if self._handle is None:
+            self._handle = self._display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+
+class _Shown:
+    def __init__(self, done: int, total: int) -> None:
+        self._done, self._total = done, total
+
+    def __repr__(self) -> str:
+        return f"reading: {self._done}/{self._total} LLM calls"
+
+    def _repr_html_(self) -> str:
+        return f'<progress value="{self._done}" max="{self._total}"></progress> {self!r}'

@@ -1,10 +1,19 @@
-"""What a Python user gives as the inputs of an evaluation: files as they are read anywhere, tables as they are."""
+"""What a Python user gives as the inputs of an evaluation: files as they are read anywhere, tables as they are.
+
+Tables, dictionaries and frames become records, one dictionary for each row. Retrievers are runs: functions, and objects
+of LangChain, LlamaIndex and Haystack, called once for each query.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import inspect
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -17,20 +26,37 @@ from engine.inputs.shards import InMemoryInputs
 from engine.labels.registry import input_tables
 from engine.messages.characters import composed
 from engine.messages.errors import InputError
-from engine.messages.wording import quoted
-from engine.python.record_forms import Record, by_text, is_path, plain, records
-from engine.python.retriever_forms import retriever_of
-from engine.python.run_forms import each_run, runs_of
+from engine.messages.wording import quoted, reason_of
+from engine.reading.function_reader import awaited
+from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS
 from engine.sources.input_tables import InputTable
+from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
 from engine.sources.passages.index import Collected
 from engine.sources.passages.read import passages_of
 from engine.sources.queries.layouts import QueryRow, kilt_row, plain_rows, queries_in
 from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read_answers
-from engine.sources.runs.read import split_runs
-from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RUN, TEXT
+from engine.sources.runs.forms import is_row, names_runs, of_dictionary
+from engine.sources.runs.read import (
+    TextedRun,
+    Together,
+    read_texted_runs,
+    require_new_name,
+    runs_of_records,
+    split_runs,
+    with_corpus,
+)
+from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RUN, SCORE, TEXT
 
+Record = dict[str, Any]
 _QUERIES, _PASSAGES, _RUNS, _ANSWERS = "queries", "passages", "runs", "answers"
+_RUN_FORM = (
+    "give {query_id: {doc_id: score}}, {query_id: [doc_id, …]}, {query_id: [text, …]} without "
+    "`passages`, a frame with query_id, doc_id and score or rank, a file, a retriever, or several by name"
+)
+# Rows of pandas that are objects of Python at a time.
+_AT_ONCE = 10_000
+_FORMS = "a path, a Polars or pandas frame, a dictionary, a list of dictionaries, or a Hugging Face dataset"
 
 
 class Given(NamedTuple):
@@ -210,3 +236,199 @@ def _judgments(given: Mapping[Any, Any], name: str) -> Iterator[Record]:
         by_text(judged, name)
         for doc_id, label in judged.items():
             yield {QUERY_ID: plain(query_id), DOC_ID: plain(doc_id), LABEL: plain(label)}
+
+
+def runs_of(
+    given: Any, *, carried: bool, queries: pl.DataFrame | None = None, k: int = 0
+) -> Together:
+    """All runs, in the order in which they were given, with their texts.
+
+    Args:
+        carried: whether runs carry their passages; else these are given apart, so that what a run lists are ids.
+        queries, k: what retrievers are called with.
+
+    Raises:
+        InputError: something has another form, or is refused as in a file (``read_runs_with_texts``).
+    """
+    found: list[TextedRun] = []
+    sources: dict[str, Any] = {}
+    places: list[str] = []
+    for name, one in each_run(given):
+        if not is_text(name):
+            raise InputError(f"a run is called {quoted(name)}", "write valid Unicode", path=_RUNS)
+        if (retriever := retriever_of(one)) is not None and queries is not None:
+            one = retrieved(retriever, name or _RUNS, queries, k, carried=carried)
+        for run in _run_tables(name, one, carried=carried):
+            places.append(name or (str(one) if is_path(one) else _RUNS))
+            require_new_name(places[-1], run.rows[RUN][0], sources)
+            found.append(run)
+    if not found:
+        raise InputError("there is no run", _RUN_FORM, path=_RUNS)
+    return with_corpus(found, places, carried=carried)
+
+
+def each_run(given: Any) -> Iterator[tuple[str, Any]]:
+    """Runs with their names; a name is empty for one that is given without."""
+    if isinstance(given, Mapping):
+        by_key = by_text(given, _RUNS)
+        if by_key and all(map(is_table, by_key.values())):
+            first = {key: [*islice(records(one, key), 1)] for key, one in by_key.items()}
+            if not names_runs(first):
+                by_key = {key: [*records(one, key)] for key, one in by_key.items()}
+        # NumPy's arrays are lists.
+        of = {key: one.tolist() if hasattr(one, "tolist") else one for key, one in by_key.items()}
+        yield from by_key.items() if names_runs(of) else [("", by_key)]
+    elif _is_named(given) or not isinstance(given, Sequence) or (given and is_row(given[0])):
+        yield "", given
+    else:
+        for number, one in enumerate(given, 1):
+            yield f"run-{number}" if len(given) > 1 and not _is_named(one) else "", one
+
+
+def _is_named(given: Any) -> bool:
+    """Whether a run is a file or a frame, which may name it."""
+    return is_path(given) or is_table(given)
+
+
+def _run_tables(name: str, given: Any, *, carried: bool) -> Iterator[TextedRun]:
+    """The run of each system in what was given under one name."""
+    if is_path(given):
+        runs = read_texted_runs([given])
+        if name and len(runs) > 1:
+            raise InputError("holds several runs", "give it without a name", path=given)
+        for run in runs:
+            yield replace(run, rows=run.rows.with_columns(pl.lit(name).alias(RUN))) if name else run
+        return
+    called = name or _RUNS
+    rows: Iterable[tuple[int | None, Record]] = enumerate(records(given, called), 1)
+    if isinstance(given, Mapping):
+        plainly = {key: plain(one, called) for key, one in by_text(given, called).items()}
+        rows = of_dictionary(plainly, called, _RUN_FORM)
+    yield from runs_of_records(called, rows, name, texts=carried)
+
+
+def retriever_of(given: Any) -> Callable[..., Any] | None:
+    """What is called with a question, of objects LangChain's, LlamaIndex's or Haystack's method; None for no retriever."""
+    methods = (getattr(given, name, None) for name in ("invoke", "retrieve", "run"))
+    return given if callable(given) else next(filter(callable, methods), None)
+
+
+def retrieved(
+    retriever: Callable[..., Any], name: str, queries: pl.DataFrame, k: int, *, carried: bool
+) -> dict[str, Any]:
+    """What a retriever returns for each query, as one run in memory: by id, a list or ``{doc_id: score}``.
+
+    Args:
+        retriever: takes the text of a query, and how many passages where it has a parameter ``k`` or ``top_k``.
+        carried: whether passages are given by their texts; else by ids.
+
+    Raises:
+        InputError: it raises an error, or returns no list, naming the query.
+    """
+    run: dict[str, Any] = {}
+    for query_id, text in queries.select(QUERY_ID, QUERY).iter_rows():
+        try:
+            known = inspect.signature(retriever).parameters
+            found = awaited(retriever(text, **{one: k for one in ("k", "top_k") if one in known}))
+        except (Exception, SystemExit) as error:
+            problem = f"the retriever raises {reason_of(error)} for query {quoted(query_id)}"
+            raise InputError(problem, "correct it", path=name) from error
+        if isinstance(found, Mapping):
+            found = found.get("documents", dict(found))  # Haystack's
+        if not isinstance(found, Iterable) or isinstance(found, str | bytes):
+            problem = f"the retriever returns {type(found).__name__} for query {quoted(query_id)}"
+            raise InputError(problem, "return a list of passages, the best first", path=name)
+        run[query_id] = found if isinstance(found, dict) else [_passage(p, carried) for p in found]
+    return run
+
+
+def _passage(given: Any, carried: bool) -> Any:
+    """A passage as runs have it: an id, a text, or a record.
+
+    An object is known by the id that its metadata have, else by its own where passages are given apart, else by its
+    text: stores make ids, and each store another one.
+    """
+    if isinstance(given, tuple) and len(given) == 2:
+        one = _passage(given[0], carried)
+        named = one if isinstance(one, Mapping) else {TEXT if carried else DOC_ID: one}
+        return {**named, SCORE: given[1]}
+    node = getattr(given, "node", given)
+    texts = {name: text for name in TEXT_FIELDS if isinstance(text := getattr(node, name, 0), str)}
+    if not texts:
+        return given
+    more = getattr(node, "metadata", None) or getattr(node, "meta", None) or {}
+    ids = [more.get(name) for name in DOC_ID_FIELDS]
+    ids += [] if carried else [getattr(node, "id", None), getattr(node, "node_id", None)]
+    own = next((one for one in ids if one is not None), None)
+    return {**texts, "metadata": more, SCORE: getattr(given, SCORE, None), DOC_ID: own}
+
+
+def is_path(given: object) -> bool:
+    """Whether something is a file, a folder or an address, and not a table in memory."""
+    return isinstance(given, str | Path)
+
+
+def is_table(given: object) -> bool:
+    """Whether something is a frame: of Polars, pandas or Arrow."""
+    return isinstance(given, pl.DataFrame | pl.LazyFrame) or _module(given) in ("pandas", "pyarrow")
+
+
+def records(given: Any, name: str) -> Iterator[Record]:
+    """The rows of a frame, a data set or a list of dictionaries; an InputError refuses any other argument by its name."""
+    for number, row in enumerate(_rows(given, name), 1):
+        if not isinstance(row, Mapping):
+            problem = f"is a row of the type {type(row).__name__}"
+            raise InputError(problem, f"give {_FORMS}", path=name, line=number)
+        yield {key: plain(value) for key, value in by_text(row, name).items()}
+
+
+def by_text(given: Mapping[Any, Any], name: str | None = None) -> dict[str, Any]:
+    """A dictionary with its keys as texts, as a JSON object has them; an InputError refuses two that become one."""
+    # Pandas groups by a list of one column under tuples of one value.
+    keys = [key[0] if isinstance(key, tuple) and len(key) == 1 else key for key in given]
+    found = dict(zip(map(str, keys), given.values(), strict=True))
+    if len(found) < len(keys):
+        twice = next(key for key, times in Counter(map(str, keys)).items() if times > 1)
+        both = " and ".join(quoted(key) for key in keys if str(key) == twice)
+        raise InputError(f"the keys {both} are the same id", "keep one of them", path=name)
+    return found
+
+
+def plain(value: Any, name: str | None = None) -> Any:
+    """A value as JSON would hold it: arrays are lists, and numbers that are missing are None."""
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        return {key: plain(item, name) for key, item in by_text(value, name).items()}
+    if isinstance(value, list | tuple | set | frozenset | pl.Series):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy's
+        return plain(value.tolist())
+    return None if type(value).__name__ in ("NAType", "NaTType") else value
+
+
+def _rows(given: Any, name: str) -> Iterable[Any]:
+    if isinstance(given, pl.LazyFrame):
+        given = given.collect()
+    if isinstance(given, pl.DataFrame):
+        return given.iter_rows(named=True)
+    if _module(given) == "pandas":
+        named = [level for level in given.index.names if level is not None]
+        frame = given.reset_index() if named else given
+        if twice := next(iter(frame.columns[frame.columns.duplicated()]), None):
+            raise InputError(f"the column {quoted(twice)} is given twice", "keep one", path=name)
+        slices = (frame.iloc[at : at + _AT_ONCE] for at in range(0, len(frame), _AT_ONCE))
+        return (row for some in slices for row in some.to_dict("records"))
+    if _module(given) == "pyarrow":
+        return _rows(pl.DataFrame(given), name)
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        raise InputError(f"is of the type {type(given).__name__}", f"give {_FORMS}", path=name)
+    return given
+
+
+def _module(given: object) -> str:
+    """The library of something that may be a frame; empty where it is none."""
+    library = type(given).__module__.split(".")[0]
+    return library if type(given).__name__ in ("DataFrame", "Table") else ""

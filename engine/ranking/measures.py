@@ -14,7 +14,42 @@ from typing import Literal, cast, get_args
 
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.ranking.synonyms import SYNONYMS, usual_name
+
+_PARTS = re.compile(
+    r"(?P<kind>[A-Za-z][A-Za-z0-9_-]*?)(?:\((?P<options>[^()]*)\))?(?:[@_](?P<cutoff>\d+(?:tok)?))?"
+)
+# As trec_eval (recip_rank, map_cut_10, ndcg_cut_10, P_10, recall_10, success_10), ranx (hit_rate, r-precision,
+# ndcg_burges), BEIR (NDCG@10, Recall@10) and papers (MRR@10, Precision@10) write them.
+_NAMES = {
+    "P": "p prec precision",
+    "R": "r recall",
+    "F1": "f1",
+    "AP": "ap map map_cut",
+    "RR": "rr mrr recip_rank reciprocal_rank",
+    "DCG": "dcg",
+    "nDCG": "ndcg ndcg_cut",
+    "nDCG(dcg='exp-log2')": "ndcg_burges",
+    "Success": "success hit hit_rate hitrate",
+    "Rprec": "rprec r-precision r_precision",
+    "Judged": "judged",
+    "UDCG": "udcg",
+}
+# The kinds by all their names, in lower case.
+SYNONYMS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+
+
+def usual_name(text: str) -> str:
+    """A measure's name as ir_measures writes it, from another tool's; the text itself where none is known.
+
+    ``ndcg_cut_10`` is ``nDCG@10``, ``MRR`` is ``RR``, ``Recall(rel=2)@5`` is ``R(rel=2)@5``.
+    """
+    match = _PARTS.fullmatch(text.strip())
+    kind = None if match is None else SYNONYMS.get(match["kind"].lower())
+    if match is None or kind is None or ("(" in kind and match["options"]):
+        return text
+    options = f"({match['options']})" if match["options"] else ""
+    return f"{kind}{options}" + (f"@{match['cutoff']}" if match["cutoff"] else "")
+
 
 _NAME = re.compile(
     r"(?P<kind>[A-Za-z0-9]+)(?:\((?P<options>[^()]*)\))?(?:@(?P<cutoff>\d{1,18})(?P<unit>tok)?)?"
@@ -46,7 +81,7 @@ class Measure:
             ``GRADED_KINDS`` real-valued labels as they are.
         dcg: gain and discount of DCG and nDCG: the label (``log2``, Järvelin & Kekäläinen 2002) or
             2 ** label - 1 (``exp-log2``, Burges et al. 2005), over log2(rank + 1).
-        tokens: the cutoff in tokens (``engine.ranking.budget``); None where it is in passages.
+        tokens: the cutoff in tokens (``engine.ranking.kernel``); None where it is in passages.
     """
 
     kind: str
@@ -82,7 +117,7 @@ def _number(value: float) -> str:
 
 
 def parse_measure(text: str) -> Measure:
-    """Parse one measure name: as ir_measures writes it, or an exact synonym (``synonyms.usual_name``).
+    """Parse one measure name: as ir_measures writes it, or an exact synonym (``usual_name``).
 
     >>> measure = parse_measure("AP(rel=2)@10")
     >>> measure.kind, measure.cutoff, measure.rel

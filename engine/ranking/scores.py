@@ -1,4 +1,4 @@
-"""Ranking measures per query: tables in, tables out (the arithmetic is ``engine.ranking.kernel``).
+"""Ranking measures per query: tables in, tables out (the arithmetic is ``engine.ranking.kernel``), and their settings.
 
 Labels may be binary, graded (0, 1, 2, …) or real-valued, as eRAG's are under F1 or ROUGE. For a
 list whose passage at rank i has label l_i, with cutoff k (the list's length where there is none), N
@@ -17,7 +17,7 @@ the name gives none):
 - nDCG@k: DCG@k over the DCG@k of the judged passages in their best order
 - Judged@k: judged among the first k, over k or the list's length if that is less
 
-``P@300tok`` has a budget of tokens in the place of k (``engine.ranking.budget``).
+``P@300tok`` has a budget of tokens in the place of k (``engine.ranking.kernel``).
 
 On real-valued labels (some label is not a whole number) and without ``rel``: P@k is the mean label,
 Success@k the maximum (the eRAG reference's definitions), R@k the label mass of the first k over that
@@ -59,18 +59,80 @@ Where references differ from this (each has a test):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 import polars as pl
 
 from engine import tables
+from engine.messages.checked import SEVERAL, Checked, Positive
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
-from engine.ranking.budget import Lengths, measure_within
-from engine.ranking.kernel import USUAL, Floats, Ints, RankedLabels, Split, is_real_valued
-from engine.ranking.measures import GRADED_KINDS, UTILITY_KIND, Measure, undefined_on_graded
+from engine.ranking.kernel import (
+    USUAL,
+    Floats,
+    Ints,
+    Lengths,
+    RankedLabels,
+    Split,
+    is_real_valued,
+    measure_within,
+)
+from engine.ranking.measures import (
+    GRADED_KINDS,
+    UTILITY_KIND,
+    Measure,
+    parse_measures,
+    undefined_on_graded,
+)
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, TOKENS, VALUE
+
+# The value of ``relevant`` that takes recall over all judgments, listed or not.
+ALL_JUDGMENTS: Relevant = "qrels"
+# What a summary calls the recall base of annotators whose judgments reach beyond the lists.
+JUDGED = "relevant_of_qrels"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingSettings(Checked):
+    """Cutoff, measures, and what counts as judged.
+
+    Attributes:
+        k: Passages per query that are labelled; 10, or the largest of ``k_sweep``.
+        measures: Ranking measures, named as in ir_measures; by default nDCG, P, AP, RR, R, Success
+            at k (nDCG, P, Success where all labels lie between 0 and 1), and UDCG for utilities. The
+            first is primary: all annotators are compared by it in the answer, the page and the verdict.
+        relevant: The recall base, over which recall and ideal rankings are taken: the query's own list, the pool of all
+            runs, or all judgments of the qrels. By default all judgments for labels by qrels; for those of others, who
+            judge listed passages alone, pool for several runs and list for one.
+        missing: What happens to queries without results in a run: they score 0 (zero), are left out of the
+            run's scores, also of its end-to-end score (skip), or are an error.
+
+    Raises:
+        InputError: an unknown measure, one that looks beyond the cutoff, or one that ``relevant`` makes
+            meaningless.
+    """
+
+    k: Positive = 10
+    measures: Annotated[str, SEVERAL] = ""
+    relevant: Relevant | None = None
+    missing: Missing = "zero"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for measure in parse_measures(self.measures) if self.measures else ():
+            if measure.cutoff is not None and measure.cutoff > self.k:
+                raise InputError(
+                    f"{measure} looks further than `k` {self.k}",
+                    f"use `k` {measure.cutoff}, or a smaller cutoff",
+                )
+            if self.relevant == "list" and measure.kind == "Judged":
+                raise InputError(
+                    "Judged is 1 by definition where `relevant` is list",
+                    "use `relevant` pool, or leave Judged out",
+                )
+
 
 Relevant = Literal["list", "pool", "qrels"]
 Missing = Literal["zero", "skip", "error"]
@@ -339,3 +401,47 @@ def _to_table(
                 frame = frame.filter(pl.Series(filled[run]))
             frames.append(frame.select(list(tables.QUERY_SCORES)))
     return pl.concat(frames) if frames else tables.empty(tables.QUERY_SCORES)
+
+
+def score_utility(
+    runs: pl.DataFrame,
+    labels: pl.DataFrame,
+    query_ids: Sequence[str],
+    measures: Sequence[Measure],
+    *,
+    missing: Missing = "zero",
+    names: Sequence[str] = (),
+) -> pl.DataFrame:
+    """Query scores table of one annotator's labels, by run, measure and query.
+
+    Args:
+        labels: the labels table, of one annotator; a passage without a label counts as 0.
+        measures: all of the kind ``UDCG``.
+        missing: as in ``scores.score_runs``; ``error`` is refused there and counts as ``zero`` here.
+    """
+    place = pl.col(RANK).rank("ordinal").over(RUN, QUERY_ID)
+    listed = runs.join(
+        labels.select(QUERY_ID, DOC_ID, ANNOTATOR, LABEL), on=[QUERY_ID, DOC_ID], how="left"
+    ).select(RUN, QUERY_ID, pl.col(LABEL).fill_null(0.0), place.alias("_place"))
+    of_runs = list(names) or runs[RUN].unique(maintain_order=True).to_list()
+    grid = pl.DataFrame({RUN: of_runs}, {RUN: pl.String}).join(
+        pl.DataFrame({QUERY_ID: query_ids}, {QUERY_ID: pl.String}),
+        how="cross",
+        maintain_order="left_right",
+    )
+    parts = [tables.empty(tables.QUERY_SCORES)]
+    for measure in measures:
+        cut = listed.filter(pl.col("_place") <= (measure.cutoff or listed.height))
+        means = cut.group_by(RUN, QUERY_ID).agg(pl.col(LABEL).mean())
+        scored = grid.join(means, on=[RUN, QUERY_ID], how="left", maintain_order="left")
+        if missing == "skip":
+            scored = scored.filter(pl.col(LABEL).is_not_null())
+        parts.append(
+            scored.with_columns(
+                pl.lit(labels[ANNOTATOR].first(), pl.String).alias(ANNOTATOR),
+                pl.lit(str(measure)).alias(MEASURE),
+                (1.0 / (1.0 + (-pl.col(LABEL)).exp())).fill_null(0.0).alias(VALUE),
+            ).select(list(tables.QUERY_SCORES))
+        )
+    order = {name: place for place, name in enumerate(of_runs)}
+    return pl.concat(parts).sort(pl.col(RUN).replace_strict(order, default=0), maintain_order=True)

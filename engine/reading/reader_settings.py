@@ -34,7 +34,7 @@ class ReaderSettings(Checked):
             'completion' (the default of decoder-only models), 't5' (that of T5 readers),
             'chat-ko' or 'completion-ko' in Korean, or a file (docs/formats.md).
         metric: Downstream metric, one of ``scoring.metrics.METRICS``; or one of the user's
-            (``scoring.own.metric_from_function``).
+            (``scoring.metrics.metric_from_function``).
         end_to_end: Whether the reader is also given whole lists, whose score is what measures are correlated with.
         end_to_end_k: Passages of a whole list that the reader is given, or as many as a budget of tokens holds, as in
             300tok (docs/guide/chunking.md); by default as many as are labelled.

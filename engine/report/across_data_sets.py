@@ -22,9 +22,9 @@ from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Outputs, replaced_together
+from engine.statistics.bounded import holm
 from engine.statistics.comparison import STUDENTIZED, reachable_p
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.intervals import holm
 from engine.tables import ANNOTATOR, DATA_SET, MEASURE, RHO, RUN, TAU, N
 
 # The file by which a folder of several data sets is known.

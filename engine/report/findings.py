@@ -26,16 +26,16 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.ranking.measures import OF_ONE_LIST, parse_measure
-from engine.ranking.ranking_settings import ALL_JUDGMENTS, JUDGED
+from engine.ranking.scores import ALL_JUDGMENTS, JUDGED
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
 from engine.report.means import Interval, mean_interval, mean_until
 from engine.report.summary import DIGESTS, STATISTICS, SUMMARY, digests_of, notes_by_code
 from engine.sources.io.digests import json_digest, require_whole
 from engine.sources.io.locations import Location, inside_of, open_binary
 from engine.sources.io.parquet import read_parquet
-from engine.statistics.cells import clusters_of, numbered
-from engine.statistics.choice import primary_measures
+from engine.statistics.comparison import clusters_of, numbered
 from engine.statistics.correlation import Bootstrap
+from engine.statistics.table import primary_measures
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N, high_of, low_of
 
 # The tables of every evaluation, and of every study.
@@ -293,7 +293,7 @@ class Findings:
 
     @cached_property
     def primary_measures(self) -> dict[str, str]:
-        """By annotator, the measure that it is compared by (``choice.primary_measures``)."""
+        """By annotator, the measure that it is compared by (``table.primary_measures``)."""
         # Of the means: summaries of earlier versions name no primary measures.
         found = primary_measures((row[ANNOTATOR], row[MEASURE]) for row in self.summary["means"])
         return {name: found[name] for name in self.annotators if name in found}

@@ -9,7 +9,7 @@ from typing import Any
 from engine.labels.annotator import READER
 from engine.labels.registry import input_tables
 from engine.messages.wording import counted
-from engine.ranking.ranking_settings import JUDGED
+from engine.ranking.scores import JUDGED
 from engine.reading.models.weights import BUNDLED, BUNDLED_FID
 from engine.tables import RUN
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from engine.statistics import bounded
 from engine.statistics.arrays import Ints
-from engine.statistics.cells import Clusters
+from engine.statistics.comparison import Clusters
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.runs import in_order
 from engine.statistics.until import decided

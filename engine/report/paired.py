@@ -22,12 +22,12 @@ from engine.report.findings import Findings, read_findings
 from engine.report.study_report import short_names
 from engine.report.summary import METRIC_CODE, SUMMARY
 from engine.report.verdict import sentences_on
-from engine.statistics.cells import Clusters, clusters_of
-from engine.statistics.choice import choose
+from engine.statistics.comparison import Clusters, clusters_of
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.non_inferiority import NonInferiority, non_inferiority
+from engine.statistics.leads import NonInferiority, non_inferiority
 from engine.statistics.runs import RunScores, comparer, unit
 from engine.statistics.single_labels import SUCCESS
+from engine.statistics.table import choose
 from engine.tables import ANSWERS, EVALUATED_QUERIES, OUTPUT, QUERY, QUERY_ID, RUN, RUN_B, VALUE
 
 # What a gate wants to be the same.

@@ -28,8 +28,7 @@ from engine.messages.errors import InputError, masked
 from engine.messages.extras import version_of
 from engine.messages.notes import Note
 from engine.messages.wording import quoted
-from engine.ranking.ranking_settings import JUDGED
-from engine.ranking.scores import Relevant
+from engine.ranking.scores import JUDGED, Relevant
 from engine.reading.costs import ReadingCosts
 from engine.reading.identity import code_of_function
 from engine.reading.outputs import SHOWN

@@ -16,10 +16,10 @@ from engine.evaluation.conclude import Evaluation
 from engine.messages.wording import agreeing, counted, listed, number, with_interval
 from engine.report import layout
 from engine.report.means import mean_interval
-from engine.statistics.cells import clusters_of, numbered
-from engine.statistics.choice import Choice, Lead, Opinion
+from engine.statistics.comparison import clusters_of, numbered
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.power import MOST_QUERIES, POWER
+from engine.statistics.table import Choice, Lead, Opinion
+from engine.statistics.until import MOST_QUERIES, POWER
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, TAU, VALUE, N, high_of, low_of
 
 # Names and leads shown; summary.json and run_pairs.parquet have all.

@@ -9,6 +9,7 @@ scripts would count every output that does so too as a hit on it.
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,8 @@ import polars as pl
 
 from engine.messages.characters import spaced
 from engine.messages.errors import InputError
-from engine.messages.wording import meant, quoted
-from engine.scoring.normalize import normalize_answer, normalize_korquad
-from engine.scoring.words import words
+from engine.messages.wording import meant, name_of, number_of, quoted, reason_of
+from engine.scoring.normalize import normalize_answer, normalize_korquad, words
 from engine.tables import ANSWERS, OUTPUT, QUERY_ID, VALUE
 
 
@@ -114,7 +114,7 @@ def rouge_l(output: str, references: Sequence[str]) -> float:
     """ROUGE-L F-measure of the package ``rouge-score``, stemmed (as eRAG's examples use it).
 
     Equal to the package's on ASCII text; of other text it drops every character but a to z, and here
-    words of all scripts count (``words.words``).
+    words of all scripts count (``normalize.words``).
 
     >>> rouge_l("the novels of Orwell", ["a novel of George Orwell"])  # 3 of 4 words, and 3 of 5
     0.6666666666666665
@@ -276,3 +276,59 @@ def score_outputs(
             raise InputError(problem, error.remedy) from error.__cause__
     scored = distinct.with_columns(pl.Series(VALUE, values, dtype=pl.Float64))
     return outputs.join(scored, on=[QUERY_ID, OUTPUT], how="left", maintain_order="left")
+
+
+# Values that are kept: many passages lead to the same output.
+_KEPT = 200_000
+
+
+def metric_from_function(
+    function: Callable[[str, list[str]], float], name: str | None = None, *, code: str = ""
+) -> Metric:
+    """A metric that is a function of the user's.
+
+    Args:
+        function: takes an output and the reference answers, and returns how good the output is, in
+            [0, 1] (a bool is 0 or 1). It is called in one process, once for an output and its references.
+        name: by default the function's.
+        code: as of ``Metric``.
+
+    Raises:
+        InputError: no name, or one of the engine's own metrics.
+    """
+    name = name_of(function) if name is None else name
+    if not name.strip():
+        raise InputError("a metric without a name", "give it one")
+    if name in METRICS:
+        raise InputError(f"a metric of the engine is called {name!r}", "rename yours")
+    return Metric(name, _Score(name, function), bool, "text", own=True, code=code)
+
+
+class _Score:
+    """The values of a user's function, each checked and kept."""
+
+    def __init__(self, name: str, function: Callable[[str, list[str]], float]) -> None:
+        self._name, self._function = name, function
+        self._known: dict[tuple[str, tuple[str, ...]], float] = {}
+
+    def __call__(self, output: str, references: Sequence[str]) -> float:
+        key = output, tuple(references)
+        if key not in self._known:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[key] = self._checked(output, list(references))
+        return self._known[key]
+
+    def _checked(self, output: str, references: list[str]) -> float:
+        try:
+            value: Any = self._function(output, references)
+        except (Exception, SystemExit) as error:
+            raise UnscoredError(
+                f"the metric {self._name} raises {reason_of(error)}", "correct the function"
+            ) from error
+        number = number_of(value)
+        if math.isnan(number):
+            raise UnscoredError(
+                f"the metric {self._name} gives {value!r}", "return a number from 0 to 1"
+            )
+        return number

@@ -1,4 +1,10 @@
-"""Kendall's tau-b and Spearman's rho of two scores, with intervals over queries."""
+"""Kendall's tau-b and Spearman's rho of two scores, with intervals over queries, and what their margins allow.
+
+Queries may come in clusters that share an article, of which only clusters are independent.
+What is done for queries elsewhere is done for clusters: they are left out one at a time, and resampled. Where few of
+them have what the interval rests on, tables of queries are drawn as elsewhere, but of fewer queries: as many
+independent ones as say as much as the clusters do.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +13,153 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+import numpy as np
+import numpy.typing as npt
+import scipy as sp
+
 from engine.messages.checked import Checked, Natural, Positive, Within
 from engine.messages.errors import InputError
-from engine.statistics.arrays import Floats, Ints
-from engine.statistics.clustered import from_jackknife, independent_queries, method_by_cluster
-from engine.statistics.intervals import around, interval
-from engine.statistics.inversion import inverted
-from engine.statistics.methods import Method, Side, method_for, side
+from engine.statistics.arrays import Floats, Ints, Mask
+from engine.statistics.bounded import around, interval
+from engine.statistics.difference_tests import DifferenceTest
+from engine.statistics.methods import (
+    ENOUGH_TO_RESAMPLE,
+    FEW_RARER,
+    LEAST_OF_MANY,
+    LEAST_QUERIES,
+    MOST_CELLS,
+    Method,
+    Side,
+    inverted,
+    method_for,
+    side,
+    studentized,
+)
 from engine.statistics.resampling import Replicates
+
+# Values without each cluster that differ by less are equal but for rounding.
+_NO_SPREAD = 1e-12
+
+
+def clusters_with_rarer(one: Side, clusters: Ints) -> Mask:
+    """Shape (clusters,), whether some query of a cluster has a rarer value."""
+    return np.bincount(clusters, one.rarer) > 0
+
+
+def method_by_cluster(x: Side, y: Side, clusters: Ints) -> tuple[Method | None, str]:
+    """``method_for`` of queries in clusters.
+
+    - ``inverted``: where that would be used without clusters, or fewer than ten clusters have a rarer
+      value of some side, and the table is small enough.
+    - ``studentized``: fewer than 50 clusters have a rarer value of some side.
+    - ``percentile`` (of resampled clusters), elsewhere.
+
+    Args:
+        clusters: (n,) of each query, numbered from 0 without gaps.
+    """
+    count = int(clusters.max()) + 1
+    if count < LEAST_QUERIES:
+        return None, f"no interval: {count} clusters are too few"
+    method, note = method_for(x, y)
+    fewest = min(int(clusters_with_rarer(one, clusters).sum()) for one in (x, y))
+    if method is None or method == "inverted":
+        return method, note
+    if fewest < FEW_RARER and x.values * y.values <= MOST_CELLS:
+        return "inverted", ""
+    if fewest < LEAST_OF_MANY:
+        return None, (
+            "no interval: measure or end-to-end score has values other than the most frequent one in "
+            f"fewer than {LEAST_OF_MANY} of {count} clusters"
+        )
+    return ("studentized" if fewest < ENOUGH_TO_RESAMPLE else "percentile"), ""
+
+
+def independent_queries(x: Floats, y: Floats, clusters: Ints, *, confidence: float) -> int:
+    """How many independent queries vary the correlation of x and y as much as these do, and are known as well.
+
+    n / (1 + (m - 1) r_x r_y), where m is the mean size of the cluster that a query is in, and r_x and r_y are
+    the intraclass correlations of the ranks (from the analysis of variance, 0 or more): the
+    design effect (Kish 1965) of the mean of products of two independent scores. Few clusters tell little about
+    that effect, so that the number is multiplied by the square of Student's quantile with n - 1 degrees of
+    freedom over that with a degree less than there are clusters (Korn & Graubard 1998, "Confidence intervals for
+    proportions with small expected number of positive counts estimated from survey data").
+    """
+    sizes = np.bincount(clusters)
+    n = len(clusters)
+    beyond = float((sizes.astype(np.float64) ** 2).sum()) / n - 1
+    effect = 1 + beyond * intraclass(_ranks(x), clusters) * intraclass(_ranks(y), clusters)
+    level = (1 + confidence) / 2
+    known = float(sp.special.stdtrit(n - 1, level) / sp.special.stdtrit(len(sizes) - 1, level)) ** 2
+    return max(2, round(known * n / effect))
+
+
+def intraclass(score: Floats, clusters: Ints) -> float:
+    """The intraclass correlation by the analysis of variance, in [0, 1]; 1 where nothing varies.
+
+    0 where every cluster is of one query.
+    """
+    sizes = np.bincount(clusters).astype(np.float64)
+    n, count = len(score), len(sizes)
+    if count in (1, n):
+        return float(count == 1)
+    means = np.bincount(clusters, score) / sizes
+    between = float((sizes * (means - score.mean()) ** 2).sum()) / (count - 1)
+    within = float(((score - means[clusters]) ** 2).sum()) / (n - count)
+    size = (n - float((sizes**2).sum()) / n) / (count - 1)
+    spread = between + (size - 1) * within
+    return max(0.0, (between - within) / spread) if spread > 0 else 1.0
+
+
+def _ranks(score: Floats) -> Floats:
+    _, codes, counts = np.unique(score, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - counts / 2)[codes.reshape(-1)])
+
+
+def from_jackknife(
+    estimate: float,
+    without: Floats,
+    sides: Sequence[Floats],
+    clusters: Ints | None,
+    *,
+    confidence: float,
+    scale: float = 1,
+) -> DifferenceTest:
+    """The studentized interval of a correlation, or of a difference, and the test that it inverts.
+
+    Args:
+        without: (clusters,) the estimate without each, or (n,) without each query where ``clusters`` is None.
+        sides: the scores that it is made of, each (n,).
+        scale: how far it can go from 0: 1 for a correlation, 2 for a difference.
+
+    Returns:
+        NaN where without some query or cluster a side is constant, or the estimate is the same without any;
+        a difference of 0 throughout is one of 0.
+    """
+    if not np.isfinite(without).all() or float(np.ptp(without)) < _NO_SPREAD:
+        same = scale == 2 and float(np.abs(without).max()) < _NO_SPREAD
+        return DifferenceTest(1.0, 0.0, 0.0) if same else DifferenceTest(math.nan)
+    found = map(side, sides)
+    masks = (one.rarer if clusters is None else clusters_with_rarer(one, clusters) for one in found)
+    sparser = min(masks, key=np.count_nonzero)
+    low, high, p = studentized(estimate / scale, without / scale, sparser, confidence=confidence)
+    return DifferenceTest(p, scale * low, scale * high)
+
+
+def incomparable(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> str:
+    """Why correlations of queries in clusters cannot be compared; or nothing."""
+    fewest = min(
+        int(clusters_with_rarer(side(one), clusters).sum()) for pair in pairs for one in pair
+    )
+    count = int(clusters.max()) + 1
+    if count < LEAST_QUERIES:
+        return f"no p-value and no interval: {count} clusters are too few"
+    if fewest < LEAST_OF_MANY:
+        return (
+            f"no p-value and no interval: {fewest} of {count} clusters have a score other than the most "
+            f"frequent one, and a test needs {LEAST_OF_MANY}"
+        )
+    return ""
+
 
 # Decimals at which scores are compared: sums of the same labels in another order differ in the last
 # bits, and must not rank.
@@ -165,3 +310,73 @@ def undefined(x: Floats, y: Floats) -> str:
         if (values == values[0]).all()
     ]
     return f"undefined: {' and '.join(constant)}" if constant else ""
+
+
+@dataclass(frozen=True)
+class Margins:
+    """A measure beside an end-to-end score, and what the values that each of them has allow.
+
+    Attributes:
+        auc: share of the pairs of a right and a wrong query in which the measure is higher for the right
+            one, ties counting half: the area under the ROC curve, and (1 + d) / 2 for Somers' d of the
+            measure given the score. In [0, 1]; NaN unless the scores are 0 and 1, with both among them.
+        tau_min, tau_max: the least and the greatest tau-b of these values of the measure with these scores,
+            were they assigned to queries in any way. NaN where tau is undefined.
+        tau_reached: tau as a share of the farthest that it could go: of ``tau_max`` from 0 on, of
+            ``tau_min`` below, with tau's sign. In [-1, 1]; NaN where tau is undefined.
+    """
+
+    auc: float
+    tau_min: float
+    tau_max: float
+    tau_reached: float
+
+
+def margins(x: Floats, y: Floats, tau: float) -> Margins:
+    """What the values of a measure (x) and of the end-to-end score (y) allow.
+
+    tau-b is greatest where both are sorted the same way, and least where one is reversed: to exchange the
+    scores of two queries that stand in the other order never adds to tau's numerator, and leaves its
+    denominator alone. With ties in other places on both sides that is less than 1: exact match with few
+    right answers and a measure with few misses cannot agree, however good the measure is.
+
+    Args:
+        x, y: shape (n,), finite.
+        tau: tau-b of the two; NaN where it is undefined.
+    """
+    auc = _auc(x, y)
+    if math.isnan(tau):
+        return Margins(auc, math.nan, math.nan, math.nan)
+    upwards, outcomes = np.sort(x), np.sort(y)
+    tau_max, tau_min = _farthest(upwards, outcomes), -_farthest(upwards, outcomes[::-1])
+    reached = tau / (tau_max if tau >= 0 else -tau_min)
+    # Both are rounded: 1 may come out a bit above.
+    return Margins(auc, tau_min, tau_max, min(max(reached, -1.0), 1.0))
+
+
+def _auc(x: Floats, y: Floats) -> float:
+    """The share of pairs of a right and a wrong query that x orders (Mann & Whitney 1947)."""
+    right, wrong = y == 1, y == 0
+    if not right.any() or not wrong.any() or not (right | wrong).all():
+        return math.nan
+    values, place = np.unique(x, return_inverse=True)
+    rights, wrongs = (np.bincount(place[side], minlength=len(values)) for side in (right, wrong))
+    lower = np.cumsum(wrongs) - wrongs
+    twice_ordered = int((rights * (2 * lower + wrongs)).sum())
+    return twice_ordered / (2 * int(right.sum()) * int(wrong.sum()))
+
+
+def _farthest(x: Floats, y: Floats) -> float:
+    """tau-b of two sorted columns, either way round, without its sign: no two pairs disagree."""
+    x_new, y_new = (np.append(True, values[1:] != values[:-1]) for values in (x, y))
+    pairs = _pairs(np.array([len(x)]))
+    x_tied, y_tied, both = (
+        _pairs(np.diff(np.append(np.flatnonzero(new), len(x))))
+        for new in (x_new, y_new, x_new | y_new)
+    )
+    return (pairs - x_tied - y_tied + both) / math.sqrt((pairs - x_tied) * (pairs - y_tied))
+
+
+def _pairs(sizes: npt.NDArray[np.int64]) -> int:
+    """The number of pairs within groups of these sizes."""
+    return int((sizes.astype(np.int64) * (sizes.astype(np.int64) - 1) // 2).sum())

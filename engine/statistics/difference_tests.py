@@ -16,7 +16,7 @@ by its standard error, and what that quotient is by chance is found by permuting
 - With fewer than 15 right (or wrong) answers, measure scores that are spread more widely among these few
   than among the others would still be taken for a difference. There the p-value is the larger of the
   permutation's and that of Student's t, as in the test of Brunner & Munzel (2000)
-  (``studentized.standard_error``).
+  (``methods.standard_error``).
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ import numpy as np
 import scipy as sp
 
 from engine.statistics.arrays import Floats, Ints
-from engine.statistics.methods import side
+from engine.statistics.methods import side, standard_error
 from engine.statistics.resampling import for_each_block_of_orders
-from engine.statistics.studentized import standard_error
 
 # Differences and standard errors below these are rounding errors of 0. Both are of the order of 1 / n.
 _NO_DIFFERENCE = 1e-12

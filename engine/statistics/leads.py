@@ -1,4 +1,4 @@
-"""Intervals and p-values of differences of means that hold for all pairs of runs together.
+"""Differences of means of runs, paired by query: intervals and p-values that hold for all pairs of runs together.
 
 The interval of a pair is that of a mean of values from a bounded range (``bounded``; Gaffke 2005), which holds where
 two runs are nearly alike and differ much on a few queries. The p-value of differences of -1, 0 and 1 is that of the exact
@@ -8,19 +8,31 @@ cluster is added for each of the two runs, as far apart as the range allows: the
 
 Levels are divided by the number of pairs (Bonferroni), so that the intervals hold together, and therefore
 also for pairs that are chosen by what the data show.
+
+Whether a candidate is worse than a baseline by more than a margin is a test of non-inferiority.
+The difference d is the candidate's mean less the baseline's, on the same queries. Two one-sided hypotheses are
+tested, each at one level: d is -margin or less, and d is -margin or more. Where the first is rejected the candidate
+is not worse by more than the margin, where the second is, it is worse by more; else the data do not decide (Piaggio
+et al. 2012, "Reporting of noninferiority and equivalence randomized trials", figure 1). A loss within the margin is
+allowed, also one that is significant: a candidate that is allowed fails as rarely as the level says. Bounds are the ends of the one interval of a pair
+(``paired_intervals``) at twice the level.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy as sp
 
-from engine.statistics.arrays import Floats, Ints
+from engine.statistics.arrays import Floats, Ints, Signs
 from engine.statistics.bounded import Weighed, lower_bound, lower_tail, weighed
+from engine.statistics.correlation import DECIMALS, Bootstrap
+from engine.statistics.resampling import for_each_block_of_signs, weighted_sums
+from engine.statistics.until import decided, queries_needed
 
 # How far differences may exceed their range by rounding.
 _ROUNDING = 1e-9
@@ -134,3 +146,163 @@ def _p_value(sides: tuple[Weighed, Weighed], value: float, comparisons: int) -> 
 
 def _adjusted(tail: float, comparisons: int) -> float:
     return min(max(2 * comparisons * tail, _LEAST_P), 1.0)
+
+
+def mean_differences(
+    scores: Floats,
+    largest: float,
+    bootstrap: Bootstrap,
+    clusters: Ints | None = None,
+    most: int = 1,
+) -> Differences:
+    """Compare the means of every two runs, query by query.
+
+    Args:
+        scores: shape (s, n), s >= 2; the same queries in every row, in the order in which they were read where
+            the plan is to read ``until`` a verdict: intervals are then those of ``until.decided``, each of the
+            queries that neither run lacks (NaN).
+        largest, clusters: as in ``leads.paired_intervals``.
+        most: as in ``until.decided``.
+
+    Returns:
+        For the p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``: first run's mean
+        less the second's, with interval and p-value adjusted for p pairs (``leads``); NaN without
+        resamples, with a single query or cluster, or where ``largest`` is infinite.
+    """
+    paired = _paired(scores)
+    units = scores.shape[1] if clusters is None else len(np.unique(clusters))
+    if math.isinf(largest) or not bootstrap.resamples or (units < 2 and not bootstrap.until):
+        means = np.asarray(np.nanmean(paired, axis=1), dtype=np.float64)
+        nothing = np.full(len(paired), math.nan)
+        return Differences(np.round(means, DECIMALS), nothing, nothing, nothing)
+    if bootstrap.until:
+        level = bootstrap.confidence
+        found_by = decided(paired, confidence=level, largest=largest, clusters=clusters, most=most)
+        columns = [[one.value, one.low, one.high, one.p] for one in found_by]
+        value, low, high, p = np.round(np.array(columns).T, DECIMALS) + 0.0
+        return Differences(value, low, high, p)
+    found = paired_intervals(
+        paired, largest, confidence=bootstrap.confidence, comparisons=len(paired), clusters=clusters
+    )
+    # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
+    value, low, high = (np.round(column, DECIMALS) + 0.0 for column in found[:3])
+    return Differences(value, low, high, found.p)
+
+
+def chances_above(scores: Floats, bootstrap: Bootstrap, clusters: Ints | None = None) -> Floats:
+    """One-sided p-values of the paired randomization test (Fisher 1935), for ``soft_pairwise_accuracy``.
+
+    Signs of the differences are redrawn (those of a cluster together). The share of redrawn means above the
+    observed one counts equal ones half, so that the p-value of the opposite hypothesis is 1 less this one.
+
+    Args:
+        scores: as in ``mean_differences``.
+
+    Returns:
+        (p,), that the first run is not better than the second, in (0, 1); NaN as there.
+    """
+    paired = _paired(scores)
+    if clusters is not None:
+        paired = np.stack([np.bincount(clusters, differences) for differences in paired])
+    units = paired.shape[1]
+    if units < 2 or not bootstrap.resamples:
+        return np.full(len(paired), math.nan)
+    value = np.round(paired.sum(axis=1), DECIMALS)
+    above = np.empty((bootstrap.resamples, len(paired)))
+
+    def flip(start: int, signs: Signs) -> None:
+        redrawn = np.round(weighted_sums(signs, paired), DECIMALS)
+        above[start : start + len(signs)] = (1 + np.sign(redrawn - value)) / 2
+
+    for_each_block_of_signs(
+        units, flip, resamples=bootstrap.resamples, seed=bootstrap.seed, threads=bootstrap.threads
+    )
+    # The observed difference is one of the draws, and equal to itself.
+    return np.asarray((0.5 + above.sum(axis=0)) / (1 + bootstrap.resamples))
+
+
+def soft_pairwise_accuracy(by_measure: Floats, by_outcome: Floats) -> float:
+    """Whether a measure is as certain of every pair of runs as the end-to-end score is.
+
+    SPA, the mean over the pairs of ``1 - |p_outcome - p_measure|`` (Thompson, Mathur, Deutsch & Khayrallah,
+    WMT 2024, "Improving Statistical Significance in Human Evaluation of Automatic Metrics via Soft
+    Pairwise Accuracy"). A pair that both find certain counts 1 where they name the same run and 0 where they do
+    not; one that both find undecided counts nearly 1, whichever run is ahead.
+
+    Args:
+        by_measure, by_outcome: (p,) one-sided p-values of the pairs of runs in the same order
+            (``chances_above``). There equal draws count half, so that SPA
+            does not depend on the order of the runs.
+
+    Returns:
+        In [0, 1]; NaN where p-values are.
+    """
+    return float((1 - np.abs(by_outcome - by_measure)).mean())
+
+
+def _paired(scores: Floats) -> Floats:
+    first, second = np.triu_indices(len(scores), 1)
+    return np.asarray(np.round(scores[first] - scores[second], DECIMALS))
+
+
+# Of each of the two tests.
+LEVEL = 0.05
+Decision = Literal["not worse", "worse", "undecided"]
+
+
+@dataclass(frozen=True)
+class NonInferiority:
+    """What a test of non-inferiority says of one pair.
+
+    Attributes:
+        decision: about the candidate: worse is worse by more than the margin.
+        difference, low, high: candidate less baseline, and one-sided bounds; -1 and 1 of one query.
+        queries_needed: of ``n``, to decide with a power of 80% (``until``); None where these decide.
+    """
+
+    decision: Decision
+    difference: float
+    low: float
+    high: float
+    n: int
+    queries_needed: int | None
+
+
+def non_inferiority(
+    differences: Floats, margin: float, *, family: int = 1, clusters: Ints | None = None
+) -> NonInferiority:
+    """Test one pair.
+
+    Args:
+        differences: (n,) of scores in [0, 1], candidate less baseline, query by query; n >= 1.
+        margin: the loss that is allowed, in (0, 1).
+        family: pairs that are tested together. All must be not worse (an intersection-union test, Berger 1982, at the
+            same level), or any one be worse (Bonferroni's level).
+        clusters: (n,) the cluster of each query, from 0; None where queries are independent.
+    """
+    paired = np.round(differences, DECIMALS)
+    low, high, two_sided = -1.0, 1.0, 1 - 2 * LEVEL
+    if len(paired) > 1 and (clusters is None or clusters.max() > 0):
+        one, several = (
+            paired_intervals(
+                paired[None], 1.0, confidence=two_sided, comparisons=m, clusters=clusters
+            )
+            for m in (1, family)
+        )
+        low, high = float(one.low[0]), float(several.high[0])
+    decision: Decision = (
+        "not worse" if low > -margin else "worse" if high < -margin else "undecided"
+    )
+    difference, needed = float(paired.mean()), None
+    if decision == "undecided":
+        comparisons = 1 if difference > -margin else family
+        needed = queries_needed(
+            paired,
+            1.0,
+            confidence=two_sided,
+            comparisons=comparisons,
+            clusters=clusters,
+            of_mean=-margin,
+        )
+    needed = needed and max(needed, len(paired) + 1)
+    return NonInferiority(decision, difference + 0.0, low + 0.0, high + 0.0, len(paired), needed)

@@ -18,12 +18,15 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.statistics.arrays import Floats, Ints
-from engine.statistics.cells import Cell, Clusters, numbered, on_shared_queries
+from engine.statistics.comparison import Cell, Clusters, numbered, on_shared_queries
 from engine.statistics.correlation import DECIMALS, Bootstrap
-from engine.statistics.differences import chances_above, mean_differences, soft_pairwise_accuracy
-from engine.statistics.leads import Differences
-from engine.statistics.power import as_small_as_likely
-from engine.statistics.until import decided
+from engine.statistics.leads import (
+    Differences,
+    chances_above,
+    mean_differences,
+    soft_pairwise_accuracy,
+)
+from engine.statistics.until import as_small_as_likely, decided
 from engine.tables import (
     ANNOTATOR,
     DIFFERENCE,
@@ -139,7 +142,7 @@ class RunScores:
     def needed(self, run: str, over: str, confidence: float, *, as_here: bool = True) -> int | None:
         """Queries that would decide by confidence sequences, of queries in the order of reading (``until.Decision``).
 
-        With a lead as large as here, or as small as is likely (``power``).
+        With a lead as large as here, or as small as is likely (``until``).
         """
         differences = self._differences(run, over)
         known = ~np.isnan(differences)
@@ -279,7 +282,7 @@ def compare_runs(
     is one question, however many measures are reported beside it.
 
     Args:
-        cells: all with end-to-end scores, or all without (``cells.label_cells``).
+        cells: all with end-to-end scores, or all without (``comparison.label_cells``).
         whole: the end-to-end scores. Their differences stand beside those of each measure, on all
             queries that they have, whichever of these the measure has.
     """

@@ -1,23 +1,33 @@
-"""The statistics of an evaluation, as tables: correlations, comparisons, agreement over runs."""
+"""The statistics of an evaluation, as tables, and the run to choose by them.
+
+Leads of the run that is best end to end are differences of means, with the intervals and p-values of all pairs of runs together, as in
+``run_pairs``: the best run is chosen among all of them. A choice also needs to know how many queries would
+settle what is not certain, and whether the annotators' measures agree.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from operator import eq
 
 import polars as pl
 
 from engine import tables
-from engine.statistics.cells import Clusters, label_cells, read_cells
-from engine.statistics.choice import Choice, choose
-from engine.statistics.comparison import Comparable, compare_cells, correlate_cells
-from engine.statistics.correlation import DECIMALS, Bootstrap
-from engine.statistics.margins import margins
-from engine.statistics.runs import compare_runs, comparer, unit
-from engine.statistics.sampled_lists import from_labels
-from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, TAU, K
+from engine.statistics.comparison import (
+    Clusters,
+    Comparable,
+    compare_cells,
+    correlate_cells,
+    label_cells,
+    read_cells,
+)
+from engine.statistics.correlation import DECIMALS, Bootstrap, margins
+from engine.statistics.runs import Compare, RunScores, compare_runs, comparer, unit
+from engine.statistics.single_labels import from_labels
+from engine.statistics.until import queries_needed
+from engine.tables import ANNOTATOR, BEST, MEASURE, QUERY_ID, RUN, TAU, VALUE, K
 
 
 @dataclass(frozen=True)
@@ -114,4 +124,204 @@ def _with_best(correlations: pl.DataFrame) -> pl.DataFrame:
     highest = (tau == tau.max().over(RUN, ANNOTATOR)).fill_null(False)
     return correlations.with_columns(
         (highest & (highest.cum_sum().over(RUN, ANNOTATOR) == 1)).alias(BEST)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """How far the mean of a run is above that of another, on the same queries.
+
+    Attributes:
+        n: queries that both have.
+        difference: 0 or more.
+        low, high: its interval, which holds together with those of all pairs of runs
+            (``leads.paired_intervals``), so that it also holds after the best run was chosen. NaN without
+            resamples, or with one query.
+        p: adjusted for all pairs of runs; the level at which the interval just reaches 0.
+        significant: the interval is above 0, and p below 1 - confidence.
+        alike: both runs have the same score on every query that both have.
+        queries_needed: how many queries would show a difference as small as is likely (``until``). None where it
+            is significant, where nothing is known (runs alike), for measures, and with sampled lists.
+        queries_as_here: how many would show a difference like this one. None also where it is 0.
+    """
+
+    run: str
+    over: str
+    n: int
+    difference: float
+    low: float
+    high: float
+    p: float
+    significant: bool
+    alike: bool = False
+    queries_needed: int | None = None
+    queries_as_here: int | None = None
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """Which run one measure of an annotator favours.
+
+    Attributes:
+        measure: the annotator's primary one (``primary_measures``).
+        best: the run with its highest mean.
+        lead: of ``best`` over the chosen run; over the runner-up where ``best`` is the chosen run.
+            Its interval and p-value are adjusted for all pairs of runs by this measure.
+    """
+
+    annotator: str
+    measure: str
+    best: str
+    lead: Lead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The run with the best mean of the score that decides, and how certain that is.
+
+    Attributes:
+        annotator, measure: the score that decides; both None for the end-to-end score.
+        n: queries that all runs have; read ``until`` a verdict, that any run has.
+        pairs: pairs of runs that intervals and p-values are adjusted for.
+        means: of every run on those of these that it has, the best first (``RunScores.ranked``).
+        best: the run to choose.
+        leads: of ``best`` over each other run, in the order of ``means``.
+        opinions: of the annotators that score the best run, except the one that decides, in order.
+        most_lost: by the intervals of all pairs, the most by which any run that is not excluded may be behind the one
+            that is truly best. NaN where one run is left, or there are no intervals.
+    """
+
+    annotator: str | None
+    measure: str | None
+    n: int
+    pairs: int
+    means: dict[str, float]
+    best: str
+    leads: tuple[Lead, ...]
+    opinions: tuple[Opinion, ...]
+    most_lost: float = math.nan
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """Runs that the data do not distinguish from the best one."""
+        return tuple(lead.over for lead in self.leads if not lead.significant)
+
+
+def choose(
+    query_scores: pl.DataFrame,
+    whole: RunScores | None,
+    downstream: pl.DataFrame,
+    run_pairs: pl.DataFrame,
+    compare: Compare,
+    bootstrap: Bootstrap,
+) -> Choice | None:
+    """Choose by the end-to-end score; without one, by the first annotator's primary measure.
+
+    Args:
+        whole: the end-to-end scores of the runs; None without any.
+        compare: gives the scores by a measure, and their differences (``runs.comparer``).
+
+    Returns:
+        None where there is only one run to choose, or no query that all runs have.
+    """
+    if run_pairs.is_empty() and downstream.is_empty():
+        return None
+    annotator, measure, found = None, None, whole
+    if downstream.is_empty():
+        annotator, measure = run_pairs.select(ANNOTATOR, MEASURE).row(0)
+        scored = query_scores.filter(pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == measure)
+        found = compare(scored, annotator, measure)
+    if found is None:
+        return None
+    means = {run: found.mean(run) for run in found.ranked(found.runs)}
+    best, *others = means
+    opinions: list[Opinion] = []
+    for name, primary in primary_measures(run_pairs.select(ANNOTATOR, MEASURE).iter_rows()).items():
+        if name == annotator:
+            continue
+        of_measure = query_scores.filter(pl.col(ANNOTATOR) == name, pl.col(MEASURE) == primary)
+        scores = of_measure.select(RUN, QUERY_ID, VALUE)
+        if not (downstream.is_empty() or bootstrap.lists):  # labels are of all queries then
+            scores = scores.join(downstream, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
+        opinion = _opinion(compare(scores, name, primary), list(means))
+        if opinion is not None:
+            opinions.append(Opinion(name, primary, *opinion))
+    leads = tuple(_lead(found, best, other, plan=bootstrap) for other in others)
+    return Choice(
+        annotator=annotator,
+        measure=measure,
+        n=found.values.shape[1],
+        pairs=len(found.differences.value),
+        means=means,
+        best=best,
+        leads=leads,
+        opinions=tuple(opinions),
+        most_lost=found.most_apart([best, *(lead.over for lead in leads if not lead.significant)]),
+    )
+
+
+def primary_measures(scored: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """By annotator, the measure that answer, page and verdict compare it by: the first that its labels have.
+
+    That is the first of the settings' measures (``Settings.measures``), chosen before any figure is
+    known, and the same for all annotators on whose labels it is defined. On other labels (nDCG on
+    utilities, say) the next one that is defined stands in.
+
+    Args:
+        scored: annotator and measure of every score, mean or pair, in the order of the settings'
+            measures, which all tables of an evaluation keep.
+    """
+    first: dict[str, str] = {}
+    for annotator, measure in scored:
+        first.setdefault(annotator, measure)
+    return first
+
+
+def _opinion(found: RunScores | None, ranked: Sequence[str]) -> tuple[str, Lead] | None:
+    """The run that a measure favours, and its lead; None where it does not score the chosen run."""
+    if found is None or ranked[0] not in found.runs:
+        return None
+    order = [run for run in ranked if run in found.runs]
+    if len(order) < 2:
+        return None
+    best = found.ranked(order)[0]
+    over = order[1] if best == order[0] else order[0]
+    return best, _lead(found, best, over)
+
+
+def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = None) -> Lead:
+    """The lead of a run over another, and with ``plan`` the queries that it needs."""
+    value, low, high, p = found.difference(run, over)
+    significant = low > 0
+    needed = as_here = None
+    if significant or math.isinf(found.largest):
+        plan = None
+    if plan is not None and plan.until:
+        needed, as_here = (
+            found.needed(run, over, plan.confidence, as_here=one) for one in (False, True)
+        )
+    elif plan is not None and plan.resamples and not found.means:
+        needed, as_here = (
+            queries_needed(
+                found.paired(run, over),
+                found.largest,
+                confidence=plan.confidence,
+                comparisons=len(found.differences.value),
+                clusters=found.clusters,
+                as_here=one,
+            )
+            for one in (False, True)
+        )
+    return Lead(
+        run=run,
+        over=over,
+        n=found.shared(run, over),
+        difference=value,
+        low=low,
+        high=high,
+        p=p,
+        significant=significant,
+        alike=value == 0 and not found.paired(run, over).any(),
+        queries_needed=needed,
+        queries_as_here=as_here,
     )

@@ -11,8 +11,7 @@ from engine import tables
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.labels import from_function
-from engine.labels.annotator import Annotator, Labelled
-from engine.labels.traces import complete
+from engine.labels.annotator import Annotator, Labelled, complete
 from engine.messages.errors import InputError
 from engine.report.printed import answer_parts, full_lines, full_tables
 from engine.sources.articles.read import read_source

@@ -9,8 +9,15 @@ import pytest
 from engine.evaluation.evaluate import check, evaluate, refuse_answers
 from engine.evaluation.settings import Settings
 from engine.inputs.shards import InMemoryInputs
-from engine.labels.annotator import READER, Annotator, Labelled, Scale, ask_reader, labels_of
-from engine.labels.traces import complete
+from engine.labels.annotator import (
+    READER,
+    Annotator,
+    Labelled,
+    Scale,
+    ask_reader,
+    complete,
+    labels_of,
+)
 from engine.messages.errors import InputError
 from engine.scoring.metrics import METRICS
 from tests.commands import evaluate as run_command

@@ -25,7 +25,7 @@ from engine.reading.backends import NamedExecutor
 from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.plan import INPUTS
-from engine.scoring.own import metric_from_function
+from engine.scoring.metrics import metric_from_function
 from engine.sources.io.folders import folder_at
 from tests.conftest import STATS, ScriptedReader
 from tests.evaluation.in_shards import (

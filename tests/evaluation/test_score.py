@@ -14,8 +14,7 @@ from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs
 from engine.inputs.shards import InMemoryInputs
 from engine.labels import from_function
-from engine.labels.annotator import Annotator, Labelled, labels_of
-from engine.labels.traces import complete
+from engine.labels.annotator import Annotator, Labelled, complete, labels_of
 from engine.messages.errors import InputError
 from engine.messages.notes import merge_notes
 from engine.sources.io.folders import folder_at

@@ -16,7 +16,7 @@ from engine.reading.protocol import ReadOutput
 from engine.report import study_report
 from engine.report.printed import answer_parts, full_lines
 from engine.report.summary import summarize
-from engine.statistics.intervals import holm
+from engine.statistics.bounded import holm
 from jobs._evaluating import write_results
 from tests.conftest import STATS, ScriptedReader
 from tests.tables import findings_of, inputs, say_last

@@ -21,7 +21,7 @@ from engine.sources.runs.export import write_exports
 from engine.sources.runs.qrels import read_preferences, read_qrels
 from engine.sources.runs.read import read_run, write_run
 from engine.tables import LABELS
-from jobs._config import options_from
+from jobs._options import options_from
 from tests.faults.test_bad_inputs import parquet, run
 
 KILT = '{"id": "1", "input": "x", "output": [{"answer": "a"}, {"provenance": [{"wikipedia_id": 5}]}]}\n'

@@ -8,8 +8,7 @@ import subprocess
 import pytest
 
 from jobs import cli
-from jobs._command import HABITS
-from jobs._examples import _EXAMPLES, examples
+from jobs._command import _EXAMPLES, HABITS, examples
 from tests.commands import erag
 
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from jobs import _progress, _steps
+from jobs import _progress, _terminal
 
 
 @pytest.fixture
@@ -63,17 +63,17 @@ def test_no_estimate_is_off_by_ten(lines, step):
 
 def test_a_step_is_named_before_two_seconds_and_a_log_has_a_line_every_fifteen(monkeypatch):
     told, now = [], [0.0]
-    for module in (_progress, _steps):
+    for module in (_progress, _terminal):
         monkeypatch.setattr(module, "tell", lambda line: told.append((now[0], line)))
     monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
-    steps = _steps._Steps()
-    monkeypatch.setattr(_steps, "_steps", steps)
-    _steps.step("reading the inputs")  # takes a second: nothing is said
+    steps = _terminal._Steps()
+    monkeypatch.setattr(_terminal, "_steps", steps)
+    _terminal.step("reading the inputs")  # takes a second: nothing is said
     progress = _progress._Lines("reading", "LLM calls", "computing statistics")
     for half in range(141):
         now[0] = half / 2
         if now[0] == 1:
-            _steps.step("loading the model")
+            _terminal.step("loading the model")
         if now[0] in (20, 60):  # a first batch, and the last one
             progress(int(now[0]), 60)
         steps.beat(bar=False)
@@ -103,8 +103,8 @@ def test_nothing_is_said_once_a_command_has_ended(monkeypatch):
         has_ended.wait(0.2)
         said.append("reading the inputs …")
 
-    monkeypatch.setattr(_steps._Steps, "beat", beat)
-    with _steps.with_steps():
+    monkeypatch.setattr(_terminal._Steps, "beat", beat)
+    with _terminal.with_steps():
         assert is_due.wait(10)
     said.append("the error")
     has_ended.set()

@@ -9,13 +9,13 @@ import pytest
 
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
+from engine.labels.dual import PROBABILITIES
 from engine.messages.errors import InputError
 from engine.report.printed import full_lines
 from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet
 from engine.sources.passages.cut import passages
 from engine.sources.runs.read import write_run
-from engine.statistics.dual import PROBABILITIES
 from tests.conftest import make_run
 from tests.tables import findings_of, read_files
 

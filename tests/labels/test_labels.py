@@ -4,7 +4,7 @@ from pyserini.eval.evaluate_dpr_retrieval import SimpleTokenizer, has_answers
 from transformers.data.metrics.squad_metrics import normalize_answer
 
 from engine import tables
-from engine.labels import containment, erag, judge, provenance
+from engine.labels import dual, erag
 from tests.tables import framed
 
 QUERIES = framed([("1", "q", ["Ann Lee"], ["A"]), ("2", "q", ["Bo"], [])], tables.QUERIES)
@@ -18,7 +18,7 @@ def test_erag_labels_are_the_values_of_single_passage_reads():
 
 
 def test_containment_searches_the_text_and_not_the_title():
-    labels = containment.find_answers(PAIRS, QUERIES, CORPUS)
+    labels = dual.find_answers(PAIRS, QUERIES, CORPUS)
     assert labels["answer"].to_list() == ["Ann Lee", None, "Bo", None]
     assert labels.select("query_id", "doc_id").equals(PAIRS)
 
@@ -28,11 +28,11 @@ def holds(text, answer, name="containment"):
     queries = framed([("1", "q", [answer], [])], tables.QUERIES)
     corpus = framed([("x", "", text, "A")], tables.CORPUS)
     pairs = pl.DataFrame({"query_id": ["1"], "doc_id": ["x"]})
-    return containment.find_answers(pairs, queries, corpus, name=name)["answer"].item() is not None
+    return dual.find_answers(pairs, queries, corpus, name=name)["answer"].item() is not None
 
 
 def test_provenance_marks_all_passages_of_gold_articles():
-    assert provenance.label_provenance(PAIRS, QUERIES, CORPUS)["label"].to_list() == [1, 0, 0, 0]
+    assert dual.label_provenance(PAIRS, QUERIES, CORPUS)["label"].to_list() == [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_containment_by_substring(text, answer, found):
 def test_answers_that_text_may_run_on_after_are_counted():
     answers = [["Seoul", "서울"], ["서울 "], ["東京"], ["Paris"], ["1945년."], []]
     queries = framed([(str(i), "q", given, []) for i, given in enumerate(answers)], tables.QUERIES)
-    assert containment.count_running_on(queries) == 2  # Seoul can be found
-    assert containment.count_running_on(queries.clear()) == 0
+    assert dual.count_running_on(queries) == 2  # Seoul can be found
+    assert dual.count_running_on(queries.clear()) == 0
 
 
 def test_a_judges_labels_are_its_probabilities_or_whether_they_exceed_a_half():
     reads = pl.DataFrame({"query_id": list("1122"), "doc_ids": [["x"], ["y"]] * 2})
     reads = reads.with_columns(confidence=pl.Series([0.5, 0.51, None, 1.0]))
-    binary, graded = judge.label_judge(reads, "binary"), judge.label_judge(reads, "graded")
+    binary, graded = erag.label_judge(reads, "binary"), erag.label_judge(reads, "graded")
     assert binary.rows() == [
         ("1", "x", "judge", 0.0), ("1", "y", "judge", 1.0),
         ("2", "x", "judge", 0.0), ("2", "y", "judge", 1.0),

@@ -13,7 +13,7 @@ from engine import tables
 from engine.evaluation.settings import Settings
 from engine.labels import preference
 from engine.messages.errors import InputError
-from engine.python.record_forms import records
+from engine.python.input_forms import records
 from engine.sources.runs.qrels import preferences_of, read_preferences
 from tests.tables import framed
 

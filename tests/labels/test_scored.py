@@ -9,7 +9,7 @@ import pytest
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs
-from engine.labels import gain
+from engine.labels import erag
 from engine.messages.errors import InputError
 from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
@@ -125,7 +125,7 @@ def test_the_harm_rate_is_the_share_of_passages_that_spoil_a_right_answer(tmp_pa
     assert (known["figure"], known["n"]) == ("right_without_passage", 3)
     assert known["value"] == pytest.approx(1 / 3)
     assert known["low"] < known["value"] < known["high"]
-    shown = gain.display(pl.DataFrame([harm]), " [95%]")
+    shown = erag.display_harm(pl.DataFrame([harm]), " [95%]")
     ((_, (passages, spoilt, rate)),) = shown.rows
     assert (shown.rows[0][0], passages, spoilt) == (["1 of 3"], "2", "1")
     assert (shown.values[-1], rate[:7]) == ("harm rate [95%]", "0.500 [")

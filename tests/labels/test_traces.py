@@ -4,7 +4,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.settings import Settings
-from engine.labels import containment, dual, erag, judge, provenance, traces
+from engine.labels import dual, erag
 from engine.labels.annotator import Material
 from tests.conftest import make_run
 from tests.tables import framed
@@ -51,7 +51,7 @@ def test_an_erag_label_leads_to_its_read_metric_and_answer():
     # token F1: "the lee" has one of the two words of "Ann Lee" (2/3), "bo" all of "Bo", "x" nothing
     read = reads(["the lee", "bo", "x"]).with_columns(value=pl.Series([2 / 3, 1.0, 0.0]))
     labels = erag.label_erag(read)
-    traced = traces.trace_erag(labels, read, QUERIES, "f1")
+    traced = erag.trace_erag(labels, read, QUERIES, "f1")
     assert columns(traced, "read_key", "output", "metric", "answer") == [
         ("a", "the lee", "f1", "Ann Lee"),
         ("b", "bo", "f1", "Bo"),
@@ -61,18 +61,18 @@ def test_an_erag_label_leads_to_its_read_metric_and_answer():
 
 
 def test_a_containment_label_leads_to_the_answer_found():
-    for annotator in (containment.ANNOTATOR, containment.BY_SUBSTRING):
+    for annotator in (dual.CONTAINMENT_ANNOTATOR, dual.BY_SUBSTRING):
         traced = labelled(annotator).traces
         assert columns(traced, "answer", "label") == [("Ann Lee", 1), ("Bo", 1), (None, 0)]
 
 
 def test_a_provenance_label_leads_to_the_gold_article():
-    traced = labelled(provenance.ANNOTATOR).traces
+    traced = labelled(dual.PROVENANCE_ANNOTATOR).traces
     assert columns(traced, "article_id", "label") == [("A", 1), (None, 0), (None, 0)]
 
 
 def test_a_dual_label_leads_to_both_halves():
-    halves = (provenance.ANNOTATOR, containment.ANNOTATOR)
+    halves = (dual.PROVENANCE_ANNOTATOR, dual.CONTAINMENT_ANNOTATOR)
     made = labelled(dual.ANNOTATOR, rests_on={half.name: labelled(half) for half in halves})
     both = made.tables["dual_labels"]
     assert both.select("document_label", "word_label").rows() == [
@@ -85,7 +85,7 @@ def test_a_dual_label_leads_to_both_halves():
 
 def test_a_judges_label_leads_to_its_probability():
     read = reads([" Yes", " No", ""], [0.75, 0.25, None])
-    traced = traces.trace_judge(judge.label_judge(read, "binary"), read)
+    traced = erag.trace_judge(erag.label_judge(read, "binary"), read)
     assert columns(traced, "read_key", "confidence", "label") == [
         ("a", 0.75, 1), ("b", 0.25, 0), ("c", None, 0),
     ]  # fmt: skip

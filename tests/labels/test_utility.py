@@ -10,7 +10,7 @@ from engine import tables
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs
-from engine.labels import utility
+from engine.labels import erag
 from engine.messages.errors import InputError
 from engine.reading.costs import UnitResult
 from engine.reading.protocol import ReadOutput
@@ -144,7 +144,7 @@ def test_graded_labels_of_a_half_or_more_help():
         {"query_id": ["q", "q"], "doc_ids": [["a"], ["b"]], "confidence": [0.5, 0.5]}
     )
     graded = framed([("q", "a", "erag", 0.5), ("q", "b", "erag", 0.49)], tables.LABELS)
-    assert utility.label_utility(reads, graded)["label"].to_list() == pytest.approx([0.5, -1 / 6])
+    assert erag.label_utility(reads, graded)["label"].to_list() == pytest.approx([0.5, -1 / 6])
 
 
 UTILITY = ("utility",)

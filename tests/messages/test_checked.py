@@ -15,7 +15,7 @@ import engine
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep
 from engine.inputs.files import InputFiles
-from engine.labels.label_settings import option_classes
+from engine.labels.registry import option_classes
 from engine.messages.checked import SEVERAL, Checked, hints_of
 from engine.messages.errors import InputError
 from engine.planning.forecast import PlanSettings

@@ -1,19 +1,35 @@
 """Time and cost of reads whose figures are known, against values computed by hand."""
 
+from __future__ import annotations
+
 import math
 
+import polars as pl
 import pytest
 
+from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
-from engine.planning.forecast import Forecast, Kind, PlanSettings, Way, add_up
+from engine.planning.forecast import (
+    Forecast,
+    Kind,
+    PlanSettings,
+    Way,
+    add_up,
+    content,
+    duration,
+    shown,
+)
+from engine.planning.planner import plan_evaluation
+from jobs._terminal import Terminal
+from tests.tables import QUERIES, RUN, inputs
 
 
-def kind(name, left=7, **more):
+def unread(name, left=7, **more):
     return Kind(reader="r", name=name, asked=left + 3, stored=2, left=left, **more)
 
 
 def test_actors_share_the_reads_and_each_has_its_start_and_its_price():
-    kinds = (kind("single passages", seconds=3600),)
+    kinds = (unread("single passages", seconds=3600),)
     made = Forecast(kinds=kinds, queries=2, start=60)
     assert (made.seconds(1), made.seconds(4), made.all.shared) == (3660, 960, 1)
     assert made.money(3600, 0.5) == 0.5
@@ -24,8 +40,8 @@ def test_actors_share_the_reads_and_each_has_its_start_and_its_price():
 
 def test_kinds_add_up_as_far_as_all_figures_are_known():
     kinds = (
-        kind("single passages", prompt_tokens=100, token_price=0.5),
-        kind("whole lists", left=3, prompt_tokens=50, seconds=2.0),
+        unread("single passages", prompt_tokens=100, token_price=0.5),
+        unread("whole lists", left=3, prompt_tokens=50, seconds=2.0),
     )
     both = add_up(kinds)
     assert (both.asked, both.stored, both.left, both.prompt_tokens) == (16, 4, 10, 150)
@@ -47,3 +63,189 @@ def test_what_no_plan_can_answer_is_refused(options, words):
     with pytest.raises(InputError) as error:
         PlanSettings(**options)
     assert str(error.value).startswith(words)
+
+
+def kind(name, reader="small", **more):
+    figures = {"asked": 1200, "stored": 100, "left": 1000, "seconds": 7200.0} | more
+    return Kind(reader=reader, name=name, prompt_tokens=250_000, output_tokens=4000, **figures)
+
+
+def printed(forecast):
+    console = Terminal(width=160)
+    with console.capture() as captured:
+        console.print_parts(shown(forecast))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def line(lines, start):
+    (found,) = (one for one in lines if one.strip().startswith(start))
+    return found.strip()
+
+
+def plan(*kinds, **more):
+    figures = {"pace": "out", "start": 60.0, "peak": 3 * 2**29}
+    return Forecast(kinds=kinds, queries=500, **(figures | more))
+
+
+def test_a_plan_says_what_is_left_and_what_it_takes():
+    lines = printed(
+        plan(
+            kind("single passages"),
+            kind("whole lists"),
+            actors=4,
+            notes=("that evaluation is not like the planned one in actors",),
+            settings=PlanSettings(pace="out"),
+            price_per_hour=2.0,
+        )
+    )
+    assert lines[0].strip() == "LLM calls of 500 queries"
+    row = line(lines, "single passages").split()
+    # 2 hours, at 2 an hour
+    assert " ".join(row[2:]) == "1,200 100 100 1,000 250,000 4,000 2.0 h 30.0 min 4.00"
+    assert line(lines, "all").split()[1:5] == ["2,400", "200", "200", "2,000"]
+    assert line(lines, "time:") == "time: as LLM calls took in out"
+    assert line(lines, "note:").endswith("is not like the planned one in actors")
+    one, four = (one for one in lines if one.startswith("start and LLM calls"))
+    assert one == "start and LLM calls, 1 actor: 4.0 h, 60 s of start included"
+    # 60 s and a fourth of 14,400.
+    assert four == "start and LLM calls, 4 actors: 61.0 min, 60 s of start included"
+    # 4 actors for 3,660 s, at 2 an hour.
+    assert line(lines, "cost:") == "cost: 8.13 at 2 for an actor's hour, start included"
+    assert line(lines, "memory:") == "memory: about 1.5 GiB, of each actor"
+
+
+def test_without_a_pace_nothing_is_said_of_time():
+    """As of a function, of whose tokens nothing is known either."""
+    lines = printed(
+        Forecast(kinds=(Kind(reader="mine", name="judge", asked=9, stored=0, left=9),), queries=3)
+    )
+    assert line(lines, "judge").split() == ["judge", "9", "0", "0", "9"]
+    assert line(lines, "no time is predicted").endswith("an earlier evaluation (`pace`)")
+    assert not any("time of 1 actor" in one or " s" in one.split(":")[-1] for one in lines[2:5])
+
+
+@pytest.mark.parametrize("readers", [1, 2, 12])
+def test_a_plan_has_at_most_25_lines(readers):
+    kinds = [
+        kind(name, reader=f"reader {number}")
+        for number in range(readers)
+        for name in ("single passages", "whole lists", "judge", "reader that may decline")
+    ]
+    settings = PlanSettings(pace="out", finish_in=2.0)
+    more = {"price_per_hour": 2.0, "actors": 9, "sampled": 4, "notes": ("a", "b")}
+    lines = printed(plan(*kinds, settings=settings, **more))
+    assert len(lines) <= 25
+    assert line(lines, "9 actors finish in 2 h")
+    row = next(one for one in lines if "judge" in one)
+    assert ("reader 0" in " ".join(lines)) == (readers == 2)
+    asked = row.split("judge")[1].split()[0]
+    assert asked == ("1,200" if readers == 2 else f"{1200 * readers:,}")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "under 0.1 s"),
+        (3.25, "3.2 s"),
+        (59.6, "60 s"),
+        (150, "2.5 min"),
+        (7200, "2.0 h"),
+        (4e6, "1,111 h"),
+    ],
+)
+def test_times_have_two_or_three_digits(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_ways_to_read_less_say_the_least_that_they_take():
+    ways = Way("lists 0.4", 1, 0.5, known=True), Way("lazy", 0.1), Way("until", 0.25, 0.25)
+    forecast = plan(kind("single passages"), kind("whole lists"), ways=ways, actors=2)
+    lines = printed(forecast)
+    # 1,000 calls of each kind are left: a tenth of the passages and all lists, or a quarter of both.
+    lazy = " ".join(line(lines, "lazy, at least").split())
+    assert lazy == "lazy, at least 1,100 275,000 4,400 2.2 h 66.0 min"
+    assert line(lines, "until, at least").split()[3:6] == ["500", "125,000", "2,000"]
+    assert line(lines, "lists 0.4").split()[2:5] == ["1,500", "375,000", "6,000"]
+    assert content(forecast)["ways"] == {"lists 0.4": 1500, "lazy": 1100, "until": 500}
+
+
+def test_each_row_has_its_price():
+    """Of an actor's hours and of tokens, which passages and lists may have different ones of."""
+    kinds = kind("single passages", token_price=0.5), kind("whole lists", token_price=0.04)
+    ways = (Way("lists 0.4", 1, 0.5, known=True),)
+    for per_hour, costs in (
+        (None, ["0.50", "0.0400", "0.54", "0.52"]),
+        (1.0, ["2.50", "2.04", "4.54", "3.52"]),
+    ):
+        asked = PlanSettings(pace="out", budget="4")
+        lines = printed(plan(*kinds, ways=ways, settings=asked, price_per_hour=per_hour))
+        rows = [
+            line(lines, name).split()[-1]
+            for name in ("single passages", "whole lists", "all", "lists 0.4")
+        ]
+        assert rows == costs
+        assert (
+            line(lines, "budget").split(": ")[1]
+            == f"{'lists 0.4' if per_hour else 'all'} keeps to it"
+        )
+    assert "cost of calls" not in " ".join(printed(plan(kind("whole lists"))))
+
+
+@pytest.mark.parametrize(
+    ("options", "runs", "names"),
+    [
+        ({"measures": "RR@3"}, 2, ["lists 0.4", "lazy", "until", "lazy until"]),
+        ({}, 2, ["lists 0.4", "until"]),  # the usual measures need every label
+        ({"lists": 0.5}, 2, []),
+        ({"width": 0.1, "measures": "RR@3"}, 2, ["width 0.1"]),
+        ({"end_to_end": False}, 2, ["until"]),
+        ({"measures": "RR@3", "cluster": "article"}, 2, ["lazy", "until", "lazy until"]),
+        ({"measures": "RR@3"}, 1, ["lists 0.4", "lazy"]),
+    ],
+)
+def test_only_ways_that_the_settings_allow_are_planned(tmp_path, options, runs, names):
+    lists = RUN if runs == 1 else pl.concat([RUN, RUN.with_columns(pl.lit("t").alias("run"))])
+    queries = QUERIES.with_columns(pl.lit(0).alias("cluster"))
+    made = plan_evaluation(
+        inputs(lists, queries),
+        [Settings.of(k=3, actors=0, dtype="float32", **options)],
+        PlanSettings(),
+        store=tmp_path,
+    )
+    assert [way.name for way in made.ways] == names
+    shares = {way.name: (way.singles, way.lists) for way in made.ways}
+    # Three queries are fewer than a first round has.
+    assert shares.get("lazy", (1 / 3, 1)) == (pytest.approx(1 / 3), 1)
+    assert shares.get("until", (1, 1)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        # 2,000 calls and 4 h of one actor, 2 h of both, at 3 an hour each: 12; the start takes a minute.
+        ("2000reads", "all keeps to it"),
+        ("1999reads", "lazy may keep to it"),
+        ("1000reads", "until may keep to it"),
+        ("499reads", "nothing keeps to it"),
+        ("2.1h", "all keeps to it"),
+        ("2h", "lazy may keep to it"),
+        ("12.2", "all keeps to it"),
+        ("12", "lazy may keep to it"),
+        ("0.5", "nothing keeps to it"),
+    ],
+)
+def test_a_budget_chooses_the_first_way_that_keeps_to_it(budget, said):
+    ways = (Way("lazy", 0.1), Way("until", 0.25, 0.25))
+    asked = PlanSettings(pace="out", budget=budget)
+    kinds = kind("single passages"), kind("whole lists")
+    lines = printed(plan(*kinds, ways=ways, actors=2, settings=asked, price_per_hour=3.0))
+    assert line(lines, "budget") == f"budget {budget}: {said}"
+
+
+def test_a_budget_needs_what_it_is_counted_in():
+    for budget, needed in (("5.00", "a price"), ("2h", "the time of LLM calls (`pace`)")):
+        asked = PlanSettings(budget=budget)
+        lines = printed(plan(kind("whole lists", seconds=None), settings=asked, pace=None))
+        assert line(lines, "budget") == f"budget {budget}: unknown without {needed}"
+    lines = printed(plan(kind("whole lists", token_price=4.0), settings=PlanSettings(budget="5")))
+    assert line(lines, "budget") == "budget 5: all keeps to it"

@@ -21,8 +21,7 @@ from engine.evaluation import evaluate as evaluation
 from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
-from engine.labels.label_settings import option_classes
-from engine.labels.registry import input_tables
+from engine.labels.registry import input_tables, option_classes
 from engine.python.options import EvaluateOptions
 from engine.reading.function import reader_function
 

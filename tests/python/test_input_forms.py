@@ -1,15 +1,24 @@
+"""Inputs and runs in every form that a Python user has, retrievers among them, and how other forms are refused."""
+
+from __future__ import annotations
+
 import json
 import re
+from types import SimpleNamespace as Thing
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 
+import engine
 from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles, inputs_sha256
 from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
-from engine.python.input_forms import Given, inputs_of
+from engine.python.input_forms import Given, inputs_of, runs_of
+from engine.sources.runs.read import id_of
+from tests.conftest import make_run
 
 QUERIES = [
     {"id": "1", "question": "what is the capital of aruba", "answers": ["Oranjestad"], "provenance": ["Aruba"]},
@@ -231,3 +240,280 @@ def test_judgments_of_one_of_several_corpora_name_it_as_runs_do(paths, tmp_path)
     assert inputs_of(given, settings).tables["qrels"].rows() == [
         ("1", "Oranjestad, Aruba", 2.0, False, 2.0)
     ]
+
+
+ROWS = [("q1", "a", 1), ("q1", "b", 2), ("q2", "c", 1)]
+
+
+def ranks(frame):
+    return frame.select("query_id", "doc_id", "rank").rows()
+
+
+@pytest.fixture
+def trec(tmp_path):
+    path = tmp_path / "of-file.trec"
+    path.write_text("q1 Q0 a 9 2 of-file\nq1 Q0 b 9 1 of-file\nq2 Q0 c 9 1 of-file\n")
+    return path
+
+
+SCORED = {"q1": {"b": 1, "a": 2.5}, "q2": {"c": 0.5}}
+FRAME = pl.DataFrame(
+    {"query_id": ["q1", "q1", "q2"], "doc_id": ["b", "a", "c"], "score": [1.0, 2.0, 1.0]}
+)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        SCORED,
+        {"q1": ["a", "b"], "q2": ["c"]},
+        {"q1": np.array(["a", "b"]), "q2": np.array(["c"])},
+        {"q1": [{"doc_id": "a", "score": 0.1}, {"docid": "b", "score": 0.9}], "q2": [{"id": "c"}]},
+        FRAME,
+        FRAME.lazy(),
+        FRAME.to_pandas(),
+        FRAME.to_pandas().set_index("query_id"),
+        FRAME.to_arrow(),
+        FRAME.to_dicts(),
+        # PyTerrier's: ranks from 0.
+        pd.DataFrame({"qid": ["q1", "q1", "q2"], "docno": ["b", "a", "c"], "rank": [1, 0, 0]}),
+        make_run(ROWS, "run").select("query_id", "doc_id", "rank", "score", "run"),
+        FRAME.sort("score", descending=True).drop("score"),
+        [{"query_id": "q2", "doc_id": "c"}, *({"query_id": "q1", "doc_id": d} for d in "ab")],
+        # As results of LangChain, Haystack and FlashRAG are written.
+        [
+            {"query_id": "q1", "results": [{"id": "a"}, {"id": "b"}]},
+            {"query_id": "q2", "documents": ["c"]},
+        ],
+        {"run": SCORED},
+        {"run": FRAME},
+        [SCORED],
+    ],
+)
+def test_every_form_of_one_run_gives_the_same_ranks(given):
+    frame = runs_of(given, carried=False)[0]
+    assert ranks(frame) == ROWS
+    assert frame["run"].unique().to_list() == ["run"]
+
+
+def test_scores_are_kept_and_those_of_lists_count_down_to_1():
+    assert runs_of(SCORED, carried=False)[0]["score"].to_list() == [2.5, 1.0, 0.5]
+    assert runs_of({"q": ["a", "b", "c"]}, carried=False)[0]["score"].to_list() == [3.0, 2.0, 1.0]
+
+
+def test_equal_scores_are_ordered_as_trec_eval_orders_them(tmp_path):
+    scored = {"q1": {"a": 1, "c": 1, "b": 1}}
+    path = tmp_path / "r.trec"
+    path.write_text("".join(f"q1 Q0 {d} 0 1 run\n" for d in "acb"))
+    of_file = runs_of({"run": path}, carried=False)[0].drop("stated_rank")
+    assert runs_of(scored, carried=False)[0].drop("stated_rank").equals(of_file)
+    assert ranks(runs_of(scored, carried=False)[0]) == [
+        ("q1", "c", 1),
+        ("q1", "b", 2),
+        ("q1", "a", 3),
+    ]
+
+
+def test_a_rank_counts_more_than_a_score():
+    frame = FRAME.with_columns(pl.Series("rank", [1, 2, 1]))
+    assert ranks(runs_of(frame, carried=False)[0]) == [
+        ("q1", "b", 1),
+        ("q1", "a", 2),
+        ("q2", "c", 1),
+    ]
+
+
+def test_whole_numbers_are_ids(trec):
+    frame = runs_of({1: {2: 0.5}}, carried=False)[0]
+    assert ranks(frame) == [("1", "2", 1)]
+    numbers = pl.DataFrame({"query_id": [1], "doc_id": [2], "score": [0.5]})
+    assert ranks(runs_of(numbers, carried=False)[0]) == [("1", "2", 1)]
+
+
+def test_several_runs_have_the_names_that_they_are_given_or_have(trec):
+    def names(given):
+        return runs_of(given, carried=False)[0]["run"].unique(maintain_order=True).to_list()
+
+    assert names({"x": SCORED, "y": trec, "z": FRAME}) == ["x", "y", "z"]
+    assert names([trec, SCORED]) == ["of-file", "run-2"]
+    assert names([SCORED, SCORED]) == ["run-1", "run-2"]
+    assert names(str(trec)) == ["of-file"]
+    both = pl.concat([make_run(ROWS, "one"), make_run(ROWS, "two")])
+    assert names(both) == ["one", "two"]
+
+
+def test_texts_become_passages_with_an_id_for_each():
+    given = {"x": {"q1": ["one", "two"], "q2": ["two"]}, "y": {"q1": ["two", "three"]}}
+    frame, corpus, _ = runs_of(given, carried=True)
+    ids = dict(corpus.select("text", "doc_id").iter_rows())
+    assert list(ids) == ["one", "two", "three"]
+    assert frame.select("run", "query_id", "doc_id").rows() == [
+        ("x", "q1", ids["one"]), ("x", "q1", ids["two"]), ("x", "q2", ids["two"]),
+        ("y", "q1", ids["two"]), ("y", "q1", ids["three"]),
+    ]  # fmt: skip
+
+
+def test_rows_with_texts_keep_their_ids_and_titles():
+    rows = [
+        {"qid": "q", "docno": "d7", "text": "one", "title": "T", "score": 3.0},
+        {"qid": "q", "page_content": "two", "score": 4.0},
+    ]
+    # The first 16 digits of the SHA-256 of "two", as for files.
+    frame, corpus, _ = runs_of(rows, carried=True)
+    assert ranks(frame) == [("q", "3fc4ccfe745870e2", 1), ("q", "d7", 2)]
+    assert ("d7", "T", "one", "T") in corpus.rows()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "run: the run is empty"),
+        ([], "there is no run"),
+        (7, "runs: is of the type int; give a path"),
+        ({"q": 3}, "q: is of the type int"),
+        ({"q": {"a": "high"}}, "'high' of document 'a' of query 'q' is not a number"),
+        ({"q": {"a": True}}, "True of document"),
+        ({"q": {"a": 1e300}}, "not a number that single precision holds"),
+        ({"q": ["a", "a"]}, "query 'q' lists document 'a' twice"),
+        ({"q": [["a"]]}, "query 'q' lists ['a']"),
+        ([{"query_id": "q", "score": 1}], "runs:1: query 'q' lists an object, which has neither an id nor a text"),
+        ([{"results": ["a", "b"]}], "runs:1: names no query"),
+        ([{"doc_id": "d", "query_id": "q"}, {"doc_id": "d"}], "runs:2: names no query"),
+        ([{"doc_id": 1.5, "query_id": "q"}], "runs:1: a passage of query 'q' has the id or title 1.5; write ids as strings"),
+        ({"x": [{"query_id": "q", "doc_id": "d"}], "y": ["no.trec"]}, "y:1: is a row of the type str"),
+        ([{"query_id": "q", "doc_id": d, "score": s} for d, s in (("a", 1), ("b", None))], "runs:2: document 'b' of query 'q' has no score, and others have"),
+        ([make_run(ROWS, "one"), make_run(ROWS, "one")], "the run is called 'one', as is"),
+        ({"q": []}, "run: the run is empty"),
+        ({"\ud800": SCORED}, "runs: a run is called '\\ud800'; write valid Unicode"),
+        (pd.DataFrame([["q", "a", "b"]], columns=["query_id", "doc_id", "doc_id"]), "runs: the column 'doc_id' is given twice"),
+    ],
+)  # fmt: skip
+def test_what_is_no_run_is_refused_in_a_line(given, words):
+    with pytest.raises(InputError, match=re.escape(words)):
+        runs_of(given, carried=False)[0]
+
+
+def test_two_texts_under_one_id_are_refused():
+    rows = [{"query_id": q, "doc_id": "d", "text": t} for q, t in (("1", "one"), ("2", "two"))]
+    with pytest.raises(
+        InputError, match="runs:2: passage 'd' of query '2' has another text than in runs:1"
+    ):
+        runs_of(rows, carried=True)
+
+
+ASKED = {"1": "capital of Aruba", "2": "capital of Peru"}
+ANSWERS = {"1": ["Oranjestad"], "2": ["Lima"]}
+TEXTS = {"a": "Oranjestad, in Aruba", "p": "Lima, in Peru", "x": "an abacus"}
+CONTAINED = Settings.of(k=2, annotators=("containment",), end_to_end=False)
+
+
+def best(question):
+    return ["a", "x"] if "Aruba" in question else ["p", "a"]
+
+
+def documents(question, **more):
+    """As LangChain's store gives them: with an id that it made."""
+    return [
+        Thing(page_content=TEXTS[doc], metadata={"title": doc}, id=f"made-{doc}", **more)
+        for doc in best(question)
+    ]
+
+
+async def waits(question):
+    return best(question)
+
+
+def nodes(question):
+    return [
+        Thing(node=Thing(text=TEXTS[doc], metadata={}, node_id=f"made-{doc}"), score=np.float32(9 - place))
+        for place, doc in enumerate(best(question))
+    ]  # fmt: skip
+
+
+def listed(runs, passages, **more):
+    given = Given(ASKED, passages, runs, answers=ANSWERS, **more)
+    rows = inputs_of(given, CONTAINED).runs
+    return [rows.filter(query_id=query)["doc_id"].to_list() for query in ASKED], rows
+
+
+@pytest.mark.parametrize(
+    "retriever",
+    [
+        best,
+        waits,
+        Thing(invoke=best),
+        lambda question: iter(best(question)),
+        lambda question: [TEXTS[doc] for doc in best(question)],
+        lambda question: [(doc, 9 - place) for place, doc in enumerate(best(question))],
+        lambda question: {doc: 9 - place for place, doc in enumerate(best(question))},
+        lambda question: [{"id": doc, "text": TEXTS[doc]} for doc in best(question)],
+        lambda question: [Thing(text="any", metadata={"doc_id": doc}, id="7") for doc in best(question)],
+        lambda question: [Thing(content="any", meta=None, id=doc) for doc in best(question)],
+    ],
+)  # fmt: skip
+def test_passages_of_a_corpus_go_by_id_or_text(retriever):
+    found, rows = listed({"mine": retriever}, TEXTS)
+    assert found == [["a", "x"], ["p", "a"]]
+    assert rows["run"].unique().to_list() == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "retriever",
+    [
+        lambda question: [TEXTS[doc] for doc in best(question)],
+        lambda question: [(TEXTS[doc], 0.5) for doc in best(question)],
+        Thing(invoke=documents),
+        Thing(retrieve=nodes),
+        Thing(run=lambda query: {"documents": documents(query, score=1.0)}),
+        lambda question: [(one, place) for place, one in enumerate(documents(question))],
+    ],
+)
+def test_without_a_corpus_stores_own_ids_give_way_to_texts(retriever):
+    found, rows = listed(retriever, None)
+    assert found == [[id_of(TEXTS[doc]) for doc in docs] for docs in (["a", "x"], ["p", "a"])]
+    # Scores that do not fall, as distances, do not turn a list round.
+    assert all(part["score"].is_sorted(descending=True) for part in rows.partition_by("query_id"))
+
+
+def test_each_evaluated_query_is_asked_once_with_k_and_beside_other_runs():
+    asked = []
+
+    def mine(question, top_k=9):
+        asked.append((question, top_k))
+        return best(question)
+
+    runs = {"mine": mine, "plain": {"1": ["x", "a"]}, "other": Thing(retrieve=best)}
+    _, rows = listed(runs, TEXTS, limit=1)
+    assert asked == [("capital of Aruba", 2)]
+    assert rows.filter(run="plain")["doc_id"].to_list() == ["x", "a"]
+    assert rows["run"].unique(maintain_order=True).to_list() == ["mine", "plain", "other"]
+
+
+def broken(question):
+    return {}["key"]
+
+
+@pytest.mark.parametrize(
+    ("retriever", "words"),
+    [
+        (broken, r"^mine: the retriever raises KeyError: 'key' \(.*test_input_forms.py:{line}\) for query '1'; correct it$"),
+        (lambda question: "text", "^mine: the retriever returns str for query '1'; return a list of passages, the best first$"),
+        (lambda question: [object()], "^mine: query '1' lists .*, which has neither an id nor a text"),
+        (lambda question: [("a", "high")], "^mine: score 'high' of query '1' is not a number"),
+        (lambda question: [], "^mine: the run is empty"),
+        (lambda question: ["lost"], "^mine: document 'lost' of query '1' not in the corpus `passages`"),
+    ],
+)  # fmt: skip
+def test_what_a_retriever_does_wrong_is_one_line_with_the_query(retriever, words):
+    line = broken.__code__.co_firstlineno + 1
+    with pytest.raises(InputError, match=words.format(line=line) if "{line}" in words else words) as raised:  # fmt: skip
+        listed({"mine": retriever}, TEXTS)
+    assert re.fullmatch(".*", str(raised.value))
+
+
+def test_an_evaluation_takes_retrievers(tmp_path):
+    result = engine.evaluate(
+        ASKED, TEXTS, {"mine": best, "poor": lambda question: ["x"]}, answers=ANSWERS, k=2,
+        measures="P@1", annotators="containment", end_to_end=False, progress=False, store=tmp_path,
+    )  # fmt: skip
+    assert result.leaderboard()["containment P@1"].to_list() == [1.0, 0.0]

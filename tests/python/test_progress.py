@@ -1,7 +1,7 @@
 import sys
 import types
 
-from engine.python.progress import progress
+from engine.python.evaluate import progress
 
 
 def test_nothing_is_shown_in_a_log(capfd):

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from engine import tables
 from engine.messages.errors import InputError
 from engine.ranking.measures import parse_measure, parse_measures, why_undefined
-from engine.ranking.scores import score_runs
-from engine.ranking.udcg import score_utility
+from engine.ranking.scores import score_runs, score_utility
 from tests.tables import framed
 
 UTILITIES = st.floats(-1 / 3, 1, allow_nan=False)

@@ -13,8 +13,7 @@ from engine.evaluation.settings import Settings
 from engine.messages.notes import Note
 from engine.report import verdict
 from engine.report.printed import full_tables
-from engine.statistics.choice import Choice, Lead, primary_measures
-from engine.statistics.table import analyse
+from engine.statistics.table import Choice, Lead, analyse, primary_measures
 from tests.report.made import made_findings, sentences
 from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
 

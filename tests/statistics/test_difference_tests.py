@@ -22,7 +22,7 @@ from engine.statistics.difference_tests import (
     studentized,
     untestable,
 )
-from engine.statistics.studentized import standard_error
+from engine.statistics.methods import standard_error
 
 # Values of measure and outcome: two, few or all different, on either side.
 VALUES = [(5, 2), (2, 5), (2, 2), (9, 4), (4, 9), (50, 50)]

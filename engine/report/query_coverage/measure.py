@@ -32,7 +32,7 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.statistics.arrays import Ints, Mask
-from engine.statistics.intervals import binomial_interval, holm
+from engine.statistics.bounded import binomial_interval, holm
 from engine.tables import CLUSTER, QUERY, QUERY_ID, SIMILARITY, SOURCE, UNCOVERED, USER_QUERIES
 
 EVALUATION, USER = "evaluation", "user"

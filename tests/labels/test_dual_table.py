@@ -11,8 +11,8 @@ from polars.testing import assert_frame_equal
 from scipy.stats import binomtest
 
 from engine import tables
+from engine.labels.dual import PROBABILITIES, dual_events, dual_probabilities, dual_table
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.dual import PROBABILITIES, dual_events, dual_probabilities, dual_table
 from tests.conftest import make_run
 from tests.tables import framed
 

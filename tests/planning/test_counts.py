@@ -4,7 +4,7 @@ import pytest
 
 from engine.inputs.files import InputFiles
 from engine.messages.errors import InputError
-from engine.planning.sample import take_sample
+from engine.planning.planner import take_sample
 from engine.sources.io.files import write_parquet
 from engine.sources.queries.buckets import buckets_of
 from engine.sources.runs.read import write_run
