@@ -26,9 +26,6 @@ from engine.machine.model_files import cache_directory
 from engine.machine.pool import beside_ray
 from engine.messages.errors import InputError
 from engine.messages.wording import listed, quoted
-from engine.planning import forecast
-from engine.planning.forecast import PlanSettings
-from engine.planning.planner import pace_for, plan_evaluation, take_sample
 from engine.report import across_data_sets as across
 from engine.report import results
 from engine.report.findings import Findings
@@ -37,6 +34,9 @@ from engine.report.layout import terminal_table
 from engine.report.page import remake
 from engine.report.page.remake import make_page_of_all
 from engine.report.page_files import BESIDE, where_to_look
+from engine.report.planning import forecast
+from engine.report.planning.forecast import PlanSettings
+from engine.report.planning.planner import pace_for, plan_evaluation, take_sample
 from engine.report.printed import answer_parts, full_parts
 from engine.report.results import outputs, refuse_another
 from engine.report.summary import SHARDS, SUMMARY, Origin, input_files, name_files

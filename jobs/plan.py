@@ -8,7 +8,7 @@ from typing import Any
 
 from cyclopts import Group
 
-from engine.planning.forecast import PlanSettings
+from engine.report.planning.forecast import PlanSettings
 from jobs._command import run_command, with_verbosity
 from jobs._evaluation_options import RUNNING, parameters
 from jobs._options import option, options_of, take, with_signature

@@ -16,7 +16,6 @@ ORDER = [
     "compat",
     "python",
     "training",
-    "planning",
     "report",
     "evaluation",
     "adaptive",

@@ -34,7 +34,7 @@ from engine.reading.plan import (
     output_columns,
 )
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.store import Span
+from engine.sources.queries.buckets import Range
 from engine.statistics.runs import drawn_share, is_drawn
 from engine.tables import (
     CONFIDENCE,
@@ -280,7 +280,7 @@ class ShardPlans:
         parts.keep_plan(name, shard, plan)
         return plan
 
-    def _found(self, role: int, reads: pl.DataFrame, span: Span | None) -> store.Stored:
+    def _found(self, role: int, reads: pl.DataFrame, span: Range | None) -> store.Stored:
         """The stored reads among these."""
         listing, spec = self.listings[role], self.run.jobs[self.places[role]].spec
         if spec.earlier:  # what came from there is not listed yet

@@ -18,7 +18,7 @@ from engine import tables
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
-from engine.reading.store import Span
+from engine.sources.queries.buckets import Range
 from engine.tables import DOC_ID, DOC_IDS, FAILURE, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
 
 INPUTS = "inputs"
@@ -234,7 +234,7 @@ class ReadPlan:
     reused: int = 0
     shard: int = 0
     role: int = 0
-    span: Span | None = None
+    span: Range | None = None
     damaged: tuple[str, ...] = ()
     last: bool = True
     least: int = 1

@@ -53,11 +53,8 @@ from engine.sources.io.digests import digest
 from engine.sources.io.files import remove_abandoned
 from engine.sources.io.folders import Folder
 from engine.sources.io.parquet import read_parquet
-from engine.sources.queries.buckets import BUCKETS
+from engine.sources.queries.buckets import BUCKETS, Range
 from engine.tables import CONFIDENCE, OUTPUT, READ_KEY, THOUGHT
-
-Span = tuple[int, int]
-"""Buckets: the first, and the one after the last."""
 
 SUFFIX = ".parquet"
 # Added to the name of a file whose bytes are not those that were written.
@@ -70,7 +67,7 @@ _NAME = re.compile(
 )
 
 
-def span_of(name: str) -> Span | None:
+def span_of(name: str) -> Range | None:
     """The span in the name of a file; None where it has none, and the file may hold any read."""
     named = _NAME.fullmatch(name)
     if named is None or named["low"] is None:
@@ -78,7 +75,7 @@ def span_of(name: str) -> Span | None:
     return int(named["low"], 16), int(named["high"], 16)
 
 
-def reaches_beyond(name: str, span: Span) -> bool:
+def reaches_beyond(name: str, span: Range) -> bool:
     """Whether a file may have reads of queries outside of a span."""
     low, high = span_of(name) or (0, BUCKETS)
     return low < span[0] or high > span[1]
@@ -90,7 +87,7 @@ def names_of(folder: Folder) -> list[str]:
 
 
 def write_file(
-    folder: Folder, reads: pl.DataFrame, span: Span | None, metadata: Mapping[str, str]
+    folder: Folder, reads: pl.DataFrame, span: Range | None, metadata: Mapping[str, str]
 ) -> str:
     """Write reads as one file; its name.
 
@@ -262,14 +259,14 @@ class Listing:
     names: tuple[str, ...]
     made: str
 
-    def within(self, span: Span, came: Iterable[str] = ()) -> Listing:
+    def within(self, span: Range, came: Iterable[str] = ()) -> Listing:
         """Only the files that may have reads of queries in these buckets, and those that ``came`` since."""
         low, high = self._spans
         inside = np.flatnonzero((low < span[1]) & (high > span[0]))
         names = {*came, *(self.names[place] for place in inside)}
         return Listing(self.folder, tuple(sorted(names)), self.made)
 
-    def inside(self, span: Span) -> Listing:
+    def inside(self, span: Range) -> Listing:
         """Only the files that have a span, and reads of queries in these buckets alone."""
         low, high = self._spans
         known = np.array([span_of(name) is not None for name in self.names], dtype=bool)
@@ -283,7 +280,7 @@ class Listing:
         return low, high
 
 
-def add(store: Folder, fingerprint: str, reads: pl.DataFrame, *, span: Span | None = None) -> str:
+def add(store: Folder, fingerprint: str, reads: pl.DataFrame, *, span: Range | None = None) -> str:
     """Add finished reads (the reads table) as one file, whose name it gives; from any process on any machine.
 
     Args:
@@ -305,7 +302,7 @@ def listing(store: Folder, fingerprint: str) -> Listing:
     return Listing(folder, tuple(names_of(folder)), uuid.uuid4().hex)
 
 
-def find(listing: Listing, keys: pl.Series, span: Span | None = None) -> Stored:
+def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> Stored:
     """The stored reads among ``keys``. Of files that have none of them, only the keys are read.
 
     Of files that other calls will ask for too, since they reach beyond ``span``, this process remembers
@@ -343,7 +340,7 @@ def find(listing: Listing, keys: pl.Series, span: Span | None = None) -> Stored:
 
 
 def compact(
-    store: Folder, fingerprint: str, names: Collection[str], span: Span | None
+    store: Folder, fingerprint: str, names: Collection[str], span: Range | None
 ) -> list[str]:
     """Merge files into one, in memory, and delete them: see the top of this module.
 
@@ -460,7 +457,7 @@ class _Since:
 _SINCE: OrderedDict[str, _Since] = OrderedDict()
 
 
-def _each(listing: Listing, span: Span, gone: set[str]) -> Iterator[str]:
+def _each(listing: Listing, span: Range, gone: set[str]) -> Iterator[str]:
     """The files that may have reads of a span; where the caller says that one is ``gone``, also those that came since."""
     since = _SINCE.setdefault(listing.made, _Since())
     while len(_SINCE) > _LISTINGS:

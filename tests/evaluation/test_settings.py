@@ -9,9 +9,9 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings, refuse_unfit
 from engine.evaluation.study import Sweep, study, vary
 from engine.messages.errors import InputError, ReadError
-from engine.planning.forecast import PlanSettings
-from engine.planning.planner import plan_evaluation
 from engine.reading.backends import NamedExecutor
+from engine.report.planning.forecast import PlanSettings
+from engine.report.planning.planner import plan_evaluation
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader

@@ -18,7 +18,7 @@ from engine.inputs.files import InputFiles
 from engine.labels.registry import option_classes
 from engine.messages.checked import SEVERAL, Checked, hints_of
 from engine.messages.errors import InputError
-from engine.planning.forecast import PlanSettings
+from engine.report.planning.forecast import PlanSettings
 from engine.training.inputs import TrainingFiles
 from engine.training.settings import Recipe, Workers
 from jobs.cli import app

@@ -38,15 +38,21 @@ from engine.machine.remote.api_settings import HOUR, is_api
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.wording import listed
-from engine.planning.forecast import SINGLE_PASSAGES, WHOLE_LISTS, Forecast, Kind, PlanSettings, Way
 from engine.reading import store
 from engine.reading.costs import SINGLE, WHOLE, ReadingCosts
 from engine.reading.identity import earlier_reads
 from engine.reading.lengths import prompt_tokens
 from engine.reading.local import Executor
 from engine.reading.plan import INPUTS, missing_reads
-from engine.reading.store import Span
 from engine.report.findings import Findings, costs_of, read_summary
+from engine.report.planning.forecast import (
+    SINGLE_PASSAGES,
+    WHOLE_LISTS,
+    Forecast,
+    Kind,
+    PlanSettings,
+    Way,
+)
 from engine.report.summary import SUMMARY, describe_reader, jsonable
 from engine.sources.io.files import reported_writing, temporary_directory, write_parquet
 from engine.sources.io.folders import Folder
@@ -74,7 +80,7 @@ class Sample:
     """
 
     inputs: EvaluationInputs
-    spans: tuple[tuple[Span, frozenset[str]], ...]
+    spans: tuple[tuple[Range, frozenset[str]], ...]
     queries: int
     pairs: float
     lists: float
@@ -190,7 +196,7 @@ def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | No
     """The keys that the store has, in one column. Nothing is merged there."""
     listing = store.listing(place, job.spec.fingerprint)
     earlier = earlier_reads(job.spec, place, distinct)[[READ_KEY]]
-    parts: list[tuple[Span | None, pl.DataFrame]] = [(None, distinct)]
+    parts: list[tuple[Range | None, pl.DataFrame]] = [(None, distinct)]
     if sample is not None:
         of_query = pl.col(QUERY_ID)
         parts = [(s, distinct.filter(of_query.is_in(list(ids)))) for s, ids in sample.spans]

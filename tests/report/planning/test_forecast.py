@@ -9,7 +9,7 @@ import pytest
 
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
-from engine.planning.forecast import (
+from engine.report.planning.forecast import (
     Forecast,
     Kind,
     PlanSettings,
@@ -19,7 +19,7 @@ from engine.planning.forecast import (
     duration,
     shown,
 )
-from engine.planning.planner import plan_evaluation
+from engine.report.planning.planner import plan_evaluation
 from jobs._terminal import Terminal
 from tests.tables import QUERIES, RUN, inputs
 

@@ -4,12 +4,12 @@ import pytest
 
 from engine.inputs.files import InputFiles
 from engine.messages.errors import InputError
-from engine.planning.planner import take_sample
+from engine.report.planning.planner import take_sample
 from engine.sources.io.files import write_parquet
 from engine.sources.queries.buckets import buckets_of
 from engine.sources.runs.read import write_run
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RUN
-from tests.planning.test_planner import wide
+from tests.report.planning.test_planner import wide
 
 QUERIES, K = 600, 8
 

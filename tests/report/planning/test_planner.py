@@ -16,13 +16,13 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
 from engine.inputs.files import EvaluationInputs
 from engine.messages.errors import InputError
-from engine.planning.forecast import PlanSettings
-from engine.planning.planner import Sample, pace_of, plan_evaluation, read_pace
 from engine.reading.backends import NamedExecutor
 from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReadOutput
+from engine.report.planning.forecast import PlanSettings
+from engine.report.planning.planner import Sample, pace_of, plan_evaluation, read_pace
 from engine.report.summary import summarize
 from engine.sources.queries.buckets import BUCKETS
 from engine.statistics.runs import is_drawn
