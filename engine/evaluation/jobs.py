@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import platform
 import uuid
@@ -81,12 +82,9 @@ class Job:
 
     def lists(self, pairs: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
         """``query_id`` and ``doc_ids`` of its reads: each of the pairs alone, each of the lists, and queries without passages."""
-        kinds = {
-            "singles": alone(pairs),
-            "lists": lists.select(IDENTITY),
-            "closed": closed_book(pairs),
-        }
-        return pl.concat([NO_LISTS, *(of for kind, of in kinds.items() if getattr(self.ask, kind))])
+        of_kinds = alone(pairs), lists.select(IDENTITY), closed_book(pairs)
+        asked = self.ask.singles, self.ask.lists, self.ask.closed
+        return pl.concat([NO_LISTS, *itertools.compress(of_kinds, asked)])
 
     def wanted(
         self, lists: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
