@@ -302,7 +302,7 @@ def _behind_api(all_specs: Sequence[ReaderSpec]) -> Note:
     names = tuple(dict.fromkeys(spec.name for spec in specs if not spec.executor))
     text = (
         f"{', '.join(names)} {agreeing(len(names), '[answers|answer]')} behind an API: LLM calls are not "
-        "reproducible; `certify` measures how many come out otherwise"
+        "reproducible; erag repeat measures how many come out otherwise"
     )
     return Note("not_reproducible", len(names), text, names)
 

@@ -188,11 +188,11 @@ def test_a_study_loads_one_model_at_a_time_and_leaves_shards_to_each_of_its_read
     asked = settings(**{**FEW, "k": 4, "measures": "P@2 nDCG@4"})
     conditions = vary(asked, Sweep(readers=("bundled", str(tiny_t5)), k_sweep=(4, 2)))
     held, parts = compared(tmp_path, list(conditions.values()), 96)
-    whole, study = study_of(conditions, held), study_of(conditions, parts)
+    whole, study = study_of(conditions, *held), study_of(conditions, *parts)
     for name in ("conditions", "readers", "reader_comparisons"):
         assert_frame_equal(getattr(whole, name), getattr(study, name))
     count = len(Scripted.asked)
-    again = study_of(conditions, evaluated(tmp_path, list(conditions.values()), 96))
+    again = study_of(conditions, *evaluated(tmp_path, list(conditions.values()), 96))
     assert_frame_equal(again.conditions, study.conditions)
     largest = {one: asked for one, asked in conditions.items() if asked.ranking.k == 4}
     assert len(largest) == 2
@@ -342,7 +342,7 @@ def test_requests_to_a_server_are_counted_over_all_shards(tmp_path):
     behaviour = Behaviour(lambda body: Said(f"a{len(prompt_of(body)) % 4}", prompt_tokens=10))
     with serving(behaviour) as url:
         both = compared(tmp_path, [by_server(url)])
-    whole, parts = (one.evaluations[0].readings["reader"].costs for one in both)
+    whole, parts = (one[0][0].readings["reader"].costs for one in both)
     assert whole.computed_tokens == parts.computed_tokens == 10 * whole.done > 0
 
 

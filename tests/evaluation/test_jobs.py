@@ -425,7 +425,9 @@ read.version = "1"
     "options", [(), ("--shard-pairs", 2), ("--lazy", "--measures", "RR@2"), ("--width", 0.5)], ids=lambda one: str(one[:1])
 )  # fmt: skip
 def test_units_add_up_to_the_costs(files, monkeypatch, options):
-    monkeypatch.setattr("engine.report.results.write_page", lambda *_, **__: None)  # takes seconds
+    monkeypatch.setattr(
+        "engine.report.page.remake.write_page", lambda *_, **__: None
+    )  # takes seconds
     (files["out"].parent / "mine.py").write_text(READER)
     usual = ("--k", 2, "--resamples", 100, "--reader", f"{files['out'].parent / 'mine.py'}:read")
     stored = ("--store", files["out"].parent / "store")

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from engine.machine import device
 from engine.messages.errors import InputError, ReadError, WriteError
 from engine.reading import protocol
 from engine.reading.local import Local, run_unit
 from engine.reading.plan import MadePlans, ReadPlan, Unit, cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
-from engine.sources.io.digests import identity
 from tests.conftest import SPEC, planned
 
 SOON = 20.0  # seconds that anything may take here
@@ -148,7 +148,7 @@ class Loads(Local):
 
 
 HERE = {"torch": "2.13.0+cpu", "transformers": "5.17.0", "vllm": "0.32.0"}
-ENGINE = f"erag-engine {identity.__version__}"
+ENGINE = f"erag-engine {device.__version__}"
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ ENGINE = f"erag-engine {identity.__version__}"
 def test_a_worker_with_other_versions_than_the_drivers_reads_nothing(
     engine, driver, said, monkeypatch
 ):
-    monkeypatch.setattr(identity, "version_of", HERE.get)
+    monkeypatch.setattr(device, "version_of", HERE.get)
     with monkeypatch.context() as there:
-        there.setattr(identity, "version_of", (HERE | driver).get)
-        there.setattr(identity, "__version__", driver.get("engine", identity.__version__))
+        there.setattr(device, "version_of", (HERE | driver).get)
+        there.setattr(device, "__version__", driver.get("engine", device.__version__))
         there.setattr(protocol, "READING_VERSION", driver.get("reading", protocol.READING_VERSION))
         host = Loads([replace(SPEC, engine=engine)], [None])
     host.worker = "node 12345678 process 9"
@@ -193,7 +193,7 @@ def test_a_worker_with_other_versions_than_the_drivers_reads_nothing(
 
 def test_a_worker_that_lacks_a_library_reads_nothing(monkeypatch):
     host = Loads([replace(SPEC, engine="transformers")], [None])
-    monkeypatch.setattr(identity, "version_of", lambda name: None)
+    monkeypatch.setattr(device, "version_of", lambda name: None)
     with pytest.raises(
         InputError, match=r"has torch \(none\) and transformers \(none\), the driver"
     ):
