@@ -1,13 +1,16 @@
 """What all outputs together say of a reader and a metric."""
 
+from types import SimpleNamespace
+
 import polars as pl
 import pytest
 
 from engine import tables
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
-from engine.reading.outputs import merge_outputs
+from engine.reading.outputs import count_outputs, merge_outputs
 from engine.report.summary import summarize
+from engine.scoring.metrics import get_metric
 from tests.conftest import ScriptedReader
 from tests.tables import inputs, make_run
 
@@ -53,3 +56,18 @@ def test_parts_make_the_whole(tmp_path):
     whole = merge_outputs([result.outputs, result.outputs])
     assert (whole.reads, whole.commonest) == (8, {"no": 8})
     assert merge_outputs([result.outputs]) == result.outputs
+
+
+@pytest.mark.parametrize(
+    ("downstream", "scored"), [(None, 1), (tables.empty(tables.DOWNSTREAM), 0)]
+)
+def test_passages_are_counted_where_no_lists_are_read_and_not_where_none_was_drawn(
+    downstream, scored
+):
+    reads = tables.empty({**tables.READS, "failure": pl.String()})
+    row = {"read_key": "k", "query_id": "q", "doc_ids": ["d"], "output": "Lima", "output_tokens": 1}
+    reads = pl.concat([reads, pl.DataFrame([row])], how="diagonal_relaxed")
+    spec = SimpleNamespace(choices=(), scores="", most_new_tokens=8)
+    queries = pl.DataFrame({"query_id": ["q"], "answers": [["Lima"]]})
+    counts = count_outputs({"reader": (spec, reads)}, downstream, queries, get_metric("em"))
+    assert (counts.reads, counts.scored) == (1, scored)
