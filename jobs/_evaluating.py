@@ -18,7 +18,7 @@ from engine.evaluation.jobs import Context, digest_of_shards
 from engine.evaluation.read import check_readers
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, Study, study_of, vary
-from engine.inputs.files import InputFiles, cut_inputs, inputs_sha256
+from engine.inputs.files import InputFiles, cut_inputs
 from engine.inputs.partition import Partition, partition, shard_pairs
 from engine.inputs.shards import InMemoryInputs, InputShards
 from engine.labels.registry import ANNOTATORS, needed_by
@@ -241,8 +241,7 @@ def evaluate_and_report(
             digests = {"shards": digest_of_shards(shards)}
         else:
             held = InMemoryInputs.of_files(files, k=max(condition.k for condition in conditions))
-            inputs, shards = held.inputs, held
-            digests = inputs_sha256(cut_inputs(inputs, settings[0].ranking.k))
+            shards, digests = held, cut_inputs(held.inputs, settings[0].ranking.k).sha256
         if not overwrite:
             refuse_another(out, conditions, digests, runs=len(shards.runs))
         step("preparing labels and the reader, which may be a model to convert or to load")

@@ -234,12 +234,12 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
                 f"`{name}` without the annotator {users}",
                 f"add {users} to `annotators`, or leave `{name}` out",
             )
-    several = len(corpora := options["corpus"]) > 1
-    runs, owners = split_runs(options["run"], corpora) if several else (tuple(options["run"]), ())
+    corpora = options["corpus"] if len(options["corpus"]) > 1 else ()
+    runs, owners = split_runs(options["run"], corpora)
     return take(
         InputFiles,
         options,
-        corpus=corpora[0] if len(corpora) == 1 else None,
+        corpus=None if corpora else next(iter(options["corpus"]), None),
         corpora=owners,
         run=runs,
         tables=table_files(given, input_tables(), corpora),

@@ -31,8 +31,8 @@ from engine.report.summary import METRIC_CODE, PACKAGES, REPEATED, versions
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import folder_at
 from engine.sources.io.parquet import read_parquet
-from engine.sources.passages.read import scan_corpus, select_wanted
-from engine.sources.runs.read import read_runs_over, read_runs_with_texts
+from engine.sources.passages.read import read_corpus
+from engine.sources.runs.read import read_runs_with_texts
 from engine.tables import DOC_ID, DOC_IDS, ENDED, FAILURE, OUTPUT, OUTPUT_TOKENS, QUERY_ID, READ_KEY
 from jobs._command import run_command, with_verbosity
 from jobs._evaluation_options import metric, reader_functions
@@ -165,13 +165,11 @@ def _wanted(
     """The reads of each role (``plan.WANTED``), with prompts made of the files; refused where some are others."""
     lists = reads.select(IDENTITY).unique(maintain_order=True)
     lists = lists.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
-    if files.corpora:
-        corpus = read_runs_over(files.run, files.corpora)[1]
-    elif files.corpus is None:
-        corpus = read_runs_with_texts(files.run)[1]
+    if files.corpus is None:
+        corpus = read_runs_with_texts(files.run, corpora=files.corpora)[1]
     else:
-        batches = scan_corpus(files.corpus, skip_bad=files.skip_bad)
-        corpus = select_wanted(batches, set(lists[DOC_IDS].explode()))
+        wanted = set(lists[DOC_IDS].explode())
+        corpus = read_corpus(files.corpus, wanted=wanted, skip_bad=files.skip_bad)
     assert corpus is not None
     there = set(corpus[DOC_ID])
     lists = lists.filter([there.issuperset(passages) for passages in lists[DOC_IDS]])

@@ -14,8 +14,8 @@ from engine.evaluation.jobs import Job
 from engine.evaluation.kept import ShardFolder
 from engine.evaluation.score import ALIKE_LABELS, ALIKE_LISTS, ALIKE_SCORES, ShardScores
 from engine.evaluation.settings import Settings
-from engine.inputs.check import SHARED
 from engine.inputs.files import NO_INPUTS, EvaluationInputs
+from engine.inputs.read import SHARED
 from engine.inputs.shards import InputShards
 from engine.labels.annotator import Annotator
 from engine.labels.registry import ANNOTATORS

@@ -28,7 +28,7 @@ from engine.evaluation.jobs import (
     tell_engines,
 )
 from engine.evaluation.kept import UNKEPT, ShardFolder
-from engine.evaluation.plan import cut_for, with_share
+from engine.evaluation.plan import with_share
 from engine.evaluation.read import JobReads, Readers, read_and_score, refuse_many
 from engine.evaluation.score import (
     ShardScores,
@@ -39,7 +39,7 @@ from engine.evaluation.score import (
     split_measures,
 )
 from engine.evaluation.settings import Settings, begin, leave_out
-from engine.inputs.files import NO_INPUTS, EvaluationInputs, cut_inputs, inputs_sha256
+from engine.inputs.files import NO_INPUTS, EvaluationInputs, cut_inputs
 from engine.inputs.shards import FirstQueries, InMemoryInputs, InputShards
 from engine.labels.annotator import Labelled, PartialCorpusError
 from engine.machine.watch import OnEvent, silent
@@ -273,13 +273,13 @@ def _concluded(run: Run, condition: int, all_reads: Sequence[JobReads]) -> Evalu
         role: replace(job, costs=_costs(run, role, all_reads[run.jobs.index(job)], scores))
         for role, job in run.roles[condition].items()
     }
-    within = shards.within(settings.ranking.k)
-    scored = merge(scores, settings, runs=shards.runs, passages=within.passages)
-    scored = replace(scored, notes=(*within.notes, *scored.notes))
+    passages, notes = shards.within(settings.ranking.k)
+    scored = merge(scores, settings, runs=shards.runs, passages=passages)
+    scored = replace(scored, notes=(*notes, *scored.notes))
     scores.clear()  # the scores are held once while statistics are made of them
     evaluation = conclude(scored, readings, settings, shards)
     if run.is_held:
-        return replace(evaluation, inputs=cut_for(shards.read(0), settings))
+        return replace(evaluation, inputs=run.read(0)[condition])
     return replace(evaluation, parts=parts)
 
 
@@ -296,7 +296,9 @@ def _digests(run: Run, shards: InputShards, settings: Settings) -> dict[str, str
     """Digests of what was evaluated, where the evaluation does not carry it: of shards, or of all that was given."""
     if not run.is_held:
         return {"shards": digest_of_shards(shards)}
-    return {} if run.shards is shards else inputs_sha256(cut_for(shards.read(0), settings))
+    if run.shards is shards:
+        return {}
+    return cut_inputs(shards.read(0), settings.ranking.k).sha256
 
 
 def check(shards: InputShards, settings: Settings) -> None:
@@ -311,10 +313,7 @@ def check(shards: InputShards, settings: Settings) -> None:
         raise InputError("`until` with one run, which has no rival", "give others, or leave it out")
     queries = shards.queries()
     refuse_lacking_tables(settings, shards.tables)
-    whole = replace(
-        NO_INPUTS, queries=queries, queries_file=shards.queries_file, unmatchable=shards.unmatchable
-    )
-    _refuse_queries(whole, settings)
+    _refuse_queries(shards, queries, settings)
     asking = settings.resolved.asks
     from_files = [
         annotator
@@ -385,20 +384,20 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
             )
 
 
-def _refuse_queries(inputs: EvaluationInputs, settings: Settings) -> None:
+def _refuse_queries(shards: InputShards, queries: pl.DataFrame, settings: Settings) -> None:
     """Refuse all queries without clusters or gold articles that are needed, or with answers that cannot be scored."""
-    if settings.bootstrap.cluster and tables.CLUSTER not in inputs.queries.columns:
+    if settings.bootstrap.cluster and tables.CLUSTER not in queries.columns:
         raise InputError(
             "`cluster`, but the inputs were read without", "give it to `read_inputs` too"
         )
-    lacking = not int(inputs.queries[tables.PROVENANCE].list.len().sum())
+    lacking = not int(queries[tables.PROVENANCE].list.len().sum())
     for annotator, needed in settings.resolved.needed:
-        if not needed.needs_provenance or not (lacking or inputs.unmatchable):
+        if not needed.needs_provenance or not (lacking or shards.unmatchable):
             continue
         remedy = leave_out(annotator, needed.name)
         if lacking:
             raise InputError("no query has provenance", remedy)
-        query_id, path = inputs.unmatchable[0], inputs.queries_file
+        query_id, path = shards.unmatchable[0], shards.queries_file
         raise InputError(
             f"the gold articles of query {query_id!r} have a title and no id, and no listed "
             "passage has a title",
@@ -407,7 +406,7 @@ def _refuse_queries(inputs: EvaluationInputs, settings: Settings) -> None:
             line=None if path is None else line_of(path, query_id),
         )
     if settings.scores_answers:  # else every output of a query would score 0
-        refuse_answers(get_metric(settings.reader.metric), inputs.queries, inputs.queries_file)
+        refuse_answers(get_metric(settings.reader.metric), queries, shards.queries_file)
 
 
 def _refuse_meaningless(settings: Settings, runs: int) -> None:

@@ -10,6 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import polars as pl
 
 from engine.evaluation.kept import ShardFolder
 from engine.evaluation.score import IDENTITY, alone, closed_book
-from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
+from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings, cut_for
+from engine.inputs.files import EvaluationInputs
 from engine.inputs.shards import InputShards
 from engine.labels.annotator import Ask
 from engine.machine.device import refuse_other_versions
@@ -158,6 +160,14 @@ class Run:
     unkept: Folder
     is_held: bool
     versions: Mapping[str, str] = field(default_factory=versions)
+
+    def read(self, shard: int) -> tuple[EvaluationInputs, ...]:
+        """The inputs of a shard, as each condition has them."""
+        return self._held if self.is_held else cut_for(self.shards.read(shard), self.conditions)
+
+    @cached_property
+    def _held(self) -> tuple[EvaluationInputs, ...]:
+        return cut_for(self.shards.read(0), self.conditions)
 
     def refuse_others(self) -> None:
         """Refuse, with an InputError, to work in a process that has other versions than the driver."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import polars as pl
 
@@ -17,12 +16,11 @@ from engine import tables
 from engine.evaluation.jobs import NO_LISTS, Job, Run
 from engine.evaluation.score import IDENTITY, alone, pairs_to_label
 from engine.evaluation.settings import Settings
-from engine.inputs.files import EvaluationInputs, cut_inputs
+from engine.inputs.files import EvaluationInputs
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.messages.errors import ReadError
 from engine.reading import store
 from engine.reading.identity import earlier_reads
-from engine.reading.lengths import passage_tokens
 from engine.reading.plan import (
     INPUTS,
     MadePlans,
@@ -47,16 +45,15 @@ from engine.tables import (
     READ_KEY,
     RUN,
     TEXT,
-    TITLE,
-    TOKENS,
 )
 
 
 def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
-    """``run``, ``query_id``, ``doc_ids``: what the reader of whole lists is given, of ``budgets.cut_for``."""
+    """``run``, ``query_id``, ``doc_ids``: what the reader of whole lists is given, of ``settings.cut_for``."""
     runs = inputs.runs
     listed = (
-        given_together(runs, settings)
+        runs.sort(RUN, QUERY_ID, RANK)
+        .filter(settings.is_given)
         .group_by(RUN, QUERY_ID, maintain_order=True)
         .agg(pl.col(DOC_ID).alias(DOC_IDS))
     )
@@ -82,57 +79,20 @@ def with_share(settings: Settings, query_ids: pl.Series, each: float = 1) -> Set
     return settings.but(lists=drawn_share(query_ids, seed, number))
 
 
-# Inputs whose passages were counted, for as long as they are in use: every job asks for the lists that it reads.
-_COUNTED: WeakKeyDictionary[EvaluationInputs, dict[tuple[str, int], EvaluationInputs]]
-_COUNTED = WeakKeyDictionary()
-
-
-def cut_for(inputs: EvaluationInputs, settings: Settings) -> EvaluationInputs:
-    """The inputs at the cutoff of the settings; with ``tokens`` of passages in their runs where a budget counts them."""
-    cut = cut_inputs(inputs, settings.ranking.k)
-    if not budgets_of(settings) or TOKENS in cut.runs.columns:
-        return cut
-    made, key = _COUNTED.setdefault(inputs, {}), (settings.reader.reader, settings.ranking.k)
-    if key not in made:
-        passages = cut.corpus.select(TITLE, TEXT).iter_rows()
-        tokens = pl.Series(TOKENS, passage_tokens(settings.reader, passages), pl.Int64)
-        lengths = cut.corpus.select(DOC_ID).with_columns(tokens)
-        runs = cut.runs.join(lengths, on=DOC_ID, how="left", maintain_order="left")
-        made[key] = replace(cut, runs=runs)
-    return made[key]
-
-
-def budgets_of(settings: Settings) -> list[int]:
-    """The budgets of tokens that measures, or lists that are read whole, have."""
-    found = {measure.tokens for measure in settings.resolved.measures if measure.tokens}
-    if settings.reader.end_to_end and settings.reader.list_tokens:
-        found.add(settings.reader.list_tokens)
-    return sorted(found)
-
-
-def given_together(runs: pl.DataFrame, settings: Settings) -> pl.DataFrame:
-    """The rows of the run table that the reader of whole lists is given, best first."""
-    in_order = runs.sort(RUN, QUERY_ID, RANK)
-    if (budget := settings.reader.list_tokens) is not None:
-        return in_order.filter(pl.col(TOKENS).cum_sum().over(RUN, QUERY_ID) <= budget)
-    return in_order.filter(pl.col(RANK) <= (settings.reader.end_to_end_k or settings.ranking.k))
-
-
 def asked(run: Run, job: Job, inputs: EvaluationInputs, condition: int) -> pl.DataFrame:
     """``query_id`` and ``doc_ids`` of the reads that a condition asks a job for, of a shard."""
-    settings = run.conditions[condition]
     own = run.roles[condition].get(job.ask.role.name)
     if own is None or own.identity != job.identity:
         return NO_LISTS
-    cut = cut_for(inputs, settings)
-    return own.lists(pairs_to_label(cut), lists_to_read(cut, settings))
+    return own.lists(pairs_to_label(inputs), lists_to_read(inputs, run.conditions[condition]))
 
 
-def wanted_of(run: Run, job: Job, inputs: EvaluationInputs) -> pl.DataFrame:
+def wanted_of(run: Run, job: Job, shard: Sequence[EvaluationInputs]) -> pl.DataFrame:
     """The reads that some condition asks a job for, of a shard (``reading.plan.WANTED``)."""
-    lists = [asked(run, job, inputs, number) for number in range(len(run.conditions))]
+    lists = [asked(run, job, inputs, number) for number, inputs in enumerate(shard)]
     distinct = lists[0] if len(lists) == 1 else pl.concat(lists).unique(maintain_order=True)
-    return job.wanted(distinct, inputs.queries, inputs.corpus)
+    deepest = max(shard, key=lambda inputs: inputs.corpus.height)  # has the others' passages
+    return job.wanted(distinct, deepest.queries, deepest.corpus)
 
 
 # Columns of a plan that say how it was made: for which pass over the shards (``store.Listing.made``),
@@ -170,10 +130,10 @@ class ShardPlans:
     def __call__(self, shard: int, role: int) -> ReadPlan:
         self.run.refuse_others()
         job, known = self.run.jobs[self.places[role]], self.run.shards.shards
-        inputs = self.run.shards.read(shard)
+        inputs = self.run.read(shard)
         earlier: list[pl.DataFrame] = []
         if is_lazy(self.run, job):  # nobody knows which reads another job will do
-            wanted, last = self._chosen(shard, role, inputs)
+            wanted, last = self._chosen(shard, role, inputs[0])
         else:
             wanted, last = self._adopted(job, wanted_of(self.run, job, inputs)), True
             earlier = [wanted_of(self.run, other, inputs) for other in self.run.before(job)]
@@ -208,21 +168,20 @@ class ShardPlans:
         from engine.adaptive.labels import decider, next_reads
 
         run, job, settings = self.run, self.run.jobs[self.places[role]], self.run.conditions[0]
-        cut = cut_inputs(inputs, settings.ranking.k)
         before = run.parts[0].plan(plan_name(run, job), shard)
         # Half of a batch for each actor of this shard, or as many requests as are under way at a time.
-        size = max(1, int(cut.corpus[TEXT].str.len_chars().sum()) // 4)
+        size = max(1, int(inputs.corpus[TEXT].str.len_chars().sum()) // 4)
         batch = GPU_BATCH_TOKENS if self.gpu else CPU_BATCH_TOKENS
-        least = -(-self.actors // len(self.shards)) * batch * cut.corpus.height // (2 * size)
+        least = -(-self.actors // len(self.shards)) * batch * inputs.corpus.height // (2 * size)
         if job.spec.api:
             least = job.spec.api.settings.concurrency
         name = next(n for n, ask in settings.resolved.asks.items() if ask.role == job.ask.role)
         whys = zip(settings.resolved.measures, settings.resolved.reasons(name), strict=True)
         decide = decider(
-            cut.runs,
+            inputs.runs,
             [measure for measure, why in whys if not why],
-            lambda reads: job.ask.value(reads, cut.queries),
-            own_list=settings.relevant(len(cut.run_names)) == "list",
+            lambda reads: job.ask.value(reads, inputs.queries),
+            own_list=settings.relevant(len(inputs.run_names)) == "list",
             least=least,
             doubles=self.restarts,
         )
@@ -243,8 +202,9 @@ class ShardPlans:
             lists = lists.join(before, on=IDENTITY, how="semi", maintain_order="left")
             return wanted(lists), bool(before[_LAST].first())
         fused = job.prompt.fused and bool(settings.bootstrap.samples)
+        singles = alone(pairs_to_label(inputs))
         lists, last = next_reads(
-            lists, alone(pairs_to_label(cut)), before, answered=answered, decide=decide, fused=fused
+            lists, singles, before, answered=answered, decide=decide, fused=fused
         )
         return wanted(lists), last
 

@@ -16,8 +16,6 @@ from engine.evaluation.plan import (
     Files,
     ShardPlans,
     asked,
-    budgets_of,
-    cut_for,
     lists_to_read,
     planned_reads,
 )
@@ -29,7 +27,6 @@ from engine.messages.errors import ReadError, WriteError
 from engine.reading import store
 from engine.reading.backends import Backend, backend_for, by_model
 from engine.reading.costs import ReadingCosts, UnitResult, add_counters, set_wanted, share_costs
-from engine.reading.lengths import budget_notes
 from engine.reading.local import USER_ERRORS, Local
 from engine.reading.plan import MadePlans, ReadPlan, Unit
 from engine.sources.io.folders import Folder
@@ -384,21 +381,19 @@ class _Scoring:
 def score_shard(run: Run, shard: int, failures: Failures, files: Files) -> None:
     """Label and score a shard whose reads are in the store, under all settings; errors as in ``planned_reads``."""
     run.refuse_others()
-    inputs = run.shards.read(shard)
     read = {job.identity: planned_reads(run, job, shard, failures, files) for job in run.jobs}
     job_reads = {job.key: count_reads(read[job.identity]) for job in run.jobs}
-    for condition, settings in enumerate(run.conditions):
+    for condition, (settings, inputs) in enumerate(
+        zip(run.conditions, run.read(shard), strict=True)
+    ):
         by_role = {
             role: (job.spec, read[job.identity])
             if len(run.conditions) == 1
             else (job.spec, reads_of(read[job.identity], asked(run, job, inputs, condition)))
             for role, job in run.roles[condition].items()
         }
-        cut = cut_for(inputs, settings)
-        scores = score(cut, settings, lists_to_read(cut, settings), by_role)
-        budgets, k = budgets_of(settings), settings.ranking.k
-        notes = budget_notes(cut.runs, cut.run_names, budgets, k, settings.reader)
-        scores = replace(scores, job_reads=job_reads, notes=(*scores.notes, *notes))
+        scores = score(inputs, settings, lists_to_read(inputs, settings), by_role)
+        scores = replace(scores, job_reads=job_reads)
         run.parts[condition].keep(run.shards.shards[shard], scores)
     _compact(run, shard, files)
 

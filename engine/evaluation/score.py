@@ -414,8 +414,7 @@ def _score_annotator(
     names = inputs.run_names
     bases: dict[Relevant, list[Measure]] = {}
     for measure in defined:
-        # What no run lists has no length in tokens.
-        base = settings.relevant(len(names), None if measure.tokens else annotator)
+        base = settings.relevant(len(names), annotator, measure)
         bases.setdefault(base, []).append(measure)
 
     def by(runs: pl.DataFrame, queries: Sequence[str]) -> pl.DataFrame:
@@ -491,10 +490,10 @@ def _downstream(
     """The downstream table of whole lists, less those that ``failed_reads`` leaves out."""
     if not settings.reader.end_to_end or READER.name not in read:
         return tables.empty(tables.DOWNSTREAM)
-    whole, depth = reads_of(read[READER.name], lists), settings.reader.end_to_end_k
+    whole = reads_of(read[READER.name], lists)
     scored = score_outputs(whole, inputs.queries, settings.reader.metric)
     scores = lists.select(RUN, QUERY_ID).with_columns(
-        pl.lit(depth if isinstance(depth, int) else settings.ranking.k, pl.Int64).alias(tables.K),
+        pl.lit(settings.longest_list, pl.Int64).alias(tables.K),
         scored[tables.OUTPUT],
         scored[tables.VALUE],
     )
@@ -541,6 +540,7 @@ def _notes(
         yield from labelled[annotator.name].notes
     yield from constant_notes(inputs, [one.name for one in settings.resolved.listed], labelled)
     yield from _empty_lists(inputs, settings)
+    yield from settings.notes_on(inputs)
 
 
 def _note_unscorable(inputs: EvaluationInputs, settings: Settings) -> Note:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
+import polars as pl
+
+from engine.inputs.files import EvaluationInputs, cut_inputs, with_tokens
 from engine.labels.annotator import Annotator, Scale
 from engine.labels.registry import (
     ANNOTATORS,
     LabelSettings,
-    Resolved,
+    Resolution,
     changed_options,
     needed_by,
     option_classes,
@@ -23,12 +26,14 @@ from engine.machine.remote.limits import forget
 from engine.messages.checked import Checked, Positive
 from engine.messages.errors import InputError
 from engine.messages.gone import replacement
+from engine.messages.notes import Note
 from engine.messages.wording import meant
-from engine.ranking.measures import OF_ONE_LIST, UTILITY_KIND
+from engine.ranking.measures import OF_ONE_LIST, UTILITY_KIND, Measure
 from engine.ranking.scores import ALL_JUDGMENTS, RankingSettings, Relevant
 from engine.reading.protocol import Augmentation
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
 from engine.statistics.correlation import Bootstrap
+from engine.tables import QUERY_ID, RANK, RUN, TOKENS
 
 Options = TypeVar("Options")
 
@@ -118,7 +123,7 @@ class Settings(Checked):
         return self.labels.of(kind)
 
     @cached_property
-    def resolved(self) -> Resolved:
+    def resolved(self) -> Resolution:
         """What the settings come to."""
         return resolve(self, self.labels.listed())
 
@@ -157,10 +162,14 @@ class Settings(Checked):
             annotator.name not in ANNOTATORS for annotator in self.resolved.annotators
         )
 
-    def relevant(self, runs: int, annotator: Annotator | None = None) -> Relevant:
+    def relevant(
+        self, runs: int, annotator: Annotator | None = None, measure: Measure | None = None
+    ) -> Relevant:
         """What counts as relevant, given the number of runs: in an annotator's labels, or in those of all annotators."""
         if self.ranking.relevant is not None:
             return self.ranking.relevant
+        if measure is not None and measure.tokens:
+            annotator = None  # what no run lists has no length
         listed = self.resolved.listed if annotator is None else [annotator]
         if all(one.judges_everything for one in listed):
             return ALL_JUDGMENTS
@@ -170,6 +179,33 @@ class Settings(Checked):
         """Whether no score by labels depends on passages that other runs list, given the number of runs."""
         kinds = {measure.kind for measure in self.resolved.measures}
         return kinds <= OF_ONE_LIST or self.relevant(runs) == "list"
+
+    @property
+    def longest_list(self) -> int:
+        """Passages of a whole list that the reader is given at most."""
+        most = self.reader.end_to_end_k
+        return most if isinstance(most, int) else self.ranking.k
+
+    @property
+    def is_given(self) -> pl.Expr:
+        """Whether a row of a run table, in the order of ranks, is given to the reader of whole lists."""
+        if (budget := self.reader.list_tokens) is not None:
+            return pl.col(TOKENS).cum_sum().over(RUN, QUERY_ID) <= budget
+        return pl.col(RANK) <= self.longest_list
+
+    @property
+    def budgets(self) -> list[int]:
+        """The budgets of tokens that measures, or lists that are read whole, have."""
+        whole = self.reader.list_tokens if self.reader.end_to_end else None
+        known = {whole, *(measure.tokens for measure in self.resolved.measures)}
+        return sorted(budget for budget in known if budget)
+
+    def notes_on(self, inputs: EvaluationInputs) -> Iterator[Note]:
+        """Notes on lists that budgets of tokens do not fit; ``inputs``: as of ``cut_for``."""
+        from engine.reading.lengths import budget_notes  # here, so that help is quick
+
+        k, reader = self.ranking.k, self.reader
+        yield from budget_notes(inputs.runs, inputs.run_names, self.budgets, k, reader)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,6 +219,27 @@ class Settings(Checked):
         _check_lazy(self)
         _check_until(self)
         _check_lists(self)
+
+
+def cut_for(
+    inputs: EvaluationInputs, conditions: Iterable[Settings]
+) -> tuple[EvaluationInputs, ...]:
+    """The inputs as each of the settings has them: cut at its ``k``; with ``tokens`` in the runs where it has budgets.
+
+    Passages are counted once by each reader.
+    """
+    from engine.reading.lengths import passage_tokens  # here, so that help is quick
+
+    counted: dict[str, EvaluationInputs] = {}
+    cut = []
+    for settings in conditions:
+        whole, reader = inputs, settings.reader
+        if settings.budgets or reader.list_tokens:
+            if reader.reader not in counted:
+                counted[reader.reader] = with_tokens(inputs, partial(passage_tokens, reader))
+            whole = counted[reader.reader]
+        cut.append(cut_inputs(whole, settings.ranking.k))
+    return tuple(cut)
 
 
 # Options of the bootstrap; the number of threads changes no figure and is not one.
@@ -343,7 +400,7 @@ def _check_lists(settings: Settings) -> None:
 
 
 def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str]) -> None:
-    """Refuse an annotator that none of the measures fits, for the reasons of ``Resolved.reasons``."""
+    """Refuse an annotator that none of the measures fits, for the reasons of ``Resolution.reasons``."""
     if all(reasons):
         fitting = UTILITY_KIND if scale.utilities else "P, nDCG or Success"
         raise InputError(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import polars as pl
 
@@ -18,7 +18,7 @@ from engine.messages.notes import Note, count_note
 from engine.sources.input_tables import InputTable
 from engine.sources.io.digests import RowHashes
 from engine.sources.io.locations import Location
-from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT
+from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT, TITLE, TOKENS
 
 _EMPTY_PASSAGES = "empty_passages"
 _LISTS: tables.Schema = {RUN: pl.String(), QUERY_ID: pl.String()}
@@ -26,9 +26,6 @@ _LISTS: tables.Schema = {RUN: pl.String(), QUERY_ID: pl.String()}
 ARTICLE = "article"
 # Where fewer queries share a cluster, intervals hold nearly as often as without any that do.
 _MANY = 0.2
-# Digests that were made, for as long as their inputs are in use: conditions of a study
-# and summaries ask for the same ones, and a million rows take seconds.
-_MADE: WeakKeyDictionary[EvaluationInputs, dict[str, str]] = WeakKeyDictionary()
 # Rows that are hashed at a time: their hashes are all in memory.
 _ROWS = 100_000
 # One encoder for all rows: json.dumps would make one for each.
@@ -146,6 +143,24 @@ class EvaluationInputs:
         lists = names.join(self.queries.select(QUERY_ID), how="cross", maintain_order="left_right")
         return lists.join(self.unlabelled, on=list(_LISTS), how="anti", maintain_order="left")
 
+    @cached_property
+    def sha256(self) -> dict[str, str]:
+        """Digests of what an evaluation was given: ``queries``, ``corpus``, ``runs``, and tables that annotators need, by name.
+
+        Of the corpus these are the listed passages, of a run the ranks within the cutoff: the rest was
+        not used, and scores only count through the ranks that they give. A million rows take seconds.
+        """
+        digests = {
+            "queries": table_sha256(self.queries, list(tables.QUERIES)),
+            "corpus": table_sha256(self.corpus, list(tables.CORPUS)),
+            "runs": table_sha256(self.runs, [RUN, QUERY_ID, RANK, DOC_ID]),
+        }
+        for name, table in self.tables.items():
+            schemas = (tables.QRELS, tables.PREFERENCES)
+            known = (list(schema) for schema in schemas if schema.keys() <= {*table.columns})
+            digests[name] = table_sha256(table, next(known, table.columns))
+        return digests
+
 
 NO_INPUTS = EvaluationInputs(
     queries=tables.empty(tables.QUERIES),
@@ -190,6 +205,16 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
     )
 
 
+def with_tokens(
+    inputs: EvaluationInputs, count: Callable[[Iterable[tuple[str, str]]], Sequence[int]]
+) -> EvaluationInputs:
+    """The inputs with the ``tokens`` of each passage in their runs, as ``count`` counts those of titles and texts."""
+    tokens = pl.Series(TOKENS, count(inputs.corpus.select(TITLE, TEXT).iter_rows()), pl.Int64)
+    counted = inputs.corpus.select(DOC_ID).with_columns(tokens)
+    runs = inputs.runs.join(counted, on=DOC_ID, how="left", maintain_order="left")
+    return replace(inputs, runs=runs)
+
+
 def with_empty(notes: Sequence[Note], empty: int) -> tuple[Note, ...]:
     """Notes as of ``check_inputs``, with another number of listed passages without text."""
     return tuple(empty_note(empty) if note.code == _EMPTY_PASSAGES else note for note in notes)
@@ -197,28 +222,6 @@ def with_empty(notes: Sequence[Note], empty: int) -> tuple[Note, ...]:
 
 def empty_note(empty: int) -> Note:
     return count_note(_EMPTY_PASSAGES, empty, "listed [passage has|passages have] no text")
-
-
-def inputs_sha256(inputs: EvaluationInputs) -> dict[str, str]:
-    """Digests of what an evaluation was given: ``queries``, ``corpus``, ``runs``, and the tables that
-    annotators need, by name.
-
-    Of the corpus these are the listed passages, of a run the ranks within the cutoff: the rest was
-    not used, and scores only count through the ranks that they give.
-    """
-    if inputs in _MADE:
-        return dict(_MADE[inputs])
-    digests = {
-        "queries": table_sha256(inputs.queries, list(tables.QUERIES)),
-        "corpus": table_sha256(inputs.corpus, list(tables.CORPUS)),
-        "runs": table_sha256(inputs.runs, [RUN, QUERY_ID, RANK, DOC_ID]),
-    }
-    for name, table in inputs.tables.items():
-        schemas = (tables.QRELS, tables.PREFERENCES)
-        known = (list(schema) for schema in schemas if schema.keys() <= {*table.columns})
-        digests[name] = table_sha256(table, next(known, table.columns))
-    _MADE[inputs] = digests
-    return dict(digests)
 
 
 def table_sha256(table: pl.DataFrame, columns: Sequence[str]) -> str:

@@ -7,29 +7,45 @@ the queries) is refused once. Keys of runs may be texts of queries, as in the eR
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import polars as pl
 
 from engine import tables
+from engine.messages.characters import composed
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
 from engine.messages.wording import quoted
+from engine.sources.io.files import reported_writing
 from engine.sources.io.ids import Places
 from engine.sources.io.locations import Location
-from engine.sources.io.parallel import Made, mapped
+from engine.sources.io.parallel import Made, ahead, mapped
+from engine.sources.io.records import read_lines
+from engine.sources.io.scatter import Arranged, Scatter, arrange, read_part
+from engine.sources.passages.index import Listed
+from engine.sources.queries.buckets import BUCKETS, Counts, Range, buckets_of
 from engine.sources.runs import read
-from engine.sources.runs.forms import LINE, Batch
+from engine.sources.runs.forms import LINE, Batch, is_trec
 from engine.sources.runs.read import ID, Gathered, OnePart, read_in_parts, with_ids
+from engine.sources.runs.scan import SCHEMA, bytes_of
 from engine.sources.strangers import Numbering
-from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
+from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, TEXT
 
 IS_EVALUATED = "is_evaluated"
 # Rows of lists; ``run`` is the number of the run.
 ROWS: tables.Schema = {**tables.RUNS, RUN: pl.UInt32()}
+BUCKET = "bucket"
+# More would have more files open at a time than a process may.
+MOST_PARTS = 256
+# Bytes of runs, as they would be in TREC text, that are ordered at a time: some 200,000 rows.
+_PART_BYTES = 8 << 20
+_GIVE_TEXTS = "give `corpus`, or write the texts of passages into the run"
 
 
 class Parts(Gathered, Protocol):
@@ -68,6 +84,91 @@ class HeldPart(OnePart):
 
     def kept(self, part: int) -> pl.DataFrame:
         return pl.concat(self._kept)
+
+
+class ScatteredParts:
+    """Lists in files (``Parts``); each part has the queries of an equal range of buckets.
+
+    Memory is that of some parts of one run, whatever their size. The folder takes about 20 bytes and two ids a
+    row of the largest run, and as much for each row that is kept.
+
+    Args:
+        queries: as ``Parts.queries``, of all queries of the file.
+        folder: an empty folder of this process.
+        count: of parts, a power of two up to ``MOST_PARTS``.
+    """
+
+    def __init__(self, queries: pl.DataFrame, folder: Path, count: int) -> None:
+        self.count = count
+        self.places = Places(queries[QUERY_ID])
+        self.buckets = buckets_of(queries[QUERY])
+        self._queries = Sorted(queries.with_columns(pl.Series(BUCKET, self.buckets)), self.buckets)
+        self._width = BUCKETS // count
+        self._raw, self._kept = folder / "raw", folder / "kept"
+        self._kept.mkdir()
+        self._runs = 0
+
+    def queries(self, part: int) -> pl.DataFrame:
+        return self._queries.within((part * self._width, self.end(part)))
+
+    def end(self, part: int) -> int:
+        """The bucket behind the last of a part."""
+        return (part + 1) * self._width
+
+    def gather(self, batches: Iterator[pl.DataFrame]) -> None:
+        shutil.rmtree(self._raw, ignore_errors=True)
+        self._raw.mkdir()
+        with Scatter(self._raw) as raw:
+            for rows in mapped(self._arranged, ahead(batches)):
+                raw.append(rows)
+
+    def _arranged(self, rows: pl.DataFrame) -> Arranged | None:
+        ids = rows[QUERY_ID]
+        places = self.places.of(ids)
+        buckets = self.buckets[places.fill_null(0).to_numpy()]
+        unknown = places.is_null()
+        if unknown.any():
+            # Where it would be if it were the text of a query.
+            texts = ids.filter(unknown).to_frame()
+            distinct = texts.unique()
+            likely = buckets_of(map(composed, distinct[QUERY_ID]))
+            found = distinct.with_columns(pl.Series(BUCKET, likely))
+            joined = texts.join(found, on=QUERY_ID, how="left", maintain_order="left")
+            buckets[unknown.to_numpy()] = joined[BUCKET].to_numpy()
+        return arrange(rows, pl.Series(buckets // self._width), SCHEMA)
+
+    def rows(self, part: int) -> pl.DataFrame:
+        return read_part(self._raw, part, SCHEMA)
+
+    def keep(self, part: int, run: int, lists: pl.DataFrame) -> None:
+        self._runs = max(self._runs, run + 1)
+        if not lists.is_empty():
+            with reported_writing(self._kept):
+                lists.write_ipc(self._kept / f"{part}-{run}.arrow", compression="lz4")
+
+    def kept(self, part: int) -> pl.DataFrame:
+        paths = [self._kept / f"{part}-{run}.arrow" for run in range(self._runs)]
+        of_runs = [pl.read_ipc(path) for path in paths if path.exists()]
+        return pl.concat([tables.empty(ROWS), *of_runs])
+
+    def with_buckets(self, part: int, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows of a part with the bucket of their query."""
+        known = self.queries(part).select(QUERY_ID, BUCKET)
+        return rows.join(known, on=QUERY_ID, how="left", maintain_order="left")
+
+
+class Sorted:
+    """A table in memory of which the rows of a range of buckets are found without looking at all."""
+
+    def __init__(self, table: pl.DataFrame, buckets: Counts) -> None:
+        self._order = np.argsort(buckets, kind="stable")
+        self._buckets = buckets[self._order]
+        self._table = table
+
+    def within(self, span: Range) -> pl.DataFrame:
+        """The rows in a range of buckets, in the order of the table."""
+        start, end = np.searchsorted(self._buckets, span)
+        return self._table[np.sort(self._order[start:end])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,3 +351,118 @@ class _ReadingRuns:
             rows[QUERY_ID].filter(evaluated.is_null()).unique().hash(),
             read.order_of(kept, self.k),
         )
+
+
+def named_by_id(lists: Lists, passages: Listed, corpus: Location | None) -> Lists:
+    """The lists with ids of documents, whose passages are looked up, in place of texts of passages.
+
+    Raises:
+        InputError: the corpus cannot be used, lacks a document, or a run lists a document by its id and by
+            its text.
+    """
+    texts = [pl.Series([], dtype=pl.String)]
+    lacks_some = False
+    for ids in lists.map(lambda rows: rows[DOC_ID].unique()):
+        unknown = passages.look_up(ids)
+        # Texts hold white space and ids of TREC runs cannot, so the corpus is looked through only for texts; those
+        # that runs carry have ids by now.
+        is_text = unknown.str.contains(r"\s") & (corpus is not None)
+        texts.append(unknown.filter(is_text))
+        lacks_some = lacks_some or not is_text.all()
+    wanted = pl.concat(texts).str.normalize("NFC").unique()  # as the corpus is read
+    if not wanted.is_empty():
+        named = passages.look_up_texts(wanted)
+        lacks_some = lacks_some or named.height < len(wanted)
+        lists = replace(
+            lists, texts=named.select(pl.col(TEXT).alias(DOC_ID), pl.col(DOC_ID).alias(ID))
+        )
+        _refuse_twice(lists)
+    if lacks_some:
+        _refuse_lost(lists, passages, corpus)
+    return lists
+
+
+_Row = tuple[str, str, int, str]
+
+
+def _first(lists: Lists, fault: Callable[[pl.DataFrame], pl.DataFrame]) -> _Row | None:
+    """Run, query id, rank and document id of the first row that has a fault, in this order."""
+    found: list[_Row] = []
+    for rows in lists:
+        faulty = fault(rows).select(RUN, QUERY_ID, RANK, DOC_ID)
+        found += faulty.sort(RUN, QUERY_ID, RANK).head(1).rows()
+    return min(found, default=None)
+
+
+def _refuse_twice(lists: Lists) -> None:
+    twice = pl.struct(RUN, QUERY_ID, DOC_ID).is_duplicated()
+    first = _first(lists, lambda rows: rows.filter(twice))
+    if first is not None:
+        name, query_id, _, doc_id = first
+        raise InputError(
+            f"document {quoted(doc_id)} comes into the list of query {quoted(query_id)} twice, "
+            "by its id and by its text",
+            "name it once",
+            path=lists.path_of(name),
+        )
+
+
+def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> None:
+    hashes = np.array([], dtype=np.uint64)
+
+    def lost(rows: pl.DataFrame) -> pl.DataFrame:
+        nonlocal hashes
+        unknown = passages.unknown(rows[DOC_ID].unique())
+        # 8 bytes a document that is lost, of which there may be as many as rows.
+        hashes = np.union1d(hashes, unknown.hash().to_numpy())
+        return rows.filter(pl.col(DOC_ID).is_in(unknown.implode()))
+
+    first = _first(lists, lost)
+    if first is None:
+        return
+    name, query_id, _, doc_id = first
+    path = lists.path_of(name)
+    line = _line_of(path, query_id, doc_id) if lists.are_files else None
+    texts = _GIVE_TEXTS if lists.are_files else "give `passages`, or runs with texts"
+    remedy = texts if corpus is None else "give the corpus that the run was made from"
+    more = f" and {len(hashes) - 1} more" if len(hashes) > 1 else ""
+    where = "without a text in any run" if corpus is None else f"not in the corpus {corpus}"
+    raise InputError(
+        f"document {quoted(doc_id)} of query {quoted(query_id)}{more} {where}",
+        remedy,
+        path=path,
+        line=line,
+    )
+
+
+def _line_of(path: Location, query_id: str, doc_id: str) -> int | None:
+    """Where a TREC file lists a document; only looked up to word an error."""
+    lines = read_lines(path, "a run") if is_trec(path) else ()
+    sought = [query_id, doc_id]
+    return next((number for number, line in lines if line.split()[0:3:2] == sought), None)
+
+
+def count_parts(runs: Sequence[Location]) -> int:
+    """How many parts of all runs are about as large as may be ordered at a time."""
+    try:
+        needed = sum(bytes_of(path) for path in runs) // _PART_BYTES
+    except InputError:
+        return 1  # one of them cannot be read
+    return min(1 << needed.bit_length(), MOST_PARTS)
+
+
+def pairs_by_bucket(lists: Lists) -> Counts:
+    """How many distinct pairs of query and document each bucket has, of lists in ``ScatteredParts``."""
+    parts = lists.parts
+    assert isinstance(parts, ScatteredParts)
+
+    def of_part(part: int) -> Counts:
+        rows = parts.with_buckets(part, lists.read(part))
+        # A run lists a pair once.
+        pairs = rows if len(lists.names) == 1 else rows.select(BUCKET, QUERY_ID, DOC_ID).unique()
+        return np.bincount(pairs[BUCKET].to_numpy(), minlength=BUCKETS)
+
+    total = np.zeros(BUCKETS, dtype=np.int64)
+    for counts in mapped(of_part, range(parts.count)):
+        total += counts
+    return total

@@ -1,8 +1,8 @@
 """Cut inputs that are too large for one process into shards of whole queries on disk.
 
 Runs are streamed once, and scattered over parts by the buckets of their queries; part after part, they are
-checked as ``read.read_inputs`` checks inputs that fit, by the same functions. The result lies in ordinary files
-then, a few thousand pairs of query and passage for each shard, which ``read_inputs`` reads.
+checked as ``read.read_inputs`` checks inputs that fit, by the same functions. The result lies in archives of Parquet
+then, a few thousand pairs of query and passage for each shard.
 """
 
 from __future__ import annotations
@@ -22,20 +22,27 @@ import polars as pl
 
 from engine import tables
 from engine.inputs.files import EvaluationInputs, InputFiles, with_empty
-from engine.inputs.lists import Lists
-from engine.inputs.read import check_inputs, read_inputs
-from engine.inputs.scatter import BUCKET, ScatteredParts, Sorted, count_parts, pairs_by_bucket
-from engine.inputs.shards import CutoffCounts, FirstQueries, Shard
+from engine.inputs.lists import (
+    BUCKET,
+    Lists,
+    ScatteredParts,
+    Sorted,
+    count_parts,
+    pairs_by_bucket,
+)
+from engine.inputs.read import check_inputs
+from engine.inputs.shards import FirstQueries, Shard
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
+from engine.messages.wording import quoted
 from engine.sources.io.digests import digest, identity, sealed_json, unsealed_json
 from engine.sources.io.files import reported_writing, temporary_directory, write_parquet
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
 from engine.sources.io.parallel import mapped
 from engine.sources.io.parquet import read_parquet
-from engine.sources.passages.index import Collected, Listed, Marked, PassageIndex, index_corpus
+from engine.sources.passages.index import Listed, Marked, PassageIndex, index_corpus
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import BUCKETS, Range, halved
 from engine.sources.runs.scan import lists_at_least
@@ -95,32 +102,25 @@ class Partition:
             raise InputError("no such file", "run the same command again", path=path) from None
         if self.digest(archive) != self.shards[number].digest:
             raise InputError("a damaged shard", _AGAIN, path=path)
-        find = self.passages.find if passages else _without_texts
-        with tempfile.TemporaryDirectory(prefix="erag-shard-") as here:
-            zipfile.ZipFile(io.BytesIO(archive)).extractall(here)
-            runs = (Path(here, _run(run)) for run in range(len(self.runs)))
-            files = InputFiles(
-                queries=Path(here, _QUERIES),
-                corpus=self.passages.folder.place(self.passages.name),
-                run=tuple(path for path in runs if path.exists()),
-                need_answers=False,
-            )
-            try:
-                inputs = read_inputs(files, k=self.k, passages=Collected(find, self.passages.scan))
-            except InputError as error:
-                if str(error.path) != str(files.corpus):
-                    raise InputError(error.problem, _AGAIN, path=path) from None
-                raise
-            annotator_tables = {
-                table: read_parquet(Path(here, _table(table))) for table in self.tables
-            }
-        inputs = replace(
-            inputs,
-            queries=inputs.queries.drop(CLUSTER),  # of the shard alone
-            corpus=inputs.corpus if passages else inputs.corpus.clear(),
-            tables=annotator_tables,
+        with zipfile.ZipFile(io.BytesIO(archive)) as content:
+            names = content.namelist()
+            parts = {name: read_parquet(path, content=content.read(name)) for name in names}
+        nothing, corpus = tables.empty(tables.RUNS), tables.empty(tables.CORPUS)
+        by_run = (parts.get(_run(number), nothing) for number in range(len(self.runs)))
+        runs = pl.concat(rows.sort(QUERY_ID, RANK) for rows in by_run)
+        if passages:
+            corpus = self.passages.find(runs[DOC_ID])
+            lost = runs.join(corpus, on=DOC_ID, how="anti", maintain_order="left")
+            for query_id, doc_id in lost.select(QUERY_ID, DOC_ID).iter_rows():
+                problem = f"document {quoted(doc_id)} of query {quoted(query_id)} not in the index"
+                raise InputError(problem, _AGAIN, path=path)
+        inputs = EvaluationInputs(
+            queries=parts[_QUERIES],
+            corpus=corpus,
+            runs=runs,
+            k=self.k,
+            tables={table: parts[_table(table)] for table in self.tables},
             cut_runs=self.cut_runs,
-            notes=(),
             queries_file=self.queries_file,
             names=self.runs,
             is_whole=len(self.shards) == 1,
@@ -138,10 +138,10 @@ class Partition:
     def first(self, queries: FirstQueries) -> Partition:
         return replace(self, only=queries)
 
-    def within(self, k: int) -> CutoffCounts:
+    def within(self, k: int) -> tuple[int, tuple[Note, ...]]:
         """As ``InputShards.within``; below the cutoff of the partition, every shard is looked through."""
         if k == self.k and self.only is None:
-            return CutoffCounts(self.listed, self.notes)
+            return self.listed, self.notes
         marked = Marked(self.passages)
 
         def documents(number: int) -> pl.Series:
@@ -150,12 +150,7 @@ class Partition:
 
         for ids in mapped(documents, range(len(self.shards))):
             marked.look_up(ids)
-        return CutoffCounts(marked.count(), with_empty(self.notes, marked.count_empty()))
-
-
-def _without_texts(ids: pl.Series) -> pl.DataFrame:
-    others = (pl.lit("").alias(name) for name in tables.CORPUS if name != DOC_ID)
-    return ids.alias(DOC_ID).to_frame().with_columns(others)
+        return marked.count(), with_empty(self.notes, marked.count_empty())
 
 
 def partition(
@@ -370,13 +365,13 @@ def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:
         "edits": None,  # an option of earlier versions, whose partitions keep their names
         "tables": {name: identity(file.path) for name, file in files.tables.items()},
     }
-    if files.corpora:
-        content["corpora"] = [identity(path) for path in files.corpora]
-    judged = {name: file.corpus for name, file in files.tables.items() if file.corpus is not None}
-    if judged:
-        content["judged"] = {name: identity(path) for name, path in judged.items()}
-    if files.ignore_identical_ids:  # others keep the names that they have
-        content["ignore_identical_ids"] = True
+    # Of what earlier versions did not have: without it, partitions keep their names.
+    later: dict[str, Any] = {
+        "corpora": [identity(path) for path in files.corpora],
+        "judged": {n: identity(f.corpus) for n, f in files.tables.items() if f.corpus is not None},
+        "ignore_identical_ids": files.ignore_identical_ids,
+    }
+    content |= {name: value for name, value in later.items() if value}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 

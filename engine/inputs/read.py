@@ -1,26 +1,30 @@
-"""Read the inputs of an evaluation and check them against each other: queries, runs, corpus, further tables."""
+"""Read the inputs of an evaluation and check them against each other: queries, runs, corpus, further tables.
+
+Documents are found by id or by text, as in the eRAG package, and gold articles by id or by title. Queries that share an
+article are not independent: they are a cluster.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
 
 from engine import tables
-from engine.inputs.check import (
-    Judgments,
-    column_of,
-    identical_note,
-    match_titles,
-    named_by_id,
-    with_clusters,
+from engine.inputs.files import (
+    ARTICLE,
+    NO_INPUTS,
+    EvaluationInputs,
+    InputFiles,
+    TableFile,
+    empty_note,
+    shares_much,
 )
-from engine.inputs.files import NO_INPUTS, EvaluationInputs, InputFiles, TableFile, empty_note
-from engine.inputs.lists import IS_EVALUATED, HeldPart, Lists, Parts, read_lists
+from engine.inputs.lists import IS_EVALUATED, HeldPart, Lists, Parts, named_by_id, read_lists
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.sources.input_tables import InputTable
@@ -28,9 +32,25 @@ from engine.sources.io.locations import Location
 from engine.sources.passages.index import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.forms import WRITTEN, runs_within
-from engine.sources.runs.read import AT, Together, read_runs_over, read_runs_with_texts, split_runs
-from engine.tables import QUERY, QUERY_ID, TITLE
+from engine.sources.runs.read import AT, ID, Together, read_runs_with_texts, split_runs, with_ids
+from engine.sources.strangers import count_strangers, refuse_strangers
+from engine.tables import (
+    ARTICLE_ID,
+    BY_TEXT,
+    CLUSTER,
+    DOC_ID,
+    LABEL,
+    LARGEST,
+    PROVENANCE,
+    QUERY,
+    QUERY_ID,
+    TEXT,
+    TITLE,
+)
 
+IDENTICAL = "identical_ids"
+# Code of the note on queries that share much although nobody asked for clusters.
+SHARED = "queries_share_articles"
 WRITTEN_PASSAGES, UNRANKED = "written_passage_lists", "unranked_rows"
 _UNRANKED = (
     "[row|rows] of runs without rank and score [was|were] taken as [it stands|they stand], though they have numbers: call "
@@ -63,7 +83,7 @@ def check_inputs(
     judgments = Judgments(query_set, queries, _judged(files), files)
     numbering = query_set.numbering
     for name, table in judgments.tables.items():
-        if tables.BY_TEXT not in table.columns or not table[tables.BY_TEXT].all():
+        if BY_TEXT not in table.columns or not table[BY_TEXT].all():
             numbering.see(table[QUERY_ID].unique(maintain_order=True), files.tables[name].path)
     numbering.check()
     passages = passages_of(carried)
@@ -71,7 +91,7 @@ def check_inputs(
     lists = named_by_id(lists, passages, files.corpus)
     checked, fitting = judgments.check(passages)
     matched, unmatchable = match_titles(
-        queries, query_set.titles, passages.scan([tables.ARTICLE_ID, TITLE])
+        queries, query_set.titles, passages.scan([ARTICLE_ID, TITLE])
     )
     size = 0 if files.corpus is None else passages.size  # what runs carry is listed
     matched, clustered = with_clusters(matched, query_set.groups, files.cluster)
@@ -128,16 +148,20 @@ def _notes_on_runs(lists: Lists) -> Iterator[Note]:
 
 
 class LoadedInputs(NamedTuple):
-    """Queries and runs that were read before, in the place of files, of which ``InputFiles`` then has names for errors."""
+    """Queries and runs that were read before, in the place of files, of which ``InputFiles`` then has names for errors.
+
+    ``passages``: where these are looked up; by default in the corpus of the files, or in what runs carry.
+    """
 
     query_set: QuerySet
     runs: Together
+    passages: Listed | None = None
 
 
 def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
     """The tables that annotators need; refused where they name documents of one corpus beside several."""
     judged = {name: file.read() for name, file in files.tables.items()}
-    by_id = [name for name, table in judged.items() if tables.BY_TEXT not in table.columns]
+    by_id = [name for name, table in judged.items() if BY_TEXT not in table.columns]
     if files.corpora and by_id:
         file = files.tables[by_id[0]]
         way = "name it behind the file, as in FILE@NAME" if file.table.of_texts else "leave it out"
@@ -167,10 +191,9 @@ def listed_queries(
     queries = known if files.limit is None else known.head(files.limit)
     together = given and given.runs
     within = [{} if given else runs_within(path) for path in files.run]
-    if over := files.corpora:
-        together = read_runs_over(files.run, over)
-    elif given is None and (files.corpus is None or any(within)):
-        together = read_runs_with_texts(files.run, carried=files.corpus is None)
+    if given is None and (files.corpus is None or any(within)):
+        carried_texts = files.corpus is None
+        together = read_runs_with_texts(files.run, carried=carried_texts, corpora=files.corpora)
     runs, carried, taken = together or (None, None, Counter())
     is_evaluated = (pl.int_range(pl.len()) < queries.height).alias(IS_EVALUATED)
     asked = known.select(QUERY_ID, QUERY, is_evaluated)
@@ -189,7 +212,7 @@ def listed_queries(
 
 
 def read_inputs(
-    files: InputFiles, *, k: int, passages: Listed | None = None, given: LoadedInputs | None = None
+    files: InputFiles, *, k: int, given: LoadedInputs | None = None
 ) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
 
@@ -200,7 +223,6 @@ def read_inputs(
 
     Args:
         files: in any layout of ``read_query_set``, ``scan_corpus`` and ``read_runs``; without a corpus, its passages are the texts that the runs carry (``read_runs_with_texts``).
-        passages: where passages are looked up; by default in the corpus of the files, or in what runs carry.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
@@ -208,10 +230,10 @@ def read_inputs(
     """
 
     def passages_of(carried: pl.DataFrame | None) -> Listed:
-        if passages is not None:
-            return passages
+        if given is not None and given.passages is not None:
+            return given.passages
         if carried is not None:
-            return Collected.of_batches(lambda: [carried])
+            return Collected(lambda skip: [carried])
         assert files.corpus is not None
         return Collected.of_corpus(files.corpus, files.skip_bad)
 
@@ -248,3 +270,205 @@ def table_files(
             (file,), (corpus,) = split_runs([path], corpora)
             files[name] = TableFile(file, known[name], corpus)
     return files
+
+
+@dataclass(frozen=True)
+class Judgments:
+    """What people judged, to be looked up among the queries and in the whole corpus.
+
+    Attributes:
+        queries: those evaluated.
+        tables: what annotators need, of whatever queries, by the name of the input.
+        files: what errors call these; without a corpus the runs carry the texts, so that passages which are judged
+            and not listed cannot be known.
+    """
+
+    query_set: QuerySet
+    queries: pl.DataFrame
+    tables: Mapping[str, pl.DataFrame]
+    files: InputFiles
+
+    def expected(self) -> dict[str, pl.Series]:
+        """The ids that the corpus should have, by its column; titles of gold articles are matched elsewhere."""
+        documents = [_documents(table) for table in self.tables.values()]
+        titles = [title for names in self.query_set.titles.values() for title in names]
+        gold = self.queries[tables.PROVENANCE].explode().drop_nulls()
+        return {
+            DOC_ID: pl.concat([pl.Series([], dtype=pl.String), *documents]),
+            ARTICLE_ID: gold.filter(~gold.is_in(titles)),
+        }
+
+    def check(self, passages: Listed) -> tuple[dict[str, pl.DataFrame], list[Note]]:
+        """The tables of the queries evaluated, and how much of them does not fit.
+
+        Raises:
+            InputError: a table judges none of the queries or no document of the corpus, or no gold article is in it.
+        """
+        found: dict[str, pl.DataFrame] = {}
+        notes: list[Note] = []
+        corpus, is_needed = self.files.corpus, self.files.need_provenance
+        where = "any list" if corpus is None else "the corpus"
+        lacking, gold = passages.absent(DOC_ID), passages.absent(ARTICLE_ID)
+        # No name for what gives batches: an error's traceback would keep it, and its connection, for another thread.
+        some = next(
+            (batch for batch in passages.scan([DOC_ID, ARTICLE_ID]) if not batch.is_empty()),
+            tables.empty(tables.CORPUS),
+        )
+        known = some if corpus is not None else some.clear()  # of none, nothing is refused
+        texts = self.query_set.table.select(
+            pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID)
+        )
+        for name, given in self.tables.items():
+            by_text = BY_TEXT in given.columns and given[BY_TEXT].all()
+            table = with_ids(given, texts, QUERY_ID) if by_text else given
+            path, asked = self.files.tables[name].path, self.queries[QUERY_ID]
+            what = f"judges none of the {{}} [query|queries] of {self.files.queries}"
+            remedy = "give the judgments of these queries"
+            count_strangers(table[QUERY_ID], asked, what, remedy=remedy, path=path)
+            found[name] = table.join(self.queries, on=QUERY_ID, how="semi", maintain_order="left")
+            if tables.QRELS.keys() <= {*table.columns}:
+                found[name] = found[name].with_columns(pl.lit(table[LABEL].max()).alias(LARGEST))
+            others = table.join(self.query_set.table, on=QUERY_ID, how="anti")[QUERY_ID].n_unique()
+            documents = _documents(table)
+            lost = lacking.filter(lacking.is_in(documents.implode()))
+            what, remedy = f"judges no document of {corpus}", "give judgments of this corpus"
+            refuse_strangers(documents, lost, known[DOC_ID], what, remedy=remedy, path=path)
+            what = "judged [query|queries] (`{}`) [is|are] not in the queries file"
+            notes.append(count_note("judged_other_queries", others, what, about=[name]))
+            what = f"judged [document|documents] (`{{}}`) [is|are] not in {where}"
+            notes.append(count_note("judged_other_documents", len(lost), what, about=[name]))
+        if is_needed:
+            what, remedy = f"no gold article is in {corpus}", "give the corpus that was judged"
+            wanted, path = self.expected()[ARTICLE_ID], self.files.queries
+            refuse_strangers(wanted, gold, known[ARTICLE_ID], what, remedy=remedy, path=path)
+        what = f"gold [article is|articles are] not in {where}"
+        return found, [*notes, count_note("gold_not_in_corpus", len(gold), what, printed=is_needed)]
+
+
+def _documents(table: pl.DataFrame) -> pl.Series:
+    """The documents that a table of judgments is about; of judged texts nobody knows."""
+    if BY_TEXT in table.columns:
+        return table[DOC_ID].clear()
+    return table[DOC_ID] if DOC_ID in table.columns else table[tables.SHOWN].explode().drop_nulls()
+
+
+def identical_note(lists: Iterable[pl.DataFrame], queries: pl.DataFrame, passages: Listed) -> Note:
+    """How many lists hold the query itself, a document with its id and its text."""
+    own = pl.concat([rows.filter(pl.col(DOC_ID) == pl.col(QUERY_ID)) for rows in lists])
+    texts = passages.get(own[DOC_ID].unique()).select(DOC_ID, TITLE, TEXT)
+    both = own.join(queries.select(QUERY_ID, QUERY), on=QUERY_ID).join(texts, on=DOC_ID)
+    text = pl.col(TEXT).str.strip_chars()
+    with_title = pl.concat_str(pl.col(TITLE), pl.col(TEXT), separator=" ").str.strip_chars()
+    query = pl.col(QUERY).str.strip_chars()
+    return count_note(
+        IDENTICAL,
+        both.filter((text == query) | (with_title == query)).height,
+        "[list holds its query|lists hold their query] as a document, with its id and its text; "
+        "`ignore_identical_ids` leaves it out, as BEIR does",
+    )
+
+
+def match_titles(
+    queries: pl.DataFrame, titles: Mapping[str, Sequence[str]], passages: Iterable[pl.DataFrame]
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """The queries, with the ids of the listed articles that have these titles in ``provenance``; and unmatchable ids.
+
+    Of several articles with one title, all are gold. A title that no listed passage has stays, and
+    stands for the article that the corpus calls so, as where article ids are titles and passages are
+    headed otherwise; a title of digits does not, since another article may have it as its page id. Titles of
+    queries cannot be matched where no listed passage has a title, and no article is called like one.
+
+    Args:
+        titles: those of ``provenance`` that are titles, by query id.
+        passages: the listed passages, in batches.
+    """
+    if not titles:
+        return queries, ()
+    wanted = pl.Series(list({t for names in titles.values() for t in names}), dtype=pl.String)
+    title = pl.col(TITLE).str.strip_chars()
+    of_article = title.is_in(wanted.implode()) | pl.col(ARTICLE_ID).is_in(wanted.implode())
+    articles_of: dict[str, dict[str, None]] = {}
+    called, headed = set[str](), set[str]()
+    is_titled = False
+    for batch in passages:
+        is_titled = is_titled or batch.select((title != "").any()).item()
+        named = batch.filter(of_article).select(ARTICLE_ID, title).unique(maintain_order=True)
+        for article, name in named.iter_rows():
+            called.add(article)
+            if name:
+                headed.add(article)
+                articles_of.setdefault(name, {})[article] = None
+
+    def articles(query_id: str, name: str) -> Iterable[str]:
+        if name not in titles.get(query_id, ()):
+            return (name,)
+        if name in articles_of:
+            return articles_of[name]
+        return () if name.isdecimal() and name in headed else (name,)
+
+    gold = [
+        list(dict.fromkeys(article for name in names for article in articles(query_id, name)))
+        for query_id, names in queries.select(QUERY_ID, PROVENANCE).iter_rows()
+    ]
+    matched = queries.with_columns(pl.Series(PROVENANCE, gold, dtype=pl.List(pl.String)))
+    of_queries = {q: titles[q] for q in queries[QUERY_ID] if q in titles}
+    is_matchable = is_titled or any(map(called.intersection, of_queries.values()))
+    return matched, () if is_matchable else tuple(of_queries)
+
+
+def with_clusters(
+    queries: pl.DataFrame, groups: Mapping[str, str], cluster: str | None
+) -> tuple[pl.DataFrame, Note]:
+    """The queries, with their ``cluster`` (from 0, in the order of the queries); and a note on these.
+
+    By article, a query belongs to its gold article, where other queries name it as well: of several articles to
+    that which most queries name. Without such an article it belongs to its context, or to its text,
+    where other queries have the same. All others are clusters by themselves.
+
+    Args:
+        queries: with their titles matched.
+        groups: ``QuerySet.groups``, for ``cluster``.
+        cluster: a column of the queries file, "article", or None for these by article, of which no figure makes use.
+    """
+    by_article = cluster in (None, ARTICLE)
+    keys = (
+        list(_shared(queries, groups)) if by_article else list(map(groups.get, queries[QUERY_ID]))
+    )
+    numbers: dict[object, int] = {}
+    codes = [
+        numbers.setdefault(place if key is None else ("", key), len(numbers))
+        for place, key in enumerate(keys)
+    ]
+    clustered = queries.with_columns(pl.Series(CLUSTER, codes, dtype=pl.Int64))
+    text = f"{queries.height} queries are in {len(numbers)} clusters"
+    if cluster is not None:
+        by = f"{text} by `cluster` {cluster}: intervals and p-values take these as independent"
+        return clustered, Note("clusters", len(numbers), by)
+    return clustered, Note(
+        SHARED,
+        len(numbers) if shares_much(codes) else 0,
+        f"{text} of a common gold article, context or text, but intervals and p-values assume independent "
+        f"queries, and may be too narrow: `cluster` {ARTICLE} takes clusters as independent",
+    )
+
+
+def column_of(cluster: str | None) -> str | None:
+    """The column of the queries file that is needed for clusters, if any is."""
+    return None if cluster == ARTICLE else cluster
+
+
+def _shared(queries: pl.DataFrame, groups: Mapping[str, str]) -> Iterator[tuple[str, str] | None]:
+    """What each query shares with others; None where it shares nothing."""
+    naming = Counter(name for names in queries[PROVENANCE] for name in set(names))
+    having = Counter(groups.get(query_id) for query_id in queries[QUERY_ID])
+    asking = Counter(queries[QUERY])
+    rows = queries.select(QUERY_ID, QUERY, PROVENANCE).iter_rows()
+    for query_id, query, names in rows:
+        article = max(names, key=naming.__getitem__, default=None)
+        context = groups.get(query_id)
+        if article is not None and naming[article] > 1:
+            yield PROVENANCE, article
+        elif context is not None and having[context] > 1:
+            yield "", context
+        else:
+            yield (QUERY, query) if asking[query] > 1 else None

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import polars as pl
 
 from engine.inputs.files import EvaluationInputs, InputFiles, cut_inputs
-from engine.inputs.read import read_inputs
+from engine.inputs.read import LoadedInputs, read_inputs
 from engine.messages.notes import Note
 from engine.sources.io.locations import Location
 from engine.sources.queries.buckets import Range
@@ -80,13 +80,6 @@ class FirstQueries:
         return replace(part, names=names, unread=unread, unlabelled=unlabelled, is_whole=False)
 
 
-class CutoffCounts(NamedTuple):
-    """How many listed passages a cutoff leaves of the inputs, and notes, where the inputs do not carry them."""
-
-    passages: int
-    notes: tuple[Note, ...] = ()
-
-
 class InputShards(Protocol):
     """The inputs of an evaluation, for any process that gets them."""
 
@@ -120,8 +113,8 @@ class InputShards(Protocol):
     def queries(self) -> pl.DataFrame:
         """All queries evaluated, in the order of their file, with their ``cluster``."""
 
-    def within(self, k: int) -> CutoffCounts:
-        """What of all inputs is within a cutoff, of which shards may have more."""
+    def within(self, k: int) -> tuple[int, tuple[Note, ...]]:
+        """How many listed passages a cutoff leaves of all inputs, and notes, where shards do not carry them."""
 
     def first(self, queries: FirstQueries) -> InputShards:
         """The inputs of some queries alone, in as many shards."""
@@ -136,9 +129,11 @@ class InMemoryInputs:
         self.queries_file, self.unmatchable = inputs.queries_file, inputs.unmatchable
 
     @classmethod
-    def of_files(cls, files: InputFiles, *, k: int, **given: Any) -> InMemoryInputs:
-        """Files that fit, read at a cutoff; ``given``: further arguments of ``read_inputs``."""
-        return cls(read_inputs(files, k=k, **given))
+    def of_files(
+        cls, files: InputFiles, *, k: int, given: LoadedInputs | None = None
+    ) -> InMemoryInputs:
+        """Files that fit, read at a cutoff, as ``read_inputs`` reads them."""
+        return cls(read_inputs(files, k=k, given=given))
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
@@ -151,8 +146,8 @@ class InMemoryInputs:
     def queries(self) -> pl.DataFrame:
         return self.inputs.queries
 
-    def within(self, k: int) -> CutoffCounts:
-        return CutoffCounts(cut_inputs(self.inputs, k).corpus.height)
+    def within(self, k: int) -> tuple[int, tuple[Note, ...]]:
+        return cut_inputs(self.inputs, k).corpus.height, ()
 
     def first(self, queries: FirstQueries) -> InMemoryInputs:
         return InMemoryInputs(queries.of(self.inputs), queries)

@@ -119,7 +119,7 @@ _USUAL_GRADED = ("nDCG", "P", "Success")
 
 
 @dataclass(frozen=True)
-class Resolved:
+class Resolution:
     """Settings, resolved once (``Settings.resolved``).
 
     Attributes:
@@ -158,7 +158,7 @@ class Resolved:
         ]
 
 
-def resolve(settings: EvaluationSettings, listed: tuple[Annotator, ...]) -> Resolved:
+def resolve(settings: EvaluationSettings, listed: tuple[Annotator, ...]) -> Resolution:
     """Resolve the settings of an evaluation by the annotators ``listed``.
 
     Raises:
@@ -172,7 +172,7 @@ def resolve(settings: EvaluationSettings, listed: tuple[Annotator, ...]) -> Reso
     asked = {annotator.name: annotator.asks(settings) for annotator in annotators}
     asks = {name: ask for name, ask in asked.items() if ask is not None}
     scales = {annotator.name: annotator.scale(settings) for annotator in listed}
-    return Resolved(
+    return Resolution(
         listed=listed,
         needed=needed,
         annotators=annotators,

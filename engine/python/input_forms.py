@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from engine.evaluation.settings import Settings
-from engine.inputs.check import column_of
 from engine.inputs.files import EvaluationInputs, InputFiles, TableFile
-from engine.inputs.read import LoadedInputs, table_files
+from engine.inputs.read import LoadedInputs, column_of, table_files
 from engine.inputs.shards import InMemoryInputs
 from engine.labels.registry import input_tables
 from engine.messages.characters import composed
@@ -81,13 +80,13 @@ class Given(NamedTuple):
         """The files, where all inputs are files; None where some are in memory."""
         runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
         several = isinstance(self.passages, list | tuple) and all(map(is_path, self.passages))
-        corpus = None if several else self.passages
+        corpora, corpus = (self.passages, None) if several else ((), self.passages)
         given = [self.queries, *runs, *self.tables.values()]
         given += [one for one in (corpus, self.answers) if one is not None]
         if not runs or not all(map(is_path, given)):
             return None
-        runs, corpora = split_runs(runs, self.passages) if several else (runs, ())
-        tables = table_files(self.tables, input_tables(), self.passages if several else ())
+        tables = table_files(self.tables, input_tables(), corpora)
+        runs, corpora = split_runs(runs, corpora)
         more = {"answers": self.answers, "tables": tables, "corpora": corpora}
         return self.named(settings, self.queries, corpus, runs, **more)
 
@@ -123,11 +122,11 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     corpus = None if given.passages is None else f"`{_PASSAGES}`"
     names = [*runs[0][RUN].unique(maintain_order=True)]
     named = given.named(settings, queries, corpus, names, tables=_tables(given.tables))
-    passages = None if given.passages is None else _passages(given.passages)
     retrievers = {n or "run" for n, one in each_run(given.runs) if retriever_of(one) is not None}
     query_set.numbering.own = frozenset(retrievers)
-    loaded = LoadedInputs(query_set, runs)
-    inputs = InMemoryInputs.of_files(named, k=k, passages=passages, given=loaded).inputs
+    passages = None if given.passages is None else _passages(given.passages)
+    loaded = LoadedInputs(query_set, runs, passages)
+    inputs = InMemoryInputs.of_files(named, k=k, given=loaded).inputs
     return inputs if is_path(given.queries) else replace(inputs, queries_file=None)
 
 
@@ -194,7 +193,7 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
 def _passages(given: Any) -> Collected:
     if is_path(given):
         return Collected.of_corpus(given, 0)
-    return Collected.of_batches(lambda: passages_of(_passage_records(given), _PASSAGES))
+    return Collected(lambda skip: passages_of(_passage_records(given), _PASSAGES))
 
 
 def _passage_records(given: Any) -> Iterable[Record]:

@@ -18,7 +18,6 @@ from engine.evaluation.conclude import Evaluation
 from engine.evaluation.kept import delivered
 from engine.evaluation.settings import Sweep
 from engine.evaluation.study import vary
-from engine.inputs.files import inputs_sha256
 from engine.messages.checked import Natural, fitted
 from engine.messages.errors import InputError
 from engine.messages.extras import require
@@ -288,7 +287,7 @@ class Result:
             raise InputError(problem, "give another folder", path=Path(directory))
         with sole_writer(directory):
             if not overwrite:
-                digests = dict(self.evaluation.sha256) or inputs_sha256(inputs)
+                digests = dict(self.evaluation.sha256) or inputs.sha256
                 runs = self.evaluation.means[RUN].n_unique()
                 refuse_another(directory, vary(settings, Sweep()), digests, runs=runs)
             found = results.write_results(self.evaluation, dict(self.files or {}), directory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,25 +47,24 @@ def budget_notes(
     reader: ReaderSettings,
 ) -> Iterator[Note]:
     """Lists that a budget does not fit: their first passage is too long, or ``k`` ends them before it is filled."""
-    for budget in budgets:
-        lists = runs.group_by(RUN, QUERY_ID, maintain_order=True).agg(
+    for budget, run in product(budgets, names):
+        lists = runs.filter(pl.col(RUN) == run).group_by(QUERY_ID, maintain_order=True).agg(
             pl.col(TOKENS).sort_by(RANK).first().alias("first"), pl.col(TOKENS).sum(), pl.len().alias(N)
         )  # fmt: skip
-        for run in names:
-            of_run, about = lists.filter(pl.col(RUN) == run), (f"{run} at {budget} tokens",)
-            yield count_note(
-                "nothing_in_budget",
-                of_run.filter(pl.col("first") > budget).height,
-                "[list|lists] of {} [begins with a passage that is|begin with passages that are] longer: nothing of "
-                "[it|them] is within the budget",
-                about=about,
-            )
-            yield count_note(
-                "budget_not_filled",
-                of_run.filter(pl.col(TOKENS) <= budget, pl.col(N) == k).height,
-                f"[list|lists] of {{}} [ends|end] at `k` {k}, and the budget may hold more: use a larger `k`",
-                about=about,
-            )
+        about = (f"{run} at {budget} tokens",)
+        yield count_note(
+            "nothing_in_budget",
+            lists.filter(pl.col("first") > budget).height,
+            "[list|lists] of {} [begins with a passage that is|begin with passages that are] longer: nothing of "
+            "[it|them] is within the budget",
+            about=about,
+        )
+        yield count_note(
+            "budget_not_filled",
+            lists.filter(pl.col(TOKENS) <= budget, pl.col(N) == k).height,
+            f"[list|lists] of {{}} [ends|end] at `k` {k}, and the budget may hold more: use a larger `k`",
+            about=about,
+        )
     estimated = bool(budgets) and not has_tokenizer(reader)
     text = f"tokens of passages are a quarter of their characters, since {reader.reader} has no tokenizer here"
     yield Note("estimated_tokens", int(estimated), text)
@@ -79,7 +78,7 @@ def prompt_tokens(spec: ReaderSpec, inputs: pl.Series) -> float | None:
         system = len(spec.api.system.encode()) * inputs.len()
         return (system + int(inputs.explode().str.len_bytes().sum())) / _CHARACTERS
     some = inputs.sample(min(inputs.len(), _TOKENIZED), seed=0)
-    characters, tokenized = (int(one.explode().str.len_chars().sum()) for one in (inputs, some))
+    characters, tokenized = (int(own.explode().str.len_chars().sum()) for own in (inputs, some))
     # A text that is scored is no part of the prompt.
     reads = [read[:-1] if spec.scores == "target" else read for read in some.to_list()]
     known = positions(Path(spec.path))
@@ -104,5 +103,5 @@ def _counts(spec: ReaderSpec, texts: list[str]) -> list[int]:
         return count_tokens(path, spec.name, texts, trusted=bool(spec.code))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    found = tokenizer.encode_batch_fast(texts, add_special_tokens=spec.special_tokens)
-    return [len(one) for one in found]
+    encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=spec.special_tokens)
+    return [len(tokens) for tokens in encoded]

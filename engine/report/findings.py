@@ -122,11 +122,10 @@ class Findings:
         if not settings.get("queries"):
             problem = "does not say which files were evaluated, since Python gave tables"
             raise InputError(problem, remedy, path=self.folder / SUMMARY)
-        several = isinstance(settings["corpus"], list)
+        corpus = settings["corpus"]
         return InputFiles(
             queries=settings["queries"],
-            corpus=None if several else settings["corpus"],
-            corpora=tuple(settings["corpus"]) if several else (),
+            **{"corpora": tuple(corpus)} if isinstance(corpus, list) else {"corpus": corpus},
             run=tuple(settings["runs"]),
             limit=counts["queries"] or None,
             skip_bad=counts["skipped_records"],

@@ -107,12 +107,11 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     yield f"Data: {_of_file(counted(counts['queries'], '[query|queries]'), settings.get('queries'))}"
     if passages is not None:
         corpus = settings.get("corpus")
-        several = isinstance(corpus, list)
         of_all = counts.get("corpus_passages", 0)  # which earlier versions did not count
         what = f"of {of_all} passages [is|are] listed" if of_all > passages else "passage[|s]"
-        if several:
-            what = f"listed passage[|s] of {len({*corpus})} corpora"
-        yield _of_file(counted(passages, what), None if several else corpus)
+        if isinstance(corpus, list):
+            what, corpus = f"listed passage[|s] of {len({*corpus})} corpora", None
+        yield _of_file(counted(passages, what), corpus)
     names = _runs(summary)
     files = [_cut(_file(path)) for path in settings.get("runs") or ()]
     # Files that are called as their runs say nothing more.

@@ -19,8 +19,7 @@ from engine import tables
 from engine.adaptive.queries import DECIDED, REACHED, STOPPED
 from engine.evaluation.conclude import PRIMARY_UNDEFINED, SAMPLED_LISTS, SHORT_LISTS
 from engine.evaluation.score import UNREAD
-from engine.inputs.check import IDENTICAL
-from engine.inputs.read import UNRANKED, WRITTEN_PASSAGES
+from engine.inputs.read import IDENTICAL, UNRANKED, WRITTEN_PASSAGES
 from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import counted, number, with_interval
 from engine.reading.outputs import OF_OUTPUTS, STORED

@@ -19,7 +19,7 @@ from typing import Any
 from engine.evaluation.conclude import Evaluation
 from engine.evaluation.jobs import Job
 from engine.evaluation.settings import Settings
-from engine.inputs.files import InputFiles, inputs_sha256
+from engine.inputs.files import InputFiles
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS, input_tables
 from engine.machine.device import this_machine
@@ -120,7 +120,7 @@ def summarize(
             "versions": versions(PACKAGES),
             "audit": audit_of(
                 origin or Origin(),
-                evaluation.sha256 or inputs_sha256(evaluation.inputs),
+                evaluation.sha256 or evaluation.inputs.sha256,
             ),
         }
     )

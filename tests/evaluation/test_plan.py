@@ -250,6 +250,13 @@ def test_the_reader_gets_the_passages_that_the_measures_count(tmp_path):
     assert "openai:model has no tokenizer here" in notes["estimated_tokens"]
 
 
+def test_a_budget_of_lists_that_are_not_read_needs_no_measure_at_one(tmp_path):
+    result = run_evaluation(tmp_path, end_to_end_k="7tok", end_to_end=False, measures="P@2")
+    assert result.downstream.is_empty()
+    assert result.query_scores.height == 3
+    assert not amount(result, "nothing_in_budget")
+
+
 def test_lists_that_end_before_the_budget_is_filled_are_counted(tmp_path):
     result = run_evaluation(tmp_path, measures="Success@99tok", end_to_end=False)
     # q2 and q3 list two passages, and would list no more at a larger k.

@@ -9,10 +9,9 @@ import pytest
 from engine.evaluation import score
 from engine.evaluation.evaluate import check
 from engine.evaluation.settings import Settings
-from engine.inputs.check import with_clusters
 from engine.inputs.files import InputFiles
 from engine.inputs.partition import partition
-from engine.inputs.read import read_inputs
+from engine.inputs.read import read_inputs, with_clusters
 from engine.inputs.shards import InMemoryInputs
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError

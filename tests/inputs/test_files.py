@@ -2,7 +2,6 @@
 
 import pytest
 
-from engine.inputs.files import inputs_sha256
 from engine.sources.io.files import write_parquet
 from tests.tables import read_files, table_files
 
@@ -26,7 +25,7 @@ def digests(directory, queries=QUERIES, corpus=CORPUS, run=RUN, qrels=QRELS, k=2
         k=k,
         tables=table_files(qrels=directory / "j"),
     )
-    return inputs, inputs_sha256(inputs)
+    return inputs, inputs.sha256
 
 
 def reversed_lines(text):
@@ -58,7 +57,7 @@ def test_the_format_of_a_file_changes_nothing(tmp_path):
         k=2,
         tables=table_files(qrels=tmp_path / "j"),
     )
-    assert inputs_sha256(again) == found
+    assert again.sha256 == found
 
 
 @pytest.mark.parametrize(

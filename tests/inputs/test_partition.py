@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.inputs import lists
 from engine.inputs import partition as module
-from engine.inputs import scatter
 from engine.inputs.files import InputFiles
 from engine.inputs.partition import Partition, partition
 from engine.inputs.read import read_inputs
@@ -238,7 +238,7 @@ def compare_with_reading_whole(tmp_path_factory, seed, most, k):
     files = Made(folder / "files", seed).files()
     whole = outcome(read_inputs, files, k=k)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scatter, "_PART_BYTES", 100)
+        patch.setattr(lists, "_PART_BYTES", 100)
         made = outcome(partition, files, folder_at(folder / "w"), k=k, pairs_per_shard=most)
     if isinstance(whole, tuple):
         assert made == whole

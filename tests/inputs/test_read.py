@@ -142,7 +142,7 @@ def test_inputs_of_a_larger_cutoff_are_cut_at_that_of_the_settings(tmp_path):
 
 
 def test_only_shards_read_the_files_of_an_evaluation():
-    """What fits and what was cut is read by the same function, and of evaluations by nothing beside the shards."""
+    """What fits is read and checked by the shards alone; what was cut was checked by the same functions."""
     callers = {
         str(path.relative_to(ROOT))
         for folder in ("engine", "jobs")
@@ -151,7 +151,7 @@ def test_only_shards_read_the_files_of_an_evaluation():
         if isinstance(node, ast.Call) and "read_inputs" in ast.unparse(node.func).split(".")
     }
     asking = "jobs/ask.py"  # which evaluates nothing
-    assert callers == {"engine/inputs/shards.py", "engine/inputs/partition.py", asking}
+    assert callers == {"engine/inputs/shards.py", asking}
 
 
 def test_a_passage_that_a_list_has_by_its_id_and_by_its_text_is_refused(files, tmp_path):

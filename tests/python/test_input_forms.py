@@ -13,7 +13,7 @@ import pytest
 
 import engine
 from engine.evaluation.settings import Settings
-from engine.inputs.files import InputFiles, inputs_sha256
+from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of, runs_of
@@ -85,7 +85,7 @@ def test_every_form_of_queries_is_what_a_file_of_them_is(queries, of_files, path
 def test_every_form_of_passages_is_what_a_file_of_them_is(passages, of_files):
     inputs = inputs_of(Given(QUERIES, passages, {"run": RUN}), SETTINGS)
     # Whatever the form: the same queries, the same listed passages, the same ranks.
-    assert inputs_sha256(inputs) == inputs_sha256(of_files)
+    assert inputs.sha256 == of_files.sha256
     assert sorted(inputs.corpus["doc_id"]) == ["a", "b", "c"]
 
 
@@ -94,13 +94,13 @@ def test_data_sets_of_hugging_face_are_tables_like_others(of_files):
         {"query_id": q, "doc_id": d, "rank": r} for q, ds in RUN.items() for r, d in enumerate(ds)
     ]
     given = Given(*map(datasets_of, (QUERIES, PASSAGES, ranked)))
-    assert inputs_sha256(inputs_of(given, SETTINGS)) == inputs_sha256(of_files)
+    assert inputs_of(given, SETTINGS).sha256 == of_files.sha256
 
 
 def test_files_are_read_as_the_command_reads_them(of_files, paths):
     for runs in (paths["r"], [str(paths["r"])], (paths["r"],)):
         inputs = inputs_of(Given(paths["q"], paths["c"], runs), SETTINGS)
-        assert inputs_sha256(inputs) == inputs_sha256(of_files)
+        assert inputs.sha256 == of_files.sha256
         assert inputs.queries_file == paths["q"]
 
 
@@ -148,7 +148,7 @@ def test_files_of_runs_that_carry_texts_need_no_passages(tmp_path, paths):
     of_file = inputs_of(Given(paths["q"], None, run), SETTINGS)
     in_memory = inputs_of(Given(QUERIES, None, {"texts": json.loads(run.read_text())}), SETTINGS)
     beside = inputs_of(Given(QUERIES, None, run), SETTINGS)
-    assert inputs_sha256(of_file) == inputs_sha256(in_memory) == inputs_sha256(beside)
+    assert of_file.sha256 == in_memory.sha256 == beside.sha256
 
 
 def test_answers_are_needed_only_where_something_is_held_against_them(paths):

@@ -10,7 +10,6 @@ import pytest
 import engine
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
-from engine.inputs.files import inputs_sha256
 from engine.messages.errors import InputError
 from engine.report import summary
 from engine.report.summary import code_in, input_files, place, summarize
@@ -42,8 +41,8 @@ def test_a_summary_says_when_where_and_from_what_it_came(tmp_path):
     assert found["machine"]["cpus"] >= 1
     assert found["code"]["version"] == engine.__version__
     # of what was evaluated, not of what was read at a larger cutoff
-    assert found["tables_sha256"] == inputs_sha256(result.inputs)
-    assert found["tables_sha256"]["runs"] != inputs_sha256(inputs())["runs"]
+    assert found["tables_sha256"] == result.inputs.sha256
+    assert found["tables_sha256"]["runs"] != inputs().sha256["runs"]
 
 
 def test_but_for_the_audit_the_same_evaluation_has_the_same_summary(tmp_path):

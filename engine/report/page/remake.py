@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.inputs.files import EvaluationInputs, cut_inputs, inputs_sha256
+from engine.inputs.files import EvaluationInputs, cut_inputs
 from engine.inputs.shards import InMemoryInputs
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
@@ -151,7 +151,7 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
 def _unchanged(findings: Findings, inputs: EvaluationInputs) -> EvaluationInputs:
     """The inputs, which are refused where they are not what was evaluated."""
     expected = (findings.summary.get("audit") or {}).get("tables_sha256", {})
-    digests = inputs_sha256(inputs)
+    digests = inputs.sha256
     for name in ("queries", "corpus", "runs"):
         if expected.get(name) != digests[name]:
             raise InputError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,18 +20,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from engine import tables
 from engine.adaptive.queries import FIRST_ROUND
 from engine.evaluation.evaluate import check
 from engine.evaluation.jobs import Context, Job, specify_jobs
-from engine.evaluation.plan import cut_for, lists_to_read, with_share
+from engine.evaluation.plan import lists_to_read, with_share
 from engine.evaluation.score import pairs_to_label
-from engine.evaluation.settings import Settings, begin, models_of
+from engine.evaluation.settings import Settings, begin, cut_for, models_of
 from engine.inputs.files import EvaluationInputs, InputFiles
-from engine.inputs.lists import Lists
+from engine.inputs.lists import BUCKET, Lists, ScatteredParts, count_parts, pairs_by_bucket
 from engine.inputs.partition import PAIRS_PER_SHARD
-from engine.inputs.read import listed_queries
-from engine.inputs.scatter import BUCKET, ScatteredParts, count_parts, pairs_by_bucket
+from engine.inputs.read import LoadedInputs, listed_queries
 from engine.inputs.shards import InMemoryInputs
 from engine.machine.device import default_actor_memory, this_machine
 from engine.machine.remote.api_settings import HOUR, is_api
@@ -54,14 +52,14 @@ from engine.report.planning.forecast import (
     Way,
 )
 from engine.report.summary import SUMMARY, describe_reader, jsonable
-from engine.sources.io.files import reported_writing, temporary_directory, write_parquet
+from engine.sources.io.files import reported_writing, temporary_directory
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location, inside_of, locate, shown
 from engine.sources.queries.buckets import BUCKETS, Range, buckets_of, halved
-from engine.sources.runs.read import write_run
+from engine.sources.queries.read import QuerySet
 from engine.statistics.runs import is_drawn
 from engine.statistics.single_labels import FIRST_LISTS
-from engine.tables import DOC_IDS, QUERY, QUERY_ID, READ_KEY, RUN
+from engine.tables import DOC_IDS, QUERY, QUERY_ID, RANK, READ_KEY, RUN, STATED_RANK
 
 # The share of sampled lists that a plan has a row for.
 LISTS = 0.4
@@ -117,8 +115,10 @@ def count_reads(
         InputError: as ``check``, of a sample only what concerns its reads; or a reader cannot be
             used.
     """
-    is_part = sample is not None
-    asked = [one for each in conditions for one in _asked(inputs, each, context, part=is_part)]
+    for settings in conditions if sample is None else ():
+        check(InMemoryInputs(inputs), settings)
+    cuts = zip(cut_for(inputs, conditions), conditions, strict=True)
+    asked = [one for cut, settings in cuts for one in _asked(cut, settings, context)]
     asks = conditions[0].resolved.asks.values()
     seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
     for job in {one.job.identity: one.job for one in asked}.values():
@@ -171,12 +171,7 @@ def _kind(
     )
 
 
-def _asked(
-    inputs: EvaluationInputs, settings: Settings, context: Context, *, part: bool
-) -> Iterator[_Asked]:
-    if not part:
-        check(InMemoryInputs(inputs), settings)
-    cut = cut_for(inputs, settings)
+def _asked(cut: EvaluationInputs, settings: Settings, context: Context) -> Iterator[_Asked]:
     lists = lists_to_read(cut, settings)
     pairs, place = pairs_to_label(cut), context.place
     of_singles = {ask.role.name for ask in settings.resolved.asks.values()}
@@ -231,7 +226,7 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
         inside = np.concatenate([np.arange(low, high) for low, high in spans])
         sampled = queries.filter(pl.Series(np.isin(buckets, inside)))
         rows = pl.concat(part.join(sampled, on=QUERY_ID, how="semi") for part in lists)
-        inputs = _read(files, sampled, rows, lists, folder, k)
+        inputs = _read(files, sampled, rows, lists, k)
     found = pl.DataFrame({QUERY_ID: queries[QUERY_ID], BUCKET: buckets})
     return Sample(
         inputs=inputs,
@@ -258,31 +253,22 @@ def _read(
     queries: pl.DataFrame,
     rows: pl.DataFrame,
     lists: Lists,
-    folder: Path,
     k: int,
 ) -> EvaluationInputs:
-    """The inputs of the sample, as the engine reads them from files; faults are those of the user's files."""
-    write_parquet(queries, folder / "queries.parquet")
-    given: dict[Path, Location] = {}
-    for number, (name, path) in enumerate(zip(lists.names, lists.paths, strict=True)):
-        run = rows.filter(pl.col(RUN) == name)
-        if not run.is_empty():
-            given[folder / f"{number}.parquet"] = path
-            write_run(run.select(list(tables.RUNS)), folder / f"{number}.parquet")
+    """The inputs of the sample, of whose lists the documents are looked up."""
+    ordered = rows.sort(QUERY_ID, RANK).with_columns(pl.lit(None, pl.Int32).alias(STATED_RANK))
+    by_run = {name: run for (name,), run in ordered.partition_by(RUN, as_dict=True).items()}
+    paths = {n: path for n, path in zip(lists.names, lists.paths, strict=True) if n in by_run}
+    runs = pl.concat([ordered.clear(), *(by_run[name] for name in paths)])
     sampled = InputFiles(
-        queries=folder / "queries.parquet",
+        queries=files.queries,
         corpus=files.corpus,
-        run=tuple(given),
+        run=tuple(paths.values()),
         skip_bad=files.skip_bad,
         need_answers=files.need_answers,
     )
-    try:
-        return InMemoryInputs.of_files(sampled, k=k).inputs
-    except InputError as error:
-        if error.path is None or Path(error.path) not in given:
-            raise
-        path = given[Path(error.path)]
-        raise InputError(error.problem, error.remedy, path=path) from None
+    given = LoadedInputs(QuerySet(queries), (runs, None, Counter()))
+    return InMemoryInputs.of_files(sampled, k=k, given=given).inputs
 
 
 _REMEDY = "name the results of an evaluation that made LLM calls of its own"

@@ -31,7 +31,6 @@ from engine.sources.io.records import SkipBad
 from engine.sources.passages.read import (
     ROW,
     first_with,
-    read_corpus,
     scan_corpus,
     select_wanted,
     with_composed,
@@ -260,7 +259,7 @@ def _kept_here(name: str) -> Path:
 
 
 class Collected:
-    """Listed passages in memory: ``find`` gives the passages with some ids, ``read`` all, in batches.
+    """Listed passages in memory; ``read`` gives all of the corpus, in batches, and counts bad records.
 
     Attributes:
         skipped: bad records that were left out when passages were found.
@@ -269,9 +268,9 @@ class Collected:
     """
 
     def __init__(
-        self, find: Callable[[pl.Series], pl.DataFrame], read: Callable[[], Iterable[pl.DataFrame]]
+        self, read: Callable[[SkipBad], Iterable[pl.DataFrame]], skip_bad: int = 0
     ) -> None:
-        self._find, self._read = find, read
+        self._read, self._limit = read, skip_bad
         self.skipped = self.size = 0
         self.passages = tables.empty(tables.CORPUS)
         self._absent: dict[str, pl.Series] = {}
@@ -281,23 +280,9 @@ class Collected:
         """Passages of a corpus, which is read once, and again if some are known by their texts.
 
         Raises:
-            InputError: as ``read_corpus``, when passages are looked up.
+            InputError: as ``scan_corpus``, when passages are looked up.
         """
-
-        def find(ids: pl.Series) -> pl.DataFrame:
-            skip = SkipBad(skip_bad)
-            found = read_corpus(corpus, wanted=ids, skip_bad=skip, look=collected.look)
-            collected.skipped = skip.count
-            return found
-
-        collected = cls(find, lambda: scan_corpus(corpus, skip_bad=skip_bad))
-        return collected
-
-    @classmethod
-    def of_batches(cls, read: Callable[[], Iterable[pl.DataFrame]]) -> Collected:
-        """Passages of a corpus in memory; ``read`` gives all of it, in batches."""
-        collected = cls(lambda ids: select_wanted(read(), ids, collected.look), read)
-        return collected
+        return cls(lambda skip: scan_corpus(corpus, skip_bad=skip, distinct=True), skip_bad)
 
     def look(self, batch: pl.DataFrame) -> None:
         """Take note of what is expected and there, of passages that may be listed or not."""
@@ -319,13 +304,14 @@ class Collected:
 
     def look_up(self, ids: pl.Series) -> pl.Series:
         """Take note of the passages with these distinct ids; returns the ids that the corpus lacks."""
-        self.size = 0
-        self._add(self._find(ids))
+        self.size, skip = 0, SkipBad(self._limit)
+        self._add(select_wanted(self._read(skip), ids, self.look))
+        self.skipped = skip.count
         return self.unknown(ids)
 
     def look_up_texts(self, texts: pl.Series) -> pl.DataFrame:
         """Take note of the first passage with each of these distinct texts; returns their ``doc_id`` and ``text``."""
-        found = first_with(self._read(), texts)
+        found = first_with(self._read(SkipBad(self._limit)), texts)
         self._add(found)
         return found.select(DOC_ID, TEXT)
 

@@ -414,16 +414,23 @@ def id_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def read_runs_with_texts(paths: Sequence[Location], *, carried: bool = True) -> Together:
-    """The runs, as ``read_runs`` gives them, with their texts where they are ``carried``.
+def read_runs_with_texts(
+    paths: Sequence[Location], *, carried: bool = True, corpora: Sequence[Location] = ()
+) -> Together:
+    """The runs, as ``read_runs`` gives them, with their texts where they are ``carried``, or with those of ``corpora``.
+
+    The corpus of each run, if any: then runs are called by it, too, and so is each passage whose id has another text in
+    another corpus.
 
     A passage without an id is called ``id_of`` its text, in the runs too. A run may lack texts that another
     has. The first title that is given for a passage counts, and the first article; without one, the title
     names the article, else the id.
 
     Raises:
-        InputError: as ``read_runs``, or ``with_corpus``.
+        InputError: as ``read_runs``, or ``with_corpus``; as ``read_corpus``, or a corpus lacks a document of a run over it.
     """
+    if corpora:
+        return _over(paths, corpora)
     return with_corpus(read_texted_runs(paths), paths, carried=carried)
 
 
@@ -497,13 +504,17 @@ def split_runs(
 ) -> tuple[tuple[Location, ...], tuple[Location, ...]]:
     """The files of runs, and the corpus of each, whose file or name stands behind them: ``mine.trec@words-100``.
 
+    Without corpora, the runs as they are.
+
     Raises:
         InputError: a run names none of the corpora, or a name that two have.
     """
+    if not corpora:
+        return tuple(runs), ()
     pairs: list[tuple[Location, Location]] = []
     for run in runs:
         file, _, name = str(run).rpartition(AT)
-        named = [one for one in corpora if name in (str(one), PurePath(one).stem)]
+        named = [own for own in corpora if name in (str(own), PurePath(own).stem)]
         if len(named) != 1:
             raise InputError(
                 f"names {'two' if named else 'none'} of the corpora",
@@ -514,12 +525,7 @@ def split_runs(
     return tuple(file for file, _ in pairs), tuple(corpus for _, corpus in pairs)
 
 
-def read_runs_over(paths: Sequence[Location], corpora: Sequence[Location]) -> Together:
-    """The runs with the passages that they list, as ``texts.read_runs_with_texts`` gives them.
-
-    Raises:
-        InputError: as ``read_run`` and ``read_corpus``; a corpus lacks a document of a run over it.
-    """
+def _over(paths: Sequence[Location], corpora: Sequence[Location]) -> Together:
     files: dict[str, Location] = {}
     frames: list[pl.DataFrame] = []
     for path, corpus in zip(paths, corpora, strict=True):
@@ -529,12 +535,12 @@ def read_runs_over(paths: Sequence[Location], corpora: Sequence[Location]) -> To
             name = f"{run[RUN][0]}{AT}{called}"
             require_new_name(path, name, files)
             frames.append(run.with_columns(pl.lit(name).alias(RUN), pl.lit(called).alias(_CORPUS)))
-    rows, found = pl.concat(frames), []
+    rows, parts = pl.concat(frames), []
     for corpus in dict.fromkeys(corpora):
         over = pl.lit(PurePath(corpus).stem).alias(_CORPUS)
         ids = rows.filter(pl.col(_CORPUS) == over)[DOC_ID].unique()
-        found.append(read_corpus(corpus, wanted=ids).with_columns(over))
-    passages = pl.concat(found)
+        parts.append(read_corpus(corpus, wanted=ids).with_columns(over))
+    passages = pl.concat(parts)
     lost = rows.join(passages, on=[DOC_ID, _CORPUS], how="anti", maintain_order="left")
     for query_id, doc_id, name, called in lost.select(QUERY_ID, DOC_ID, RUN, _CORPUS).iter_rows():
         raise InputError(

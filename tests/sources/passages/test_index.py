@@ -187,7 +187,7 @@ def passages(request, tmp_path):
     if request.param == "held":
         collected.look_up(pl.Series([i for i, *_ in CORPUS]))
         (table,) = collected.scan()
-        return Collected.of_batches(lambda: [table])
+        return Collected(lambda skip: [table])
     return collected
 
 
