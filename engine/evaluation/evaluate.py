@@ -138,7 +138,7 @@ def evaluate_shards(
             for condition, settings in enumerate(conditions)
         ]
     notes = (*damaged, *noted)
-    evaluations = [replace(one, notes=(*notes, *one.notes)) for one in evaluations]
+    evaluations = [replace(each, notes=(*notes, *each.notes)) for each in evaluations]
     return evaluations, [replace(reads.job, costs=reads.costs) for reads in readers.reads]
 
 
@@ -162,15 +162,15 @@ def _run_for(
     for settings in conditions:
         jobs = specify_jobs(settings.resolved.roles, settings, *how)
         roles.append({j.ask.role.name: known.setdefault(j.identity, j) for j in jobs})
-        further = [table for one in settings.resolved.listed for table in one.further_tables]
+        further = [table for a in settings.resolved.listed for table in a.further_tables]
         needed = (table.name for table in further if is_held or table.conclusion is not None)
-        of_condition = list(roles[-1].values())
+        asked = list(roles[-1].values())
         parts.append(
             ShardFolder(
-                folder / digest_of(shards, settings, of_condition),
+                folder / digest_of(shards, settings, asked),
                 tuple(table.name for table in further),
                 tuple(needed),
-                is_lasting(settings, of_condition),
+                is_lasting(settings, asked),
                 is_held,
             )
         )
@@ -206,11 +206,11 @@ def _at_work(run: Run) -> Iterator[None]:
 
 def _unfinished(run: Run) -> tuple[set[int], tuple[Note, ...]]:
     """The numbers of the shards that some condition lacks, and a note on those that were scored and are damaged."""
-    found = [one for parts in run.parts for one in parts.unfinished(run.shards.shards).items()]
-    damaged = len({number for number, was_scored in found if was_scored})
+    left = [shard for parts in run.parts for shard in parts.unfinished(run.shards.shards).items()]
+    damaged = len({number for number, was_scored in left if was_scored})
     what = "shard[|s] [was|were] no longer whole, and scored again: check the disk"
     note = (count_note("damaged_shards", damaged, what),) if damaged else ()
-    return {number for number, _ in found}, note
+    return {number for number, _ in left}, note
 
 
 def _read(
@@ -238,12 +238,12 @@ def _read(
             end_to_end=settings.reader.end_to_end,
         )
 
-    def part_of(one: Round) -> Run:
-        if one.last is None:
-            share = None if one.lists == queries.height else one.lists
+    def part_of(named: Round) -> Run:
+        if named.last is None:
+            share = None if named.lists == queries.height else named.lists
             drawn = with_share(settings.but(lists=share, width=None), queries[QUERY_ID])
             return replace(run, conditions=(drawn,))
-        first = FirstQueries(one.order, one.last, one.stopped, one.labels)
+        first = FirstQueries(named.order, named.last, named.stopped, named.labels)
         return replace(run, shards=shards.first(first))
 
     part = part_of(next(rounds))

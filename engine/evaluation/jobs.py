@@ -56,7 +56,7 @@ WITHOUT_EFFECT = (
     "accelerator_type",
     "reread",  # what it comes to is in the fingerprints, too
     "shard_pairs",
-    *(one.name for one in fields(ApiSettings)),  # what they decide is in the fingerprints, too
+    *(entry.name for entry in fields(ApiSettings)),  # what they decide is in the fingerprints, too
 )
 # The reads of a job where it is asked for none.
 NO_LISTS = pl.DataFrame(schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)})
@@ -84,9 +84,9 @@ class Job:
 
     def lists(self, pairs: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
         """``query_id`` and ``doc_ids`` of its reads: each of the pairs alone, each of the lists, and queries without passages."""
-        of_kinds = alone(pairs), lists.select(IDENTITY), closed_book(pairs)
+        kinds = alone(pairs), lists.select(IDENTITY), closed_book(pairs)
         asked = self.ask.singles, self.ask.lists, self.ask.closed
-        return pl.concat([NO_LISTS, *itertools.compress(of_kinds, asked)])
+        return pl.concat([NO_LISTS, *itertools.compress(kinds, asked)])
 
     def wanted(
         self, lists: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
@@ -238,7 +238,7 @@ def _as_stored(jobs: Sequence[Job], store: Folder) -> list[Job]:
     more = Counter[tuple[object, ...]]()
     for job, other in zip(jobs, others, strict=True):
         by_own, by_vllm = (
-            sum((store / one.spec.fingerprint).sizes().values()) for one in (job, other)
+            sum((store / reader.spec.fingerprint).sizes().values()) for reader in (job, other)
         )
         more[job.spec.model] += by_vllm - by_own
     return [

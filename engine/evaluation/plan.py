@@ -192,8 +192,8 @@ class ShardPlans:
         def answered(lists: pl.DataFrame) -> pl.DataFrame:
             """Those of the reads that are done, or failed."""
             asked = wanted(lists)
-            found = self._found(role, asked, run.shards.shards[shard].span)
-            reads = with_failures(asked, found.reads, self.failures[role].get(shard, {}))
+            stored = self._stored_reads(role, asked, run.shards.shards[shard].span)
+            reads = with_failures(asked, stored.reads, self.failures[role].get(shard, {}))
             return reads.filter(pl.col(OUTPUT).is_not_null())
 
         lists = asked(run, job, inputs, 0)
@@ -227,20 +227,20 @@ class ShardPlans:
         before, made = parts.plan(name, shard), self.listings[role].made
         if before is not None and before[_PASS].first() == made:
             return before
-        found = self._found(role, identified, self.run.shards.shards[shard].span)
+        known = self._stored_reads(role, identified, self.run.shards.shards[shard].span)
         # What failed in an earlier round is not read again.
         failed = pl.Series(READ_KEY, list(self.failures[role].get(shard, ())), pl.String)
-        stored = pl.concat([found.reads[READ_KEY], failed, *(one[READ_KEY] for one in earlier)])
+        stored = pl.concat([known.reads[READ_KEY], failed, *(reads[READ_KEY] for reads in earlier)])
         plan = identified.with_columns(
             pl.col(READ_KEY).is_in(stored.implode()).alias(_STORED),
             pl.lit(made).alias(_PASS),
             pl.lit(last).alias(_LAST),
-            pl.lit(list(found.damaged), pl.List(pl.String)).alias(_DAMAGED),
+            pl.lit(list(known.damaged), pl.List(pl.String)).alias(_DAMAGED),
         )
         parts.keep_plan(name, shard, plan)
         return plan
 
-    def _found(self, role: int, reads: pl.DataFrame, span: Range | None) -> store.Stored:
+    def _stored_reads(self, role: int, reads: pl.DataFrame, span: Range | None) -> store.Stored:
         """The stored reads among these."""
         listing, spec = self.listings[role], self.run.jobs[self.places[role]].spec
         if spec.earlier:  # what came from there is not listed yet

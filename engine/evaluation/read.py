@@ -11,14 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.evaluation.jobs import Context, Job, Run, specify_jobs
-from engine.evaluation.plan import (
-    Failures,
-    Files,
-    ShardPlans,
-    asked,
-    lists_to_read,
-    planned_reads,
-)
+from engine.evaluation.plan import Failures, Files, ShardPlans, asked, lists_to_read, planned_reads
 from engine.evaluation.score import ReadCounts, count_reads, reads_of, score
 from engine.evaluation.settings import Settings
 from engine.machine.remote.limits import limits_of
@@ -86,11 +79,11 @@ class JobReads:
 
     def total(self, reads: Iterable[ReadCounts]) -> None:
         """Count what was wanted, and what failed, of all shards; those that were done before included."""
-        of_shards = list(reads)
+        counts = list(reads)
         self.is_totalled = True
-        wanted = sum((Counter(kinds) for kinds, _ in of_shards), Counter[str]())
+        wanted = sum((Counter(kinds) for kinds, _ in counts), Counter[str]())
         self.costs.wanted = wanted.total()
-        self.costs.failed = sum(failed for _, failed in of_shards)
+        self.costs.failed = sum(failed for _, failed in counts)
         self.costs.reused = self.costs.wanted - self.costs.done
         set_wanted(self.costs, wanted)
         add_counters(self.costs, self.stats)
@@ -119,7 +112,7 @@ class Readers:
         plans = ShardPlans(
             run,
             tuple(run.jobs.index(reads.job) for reads in group),
-            tuple(store.listing(run.place(one.job), one.job.spec.fingerprint) for one in group),
+            tuple(store.listing(run.place(own.job), own.job.spec.fingerprint) for own in group),
             tuple(shards),
             tuple(reads.failures for reads in group),
         )
@@ -171,7 +164,7 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
     made = [plans.made() if plans else None for plans in planned]
     backends = [readers.backend(run, *of) for of in zip(groups, made, strict=True)]
     progress = _Progress(run, shards, all_reads, [p for plans in made if plans for p in plans.made])
-    scoring = _Scoring(run, on_ray=not run.is_held and any(one.on_ray for one, _ in backends))
+    scoring = _Scoring(run, on_ray=not run.is_held and any(b.on_ray for b, _ in backends))
     if all_reads:
         context.on_progress(*progress.reached)
     for number, group in enumerate(groups):
@@ -195,7 +188,7 @@ def read_and_score(run: Run, shards: Sequence[int], readers: Readers) -> None:
                 scoring.add(reads.job, unit)
                 if not unit.plan.last:
                     further.add(shard)
-                is_read = all(of_role.left.get(shard) == 0 for of_role in group)
+                is_read = all(own.left.get(shard) == 0 for own in group)
                 if number == len(groups) - 1 and is_read and shard not in further:
                     failures = failures_of(all_reads, shard)
                     if not (failures and refused):
@@ -240,7 +233,7 @@ def _all_needed(settings: Settings) -> bool:
 
 def _refuse_failures(reads: JobReads, wanted: int = 0) -> None:
     """Refuse failed reads, all others being stored; ``wanted``: distinct ones of all, of which few may fail."""
-    failures = [failure for of_shard in reads.failures.values() for failure in of_shard.values()]
+    failures = [failure for shard in reads.failures.values() for failure in shard.values()]
     if len(failures) > FEW_FAILED * wanted:
         total, stored = wanted or reads.costs.done + reads.costs.reused, reads.job.spec.is_kept
         query_id, reason = failures[0]
@@ -259,7 +252,7 @@ def refuse_many(run: Run, all_reads: Sequence[JobReads]) -> None:
         if any(reads.failures.values()):
             place = next(i for i, roles in enumerate(run.roles) if reads.job in roles.values())
             done = map(run.parts[place].scores, run.shards.shards)
-            wanted = (sum(one.job_reads[reads.job.key][0].values()) for one in done)
+            wanted = (sum(scores.job_reads[reads.job.key][0].values()) for scores in done)
             _refuse_failures(reads, sum(wanted))
 
 

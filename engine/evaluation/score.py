@@ -20,11 +20,7 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note, merge_notes
 from engine.ranking.kernel import is_real_valued
-from engine.ranking.measures import (
-    UTILITY_KIND,
-    Measure,
-    undefined_on_graded,
-)
+from engine.ranking.measures import UTILITY_KIND, Measure, undefined_on_graded
 from engine.ranking.scores import Relevant, largest_label, score_runs, score_utility
 from engine.ranking.ties import score_reordered
 from engine.reading.costs import wanted_kinds
@@ -126,9 +122,9 @@ def score(
         InputError: a label is out of range, or the labels have none of the measures.
     """
     listed, pairs = settings.resolved.listed, pairs_to_label(inputs)
-    reads = {role: of_role for role, (_, of_role) in read.items()}
+    reads = {role: own for role, (_, own) in read.items()}
     labelled, left_out = _label(inputs, settings, pairs, reads)
-    scored = {one.name: _score_labels(one, labelled, left_out, inputs, settings) for one in listed}
+    scored = {a.name: _score_labels(a, labelled, left_out, inputs, settings) for a in listed}
     names = [annotator.name for annotator in listed]
     downstream = _downstream(inputs, settings, lists, reads)
     return ShardScores(
@@ -148,7 +144,7 @@ def score(
         labelled_queries={name: scored[name].labelled_queries for name in names},
         real_valued=tuple(name for name in names if scored[name].real_valued),
         largest={name: scored[name].largest for name in names},
-        truncated=sum(int(of_role[tables.TRUNCATED].sum()) for of_role in reads.values()),
+        truncated=sum(int(own[tables.TRUNCATED].sum()) for own in reads.values()),
         left_out=len({query for name in names for query in left_out[name]}),
         cut_runs=inputs.cut_runs,
         lengths=_lengths(inputs),
@@ -159,7 +155,7 @@ def score(
             get_metric(settings.reader.metric),
         ),
         notes=tuple(_notes(inputs, settings, labelled)),
-        role_reads={role: count_reads(of_role) for role, of_role in reads.items()},
+        role_reads={role: count_reads(own) for role, own in reads.items()},
     )
 
 
@@ -187,12 +183,12 @@ def closed_book(pairs: pl.DataFrame) -> pl.DataFrame:
 def reads_of(reads: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
     """The reads of ``lists``, a row for each, in its order, or for each text that is scored; all must have been asked."""
     distinct = reads.unique(_READ, keep="first", maintain_order=True)
-    found = lists.select(IDENTITY).join(
+    asked = lists.select(IDENTITY).join(
         distinct, on=IDENTITY, how="left", maintain_order="left_right"
     )
-    if lacking := found[READ_KEY].null_count():
-        raise ValueError(f"{lacking} of {found.height} reads were never asked for")
-    return found.select(reads.columns)
+    if lacking := asked[READ_KEY].null_count():
+        raise ValueError(f"{lacking} of {asked.height} reads were never asked for")
+    return asked.select(reads.columns)
 
 
 def merge(
@@ -283,11 +279,11 @@ def _label(
         ask = settings.resolved.asks.get(annotator.name)
         reads, pairs = _NO_READS, asked
         if ask is not None and ask.role.name in read:
-            of_role, singles = read[ask.role.name], alone(pairs)
+            own, singles = read[ask.role.name], alone(pairs)
             if settings.running.lazy:
-                singles = singles.join(of_role, on=IDENTITY, how="semi", maintain_order="left")
+                singles = singles.join(own, on=IDENTITY, how="semi", maintain_order="left")
                 pairs = singles.select(QUERY_ID, pl.col(DOC_IDS).list.first().alias(DOC_ID))
-            reads = reads_of(of_role, pl.concat([singles, *[closed_book(pairs)] * ask.closed]))
+            reads = reads_of(own, pl.concat([singles, *[closed_book(pairs)] * ask.closed]))
             failed = reads.filter(pl.col(FAILURE).is_not_null())
             lost += failed[QUERY_ID].unique(maintain_order=True).to_list()
         skipped = settings.running.skips_failed
@@ -538,7 +534,7 @@ def _notes(
             yield replace(note, printed=note.printed and annotator.name in in_use)
     for annotator in settings.resolved.annotators:
         yield from labelled[annotator.name].notes
-    yield from constant_notes(inputs, [one.name for one in settings.resolved.listed], labelled)
+    yield from constant_notes(inputs, [a.name for a in settings.resolved.listed], labelled)
     yield from _empty_lists(inputs, settings)
     yield from settings.notes_on(inputs)
 

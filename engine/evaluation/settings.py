@@ -139,7 +139,7 @@ class Settings(Checked):
     def scores_answers(self) -> bool:
         """Whether outputs are compared with reference answers."""
         annotators = self.resolved.annotators
-        return self.reader.end_to_end or any(one.is_the_readers for one in annotators)
+        return self.reader.end_to_end or any(annotator.is_the_readers for annotator in annotators)
 
     def input_needs(self) -> dict[str, Any]:
         """What the settings ask of inputs, as fields of ``InputFiles``."""
@@ -171,7 +171,7 @@ class Settings(Checked):
         if measure is not None and measure.tokens:
             annotator = None  # what no run lists has no length
         listed = self.resolved.listed if annotator is None else [annotator]
-        if all(one.judges_everything for one in listed):
+        if all(own.judges_everything for own in listed):
             return ALL_JUDGMENTS
         return "pool" if runs > 1 else "list"
 
@@ -464,7 +464,7 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
                     f"`failed_reads` {settings[0].running.failed_reads} with `{name}`, whose missing answers would count",
                     "leave it out until all answers are there",
                 )
-    name = next((one.in_rounds for one in settings if one.in_rounds), "")
+    name = next((condition.in_rounds for condition in settings if condition.in_rounds), "")
     if name and settings[0].api.is_batch:
         raise InputError(
             f"`{name}` with `batch_out` or `batch_in`: each round would be a file",

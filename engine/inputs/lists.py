@@ -132,8 +132,8 @@ class ScatteredParts:
             texts = ids.filter(unknown).to_frame()
             distinct = texts.unique()
             likely = buckets_of(map(composed, distinct[QUERY_ID]))
-            found = distinct.with_columns(pl.Series(BUCKET, likely))
-            joined = texts.join(found, on=QUERY_ID, how="left", maintain_order="left")
+            known = distinct.with_columns(pl.Series(BUCKET, likely))
+            joined = texts.join(known, on=QUERY_ID, how="left", maintain_order="left")
             buckets[unknown.to_numpy()] = joined[BUCKET].to_numpy()
         return arrange(rows, pl.Series(buckets // self._width), SCHEMA)
 
@@ -148,8 +148,8 @@ class ScatteredParts:
 
     def kept(self, part: int) -> pl.DataFrame:
         paths = [self._kept / f"{part}-{run}.arrow" for run in range(self._runs)]
-        of_runs = [pl.read_ipc(path) for path in paths if path.exists()]
-        return pl.concat([tables.empty(ROWS), *of_runs])
+        frames = [pl.read_ipc(path) for path in paths if path.exists()]
+        return pl.concat([tables.empty(ROWS), *frames])
 
     def with_buckets(self, part: int, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows of a part with the bucket of their query."""
@@ -387,11 +387,11 @@ _Row = tuple[str, str, int, str]
 
 def _first(lists: Lists, fault: Callable[[pl.DataFrame], pl.DataFrame]) -> _Row | None:
     """Run, query id, rank and document id of the first row that has a fault, in this order."""
-    found: list[_Row] = []
+    firsts: list[_Row] = []
     for rows in lists:
         faulty = fault(rows).select(RUN, QUERY_ID, RANK, DOC_ID)
-        found += faulty.sort(RUN, QUERY_ID, RANK).head(1).rows()
-    return min(found, default=None)
+        firsts += faulty.sort(RUN, QUERY_ID, RANK).head(1).rows()
+    return min(firsts, default=None)
 
 
 def _refuse_twice(lists: Lists) -> None:

@@ -22,14 +22,7 @@ import polars as pl
 
 from engine import tables
 from engine.inputs.files import EvaluationInputs, InputFiles, with_empty
-from engine.inputs.lists import (
-    BUCKET,
-    Lists,
-    ScatteredParts,
-    Sorted,
-    count_parts,
-    pairs_by_bucket,
-)
+from engine.inputs.lists import BUCKET, Lists, ScatteredParts, Sorted, count_parts, pairs_by_bucket
 from engine.inputs.read import check_inputs
 from engine.inputs.shards import FirstQueries, Shard
 from engine.messages.checked import Positive, fitted

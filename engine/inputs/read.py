@@ -304,7 +304,7 @@ class Judgments:
         Raises:
             InputError: a table judges none of the queries or no document of the corpus, or no gold article is in it.
         """
-        found: dict[str, pl.DataFrame] = {}
+        kept: dict[str, pl.DataFrame] = {}
         notes: list[Note] = []
         corpus, is_needed = self.files.corpus, self.files.need_provenance
         where = "any list" if corpus is None else "the corpus"
@@ -325,9 +325,9 @@ class Judgments:
             what = f"judges none of the {{}} [query|queries] of {self.files.queries}"
             remedy = "give the judgments of these queries"
             count_strangers(table[QUERY_ID], asked, what, remedy=remedy, path=path)
-            found[name] = table.join(self.queries, on=QUERY_ID, how="semi", maintain_order="left")
+            kept[name] = table.join(self.queries, on=QUERY_ID, how="semi", maintain_order="left")
             if tables.QRELS.keys() <= {*table.columns}:
-                found[name] = found[name].with_columns(pl.lit(table[LABEL].max()).alias(LARGEST))
+                kept[name] = kept[name].with_columns(pl.lit(table[LABEL].max()).alias(LARGEST))
             others = table.join(self.query_set.table, on=QUERY_ID, how="anti")[QUERY_ID].n_unique()
             documents = _documents(table)
             lost = lacking.filter(lacking.is_in(documents.implode()))
@@ -342,7 +342,7 @@ class Judgments:
             wanted, path = self.expected()[ARTICLE_ID], self.files.queries
             refuse_strangers(wanted, gold, known[ARTICLE_ID], what, remedy=remedy, path=path)
         what = f"gold [article is|articles are] not in {where}"
-        return found, [*notes, count_note("gold_not_in_corpus", len(gold), what, printed=is_needed)]
+        return kept, [*notes, count_note("gold_not_in_corpus", len(gold), what, printed=is_needed)]
 
 
 def _documents(table: pl.DataFrame) -> pl.Series:
@@ -386,13 +386,13 @@ def match_titles(
         return queries, ()
     wanted = pl.Series(list({t for names in titles.values() for t in names}), dtype=pl.String)
     title = pl.col(TITLE).str.strip_chars()
-    of_article = title.is_in(wanted.implode()) | pl.col(ARTICLE_ID).is_in(wanted.implode())
+    is_gold = title.is_in(wanted.implode()) | pl.col(ARTICLE_ID).is_in(wanted.implode())
     articles_of: dict[str, dict[str, None]] = {}
     called, headed = set[str](), set[str]()
     is_titled = False
     for batch in passages:
         is_titled = is_titled or batch.select((title != "").any()).item()
-        named = batch.filter(of_article).select(ARTICLE_ID, title).unique(maintain_order=True)
+        named = batch.filter(is_gold).select(ARTICLE_ID, title).unique(maintain_order=True)
         for article, name in named.iter_rows():
             called.add(article)
             if name:
@@ -411,9 +411,9 @@ def match_titles(
         for query_id, names in queries.select(QUERY_ID, PROVENANCE).iter_rows()
     ]
     matched = queries.with_columns(pl.Series(PROVENANCE, gold, dtype=pl.List(pl.String)))
-    of_queries = {q: titles[q] for q in queries[QUERY_ID] if q in titles}
-    is_matchable = is_titled or any(map(called.intersection, of_queries.values()))
-    return matched, () if is_matchable else tuple(of_queries)
+    asked = {q: titles[q] for q in queries[QUERY_ID] if q in titles}
+    is_matchable = is_titled or any(map(called.intersection, asked.values()))
+    return matched, () if is_matchable else tuple(asked)
 
 
 def with_clusters(

@@ -63,19 +63,19 @@ class FirstQueries:
         """The inputs of these queries alone."""
         queries, names = self.among(inputs.queries), inputs.run_names
 
-        def of_them(table: pl.DataFrame) -> pl.DataFrame:
+        def kept(table: pl.DataFrame) -> pl.DataFrame:
             return table.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
 
         unread = pl.DataFrame(self.stopped, {RUN: pl.String, "last": pl.Int64}, orient="row")
-        unread = unread.join(of_them(self.order), how="cross")
+        unread = unread.join(kept(self.order), how="cross")
         unread = unread.filter(pl.col(CLUSTER) > pl.col("last"))
         unread = unread.select(RUN, QUERY_ID)
         unlabelled = unread.clear() if self.labels else unread
-        runs = of_them(inputs.runs).join(
+        runs = kept(inputs.runs).join(
             unlabelled, on=[RUN, QUERY_ID], how="anti", maintain_order="left"
         )
         corpus = inputs.corpus.join(runs, on=DOC_ID, how="semi", maintain_order="left")
-        judged = {name: of_them(table) for name, table in inputs.tables.items()}
+        judged = {name: kept(table) for name, table in inputs.tables.items()}
         part = replace(inputs, queries=queries, runs=runs, corpus=corpus, tables=judged)
         return replace(part, names=names, unread=unread, unlabelled=unlabelled, is_whole=False)
 

@@ -25,14 +25,7 @@ from engine.scoring.metrics import score_outputs
 from engine.sources.input_tables import InputTable
 from engine.statistics.comparison import Clusters
 from engine.statistics.correlation import Bootstrap
-from engine.tables import (
-    ANNOTATOR,
-    DOC_ID,
-    DOC_IDS,
-    LABEL,
-    QUERY_ID,
-    VALUE,
-)
+from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
 
 Options = TypeVar("Options")
 

@@ -118,16 +118,16 @@ def count_reads(
     for settings in conditions if sample is None else ():
         check(InMemoryInputs(inputs), settings)
     cuts = zip(cut_for(inputs, conditions), conditions, strict=True)
-    asked = [one for cut, settings in cuts for one in _asked(cut, settings, context)]
+    asked = [entry for cut, settings in cuts for entry in _asked(cut, settings, context)]
     asks = conditions[0].resolved.asks.values()
     seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
-    for job in {one.job.identity: one.job for one in asked}.values():
-        same = [one for one in asked if one.job.identity == job.identity]
-        reads = pl.concat([one.reads for one in same]).unique(maintain_order=True)
+    for job in {entry.job.identity: entry.job for entry in asked}.values():
+        same = [entry for entry in asked if entry.job.identity == job.identity]
+        reads = pl.concat([entry.reads for entry in same]).unique(maintain_order=True)
         wanted = job.wanted(reads, inputs.queries, inputs.corpus)
         # A list of one passage that is read alone too is the same read, as is one of none.
         least = 1 - any(ask.closed for ask in asks if ask.role == job.ask.role)
-        is_read = pl.lit(any(one.singles for one in same))
+        is_read = pl.lit(any(entry.singles for entry in same))
         alone = pl.col(DOC_IDS).list.len().is_between(least, 1) & is_read
         wanted = wanted.with_columns(
             (~alone).alias(_WHOLE),
@@ -138,13 +138,13 @@ def count_reads(
         stored = _stored(context.place, job, distinct, sample) if job.spec.is_kept else none
         seen[job.spec.fingerprint].append(distinct[[READ_KEY]])
         # Several texts may be scored behind a passage.
-        singles = max(sum(one.singles for one in same), wanted.filter(~pl.col(_WHOLE)).height)
-        for whole, count in ((False, singles), (True, sum(one.lists for one in same))):
+        singles = max(sum(entry.singles for entry in same), wanted.filter(~pl.col(_WHOLE)).height)
+        for whole, count in ((False, singles), (True, sum(entry.lists for entry in same))):
             if count:
-                of_kind = distinct.filter(pl.col(_WHOLE) == whole)
-                left = missing_reads(of_kind, stored)
+                own = distinct.filter(pl.col(_WHOLE) == whole)
+                left = missing_reads(own, stored)
                 times = (sample.lists if whole else sample.pairs) if sample else 1.0
-                kind = _kind(job, count, of_kind.height, left[INPUTS], whole, times)
+                kind = _kind(job, count, own.height, left[INPUTS], whole, times)
                 yield Counted(job, whole, kind, int(left[_DRAWN].sum()) / max(1, left.height))
 
 
@@ -174,7 +174,7 @@ def _kind(
 def _asked(cut: EvaluationInputs, settings: Settings, context: Context) -> Iterator[_Asked]:
     lists = lists_to_read(cut, settings)
     pairs, place = pairs_to_label(cut), context.place
-    of_singles = {ask.role.name for ask in settings.resolved.asks.values()}
+    alone = {ask.role.name for ask in settings.resolved.asks.values()}
     roles = settings.resolved.roles
     for job in specify_jobs(roles, settings, context.executor, context.on_event, place):
         role, reads = job.ask.role.name, job.lists(pairs, lists)
@@ -182,7 +182,7 @@ def _asked(cut: EvaluationInputs, settings: Settings, context: Context) -> Itera
             yield _Asked(
                 job,
                 reads,
-                singles=cut.runs.height if role in of_singles else 0,
+                singles=cut.runs.height if role in alone else 0,
                 lists=lists.height if job.ask.lists else 0,
             )
 
@@ -193,10 +193,10 @@ def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | No
     earlier = earlier_reads(job.spec, place, distinct)[[READ_KEY]]
     parts: list[tuple[Range | None, pl.DataFrame]] = [(None, distinct)]
     if sample is not None:
-        of_query = pl.col(QUERY_ID)
-        parts = [(s, distinct.filter(of_query.is_in(list(ids)))) for s, ids in sample.spans]
-    found = (store.find(listing, part[READ_KEY], span=span).reads for span, part in parts)
-    return pl.concat([earlier, *(reads[[READ_KEY]] for reads in found)])
+        query_id = pl.col(QUERY_ID)
+        parts = [(s, distinct.filter(query_id.is_in(list(ids)))) for s, ids in sample.spans]
+    stored = (store.find(listing, part[READ_KEY], span=span).reads for span, part in parts)
+    return pl.concat([earlier, *(reads[[READ_KEY]] for reads in stored)])
 
 
 # Places that a sample is taken from; and which part of a shard it is at most, since its prompts are held
@@ -227,13 +227,13 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
         sampled = queries.filter(pl.Series(np.isin(buckets, inside)))
         rows = pl.concat(part.join(sampled, on=QUERY_ID, how="semi") for part in lists)
         inputs = _read(files, sampled, rows, lists, k)
-    found = pl.DataFrame({QUERY_ID: queries[QUERY_ID], BUCKET: buckets})
+    placed = pl.DataFrame({QUERY_ID: queries[QUERY_ID], BUCKET: buckets})
     return Sample(
         inputs=inputs,
         spans=tuple(
             (
                 span,
-                frozenset(found.filter(pl.col(BUCKET).is_between(*span, closed="left"))[QUERY_ID]),
+                frozenset(placed.filter(pl.col(BUCKET).is_between(*span, closed="left"))[QUERY_ID]),
             )
             for span in spans
         ),

@@ -28,13 +28,7 @@ from engine.sources.io.folders import Folder
 from engine.sources.io.ids import Places
 from engine.sources.io.locations import Location
 from engine.sources.io.records import SkipBad
-from engine.sources.passages.read import (
-    ROW,
-    first_with,
-    scan_corpus,
-    select_wanted,
-    with_composed,
-)
+from engine.sources.passages.read import ROW, first_with, scan_corpus, select_wanted, with_composed
 from engine.tables import DOC_ID, TEXT
 
 # Raise it when the file's layout changes; files of other versions are then built anew.

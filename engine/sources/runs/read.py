@@ -243,12 +243,12 @@ def read_texted_runs(paths: Sequence[Location]) -> list[TextedRun]:
     sources: dict[str, Location] = {}
     for path in paths:
         within = runs_within(path)
-        found = [] if within else [_read_one(path)]
-        for name, one in within.items():
-            found += runs_of_records(path, of_dictionary(one, path, f"give {WHAT}"), name)
-        for run in found:
+        own = [] if within else [_read_one(path)]
+        for name, lists in within.items():
+            own += runs_of_records(path, of_dictionary(lists, path, f"give {WHAT}"), name)
+        for run in own:
             require_new_name(path, run.rows[RUN][0], sources)
-        runs += found
+        runs += own
     return runs
 
 
@@ -272,17 +272,17 @@ def runs_of_records(
     Raises:
         InputError: as ``read_records``; a run is empty, or lists a document or a rank twice.
     """
-    found = read_records(path, records, name or "run", texts=texts)
-    if found.rows.is_empty():
+    batch = read_records(path, records, name or "run", texts=texts)
+    if batch.rows.is_empty():
         raise InputError("the run is empty", f"give {WHAT}", path=name or "run")
-    named = found.rows.with_columns(pl.lit(name).alias(RUN)) if name else found.rows
+    named = batch.rows.with_columns(pl.lit(name).alias(RUN)) if name else batch.rows
     for number, system in enumerate(named.partition_by(RUN, maintain_order=True)):
         checks = RunChecks(path)
-        checks.has_lines = found.has_lines
+        checks.has_lines = batch.has_lines
         ordered = in_order(checks.look(system))
         checks.refuse_repeats()
-        taken = Counter[str]() if number else found.taken
-        yield TextedRun(ordered.select(*tables.RUNS, STATED_RANK), found.texts, taken)
+        taken = Counter[str]() if number else batch.taken
+        yield TextedRun(ordered.select(*tables.RUNS, STATED_RANK), batch.texts, taken)
 
 
 class Gathered(Protocol):
