@@ -217,8 +217,7 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     """The input files; a file that no annotator needs, or an annotator without its file, is refused."""
     # Imported here, so that help is quick.
     from engine.evaluation.evaluate import refuse_lacking_tables
-    from engine.inputs.read import table_files
-    from engine.sources.runs.read import split_runs
+    from engine.inputs.read import located
 
     if lacking := next((name for name in ("queries", "run") if not options[name]), None):
         raise InputError(f"`{lacking}` is missing", "give it (--help shows examples)")
@@ -234,15 +233,13 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
                 f"`{name}` without the annotator {users}",
                 f"add {users} to `annotators`, or leave `{name}` out",
             )
-    corpora = options["corpus"] if len(options["corpus"]) > 1 else ()
-    runs, owners = split_runs(options["run"], corpora)
+    corpus = (
+        options["corpus"] if len(options["corpus"]) > 1 else next(iter(options["corpus"]), None)
+    )
     return take(
         InputFiles,
         options,
-        corpus=None if corpora else next(iter(options["corpus"]), None),
-        corpora=owners,
-        run=runs,
-        tables=table_files(given, input_tables(), corpora),
+        **located(corpus, options["run"], given, input_tables()),
         **settings.input_needs(),
     )
 

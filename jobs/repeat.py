@@ -18,7 +18,7 @@ from engine.evaluation.kept import delivered
 from engine.evaluation.score import IDENTITY
 from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles
-from engine.inputs.read import read_queries_of
+from engine.inputs.read import read_queries_of, runs_with_texts
 from engine.labels.annotator import Role
 from engine.machine.remote.api_settings import ADDRESS_VARIABLE
 from engine.messages.checked import Natural, Positive, fitted
@@ -32,7 +32,6 @@ from engine.sources.io.files import write_text
 from engine.sources.io.folders import folder_at
 from engine.sources.io.parquet import read_parquet
 from engine.sources.passages.read import read_corpus
-from engine.sources.runs.read import read_runs_with_texts
 from engine.tables import DOC_ID, DOC_IDS, ENDED, FAILURE, OUTPUT, OUTPUT_TOKENS, QUERY_ID, READ_KEY
 from jobs._command import run_command, with_verbosity
 from jobs._evaluation_options import metric, reader_functions
@@ -166,7 +165,7 @@ def _wanted(
     lists = reads.select(IDENTITY).unique(maintain_order=True)
     lists = lists.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
     if files.corpus is None:
-        corpus = read_runs_with_texts(files.run, corpora=files.corpora)[1]
+        corpus = runs_with_texts(files)[1]
     else:
         wanted = set(lists[DOC_IDS].explode())
         corpus = read_corpus(files.corpus, wanted=wanted, skip_bad=files.skip_bad)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -67,7 +67,7 @@ class InputFiles(Checked):
         cluster: what queries are clustered by: a column of the queries file, or "article".
         without_answers: names of annotators that need no answers, for the remedy where some are missing.
         tables: files that annotators need, by the name of their input.
-        corpora: in place of ``corpus``, where there are several, that of each run (``sources.runs.corpora``).
+        corpora: in place of ``corpus``, where there are several, that of each run (``sources.runs.read``).
 
     Raises:
         InputError: a number out of range, or something that names documents of one corpus beside several.
@@ -92,6 +92,17 @@ class InputFiles(Checked):
         if self.corpora and self.skip_bad:
             problem = "`skip_bad` with several corpora"
             raise InputError(problem, "leave it out, or give one `corpus`")
+
+    @property
+    def passages(self) -> Location | tuple[Location, ...] | None:
+        """The corpus; that of each run where there are several, as ``over`` takes them."""
+        return self.corpora or self.corpus
+
+
+def over(corpus: Location | Sequence[Location] | None) -> dict[str, Any]:
+    """The fields of ``InputFiles`` for one corpus or none, or for that of each run where there are several."""
+    several = isinstance(corpus, list | tuple)
+    return {"corpus": None, "corpora": tuple(corpus)} if several else {"corpus": corpus}
 
 
 # Compared by identity: tables have no equality that is true or false.

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -22,6 +22,7 @@ from engine.inputs.files import (
     InputFiles,
     TableFile,
     empty_note,
+    over,
     shares_much,
 )
 from engine.inputs.lists import IS_EVALUATED, HeldPart, Lists, Parts, named_by_id, read_lists
@@ -192,8 +193,7 @@ def listed_queries(
     together = given and given.runs
     within = [{} if given else runs_within(path) for path in files.run]
     if given is None and (files.corpus is None or any(within)):
-        carried_texts = files.corpus is None
-        together = read_runs_with_texts(files.run, carried=carried_texts, corpora=files.corpora)
+        together = runs_with_texts(files)
     runs, carried, taken = together or (None, None, Counter())
     is_evaluated = (pl.int_range(pl.len()) < queries.height).alias(IS_EVALUATED)
     asked = known.select(QUERY_ID, QUERY, is_evaluated)
@@ -244,6 +244,11 @@ def read_inputs(
     return replace(inputs, corpus=corpus, runs=lists.read(0))
 
 
+def runs_with_texts(files: InputFiles) -> Together:
+    """The runs of an evaluation, with the passages that they list where these are not those of one corpus."""
+    return read_runs_with_texts(files.run, carried=files.corpus is None, corpora=files.corpora)
+
+
 def read_queries_of(files: InputFiles) -> QuerySet:
     """The queries of an evaluation, with their answers."""
     remedy = "add them, or give `answers` FILE"
@@ -257,6 +262,18 @@ def read_queries_of(files: InputFiles) -> QuerySet:
         column=column_of(files.cluster),
         remedy=remedy,
     )
+
+
+def located(
+    corpus: Location | Sequence[Location] | None,
+    runs: Sequence[Location],
+    tables: Mapping[str, Location],
+    known: Mapping[str, InputTable],
+) -> dict[str, Any]:
+    """The fields of ``InputFiles`` for files as they are named: of several corpora, runs and tables name their own."""
+    corpora = corpus if isinstance(corpus, list | tuple) else ()
+    files, owners = split_runs(runs, corpora)
+    return {"run": files, "tables": table_files(tables, known, corpora), **over(owners or corpus)}
 
 
 def table_files(

@@ -20,7 +20,7 @@ import polars as pl
 
 from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs, InputFiles, TableFile
-from engine.inputs.read import LoadedInputs, column_of, table_files
+from engine.inputs.read import LoadedInputs, column_of, located
 from engine.inputs.shards import InMemoryInputs
 from engine.labels.registry import input_tables
 from engine.messages.characters import composed
@@ -42,7 +42,6 @@ from engine.sources.runs.read import (
     read_texted_runs,
     require_new_name,
     runs_of_records,
-    split_runs,
     with_corpus,
 )
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RUN, SCORE, TEXT
@@ -80,28 +79,21 @@ class Given(NamedTuple):
         """The files, where all inputs are files; None where some are in memory."""
         runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
         several = isinstance(self.passages, list | tuple) and all(map(is_path, self.passages))
-        corpora, corpus = (self.passages, None) if several else ((), self.passages)
+        corpus = None if several else self.passages
         given = [self.queries, *runs, *self.tables.values()]
         given += [one for one in (corpus, self.answers) if one is not None]
         if not runs or not all(map(is_path, given)):
             return None
-        tables = table_files(self.tables, input_tables(), corpora)
-        runs, corpora = split_runs(runs, corpora)
-        more = {"answers": self.answers, "tables": tables, "corpora": corpora}
-        return self.named(settings, self.queries, corpus, runs, **more)
+        paths = located(self.passages, runs, self.tables, input_tables())
+        return self.named(settings, queries=self.queries, answers=self.answers, **paths)
 
-    def named(
-        self, settings: Settings, queries: Any, corpus: Any, runs: Sequence[Any], **more: Any
-    ) -> InputFiles:
+    def named(self, settings: Settings, **files: Any) -> InputFiles:
         """What is called so in errors, and how much of it is used."""
         return InputFiles(
-            queries=queries,
-            corpus=corpus,
-            run=tuple(runs),
             limit=self.limit,
             ignore_identical_ids=self.ignore_identical_ids,
             **settings.input_needs(),
-            **more,
+            **files,
         )
 
 
@@ -120,8 +112,9 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     runs = runs_of(given.runs, carried=given.passages is None, queries=asked, k=k)
     queries = given.queries if is_path(given.queries) else f"`{_QUERIES}`"
     corpus = None if given.passages is None else f"`{_PASSAGES}`"
-    names = [*runs[0][RUN].unique(maintain_order=True)]
-    named = given.named(settings, queries, corpus, names, tables=_tables(given.tables))
+    names = tuple(runs[0][RUN].unique(maintain_order=True))
+    tables = _tables(given.tables)
+    named = given.named(settings, queries=queries, corpus=corpus, run=names, tables=tables)
     retrievers = {n or "run" for n, one in each_run(given.runs) if retriever_of(one) is not None}
     query_set.numbering.own = frozenset(retrievers)
     passages = None if given.passages is None else _passages(given.passages)

@@ -20,7 +20,7 @@ from engine import tables
 from engine.evaluation.conclude import Evaluation
 from engine.evaluation.score import UNREAD
 from engine.evaluation.study import Study
-from engine.inputs.files import EvaluationInputs, InputFiles
+from engine.inputs.files import EvaluationInputs, InputFiles, over
 from engine.labels.annotator import READER, Role
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
@@ -122,10 +122,9 @@ class Findings:
         if not settings.get("queries"):
             problem = "does not say which files were evaluated, since Python gave tables"
             raise InputError(problem, remedy, path=self.folder / SUMMARY)
-        corpus = settings["corpus"]
         return InputFiles(
             queries=settings["queries"],
-            **{"corpora": tuple(corpus)} if isinstance(corpus, list) else {"corpus": corpus},
+            **over(settings["corpus"]),
             run=tuple(settings["runs"]),
             limit=counts["queries"] or None,
             skip_bad=counts["skipped_records"],

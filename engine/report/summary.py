@@ -325,10 +325,10 @@ def name_files(files: InputFiles | None) -> dict[str, Any]:
 
     Addresses are without the credentials that they may hold.
     """
-    tables = files.tables if files else {}
+    tables, corpus = (files.tables, files.passages) if files else ({}, None)
     return {
         "queries": place(files.queries if files else None),
-        "corpus": ([*map(place, files.corpora)] or place(files.corpus)) if files else None,
+        "corpus": [*map(place, corpus)] if isinstance(corpus, tuple) else place(corpus),
         "runs": [place(path) for path in files.run] if files else [],
         **{name: place(tables[name].path if name in tables else None) for name in input_tables()},
         **{f"{name}_corpus": place(file.corpus) for name, file in tables.items() if file.corpus},

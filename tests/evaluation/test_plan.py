@@ -14,7 +14,7 @@ from engine.evaluation import read
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.jobs import Run, specify_jobs
 from engine.evaluation.kept import ShardFolder
-from engine.evaluation.settings import Settings
+from engine.evaluation.settings import Settings, cut_for
 from engine.inputs.partition import partition
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
@@ -248,6 +248,21 @@ def test_the_reader_gets_the_passages_that_the_measures_count(tmp_path):
         in notes["nothing_in_budget"]
     )
     assert "openai:model has no tokenizer here" in notes["estimated_tokens"]
+
+
+def test_each_condition_has_the_inputs_at_its_k_with_tokens_where_it_has_a_budget():
+    first = Settings.of(k=3, reader="openai:a", measures="P@7tok")
+    conditions = [first, first.but(k=1), first.but(k=2, end_to_end_k="9tok", measures="P@1")]
+    given = inputs()
+    whole, *cut, plain = cut_for(given, [*conditions, first.but(k=2, measures="P@1")])
+    # A quarter of the characters of title and text, rounded up: "A1 says nothing" has 15.
+    assert dict(whole.runs.select("doc_id", "tokens").iter_rows())["d4"] == 4
+    assert [(one.k, "tokens" in one.runs.columns) for one in cut] == [(1, True), (2, True)]
+    for one in (*cut, plain):
+        known = whole.runs if "tokens" in one.runs.columns else given.runs
+        assert one.runs.equals(known.filter(pl.col("rank") <= one.k))
+        assert set(one.corpus["doc_id"]) == set(one.runs["doc_id"])
+    assert plain.sha256 == cut_for(given, [conditions[2]])[0].sha256
 
 
 def test_a_budget_of_lists_that_are_not_read_needs_no_measure_at_one(tmp_path):
