@@ -101,8 +101,9 @@ class InputFiles(Checked):
 
 def over(corpus: Location | Sequence[Location] | None) -> dict[str, Any]:
     """The fields of ``InputFiles`` for one corpus or none, or for that of each run where there are several."""
-    several = isinstance(corpus, list | tuple)
-    return {"corpus": None, "corpora": tuple(corpus)} if several else {"corpus": corpus}
+    if isinstance(corpus, list | tuple):
+        return {"corpus": None, "corpora": tuple(corpus)}
+    return {"corpus": corpus}
 
 
 # Compared by identity: tables have no equality that is true or false.
