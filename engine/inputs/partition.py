@@ -103,9 +103,12 @@ class Partition:
         runs = pl.concat(rows.sort(QUERY_ID, RANK) for rows in by_run)
         if passages:
             corpus = self.passages.find(runs[DOC_ID])
-            lost = runs.join(corpus, on=DOC_ID, how="anti", maintain_order="left")
+            lost = runs.join(corpus, on=DOC_ID, how="anti").sort(RUN, QUERY_ID, RANK)
             for query_id, doc_id in lost.select(QUERY_ID, DOC_ID).iter_rows():
-                problem = f"document {quoted(doc_id)} of query {quoted(query_id)} not in the index"
+                others = lost[DOC_ID].n_unique() - 1
+                more = f" and {others} more" if others else ""
+                where = f"not in the corpus {self.passages.folder.place(self.passages.name)}"
+                problem = f"document {quoted(doc_id)} of query {quoted(query_id)}{more} {where}"
                 raise InputError(problem, _AGAIN, path=path)
         inputs = EvaluationInputs(
             queries=parts[_QUERIES],
