@@ -419,4 +419,6 @@ def examples(command: str) -> str:
 def epilogue(command: str) -> str:
     """The end of a command's help, in Markdown."""
     more = f"`erag {command} --help-all` shows all options.\n\n" if command in LONG else ""
+    if command not in _EXAMPLES:  # of another package
+        return more
     return f"{more}Examples:\n\n```\n{examples(command)}\n```\n"

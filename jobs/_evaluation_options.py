@@ -12,59 +12,38 @@ from cyclopts import Group, Parameter, Token
 
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings, Sweep
 from engine.inputs.files import InputFiles
-from engine.labels import from_function
-from engine.labels.annotator import Annotator
 from engine.labels.registry import ANNOTATORS, LabelSettings, input_tables, option_classes
-from engine.machine.functions import code_of, is_named, load_named
 from engine.machine.pool import PoolSettings
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError
-from engine.messages.wording import name_of
+from engine.python.parts import MODELS, annotator_of, metric_of, reader_of
 from engine.ranking.scores import RankingSettings
-from engine.reading.function import ReaderFunction, reader_function
+from engine.reading.function import ReaderFunction
 from engine.reading.protocol import Augmentation
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
-from engine.scoring.metrics import METRICS, Metric, metric_from_function
+from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
 from jobs._command import ConfigFile
 from jobs._options import Models, Paths, Size, Words, items_of, keyword, option, options_of, take
 
-# Options that name one model each, beside the readers that are compared.
-OTHER_MODELS = ("erag_reader", "judge")
 HELP = "FILE.py:function names a function of yours."
 
 
 def reader_name(name: str) -> str:
     """What a reader is called; a function goes by its own name."""
-    return reader_function(load_named(name)).name if is_named(name) else name
+    return name if isinstance(reader := reader_of(name), str) else reader.name
 
 
 def reader_functions(names: Iterable[str | None]) -> tuple[ReaderFunction, ...]:
     """The functions among readers, each once."""
-    named = dict.fromkeys(name for name in names if name and is_named(name))
-    return tuple(reader_function(load_named(name)) for name in named)
+    readers = (reader_of(name) for name in dict.fromkeys(names) if name)
+    return tuple(reader for reader in readers if isinstance(reader, ReaderFunction))
 
 
 def other_models(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options with the names of functions as those of other models."""
-    names = {key: options[key] for key in OTHER_MODELS if options.get(key)}
+    names = {key: options[key] for key in MODELS[1:] if options.get(key)}
     return {**options, **{key: reader_name(name) for key, name in names.items()}}
-
-
-def metric(text: str) -> str | Metric:
-    """A metric by name, or a function's."""
-    if not is_named(text):
-        return text
-    function = load_named(text)
-    return metric_from_function(function, code=code_of(function).who)
-
-
-def annotator(text: str) -> str | Annotator:
-    """An annotator by name, or a function's."""
-    if not is_named(text):
-        return text
-    function = load_named(text)
-    return from_function(name_of(function), function)
 
 
 # Options that name a model or a prompt template: a folder or file where there is one, else a name.
@@ -192,13 +171,13 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
             options,
             reader=sweep.readers[0],
             augmentation=sweep.augmentations[0],
-            metric=metric(options["metric"]),
+            metric=metric_of(options["metric"]),
             functions=reader_functions(
-                [*options["reader"], *(options.get(name) for name in OTHER_MODELS)]
+                [*options["reader"], *(options.get(name) for name in MODELS[1:])]
             ),
         ),
         labels=LabelSettings(
-            annotators=tuple(map(annotator, items_of(options["annotators"]))),
+            annotators=tuple(map(annotator_of, items_of(options["annotators"]))),
             options=tuple(take(kind, others) for kind in option_classes()),
         ),
         ranking=take(

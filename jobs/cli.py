@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import ast
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
 from cyclopts import App
 
 from engine.version import __version__
 from jobs._command import epilogue, help_of, run_app
+
+
+def summary_of(entry: EntryPoint) -> str:
+    """The first line of the docstring of a command that an entry point names, read without an import."""
+    spec = find_spec(entry.module)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return f"{entry.value}, which is not there."
+    tree = ast.parse(Path(spec.origin).read_bytes())
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    texts = (ast.get_docstring(node) for node in functions if node.name == entry.attr)
+    return next((text.splitlines()[0] for text in texts if text), entry.value)
+
 
 app = App(
     name="erag",
@@ -13,8 +30,7 @@ app = App(
     help="Measure how useful a retriever is to the LLM that reads its results.",
     help_epilogue="Start with: erag demo. Then: erag evaluate --help.",
 )
-# Named by import path: a command's module is loaded only when the command runs or shows its help.
-for name, path, summary in (
+COMMANDS = (
     ("demo", "jobs.demo:demo", "Run the whole flow on the bundled sample, offline."),
     ("passages", "jobs.passages:passages", "Cut articles into passages."),
     ("index", "jobs.index:app", "Build an index of a corpus."),
@@ -22,23 +38,17 @@ for name, path, summary in (
     ("fuse", "jobs.fuse:fuse", "Fuse runs by reciprocal ranks."),
     ("plan", "jobs.plan:plan", "Print what an evaluation will take before it is done."),
     ("evaluate", "jobs.evaluate:evaluate", "Evaluate runs with the LLM that reads them."),
-    (
-        "train",
-        "jobs.train:train",
-        "Train a reader of the T5 family; the defaults are the recipe of eRAG's study.",
-    ),
     ("report", "jobs.report:report", "Make the page of an evaluation again."),
     ("repeat", "jobs.repeat:repeat", "Repeat some LLM calls of an evaluation, and count changes."),
     ("compare", "jobs.compare:compare", "Compare the results of several evaluations."),
-    ("ask", "jobs.ask:ask", "Make a page on which people say which run is better."),
     ("gate", "jobs.gate:gate", "Fail where a candidate is worse than a baseline, for CI."),
-    (
-        "coverage",
-        "jobs.coverage:coverage",
-        "Find what users ask that the evaluation queries do not cover.",
-    ),
     ("doctor", "jobs.doctor:doctor", "Show what this machine can do, and what is missing."),
-):
+)
+# Named by import path: a command's module is loaded only when the command runs or shows its help. Optional commands, and
+# those of other packages, are entry points.
+known = {name for name, _, _ in COMMANDS}
+optional = [(e.name, e.value, summary_of(e)) for e in entry_points(group="erag.commands")]
+for name, path, summary in (*COMMANDS, *(one for one in optional if one[0] not in known)):
     # An app, like that of index, has its own.
     if path.endswith(":app"):
         app.command(path, name=name, help=summary)

@@ -24,6 +24,7 @@ from engine.machine.remote.api_settings import ADDRESS_VARIABLE
 from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, listed
+from engine.python.parts import metric_of
 from engine.reading.plan import WANTED, answered
 from engine.reading.repetition import repeat_sample
 from engine.report.findings import Findings, read_findings
@@ -34,7 +35,7 @@ from engine.sources.io.parquet import read_parquet
 from engine.sources.passages.read import read_corpus
 from engine.tables import DOC_ID, DOC_IDS, ENDED, FAILURE, OUTPUT, OUTPUT_TOKENS, QUERY_ID, READ_KEY
 from jobs._command import run_command, with_verbosity
-from jobs._evaluation_options import metric, reader_functions
+from jobs._evaluation_options import reader_functions
 from jobs._options import Words
 from jobs._progress import event
 from jobs._terminal import say, say_json, verbosity
@@ -129,7 +130,7 @@ def _settings(findings: Findings, functions: Words) -> Settings:
         problem = f"{name} is a function, which results do not hold"
         raise InputError(problem, f"add `functions` FILE.py:{name}", path=findings.folder)
     given = {name: known[name] for name in (Settings().flat().keys() & known.keys()) - _LEFT_OUT}
-    given["metric"] = metric(own.get(findings.metric, findings.metric))
+    given["metric"] = metric_of(own.get(findings.metric, findings.metric))
     if "***" in (known.get("base_url") or ""):  # results hold no credentials
         given["base_url"] = os.environ.get(ADDRESS_VARIABLE, known["base_url"])
     # Annotators of the user's are not known here: one that reads nothing stands for them.

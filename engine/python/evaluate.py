@@ -7,7 +7,7 @@ import importlib
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,32 +19,34 @@ from engine.evaluation.jobs import Context
 from engine.evaluation.settings import Settings
 from engine.inputs.partition import partition, shard_pairs
 from engine.inputs.shards import InMemoryInputs
-from engine.labels import from_function
 from engine.labels.annotator import Annotator
 from engine.labels.registry import LabelSettings, input_tables
-from engine.machine.functions import code_of
 from engine.machine.model_files import cache_directory
 from engine.machine.pool import beside_ray
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
-from engine.messages.wording import name_of
 from engine.python.input_forms import Given, inputs_of
 from engine.python.options import EvaluateOptions
+from engine.python.parts import (
+    MODELS,
+    AnnotatorChoice,
+    MetricChoice,
+    annotator_of,
+    metric_of,
+    reader_of,
+)
 from engine.python.result import Result
 from engine.ranking.scores import RankingSettings
 from engine.reading.backends import Progress
-from engine.reading.function import ReaderChoice, ReaderFunction, reader_function
+from engine.reading.function import ReaderChoice, ReaderFunction
 from engine.reading.reader_settings import ReaderSettings
 from engine.report.summary import SHARDS, name_files
-from engine.scoring.metrics import Metric, metric_from_function
 from engine.sources.io.files import temporary_directory
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 
 # What happens to a cluster meanwhile is told here.
 _LOG = logging.getLogger("engine")
-MetricChoice = str | Metric | Callable[[str, list[str]], float]
-AnnotatorChoice = str | Annotator | Callable[[str, list[str], str, str], float]
 
 
 def evaluate(
@@ -171,16 +173,15 @@ def _settings(
     # What is a function, of all that is not a metric or an annotator, is a model.
     models = {"reader": reader, **options}
     functions = {
-        name: reader_function(value)
+        name: reader
         for name, value in models.items()
-        if isinstance(value, ReaderFunction) or callable(value)
+        if (name in MODELS or callable(value))
+        and isinstance(reader := reader_of(value), ReaderFunction)
     }
-    if callable(metric) and not isinstance(metric, Metric):
-        metric = metric_from_function(metric, code=code_of(metric).who)
     if isinstance(annotators, list | tuple):
-        annotators = [from_function(name_of(a), a) if callable(a) else a for a in annotators]
-    named = models | {name: one.name for name, one in functions.items()}
-    settings = Settings.of(k=k, metric=metric, annotators=annotators, **named)
+        annotators = [annotator_of(annotator) for annotator in annotators]
+    named = models | {name: reader.name for name, reader in functions.items()}
+    settings = Settings.of(k=k, metric=metric_of(metric), annotators=annotators, **named)
     called = replace(settings.reader, functions=tuple(dict.fromkeys(functions.values())))
     return replace(settings, reader=called)
 

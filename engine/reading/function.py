@@ -89,16 +89,16 @@ class FunctionSpec:
 ReaderChoice = str | ReaderFunction | Answers
 
 
-def reader_function(given: Answers | ReaderFunction) -> ReaderFunction:
-    """The reader that a user's function is; its attributes ``name``, ``version`` and ``messages`` count, where
-    it has them.
+def reader_function(given: Answers | ReaderFunction, name: str | None = None) -> ReaderFunction:
+    """The reader that a user's function is; its attributes ``name`` (before that which is given), ``version`` and
+    ``messages`` count, where it has them.
     """
     if isinstance(given, ReaderFunction):
         return given
     version = getattr(given, "version", None)
     return ReaderFunction(
         given,
-        str(getattr(given, "name", "")),
+        str(getattr(given, "name", name or "")),
         None if version is None else str(version),
         bool(getattr(given, "messages", False)),
     )

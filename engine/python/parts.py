@@ -1,0 +1,54 @@
+"""Parts of an evaluation that users bring: functions as they are, in files (``FILE.py:function``), or of installed packages.
+
+A package adds parts by entry points of the groups ``erag.metrics``, ``erag.annotators`` and ``erag.readers``: functions
+as users give them, or ``Metric``, ``Annotator`` and ``ReaderFunction``. A name of the engine's own wins over theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from engine.labels import from_function
+from engine.labels.annotator import Annotator
+from engine.labels.registry import ANNOTATORS
+from engine.machine.functions import code_of, is_named, load_named
+from engine.messages.packages import provided
+from engine.messages.wording import name_of
+from engine.reading.function import ReaderChoice, ReaderFunction, reader_function
+from engine.scoring.metrics import METRICS, Metric, metric_from_function
+
+# Options that name a model each.
+MODELS = ("reader", "erag_reader", "judge")
+MetricChoice = str | Metric | Callable[[str, list[str]], float]
+AnnotatorChoice = str | Annotator | Callable[[str, list[str], str, str], float]
+
+
+def metric_of(given: MetricChoice) -> str | Metric:
+    """A metric by a name of the engine's own, or one that a user brings."""
+    part, name = _part("metrics", given, METRICS)
+    if isinstance(part, str | Metric):
+        return part
+    return metric_from_function(part, name, code=code_of(part).who)
+
+
+def annotator_of(given: AnnotatorChoice) -> str | Annotator:
+    """An annotator by a name of the engine's own, or one that a user brings."""
+    part, name = _part("annotators", given, ANNOTATORS)
+    return part if isinstance(part, str | Annotator) else from_function(name or name_of(part), part)
+
+
+def reader_of(given: ReaderChoice) -> str | ReaderFunction:
+    """A reader by name, or the function that a user brings."""
+    part, name = _part("readers", given, ())
+    return part if isinstance(part, str) else reader_function(part, name)
+
+
+def _part(kind: str, given: Any, known: Collection[str]) -> tuple[Any, str | None]:
+    """What was given or is named, and the name that a package gives it."""
+    if not isinstance(given, str) or given in known:
+        return given, None
+    if is_named(given):
+        return load_named(given), None
+    part = provided(kind, given)
+    return (given, None) if part is None else (part, given)

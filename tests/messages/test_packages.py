@@ -1,0 +1,126 @@
+"""An installed package of a few lines adds parts, which are used by name."""
+
+import json
+import os
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+import engine
+from engine.messages.errors import InputError
+from engine.messages.packages import provided
+from engine.python.parts import metric_of
+from tests.commands import erag
+
+PACKAGE = '''
+def read(prompts):
+    return ["Oranjestad" if "Oranjestad" in prompt else "none" for prompt in prompts]
+
+def half(output, references):
+    return 0.5 * (output in references)
+
+def titled(query, answers, title, text):
+    return float(title in text)
+
+def count(*, numbers: int = 3):
+    """Count numbers."""
+    print(list(range(numbers)))
+'''
+PARTS = {
+    "readers": "parrot = more:read",
+    "metrics": "half = more:half",
+    "annotators": "by-title = more:titled",
+    "commands": "count = more:count",
+}
+
+
+def install(folder, module, parts):
+    """A package as pip leaves it: its code, and its entry points."""
+    (folder / f"{module}.py").write_text(PACKAGE)
+    info = folder / f"{module}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
+    lines = [f"[erag.{kind}]\n{entry}\n" for kind, entry in parts.items()]
+    (info / "entry_points.txt").write_text("".join(lines))
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    install(folder, "more", PARTS)
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    sys.modules.pop("more", None)
+
+
+def test_a_command_takes_parts_of_a_package_by_their_names(package, files, tmp_path):
+    given = [
+        part for name in ("queries", "corpus", "run", "out") for part in (f"--{name}", files[name])
+    ]
+    more = ("--reader", "parrot", "--metric", "half", "--annotators", "erag,by-title", "--k", 2)
+    assert erag("evaluate", *given, *more, "--resamples", 0, "--store", tmp_path / "store") == 0
+    labels = pl.read_parquet(files["out"] / "labels.parquet").sort(
+        "annotator", "query_id", "doc_id"
+    )
+    assert labels["label"].to_list() == [1, 0, 1, 0, 0.5, 0, 0, 0]
+    settings = json.loads((files["out"] / "summary.json").read_text())["configuration"]
+    assert [settings[key] for key in ("reader", "metric", "own_annotators")] == [
+        "parrot",
+        "half",
+        ["by-title"],
+    ]
+
+
+def test_python_takes_parts_of_a_package_by_their_names(package, tmp_path):
+    result = engine.evaluate(
+        {"capital of Aruba": ["Oranjestad"]},
+        {"a": "Oranjestad", "b": "Paris"},
+        {"capital of Aruba": ["b", "a"]},
+        reader="parrot", metric="half", annotators=["erag", "by-title"],
+        progress=False, store=tmp_path, k=2, resamples=0,
+    )  # fmt: skip
+    assert result.labels.sort("annotator", "doc_id")["label"].to_list() == [1, 1, 0.5, 0]
+
+
+def test_a_command_of_a_package_is_one_of_erag_and_is_loaded_when_it_runs(package):
+    (package / "more.py").write_text(PACKAGE + "print('loaded')\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), *sys.path])}
+
+    def run(*words):
+        command = [sys.executable, "-m", "jobs.cli", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+
+    assert run("count", "--numbers", "2").splitlines() == ["loaded", "[0, 1]"]
+    listed = run("--help")
+    assert "Count numbers." in listed
+    assert "loaded" not in listed
+
+
+def test_a_name_of_the_engine_is_not_taken_over(package, monkeypatch):
+    install_as = package / "other"
+    install_as.mkdir()
+    install(install_as, "em_of_others", {"metrics": "em = em_of_others:half"})
+    monkeypatch.syspath_prepend(install_as)
+    assert metric_of("em") == "em"
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("half = elsewhere:half", "'half' of erag.metrics is elsewhere:half and more:half"),
+        ("broken = elsewhere:no_such_part", "'broken' of erag.metrics, elsewhere:no_such_part"),
+    ],
+)
+def test_parts_that_cannot_be_used_are_refused(package, monkeypatch, tmp_path, entry, problem):
+    install(tmp_path, "elsewhere", {"metrics": entry})
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=problem):
+        provided("metrics", entry.split(" = ")[0])
+    sys.modules.pop("elsewhere", None)
+
+
+def test_names_that_no_package_adds_stay_what_they_are(package):
+    assert provided("metrics", "no-such-part") is None
