@@ -231,11 +231,17 @@ def planned(texts: Sequence[str]) -> pl.DataFrame:
     )
 
 
+def framed(rows: Sequence[Any], schema: tables.Schema) -> pl.DataFrame:
+    """A table of rows; the last columns of the schema may be left out, and are null."""
+    given = list(schema.items())[: len(rows[0]) if rows else None]
+    table = pl.DataFrame(rows, schema=dict(given), orient="row")
+    more = [(name, kind) for name, kind in schema.items() if name not in dict(given)]
+    return table.with_columns(pl.lit(None, kind).alias(name) for name, kind in more)
+
+
 def make_labels(rows: Sequence[tuple[str, str, float]], annotator: str = "a") -> pl.DataFrame:
     """A labels table from (query, document, label)."""
-    return pl.DataFrame(
-        [(q, d, annotator, v) for q, d, v in rows], schema=tables.LABELS, orient="row"
-    )
+    return framed([(q, d, annotator, v) for q, d, v in rows], tables.LABELS)
 
 
 class ScriptedReader:

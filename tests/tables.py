@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import polars as pl
-
 from engine import tables
 from engine.inputs import read
 from engine.inputs.files import EvaluationInputs, InputFiles
@@ -12,12 +10,7 @@ from engine.labels.registry import input_tables
 from engine.report.findings import Findings
 from engine.report.study_report import summarize_study
 from engine.report.summary import jsonable, summarize
-from tests.conftest import make_run
-
-
-def framed(rows, schema):
-    return pl.DataFrame(rows, schema=schema, orient="row")
-
+from tests.conftest import framed, make_run
 
 # Three queries; the second and third have the same text and different answers.
 _QUERIES = [

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine import tables
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import score_runs
+from tests.conftest import framed
 
 Values = dict[tuple[str, str, str], float]
 DrawLabel = Callable[[np.random.Generator], float]
@@ -48,7 +49,7 @@ class Case:
             for query, labels in self.labels.items()
             for doc, label in labels.items()
         ]
-        return pl.DataFrame(rows, schema=tables.LABELS, orient="row")
+        return framed(rows, tables.LABELS)
 
     def qrels(self) -> dict[str, dict[str, int]]:
         """The labels as the references take them."""

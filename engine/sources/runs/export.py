@@ -72,7 +72,7 @@ def of_scored(labels: Iterable[pl.DataFrame], scores: pl.DataFrame) -> Iterator[
         left = left.join(kept, on=keys, how="anti", maintain_order="left")
         yield kept
     nothing = pl.lit("no-passage").alias(DOC_ID), pl.lit(0.0).alias(LABEL)
-    yield left.with_columns(nothing).select(list(tables.LABELS))
+    yield tables.with_added(left.with_columns(nothing), tables.LABELS).select(list(tables.LABELS))
 
 
 def exported_files(folder: Folder) -> Iterator[str]:

@@ -17,6 +17,7 @@ from engine.report.findings import read_findings
 from engine.report.page.asking import write_ask_page
 from engine.sources.runs.qrels import read_preferences
 from tests.commands import erag
+from tests.conftest import framed
 
 SCRIPT = "<script>document.title = 'ran'</script><img src=x onerror=\"document.title='ran'\">"
 QUERIES = {f"q{i:02}": f"question {i} {SCRIPT}" for i in range(24)}
@@ -145,7 +146,7 @@ def test_where_labels_disagree_is_asked_more_often_and_of_a_stratum_all_alike(tm
 
         def table(self, name):
             if name == "labels":
-                return pl.DataFrame(labels, schema=tables.LABELS, orient="row")
+                return framed(labels, tables.LABELS)
             return queries.select("query_id", "query")
 
     counts, random, of_query = {}, {}, {}
