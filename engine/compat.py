@@ -165,6 +165,6 @@ def _values(measure: Measure, labels: Mapping[str, Sequence[float]]) -> dict[str
     ]
     columns = [QUERY_ID, DOC_ID, RANK, SCORE, RUN, ANNOTATOR, LABEL]
     both = pl.DataFrame(rows, schema=columns, orient="row")
-    run, judged = both.select(list(tables.RUNS)), both.select(list(tables.LABELS))
+    run, judged = both.select(list(tables.RUNS)), both.drop(RANK, SCORE, RUN)
     scored = score_runs(run, judged, list(labels), [measure], relevant="list")
     return dict(scored.select(QUERY_ID, VALUE).iter_rows())

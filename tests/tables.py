@@ -44,6 +44,11 @@ def inputs(runs=RUN, queries=QUERIES):
     return EvaluationInputs(queries=queries, corpus=CORPUS, runs=runs)
 
 
+def label_rows(labels):
+    """Query, document, annotator and label of each row."""
+    return labels.select("query_id", "doc_id", "annotator", "label").rows()
+
+
 def say_last(prompt):
     """Answers with the name in the passage nearest to the question, if that passage has one."""
     passage = [line for line in prompt.splitlines() if line.startswith("Passage: ")][-1]

@@ -21,7 +21,7 @@ from engine.sources.runs.qrels import preferences_of
 from engine.sources.runs.read import write_run
 from tests.commands import evaluate as evaluate_files
 from tests.conftest import ScriptedReader, make_run
-from tests.tables import findings_of, inputs, read_files, say_last, with_qrels
+from tests.tables import findings_of, inputs, label_rows, read_files, say_last, with_qrels
 
 
 def test_every_label_can_be_traced(tmp_path):
@@ -31,7 +31,7 @@ def test_every_label_can_be_traced(tmp_path):
     given = with_qrels(("q1", "d1", 1.0))
     result = evaluate(given, settings, store=tmp_path, executor=ScriptedReader(say_last))
     assert result.traces.schema == tables.TRACES
-    assert result.traces.select(list(tables.LABELS)).equals(result.labels)
+    assert label_rows(result.traces) == label_rows(result.labels)
     rows = {(r["annotator"], r["query_id"], r["doc_id"]): r for r in result.traces.to_dicts()}
     traced = rows["erag", "q1", "d1"]
     assert (traced["output"], traced["metric"], traced["answer"]) == ("Ann", "em", "Ann")
@@ -145,7 +145,7 @@ def test_with_thresholds_fractional_grades_are_counted(tmp_path):
 def test_labels_above_one_of_a_users_own_annotator_ask_for_a_threshold_too(tmp_path):
     def label(material):
         labels = material.pairs.with_columns(annotator=pl.lit("minutes"), label=pl.lit(2.5))
-        labels = labels.select(list(tables.LABELS))
+        labels = tables.with_added(labels, tables.LABELS).select(list(tables.LABELS))
         return Labelled(labels, complete(labels))
 
     minutes = Annotator(name="minutes", label=label)

@@ -23,7 +23,7 @@ from engine.reading.costs import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.sources.io.locations import entries
 from tests.conftest import STATS, ScriptedReader, make_run
-from tests.tables import QUERIES, RUN, amount, inputs, say_last, with_qrels
+from tests.tables import QUERIES, RUN, amount, inputs, label_rows, say_last, with_qrels
 
 
 def run_evaluation(tmp_path, settings, runs=RUN, answer=say_last, queries=QUERIES):
@@ -48,7 +48,7 @@ def test_erag_labels_measures_and_end_to_end_by_hand(tmp_path):
         dtype="float32",
     )
     result, reader = run_evaluation(tmp_path, settings)
-    labels = {(a, q, d): v for q, d, a, v in result.labels.iter_rows()}
+    labels = {(a, q, d): v for q, d, a, v in label_rows(result.labels)}
     # G_q[d] = EM(reader(q, {d}), y): d1 says Ann, d2 says Bo, d3 says Cy
     erag = {(q, d): v for (a, q, d), v in labels.items() if a == "erag"}
     assert erag == {
@@ -184,7 +184,7 @@ def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
     result = evaluate(inputs(), asked.but(failed_reads="zero"), store=tmp_path, executor=failing)
     costs = result.readings["reader"].costs
     assert (costs.failed, costs.reused) == (1, 6)  # the first attempt kept what succeeded
-    labels = {(q, d): v for q, d, _, v in result.labels.iter_rows()}
+    labels = {(q, d): v for q, d, _, v in label_rows(result.labels)}
     assert labels["q1", "d1"] == 0
     # Or its query is left out of eRAG's scores, and stays in what else was computed.
     two = {"annotators": ("erag", "containment"), "measures": "P@3"}

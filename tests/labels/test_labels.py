@@ -5,7 +5,7 @@ from transformers.data.metrics.squad_metrics import normalize_answer
 
 from engine import tables
 from engine.labels import dual, erag
-from tests.tables import framed
+from tests.tables import framed, label_rows
 
 QUERIES = framed([("1", "q", ["Ann Lee"], ["A"]), ("2", "q", ["Bo"], [])], tables.QUERIES)
 CORPUS = framed([("x", "Bo", "with ann  lee.", "A"), ("y", "", "Bo knows", "B")], tables.CORPUS)
@@ -14,7 +14,7 @@ PAIRS = pl.DataFrame({"query_id": ["1", "1", "2", "2"], "doc_id": ["x", "y", "y"
 
 def test_erag_labels_are_the_values_of_single_passage_reads():
     reads = pl.DataFrame({"query_id": ["1", "1"], "doc_ids": [["x"], ["y"]], "value": [0.25, 1.0]})
-    assert erag.label_erag(reads).rows() == [("1", "x", "erag", 0.25), ("1", "y", "erag", 1.0)]
+    assert label_rows(erag.label_erag(reads)) == [("1", "x", "erag", 0.25), ("1", "y", "erag", 1.0)]
 
 
 def test_containment_searches_the_text_and_not_the_title():
@@ -85,7 +85,7 @@ def test_a_judges_labels_are_its_probabilities_or_whether_they_exceed_a_half():
     reads = pl.DataFrame({"query_id": list("1122"), "doc_ids": [["x"], ["y"]] * 2})
     reads = reads.with_columns(confidence=pl.Series([0.5, 0.51, None, 1.0]))
     binary, graded = erag.label_judge(reads, "binary"), erag.label_judge(reads, "graded")
-    assert binary.rows() == [
+    assert label_rows(binary) == [
         ("1", "x", "judge", 0.0), ("1", "y", "judge", 1.0),
         ("2", "x", "judge", 0.0), ("2", "y", "judge", 1.0),
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReadOutput
 from engine.report.summary import summarize
-from tests.tables import CORPUS, QUERIES, RUN, inputs, say_last
+from tests.tables import CORPUS, QUERIES, RUN, inputs, label_rows, say_last
 
 ALL = ("erag", "gain", "likelihood", "dig", "pmi", "perplexity")
 # One more reference answer, which the reader finds likelier where the passage says so.
@@ -77,7 +77,7 @@ def label(tmp_path, annotators=ALL, reader=None, queries=TWO, **options):
 
 def labels_of(result, annotator):
     own = result.labels.filter(pl.col("annotator") == annotator)
-    return {(q, d): value for q, d, _, value in own.iter_rows()}
+    return {(q, d): value for q, d, _, value in label_rows(own)}
 
 
 def test_labels_are_those_of_the_formulas(tmp_path):

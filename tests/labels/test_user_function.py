@@ -15,7 +15,7 @@ from engine.labels.annotator import Material
 from engine.labels.user_function import from_function
 from engine.messages.errors import InputError
 from tests.conftest import make_run
-from tests.tables import framed
+from tests.tables import framed, label_rows
 
 QUERIES = framed([("1", "red fox", ["Ann"], ["A"]), ("2", "blue", ["Bo"], [])], tables.QUERIES)
 CORPUS = framed([("x", "Fox", "a red one", "A"), ("y", "", "Bo knows", "B")], tables.CORPUS)
@@ -43,7 +43,7 @@ def test_a_function_is_given_query_answers_title_and_text():
         return 0.5
 
     labels = from_function("mine", half).label(MATERIAL).labels
-    assert labels.rows() == [(q, d, "mine", 0.5) for q, d in ("1x", "1y", "2y")]
+    assert label_rows(labels) == [(q, d, "mine", 0.5) for q, d in ("1x", "1y", "2y")]
     assert asked == [
         ("red fox", ["Ann"], "Fox", "a red one"),
         ("red fox", ["Ann"], "", "Bo knows"),

@@ -16,7 +16,17 @@ from engine.reading.costs import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
-from tests.tables import CORPUS, QUERIES, RUN, amount, findings_of, framed, inputs, say_last
+from tests.tables import (
+    CORPUS,
+    QUERIES,
+    RUN,
+    amount,
+    findings_of,
+    framed,
+    inputs,
+    label_rows,
+    say_last,
+)
 
 # Of what a passage says: how likely the reader is to decline.
 DECLINES = {"says Ann": 0.25, "says Bo": 0.5, "says Cy": 0.1, "says nothing": 1.0}
@@ -59,7 +69,7 @@ def label(tmp_path, reader=None, **options):
 
 def labels_of(result, annotator="utility"):
     own = result.labels.filter(pl.col("annotator") == annotator)
-    return {(q, d): value for q, d, _, value in own.iter_rows()}
+    return {(q, d): value for q, d, _, value in label_rows(own)}
 
 
 def test_labels_weigh_what_helps_and_what_distracts(tmp_path):
