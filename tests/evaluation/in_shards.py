@@ -114,6 +114,26 @@ def made(tmp_path, queries=40, runs=("one", "two", "three"), cluster=None):
     )
 
 
+def edit(path, change):
+    """Write a table again, changed by a function."""
+    change(pl.read_parquet(path)).write_parquet(path)
+
+
+def edited(name, **columns):
+    """A function that gives the files with other columns in one of them."""
+
+    def change(files):
+        path = getattr(files, name, None) or files.tables[name].path
+        edit(path, lambda table: table.with_columns(**columns))
+        return files
+
+    return change
+
+
+# Judgments of two queries: one between whole numbers, the other above 1.
+GRADES = pl.when(query_id="q1").then(0.5).when(query_id="q2").then(2.0).otherwise(0.0)
+
+
 def settings(**more):
     annotators = ("erag", "containment", "provenance", "qrels", "judge", "utility")
     usual = {"k": 6, "annotators": annotators, "measures": "P@3 nDCG@6 UDCG@6", "resamples": 100}

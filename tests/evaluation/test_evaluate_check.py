@@ -23,45 +23,23 @@ from engine.scoring.metrics import METRICS
 from tests.commands import evaluate as run_command
 from tests.conftest import ScriptedReader
 from tests.evaluation.in_shards import (
+    GRADES,
     Scripted,
-    compared,
+    edited,
     in_shards,
     made,
     scripted,
     settings,
     the_whole,
 )
-from tests.tables import QUERIES, amount, inputs, say_last
+from tests.tables import QUERIES, inputs, say_last
 
 __all__ = ["scripted"]  # a fixture
-
-
-def edited(name, **columns):
-    """The files with other columns in one of them."""
-
-    def edit(files):
-        path = getattr(files, name, None) or files.tables[name].path
-        pl.read_parquet(path).with_columns(**columns).write_parquet(path)
-        return files
-
-    return edit
-
-
-def titles(files):
-    """Gold articles that have titles alone, and a corpus that has none."""
-    queries = files.queries.with_suffix(".jsonl")
-    with queries.open("w") as stream:
-        for name, query in pl.read_parquet(files.queries, columns=["query_id", "query"]).rows():
-            output = [{"answer": "a1", "provenance": [{"title": f"no {name}"}]}]
-            stream.write(json.dumps({"id": name, "input": query, "output": output}) + "\n")
-    return replace(edited("corpus", title=pl.lit(""))(files), queries=queries)
 
 
 NO_PROVENANCE = edited("queries", provenance=pl.lit([], pl.List(pl.String)))
 # Answers that no output can match, of two queries in the middle of the file.
 UNSCORABLE = pl.when(pl.col("query_id").is_in(["q21", "q13"])).then(pl.lit(["the"]))
-# Judgments of two queries: one between whole numbers, the other above 1.
-GRADES = pl.when(query_id="q1").then(0.5).when(query_id="q2").then(2.0).otherwise(0.0)
 BOTH = {"annotators": ("erag", "qrels")}
 
 
@@ -69,7 +47,6 @@ BOTH = {"annotators": ("erag", "qrels")}
     ("change", "more", "problem"),
     [
         (NO_PROVENANCE, {"annotators": ("erag", "provenance")}, "no query has provenance"),
-        (titles, {"annotators": ("erag", "provenance")}, "'q0' have a title and no id"),
         (
             edited("queries", answers=UNSCORABLE.otherwise("answers")),
             {"metric": "f1"},
@@ -99,88 +76,39 @@ def test_what_cannot_work_is_refused_before_reading(tmp_path, change, more, prob
     assert not Scripted.asked
 
 
-def test_labels_of_a_file_are_looked_at_in_all_shards_together(tmp_path):
-    """Between whole numbers in one shard, above 1 in another: no measure without a threshold is left."""
-    files = edited("qrels", label=GRADES)(made(tmp_path))
-    assert pl.read_parquet(files.tables["qrels"].path)["label"].max() > 1
-    asked = settings(annotators=("qrels",), measures="P(rel=1)@3 P@3 nDCG@6", end_to_end=False)
-    _, parts = compared(tmp_path, [asked], 1, files)
-    assert parts[0][0].undefined.height
-
-
-def rare(column, *, role=None):
-    """An annotator by how rare a passage's text is among all of ``corpus``, or how short it is by itself."""
-    word = pl.col("word")
-    share = 1 / (pl.len().over("word") if column == "corpus" else word.str.len_chars())
-
-    def label(material):
-        words = pl.col("text").str.split(" ").list.last()
-        texts = getattr(material, column).select("doc_id", word=words).with_columns(value=share)
-        pairs = material.pairs.join(texts, on="doc_id", maintain_order="left")
-        labels = labels_of("rare", pairs, pl.col("value"))
-        return Labelled(labels, complete(labels))
-
-    asks = (lambda settings: ask_reader(settings.reader)) if role else (lambda settings: None)
-    scale = Scale(graded="shares")
-    return Annotator(name="rare", label=label, asks=asks, role=role, scale=lambda settings: scale)
+def rare(material):
+    """Labels by how rare a passage's text is among all of the corpus."""
+    words = material.corpus.select("doc_id", word=pl.col("text").str.split(" ").list.last())
+    shares = words.select("doc_id", value=1 / pl.len().over("word"))
+    pairs = material.pairs.join(shares, on="doc_id", maintain_order="left")
+    labels = labels_of("rare", pairs, pl.col("value"))
+    return Labelled(labels, complete(labels))
 
 
 @pytest.mark.parametrize("role", [None, READER])
 @pytest.mark.parametrize("more", [{}, {"until": "verdict"}], ids=str)
 def test_statistics_of_the_corpus_are_those_of_all_queries_or_refused(tmp_path, role, more):
+    annotator = Annotator(
+        name="rare",
+        label=rare,
+        asks=lambda settings: ask_reader(settings.reader) if role else None,
+        role=role,
+        scale=lambda settings: Scale(graded="shares"),
+    )
     own = {"measures": "P(rel=0.5)@3", "end_to_end": bool(more)}
-    asked = settings(annotators=("containment", rare("corpus", role=role)), **own, **more)
-    for how in (in_shards, the_whole):
-        if more or how is in_shards:
-            with pytest.raises(
-                InputError, match=r"^the annotator rare looks at `corpus`, .*; count"
-            ):
-                how(tmp_path, asked)
-            assert not Scripted.asked
-        else:
-            whole, one = how(tmp_path, asked), in_shards(tmp_path / "one", asked, 10_000)
-            assert whole.means.rows() == one.means.rows()
-
-
-def test_labels_of_single_passages_are_the_same_in_shards(tmp_path):
-    own = {"measures": "P(rel=0.5)@3", "end_to_end": False}
-    compared(tmp_path, [settings(annotators=("containment", rare("passages")), **own)])
+    asked = settings(annotators=("containment", annotator), **own, **more)
+    for how in (in_shards, the_whole)[: 1 + bool(more)]:
+        with pytest.raises(InputError, match=r"^the annotator rare looks at `corpus`, .*; count"):
+            how(tmp_path, asked)
+        assert not Scripted.asked
+    if not more:
+        whole, one = the_whole(tmp_path, asked), in_shards(tmp_path / "one", asked, 10_000)
+        assert whole.means.rows() == one.means.rows()
 
 
 def answered(*answers):
-    """The queries, with other answers for the second."""
-    lists = [["Ann"], list(answers), ["Cy"]]
-    return inputs(queries=QUERIES.with_columns(pl.Series("answers", lists)))
-
-
-def evaluated(tmp_path, given, **settings):
-    settings = Settings.of(k=3, resamples=0, measures="P@3", **settings)
-    return evaluate(given, settings, store=tmp_path, executor=ScriptedReader(say_last))
-
-
-@pytest.mark.parametrize(
-    ("answer", "refusing"),
-    [
-        ("The", {"em", "match", "f1"}),
-        ("《!》", {"em-char", "f1-char", "rouge-l"}),
-        ("!?", {"em", "match", "f1", "em-char", "f1-char", "rouge-l"}),
-        ("…", {"rouge-l"}),
-        (".", {"em", "match", "f1", "em-char", "f1-char", "rouge-l", "rouge-l-kilt"}),
-        ("서울", set()),
-    ],
-)
-def test_each_metric_refuses_what_it_cannot_score(answer, refusing):
-    given = answered(answer)
-    for name, metric in METRICS.items():
-        settings = Settings.of(k=3, metric=name)
-        if name not in refusing:
-            check(InMemoryInputs(given), settings)
-            continue
-        with pytest.raises(InputError) as caught:
-            check(InMemoryInputs(given), settings)
-        said = f"the metric {name} cannot score the answers of query 'q2'"
-        assert str(caught.value).startswith(said)
-        assert metric.needs in caught.value.remedy
+    """The queries, with other answers."""
+    return inputs(queries=QUERIES.with_columns(pl.Series("answers", answers)))
 
 
 @pytest.mark.parametrize(
@@ -190,21 +118,25 @@ def test_each_metric_refuses_what_it_cannot_score(answer, refusing):
         ("em", [["The"], ["a", "!"], ["《!》"]], "accuracy, rouge-l-kilt"),
         ("match", [["an"], ["Bo"], ["the"]], "accuracy, em-char, f1-char, rouge-l, rouge-l-kilt"),
         ("f1", [["."], ["!"], ["Cy"]], "accuracy"),
+        ("em-char", [["《!》"], ["!?"], ["서울"]], "accuracy, rouge-l-kilt"),
+        ("rouge-l", [["…"], ["서울"], ["!"]], "accuracy, rouge-l-kilt"),
+        ("rouge-l-kilt", [["."], ["Bo"], [".."]], "accuracy"),
     ],
 )
 def test_all_answers_that_cannot_be_scored_are_named_with_the_metrics_that_can(
     metric, answers, able
 ):
-    given = inputs(queries=QUERIES.with_columns(pl.Series("answers", answers)))
+    given = InMemoryInputs(answered(*answers))
     with pytest.raises(InputError) as caught:
-        check(InMemoryInputs(given), Settings.of(k=3, metric=metric))
+        check(given, Settings.of(k=3, metric=metric))
     can = METRICS[metric].can_score
     lost = [f"'q{n}' ({own[0]!r})" for n, own in enumerate(answers, 1) if not any(map(can, own))]
     said = f"{len(lost)} queries: {', '.join(lost[:-1])} and {lost[-1]}"
     assert caught.value.problem == f"the metric {metric} cannot score the answers of {said}"
+    assert METRICS[metric].needs in caught.value.remedy
     assert caught.value.remedy.endswith(f"or use a `metric` that can: {able}")
     for name in able.split(", "):
-        check(InMemoryInputs(given), Settings.of(k=3, metric=name))
+        check(given, Settings.of(k=3, metric=name))
 
 
 def test_of_many_answers_some_are_shown():
@@ -214,28 +146,36 @@ def test_of_many_answers_some_are_shown():
         refuse_answers(METRICS["em"], many, None)
 
 
-def test_labels_by_the_reader_need_answers_that_the_metric_can_score(tmp_path):
-    with pytest.raises(InputError, match="the metric em cannot score"):
-        check(InMemoryInputs(answered("The")), Settings.of(k=3, end_to_end=False))
-    # Containment looks for the word "the", and nothing is scored by the metric.
-    labels_only = {"annotators": ("containment",), "end_to_end": False}
-    result = evaluated(tmp_path, answered("The"), **labels_only)
-    assert amount(result, "unscorable_answers") == 0
+ALONE = {"end_to_end": False, "annotators": ("containment",)}
 
 
-def test_an_answer_beside_others_is_counted(tmp_path):
-    result = evaluated(tmp_path, answered("The", "Bo"))
-    (note,) = [note for note in result.notes if note.code == "unscorable_answers"]
-    assert note.is_shown
-    assert note.text == "1 query has an answer that em cannot score, and that no output matches"
-    assert amount(evaluated(tmp_path, answered("The", "Bo"), metric="em-char"), note.code) == 0
+@pytest.mark.parametrize(
+    ("answers", "more", "told"),
+    [
+        # Containment looks for the word "the", and nothing is scored by the metric.
+        (["The"], ALONE, None),
+        (["The", "Bo"], {}, "an answer that em cannot score, and that no output matches"),
+        (["The", "Bo"], {"metric": "em-char"}, None),
+        (["\u200b"], ALONE, "answers of which containment has nothing to look for"),
+        (
+            ["The!"],
+            {**ALONE, "annotators": ("containment-substring",)},
+            "answers of which containment-substring has nothing to look for",
+        ),
+    ],
+)
+def test_answers_that_are_scored_by_nothing_are_counted(tmp_path, answers, more, told):
+    asked = Settings.of(k=3, resamples=0, measures="P@3", **more)
+    given = answered(["Ann"], answers, ["Cy"])
+    result = evaluate(given, asked, store=tmp_path, executor=ScriptedReader(say_last))
+    texts = [note.text for note in result.notes if note.is_shown and " has an" in note.text]
+    assert texts == ([f"1 query has {told}"] if told else [])
 
 
-def test_answers_that_leave_nothing_to_find_are_counted(tmp_path):
-    for name, answer in (("containment", "\u200b"), ("containment-substring", "The!")):
-        result = evaluated(tmp_path, answered(answer), annotators=(name,), end_to_end=False)
-        (text,) = [note.text for note in result.notes if note.about == (name,) and note.is_shown]
-        assert text == f"1 query has answers of which {name} has nothing to look for"
+def test_labels_by_the_reader_need_answers_that_the_metric_can_score():
+    given = InMemoryInputs(answered(["Ann"], ["The"], ["Cy"]))
+    with pytest.raises(InputError, match="the metric em cannot score the answers of query 'q2'"):
+        check(given, Settings.of(k=3, end_to_end=False))
 
 
 def test_the_command_names_file_line_and_option(files, capsys):
