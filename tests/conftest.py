@@ -113,7 +113,6 @@ GROUPS = {
 }
 LONG = (
     "tests/evaluation/test_evaluate",
-    "tests/evaluation/test_kept.py",
     "tests/inputs/test_partition.py",
     "tests/jobs/test_train.py",
     "tests/reading/models/",

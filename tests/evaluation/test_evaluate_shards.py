@@ -1,11 +1,15 @@
-"""Shards have the figures of what is held, whatever an evaluation has in it, and go on where they were stopped."""
+"""Shards have the figures of what is held, whatever an evaluation has in it, and go on where they were stopped.
+
+What a shard leaves is taken for its own evaluation's, whole, or not at all.
+"""
 
 import gc
-import json
 import shutil
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -30,10 +34,11 @@ from engine.sources.io.folders import folder_at
 from tests.conftest import STATS, ScriptedReader
 from tests.evaluation.in_shards import (
     FEW,
+    GRADES,
     Scripted,
-    answering,
     assert_same,
     compared,
+    edited,
     evaluated,
     in_shards,
     made,
@@ -64,8 +69,8 @@ def with_texts(files):
     texts, paths = pl.read_parquet(files.corpus).select("doc_id", "text"), []
     for path in files.run:
         rows = pl.read_parquet(path).join(texts, on="doc_id", maintain_order="left")
-        paths.append(path.with_suffix(".jsonl"))
-        paths[-1].write_text("".join(json.dumps(row) + "\n" for row in rows.to_dicts()))
+        rows.write_ndjson(path := path.with_suffix(".jsonl"))
+        paths.append(path)
     return InputFiles(queries=files.queries, run=tuple(paths))
 
 
@@ -89,22 +94,25 @@ CASES = {
     "one shard": Case({}, 10_000),
     "several": Case({}, 150, frozenset({"tied_scores", "queries_judged_below_0"})),
     "a shard for every query": Case({}, 1),
-    "skip": case(missing="skip"),
+    "skip, clusters": case(missing="skip", cluster="article"),
     "no reads": case(**NO_READS, measures="nDCG@6"),
     "real-valued": case(annotators=("erag", "preference"), measures="nDCG@6 P@3", metric="f1"),
     "qrels": case(annotators=("qrels",), measures="R@6", relevant="qrels"),
     "cut": case(
         50, annotators=("containment", "erag"), k=2, end_to_end_k=1, measures="RR Judged@2"
     ),
-    "clusters": case(cluster="article"),
     "budget": case(end_to_end_k="12tok", measures="P@12tok Success@6tok"),
     "lazy": case(codes={"labels_not_needed"}, annotators=JUDGED, measures="RR@6", lazy=True),
     "lists": case(codes={"sampled_lists"}, lists=0.5),
     "until": case(until="verdict", annotators=JUDGED),
     "width": case(codes={"width_reached"}, width=0.3),
-    "dual": case(pairs=30, annotators=("dual",)),
     "dual, skip, clusters": case(30, annotators=("dual",), missing="skip", cluster="article"),
     "texts in runs": Case(files=with_texts),
+    "graded qrels": Case(
+        {"annotators": ("qrels",), "measures": "P(rel=1)@3 P@3 nDCG@6", "end_to_end": False},
+        1,
+        files=edited("qrels", label=GRADES),  # at which every shard has to be looked
+    ),
     "metric": Case(lambda: settings(**FEW, metric=metric_from_function(lambda a, b: len(a) / 9))),
     "annotator": Case(
         lambda: settings(
@@ -143,29 +151,14 @@ def test_shards_have_the_figures_of_the_whole_and_are_taken_up(tmp_path, monkeyp
     assert_same(held, again, tmp_path / "shards", costs=("wanted", "failed"))
 
 
-def test_probabilities_are_of_all_queries_and_intervals_made_anew(tmp_path):
-    asked = settings(annotators=("dual",), measures="P@3")
-    parts = in_shards(tmp_path, asked, 30)
-    assert parts.further["dual"]["low"].is_not_nan().all()
-    paths = (tmp_path / "shards" / parts.parts.name / "dual").iterdir()
-    listed = [pl.read_parquet(path).group_by("run").agg(pl.count("word_label")) for path in paths]
-    # A run that lists nothing for any query of a shard.
-    assert any((table["word_label"] == 0).any() for table in listed)
-    assert {table.height for table in listed} == {3}
-    again = in_shards(tmp_path, asked.but(resamples=0), 30)
-    assert again.parts.name == parts.parts.name
-    assert again.further["dual"]["value"].equals(parts.further["dual"]["value"])
-    assert again.further["dual"]["low"].is_nan().all()
-
-
 @pytest.mark.parametrize("cluster", [None, "article"])
 def test_clusters_are_kept_in_any_case_and_used_where_they_are_asked_for(tmp_path, cluster):
     asked = settings(**NO_READS, measures="P@3")
-    kept = read_inputs(made(tmp_path, cluster=cluster), k=6)
-    found = evaluate(kept, asked.but(cluster=cluster), store=tmp_path / "store")
-    assert found.clusters["query_id"].to_list() == kept.queries["query_id"].to_list()
+    given = read_inputs(made(tmp_path, cluster=cluster), k=6)
+    found = evaluate(given, asked.but(cluster=cluster), store=tmp_path / "store")
+    assert found.clusters["query_id"].to_list() == given.queries["query_id"].to_list()
     assert found.clusters["cluster"].max() < 20
-    without = replace(kept, queries=kept.queries.drop("cluster"))
+    without = replace(given, queries=given.queries.drop("cluster"))
     plain = evaluate(without, asked, store=tmp_path / "store").statistics.run_pairs
     assert found.statistics.run_pairs.equals(plain) == (cluster is None)
 
@@ -174,14 +167,12 @@ def test_a_study_loads_one_model_at_a_time_and_leaves_shards_to_each_of_its_read
     tmp_path, tiny_t5, monkeypatch
 ):
     """In this process: one model at a time fits where two may not."""
-    alive = weakref.WeakSet()
+    alive = weakref.WeakKeyDictionary()
 
     def load(spec):
         gc.collect()
-        assert {reader.name for reader in alive} <= {spec.name}
-        reader = Scripted(spec)
-        reader.name = spec.name
-        alive.add(reader)
+        assert {*alive.values()} <= {spec.name}
+        alive[reader := Scripted(spec)] = spec.name
         return reader
 
     monkeypatch.setattr(readers, "load", load)
@@ -189,17 +180,17 @@ def test_a_study_loads_one_model_at_a_time_and_leaves_shards_to_each_of_its_read
     conditions = vary(asked, Sweep(readers=("bundled", str(tiny_t5)), k_sweep=(4, 2)))
     held, parts = compared(tmp_path, list(conditions.values()), 96)
     whole, study = study_of(conditions, *held), study_of(conditions, *parts)
-    for name in ("conditions", "readers", "reader_comparisons"):
-        assert_frame_equal(getattr(whole, name), getattr(study, name))
     count = len(Scripted.asked)
     again = study_of(conditions, *evaluated(tmp_path, list(conditions.values()), 96))
-    assert_frame_equal(again.conditions, study.conditions)
-    largest = {one: asked for one, asked in conditions.items() if asked.ranking.k == 4}
+    for name in ("conditions", "readers", "reader_comparisons"):
+        assert_frame_equal(getattr(whole, name), getattr(study, name))
+        assert_frame_equal(getattr(again, name), getattr(study, name))
+    largest = [name for name, asked in conditions.items() if asked.ranking.k == 4]
     assert len(largest) == 2
-    for condition, asked in largest.items():
-        alone = in_shards(tmp_path, asked, 96, store="another")
-        assert alone.parts.name == study.evaluations[condition].parts.name
-        assert_frame_equal(alone.query_scores, study.evaluations[condition].query_scores)
+    for name in largest:
+        alone, of_study = in_shards(tmp_path, conditions[name], 96), study.evaluations[name]
+        assert alone.parts.name == of_study.parts.name
+        assert_frame_equal(alone.query_scores, of_study.query_scores)
     assert len(Scripted.asked) == count
 
 
@@ -209,12 +200,12 @@ def test_real_readers_of_several_models_and_fused_ones(
 ):
     """Whole lists by one model, eRAG's labels by another, and a judge."""
     monkeypatch.undo()
-    more = {"reader": str(tiny_t5), "augmentation": augmentation, "metric": "f1"}
+    more, roles = {"reader": str(tiny_t5), "augmentation": augmentation}, ["reader"]
     if augmentation == "in-prompt":
         more |= {"annotators": JUDGED, "erag_reader": "bundled", "judge": "bundled"}
-    asked = settings(**{**FEW, "measures": "nDCG@6", **more})
+        roles = ["erag", "reader", "judge"]
+    asked = settings(**{**FEW, "measures": "nDCG@6", "metric": "f1", **more})
     _, parts = compared(tmp_path, [asked], 12, made(tmp_path, queries=4, runs=("one",)))
-    roles = ["reader"] if augmentation == "fid" else ["erag", "reader", "judge"]
     assert list(parts[0][0].readings) == roles
 
 
@@ -222,66 +213,61 @@ class Interrupted(BaseException):
     pass
 
 
-def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path, monkeypatch):
-    whole = the_whole(tmp_path, settings(**FEW))
-    total, Scripted.asked = len(Scripted.asked), []
-
-    def stop(self, text, one=Scripted.one):
-        if len(Scripted.asked) == total // 2:
-            raise Interrupted
-        return one(self, text)
-
-    with monkeypatch.context() as patched, pytest.raises(Interrupted):
-        patched.setattr(Scripted, "one", stop)
-        in_shards(tmp_path, settings(**FEW))
-    before, Scripted.asked = Scripted.asked, []
-    parts = in_shards(tmp_path, settings(**FEW))
-    costs = parts.readings["reader"].costs
-    # What was read twice is the unit under way.
-    assert len({*before, *Scripted.asked}) == total
-    assert costs.done == len(Scripted.asked)
-    assert 0 < costs.reused == total - costs.done
-    assert_same(whole, parts, tmp_path / "shards", costs=("wanted", "failed"))
-
-
-# Smaller than the first unit, which is read all the same.
-BOUNDS = {"max_hours": 1e-9}, {"max_cost": 0.0, "price_per_hour": 1.0}
+HOURS = {"max_hours": 1e-9}  # fewer than those of the first unit, which is read all the same
 
 
 @pytest.mark.parametrize("how", [the_whole, in_shards])
 @pytest.mark.parametrize(
-    ("bound", "more"), [(BOUNDS[0], {}), (BOUNDS[1], {}), (BOUNDS[0], {"until": "verdict"})]
+    ("bound", "more", "is_program"),
+    [
+        ({}, {}, False),
+        (HOURS, {}, False),
+        (HOURS, {"until": "verdict"}, False),
+        ({"max_cost": 0.0, "price_per_hour": 1.0}, {}, False),
+        (HOURS, {}, True),
+    ],
 )
-def test_an_evaluation_goes_on_from_its_bound_and_reads_nothing_again(tmp_path, how, bound, more):
-    asked = settings(annotators=JUDGED, measures="P@3", **more)
-    expected = how(tmp_path / "free", asked).query_scores
-    Scripted.asked = []
-    for _ in range(2):
-        before = len(Scripted.asked)
-        said = f"`{next(iter(bound))}` is .*, which the next LLM calls"
-        with pytest.raises(BoundError, match=said):
-            how(tmp_path, asked.but(**bound))
-        assert len(Scripted.asked) > before
-    assert_frame_equal(sorted_rows(how(tmp_path, asked).query_scores), sorted_rows(expected))
-    assert len(set(Scripted.asked)) == len(Scripted.asked)
-
-
-def test_a_program_of_the_users_is_asked_for_no_unit_beyond_a_bound(tmp_path):
-    begun = []
+def test_an_evaluation_goes_on_from_where_it_was_stopped(
+    tmp_path, monkeypatch, how, bound, more, is_program
+):
+    """At its bound, or interrupted; a program of the user's is asked for no unit beyond."""
+    begun, asked = [], settings(annotators=JUDGED, measures="P@3", **more)
 
     def program(plan, units, spec):
         for unit in units:
             begun.append(unit.number)
             texts = plan[INPUTS].slice(unit.offset, unit.length).to_list()
-            outputs = [answering()("".join(text), ()) for text in texts]
-            yield UnitResult(unit, outputs, "program", 1.0, STATS)
+            yield UnitResult(unit, Scripted(spec).read(texts), "program", 1.0, STATS)
 
-    own, asked = NamedExecutor("own", program), settings(**FEW)
-    with pytest.raises(BoundError, match="`max_hours` is 0.0001"):
-        the_whole(tmp_path, asked.but(max_hours=1e-4), executor=own)
-    assert begun == [0]
-    costs = the_whole(tmp_path, asked, executor=own).readings["reader"].costs
-    assert 0 < costs.reused < costs.wanted
+    run = partial(how, tmp_path, executor=NamedExecutor("own", program) if is_program else None)
+    whole = the_whole(tmp_path / "free", asked, **run.keywords)
+    total, Scripted.asked, stops = len(Scripted.asked), [], [] if bound else [400, 200]
+    begun.clear()
+
+    def interrupted(self, text, one=Scripted.one):
+        if stops and len(Scripted.asked) == stops[-1]:
+            raise Interrupted(stops.pop())
+        return one(self, text)
+
+    monkeypatch.setattr(Scripted, "one", interrupted)
+    for _ in range(2):
+        before = len(Scripted.asked)
+        said = "|".join(f"`{name}` is .*, which the next LLM calls" for name in bound)
+        with pytest.raises(BoundError if bound else Interrupted, match=said):
+            run(asked.but(**bound))
+        assert len(Scripted.asked) > before
+    assert begun == [0, 0] * is_program
+    before = len(Scripted.asked)
+    result = run(asked)
+    costs, done = [one.costs for one in result.readings.values()], len(Scripted.asked) - before
+    assert sum(one.done for one in costs) == done < total
+    assert sum(one.reused for one in costs) == total - done
+    # What is read twice is the units that were interrupted.
+    assert len({*Scripted.asked}) == total
+    assert (len(Scripted.asked) == total) == bool(bound)
+    assert_frame_equal(sorted_rows(result.query_scores), sorted_rows(whole.query_scores))
+    if how is in_shards:
+        assert_same(whole, result, tmp_path / "shards", costs=("wanted", "failed"))
 
 
 # One query of 40 is less than 5% of all reads, and more of its shard's.
@@ -302,12 +288,9 @@ def test_failed_reads_count_as_in_the_whole_or_are_an_error_and_are_tried_again(
     asked = settings(**FEW, failed_reads=failed_reads)
     with monkeypatch.context() as patched:
         patched.setattr(readers, "load", lambda spec: Scripted(spec, fails=(fails,)))
-        if refused:
-            said = r"of \d+ LLM calls failed \(query 'q\d+': ValueError: no such"
-            with pytest.raises(ReadError, match=said):
-                in_shards(tmp_path, asked)
-        else:
-            compared(tmp_path, [asked])
+        said = r"of \d+ LLM calls failed \(query 'q\d+': ValueError: no such"
+        with pytest.raises(ReadError, match=said) if refused else nullcontext():
+            (in_shards if refused else compared)(tmp_path, asked if refused else [asked])
     Scripted.asked = []
     mended = in_shards(tmp_path, asked)
     costs = mended.readings["reader"].costs
@@ -320,8 +303,6 @@ def test_failed_reads_count_as_in_the_whole_or_are_an_error_and_are_tried_again(
 def test_stored_reads_are_found_without_shards_and_damaged_files_of_the_store_are_told(tmp_path):
     first = in_shards(tmp_path, settings(**FEW))
     count = len(Scripted.asked)
-    shutil.rmtree(tmp_path / "shards")
-    assert in_shards(tmp_path, settings(**FEW)).readings["reader"].costs.reused == count
     shutil.rmtree(tmp_path / "shards")
     path, *_ = sorted((tmp_path / "shards-store").rglob("*.parquet"))
     lost, content = pl.read_parquet(path).height, bytearray(path.read_bytes())
@@ -376,3 +357,66 @@ def test_reads_that_fail_alike_end_an_evaluation_before_any_was_done_alone(tmp_p
         found = in_shards(tmp_path, by_server(url, failed_reads="zero"), 60)
     costs = found.readings["reader"].costs
     assert 16 < costs.failed < costs.wanted
+
+
+def test_what_was_scored_of_other_files_lists_or_queries_is_not_taken_up(tmp_path):
+    files, names, half = made(tmp_path), [], {"lists": 0.5}
+    fewer = replace(files, run=files.run[:1], limit=9)
+    for more in (half, {**half, "seed": 1}, {"until": "verdict"}, {}, {"files": fewer}, half):
+        own = more.get("files", files)
+        asked = settings(**FEW, **{name: more[name] for name in more if name != "files"})
+        _, parts = compared(tmp_path, [asked], 150, own)
+        names.append(parts[0][0].parts.name)
+    assert names.pop() == names[0]
+    assert len(set(names)) == len(names)
+
+
+PLACE = {"gpus_per_actor": 1, "cpus_per_actor": 2, "memory": 2**40}
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "is_same"),
+    [
+        (FEW, {"seed": 5, "confidence": 0.9, **PLACE, "accelerator_type": "L4"}, True),
+        (FEW, {"metric": "f1"}, False),
+        # Probabilities of the whole, whose intervals are of no shard.
+        ({"annotators": ("dual",), "measures": "P@3"}, {"resamples": 0}, True),
+    ],
+)
+def test_settings_that_change_no_score_take_up_all_and_others_the_reads(
+    tmp_path, monkeypatch, first, more, is_same
+):
+    """With the figures of the whole under these settings."""
+    before = in_shards(tmp_path, settings(**first), 30)
+    whole = the_whole(tmp_path, settings(**first, **more))
+    count = len(Scripted.asked)
+    if is_same:
+        monkeypatch.setattr(plans, "wanted_of", None)
+        monkeypatch.setattr("engine.evaluation.read.score_shard", None)
+    again = in_shards(tmp_path, settings(**first, **more), 30)
+    assert len(Scripted.asked) == count
+    assert (again.parts.name == before.parts.name) == is_same
+    assert_same(whole, again, tmp_path / "shards", costs=("wanted", "failed"))
+    costs = again.readings["reader"].costs
+    assert (costs.done, costs.reused) == (0, before.readings["reader"].costs.done)
+
+
+def test_files_that_another_evaluation_takes_away_are_one_line(tmp_path, monkeypatch):
+    def removed(self, text, one=Scripted.one):
+        for folder in (tmp_path / "shards").glob("*/plans"):
+            shutil.rmtree(folder)
+        return one(self, text)
+
+    monkeypatch.setattr(Scripted, "one", removed)
+    with pytest.raises(InputError, match="files of shard 0 are gone, as where another evaluation"):
+        in_shards(tmp_path, settings(**FEW))
+
+
+def test_plans_that_a_killed_evaluation_left_are_removed(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.evaluation.kept.ShardFolder.clear_plans", lambda parts: None)
+        first = in_shards(tmp_path, settings(**FEW))
+    left = tmp_path / "shards" / first.parts.name / "plans" / "reader"
+    assert any(left.iterdir())
+    in_shards(tmp_path, settings(**FEW))
+    assert not any(left.iterdir())

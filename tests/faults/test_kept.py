@@ -67,7 +67,7 @@ def damages(evaluation):
     return {note.code for note in evaluation.notes if "damaged" in note.code and note.is_shown}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [*DAMAGES, "removed"])
 def test_any_damaged_file_of_finished_shards_is_made_again_with_a_note(tmp_path, damage):
     """Of each table and manifest, of the inputs and of the index of passages; nothing is read again."""
     whole = the_whole(tmp_path, settings(**FEW), store="held")
@@ -79,12 +79,17 @@ def test_any_damaged_file_of_finished_shards_is_made_again_with_a_note(tmp_path,
     assert len(names) >= 13
     for name in names.values():
         path = tmp_path / "shards" / name
-        path.write_bytes(DAMAGES[damage](path.read_bytes()))
+        content = path.read_bytes()
+        path.unlink()
+        # Inputs and manifests that are not there are as those that were never made.
+        is_silent = damage == "removed" and not {"inputs", "manifests"}.isdisjoint(name.parts)
+        if damage != "removed":
+            path.write_bytes(DAMAGES[damage](content))
         again, asked = evaluate(tmp_path)
         assert asked == 0, name
         noted = damages(again)
         # The manifest of the passages is not needed where the shards' has what it says.
-        if name.parent.name == "passages" and name.suffix == ".json":
+        if is_silent or (name.parent.name == "passages" and name.suffix == ".json"):
             assert not noted
         else:
             assert noted == {f"damaged_{'inputs' if 'inputs' in name.parts else 'shards'}"}, name
