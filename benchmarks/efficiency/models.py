@@ -138,13 +138,17 @@ def _sizes(shape: Shape) -> dict[str, int]:
 
 def load(spec: ReaderSpec) -> Reader:
     """The engine's reader; the digest of the model is not compared, as ``readers.load`` does it."""
+    reader: CausalReader | EncoderDecoderReader
     if spec.architecture == "causal":
         from engine.reading.models.causal import CausalReader
 
-        return CausalReader(spec)
-    from engine.reading.models.encoder_decoder import EncoderDecoderReader
+        reader = CausalReader(spec)
+    else:
+        from engine.reading.models.encoder_decoder import EncoderDecoderReader
 
-    return EncoderDecoderReader(spec)
+        reader = EncoderDecoderReader(spec)
+    reader.prepare()
+    return reader
 
 
 def sample(cell: Cell, subject: Subject, folder: Path, tokenizer: Any, queries: int) -> Sample:

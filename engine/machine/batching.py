@@ -108,16 +108,12 @@ def run_halving(
         yield
         return forward(part)
 
-    return run(halving(batch, passes, on_single_failure, on_halving))
-
-
-def run(passes: Passes[Result]) -> Result:
-    """Run them all."""
+    run = halving(batch, passes, on_single_failure, on_halving)
     while True:
         try:
-            next(passes)
+            next(run)
         except StopIteration as end:
-            return end.value
+            return list(end.value)
 
 
 class Allowance:

@@ -327,6 +327,17 @@ def refusal(error: Exception, name: str, what: str = "") -> InputError | ReadErr
     return InputError(f"{what} cannot be loaded ({reason})".lstrip(), remedy, path=name)
 
 
+@contextlib.contextmanager
+def refusals(name: str) -> Iterator[None]:
+    """Whatever is raised while a model is loaded, and run for the first time, as the error for it (``refusal``)."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise refusal(error, name) from error
+
+
 def _named_code(path: Path) -> set[str]:
     """What the ``auto_map`` of a model's files refers to, as in ``modeling_x.XModel``."""
     references: set[str] = set()

@@ -35,6 +35,7 @@ from engine.reading.identity import keep, records_of
 from engine.reading.plan import INPUTS, Plans, Unit
 from engine.reading.protocol import (
     Finish,
+    LoopReader,
     Reader,
     ReaderSpec,
     ReadOutput,
@@ -88,7 +89,10 @@ class Local:
             refuse_other_versions(self._versions, versions(self.specs), self.worker)
             spec, start = self.specs[role], time.perf_counter()
             log("load_started", reader=spec.name)
-            self._readers[role] = self.load(spec)
+            reader = self.load(spec)
+            if isinstance(reader, LoopReader):
+                reader.prepare()
+            self._readers[role] = reader
             log("load_ended", reader=spec.name, seconds=round(time.perf_counter() - start, 1))
         return self._readers[role]
 

@@ -316,6 +316,18 @@ class Reader(Protocol):
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]: ...
 
 
+@runtime_checkable
+class LoopReader(Reader, Protocol):
+    """A reader whose model is run by a loop of the engine's own, which is checked before its first read."""
+
+    def prepare(self) -> None:
+        """Check that the loop continues the model, and measure what tokens take; once, or with the first read.
+
+        Raises:
+            InputError: it does not, or the model cannot be run.
+        """
+
+
 # Does reads that were prepared, and perhaps begun; called once, in the thread that reads.
 Finish = Callable[[], list[ReadOutput]]
 

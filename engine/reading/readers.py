@@ -284,7 +284,7 @@ def load(spec: ReaderSpec) -> Reader:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # of loading weights: seconds, and no news to anybody
-    try:
+    with model_files.refusals(spec.name):
         if spec.engine == "vllm":
             from engine.reading.models.vllm_reader import VllmReader
 
@@ -296,7 +296,3 @@ def load(spec: ReaderSpec) -> Reader:
         from engine.reading.models.encoder_decoder import EncoderDecoderReader
 
         return EncoderDecoderReader(spec)
-    except InputError:
-        raise
-    except Exception as error:
-        raise model_files.refusal(error, spec.name) from error

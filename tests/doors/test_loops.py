@@ -44,6 +44,14 @@ def generated(model, directory):
     return texts
 
 
+def prepared(spec):
+    """The reader of a specification, loaded and checked."""
+    causal = spec.architecture == "causal"
+    reader = CausalReader(spec) if causal else EncoderDecoderReader(spec)
+    reader.prepare()
+    return reader
+
+
 def outputs(reader):
     return [output.output for output in reader.read([[prompt] for prompt in PROMPTS])]
 
@@ -62,9 +70,9 @@ def test_reads_are_those_of_generate_or_refused(kind, alone, tmp_path):
     model = save_family(kind, tmp_path)
     if alone is None:
         with pytest.raises(InputError, match=f"{kind}.*do not continue.*use `engine` vllm"):
-            CausalReader(spec_of(tmp_path))
+            prepared(spec_of(tmp_path))
         return
-    reader = CausalReader(spec_of(tmp_path))
+    reader = prepared(spec_of(tmp_path))
     assert reader.stats.alone == alone
     assert outputs(reader) == generated(model, tmp_path)
 
@@ -74,30 +82,28 @@ def test_the_rounding_of_bf16_is_told_from_a_lost_cache(kind, tmp_path):
     save_family(kind, tmp_path)
     if kind == "mamba":
         with pytest.raises(InputError, match="do not continue"):
-            CausalReader(spec_of(tmp_path, "bfloat16"))
+            prepared(spec_of(tmp_path, "bfloat16"))
     else:
-        assert CausalReader(spec_of(tmp_path, "bfloat16")).stats.alone == (
-            kind == "recurrent_gemma"
-        )
+        assert prepared(spec_of(tmp_path, "bfloat16")).stats.alone == (kind == "recurrent_gemma")
 
 
 def test_a_model_is_checked_once_for_weights_and_precision(tmp_path, monkeypatch):
     save_family("llama", tmp_path)
-    CausalReader(spec_of(tmp_path))
+    prepared(spec_of(tmp_path))
     with monkeypatch.context() as again:
         again.setattr(continuing, "_is_continued", None)
-        CausalReader(spec_of(tmp_path))
+        prepared(spec_of(tmp_path))
     checks = []
     own = continuing._is_continued
     monkeypatch.setattr(
         continuing, "_is_continued", lambda *a, **o: checks.append(1) or own(*a, **o)
     )
-    CausalReader(replace(spec_of(tmp_path), weights="others"))
+    prepared(replace(spec_of(tmp_path), weights="others"))
     assert checks == [1]
     (kept, _) = (tmp_path / "cache" / "loops").iterdir()
     kept.write_text("{")  # what was damaged is found again
-    CausalReader(spec_of(tmp_path))
-    CausalReader(replace(spec_of(tmp_path), weights="others"))
+    prepared(spec_of(tmp_path))
+    prepared(replace(spec_of(tmp_path), weights="others"))
     assert checks == [1, 1]
 
 
@@ -113,7 +119,7 @@ def test_code_that_passes_over_the_cache_is_refused_as_a_family_is(tmp_path, mon
     monkeypatch.setattr("engine.reading.models.attention.FAMILIES", frozenset())
     monkeypatch.setattr(LlamaForCausalLM, "forward", forward)
     with pytest.raises(InputError, match="do not continue"):
-        CausalReader(spec_of(tmp_path))
+        prepared(spec_of(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["t5", "umt5"])
@@ -121,10 +127,10 @@ def test_encoder_decoders_that_the_loop_does_not_continue_are_refused(kind, tmp_
     save_model(kind, tmp_path)
     save_tokenizer(tmp_path)
     spec = replace(spec_of(tmp_path), architecture="encoder-decoder")
-    EncoderDecoderReader(spec)
+    prepared(spec)
     monkeypatch.setattr(T5, "_biases_of_decoder", lambda own, n: [torch.zeros(4, n, n)] * 3)
     with pytest.raises(InputError, match="do not continue"):
-        EncoderDecoderReader(replace(spec, weights="changed"))
+        prepared(replace(spec, weights="changed"))
 
 
 def test_a_cache_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch):
@@ -133,7 +139,7 @@ def test_a_cache_that_cannot_be_written_ends_nothing(tmp_path, monkeypatch):
     directory = tmp_path / "llama"
     directory.mkdir()
     save_family("llama", directory)
-    assert CausalReader(spec_of(directory)).stats.alone == 0
+    assert prepared(spec_of(directory)).stats.alone == 0
 
 
 @pytest.mark.slow
@@ -148,7 +154,7 @@ def test_families_are_read_as_generate_does_or_refused_in_fp32_and_bf16(tmp_path
         except Exception:  # not tiny, or not what these settings make
             continue
         try:
-            reads = outputs(CausalReader(spec_of(directory)))
+            reads = outputs(prepared(spec_of(directory)))
         except InputError as error:
             refused.append((kind, str(error)))
             continue
@@ -159,7 +165,7 @@ def test_families_are_read_as_generate_does_or_refused_in_fp32_and_bf16(tmp_path
         (right if reads == expected else wrong).append(kind)
         if reads == expected:
             try:
-                CausalReader(spec_of(directory, "bfloat16"))
+                prepared(spec_of(directory, "bfloat16"))
             except InputError:  # only where the model itself cannot be run in bf16
                 half = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16)
                 with pytest.raises(RuntimeError):

@@ -410,7 +410,7 @@ def test_default_measures_fit_the_labels():
 
 
 # A newcomer's way from the command to a reader's call: files of the engine and of its commands.
-FILES_TO_A_FUNCTION, FILES_TO_A_MODEL = 8, 11
+FILES_TO_A_FUNCTION, FILES_TO_A_MODEL = 8, 9
 WATCHED = """
 import runpy, sys, traceback
 

@@ -205,7 +205,9 @@ def spec_of(
 
 def load(spec: ReaderSpec) -> Any:
     """The engine's own reader in this process; a decoder's, or Fusion-in-Decoder's."""
-    return CausalReader(spec) if spec.architecture == "causal" else EncoderDecoderReader(spec)
+    reader = CausalReader(spec) if spec.architecture == "causal" else EncoderDecoderReader(spec)
+    reader.prepare()
+    return reader
 
 
 @contextlib.contextmanager

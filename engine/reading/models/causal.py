@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from engine.machine import batching, device
-from engine.machine.model_files import end_tokens, refuse_missing, shared_model
+from engine.machine.model_files import end_tokens, refusals, refuse_missing, shared_model
 from engine.reading.answers import Rule, chosen, rule_of, scored, with_own
 from engine.reading.models import attention, continuing, layers
 from engine.reading.models.decoding import Writer, Written
@@ -68,45 +69,55 @@ class CausalReader(PromptReader):
         if orders:
             layers.order_weights(model)
         self.stats = ReaderStats()
-        writer = Writer(spec, tokenizer, end_tokens(model.generation_config), model)
+        self._writer = Writer(spec, tokenizer, end_tokens(model.generation_config), model)
+        self._decoder, self._window, self._packs = model, window, packs
         positions = int(getattr(config, "max_position_embeddings", 0) or 0)
         self._positions = positions or batching.UNBOUNDED
-        longest = max(1, positions - max(1, writer.most)) if positions else 0
+        longest = max(1, positions - max(1, self._writer.most)) if positions else 0
         super().__init__(spec, tokenizer, spec.max_input_tokens or longest)
         self._waiting: list[weakref.ref[_Call]] = []
         self._ahead: _Call | None = None
-        shares = window is None and not self._alone
 
-        def loop(way: int, writer: Any, stats: ReaderStats) -> PackedModel | PaddedModel:
-            of = (model, writer, stats)
-            padded = PaddedModel(*of, shares=shares and way < continuing.UNSHARED)
-            if not packs or way != continuing.OWN:
-                return padded
-            head, fused = self._head, spec.fused_attention
-            if window:
-                return WindowedModel(*of, window=window, padded=padded, head=head, fused=fused)
-            return PackedModel(*of, head=head, fused=fused)
+    def prepare(self) -> None:
+        """See ``engine.reading.protocol.LoopReader``."""
+        with refusals(self._spec.name):
+            _ = self._model
 
+    @cached_property
+    def _model(self) -> PackedModel | PaddedModel:
+        """The loop that runs the model, checked and measured before its first read."""
         ways = [] if self._alone else [continuing.OWN, continuing.PADDED, continuing.UNSHARED]
         way = continuing.way_of(
-            lambda way, forced: loop(way, forced, ReaderStats()),
+            lambda way, forced: self._loop(way, forced, ReaderStats()),
             [*ways, continuing.ALONE],
-            model,
-            tokenizer,
-            spec,
+            self._decoder,
+            self._tokenizer,
+            self._spec,
         )
         self.stats.alone = int(way == continuing.ALONE and not self._alone)
         self._alone = self._alone or way == continuing.ALONE
-        self._model = loop(way, writer, self.stats)
-        most = min(filter(None, (positions, packs and window)), default=None)
-        if measured := device.token_cost(self._device, self._model.probe, most=most):
-            self._model.learn(*measured)
+        loop = self._loop(way, self._writer, self.stats)
+        bounds = self._positions, self._packs and self._window
+        if measured := device.token_cost(self._device, loop.probe, most=min(filter(None, bounds))):
+            loop.learn(*measured)
             self.stats.token_bytes = int(measured[1])
         self.stats.prompt_tokens = self.stats.padded_tokens = 0  # without those of the probes
         self._most_tokens = device.max_batch_tokens(self._device)
-        tensors = chain(model.parameters(), model.buffers())  # ordered weights are the latter
+        # Ordered weights are buffers.
+        tensors = chain(self._decoder.parameters(), self._decoder.buffers())
         weights = sum(t.numel() * t.element_size() for t in tensors)
-        self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
+        self._allowance = batching.Allowance(device.batch_memory(self._spec, self._device, weights))
+        return loop
+
+    def _loop(self, way: int, writer: Any, stats: ReaderStats) -> PackedModel | PaddedModel:
+        of, shares = (self._decoder, writer, stats), self._window is None and not self._alone
+        padded = PaddedModel(*of, shares=shares and way < continuing.UNSHARED)
+        if not self._packs or way != continuing.OWN:
+            return padded
+        more: dict[str, Any] = {"head": self._head, "fused": self._spec.fused_attention}
+        if self._window:
+            return WindowedModel(*of, window=self._window, padded=padded, **more)
+        return PackedModel(*of, **more)
 
     @property
     def reads_ahead(self) -> bool:
@@ -187,17 +198,17 @@ class CausalReader(PromptReader):
         return call.passes
 
     def _passes(self, call: _Call) -> Iterator[None]:
-        reads = call.reads
+        loop, reads = self._model, call.reads
         for i, read in enumerate(reads):
             if (refused := read.refused(self._positions)) is not None:
                 call.refused[i] = refused
         readable = [i for i in range(len(reads)) if i not in call.refused]
 
         def passes(places: Sequence[int]) -> batching.Passes[list[Written | str]]:
-            return (yield from self._model.passes([reads[readable[place]] for place in places]))
+            return (yield from loop.passes([reads[readable[place]] for place in places]))
 
         before = self.stats.memory_halvings
-        for places in self._model.batches(
+        for places in loop.batches(
             [reads[i] for i in readable],
             memory=self._allowance.bytes,
             max_tokens=1 if self._alone else self._spec.batch_tokens or self._most_tokens,
@@ -211,7 +222,7 @@ class CausalReader(PromptReader):
             # Reads of later calls start smaller: what failed once would fail again, for a while.
             self._allowance.ran_out()
         elif self._allowance.went_well():
-            self._model.grow()
+            loop.grow()
 
     def _count_halving(self) -> None:
         self.stats.memory_halvings += 1

@@ -45,20 +45,20 @@ OWN, PADDED, UNSHARED, ALONE = range(4)
 
 
 class Forced:
-    """Stands in for a ``Writer``: answers go on with given tokens, and logits are kept by answer."""
+    """Stands in for a ``Writer``: answers go on with given tokens, and the logits of each are kept."""
 
     padding, most = 0, max(_GIVEN)
 
     def __init__(self, given: Sequence[int]) -> None:
         self._given = given
-        self.logits: dict[int, list[torch.Tensor]] = {}
+        self.logits: dict[Written, list[torch.Tensor]] = {}
 
     def write(self, answers: Sequence[Written], logits: torch.Tensor) -> list[int]:
         """See ``Writer.write``."""
         on = []
         for place, (answer, row) in enumerate(zip(answers, logits, strict=True)):
-            self.logits.setdefault(id(answer), []).append(row.float().cpu())
-            most = _GIVEN[list(self.logits).index(id(answer))]
+            self.logits.setdefault(answer, []).append(row.float().cpu())
+            most = _GIVEN[list(self.logits).index(answer)]
             answer.tokens.append(self._given[len(answer.tokens)])
             if len(answer.tokens) < most:
                 on.append(place)
@@ -113,12 +113,12 @@ def _is_continued(
     for batch in [[one] for one in asked] if alone else [asked]:
         writer = Forced(text[_LENGTHS[0] :])
         loop = make(writer)
-        written = batching.run(loop.passes(batch))
-        while loop.is_writing(written):
+        for _ in loop.passes(batch):
+            pass
+        while loop.is_writing(writer.logits):
             loop.step()
-        for prompt, answer in zip(batch, written, strict=True):
-            ours = torch.stack(writer.logits[id(answer)])
-            first = len(prompt.tokens) - 1
+        for _, (answer, rows) in zip(batch, writer.logits.items(), strict=True):
+            ours, first = torch.stack(rows), len(answer.prompt) - 1
             if not _are_alike(ours, whole.logits[0, first : first + len(ours)], model.dtype):
                 return False
     return True

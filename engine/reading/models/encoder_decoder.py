@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 
 from transformers import AutoConfig, AutoTokenizer
 
 from engine.machine import batching, device
-from engine.machine.model_files import end_tokens, refuse_missing, shared_model
+from engine.machine.model_files import end_tokens, refusals, refuse_missing, shared_model
 from engine.reading.answers import chosen, rule_of, scored, with_own
 from engine.reading.models import continuing
 from engine.reading.models.decoding import (
@@ -82,10 +83,7 @@ class EncoderDecoderReader:
             device=self._device,
         )
         refuse_missing(loading, spec.name)
-        model = model.eval()
-        padded = self._device.type == "cuda"
-        self._model = T5(model, padded=padded, max_new_tokens=spec.max_new_tokens)
-        continuing.check_encoder_decoder(model, self._model, spec)
+        self._weights = model = model.eval()
         self.stats = ReaderStats()
         settings = model.generation_config
         self._end_tokens = end_tokens(settings)
@@ -96,19 +94,33 @@ class EncoderDecoderReader:
         self._rule = rule_of(spec)
         self._stops = Stops(self._tokenizer, self._rule)
         self._choices = first_tokens(self._tokenizer, spec.choices, spec.name)
-        most = device.max_batch_tokens(self._device) if padded else CPU_CHUNK_TOKENS
+        self._padded = self._device.type == "cuda"
+        most = device.max_batch_tokens(self._device) if self._padded else CPU_CHUNK_TOKENS
         self._chunk_tokens = min(spec.batch_tokens or most, most)
         # What decoding takes is memory alone; tokens need no limit.
         self._decoded_tokens = spec.batch_tokens or batching.UNBOUNDED
-        self._encode_cost = self._model.encode_cost
-        if measured := device.token_cost(self._device, self.probe):
+
+    def prepare(self) -> None:
+        """See ``engine.reading.protocol.LoopReader``."""
+        with refusals(self._spec.name):
+            _ = self._model
+
+    @cached_property
+    def _model(self) -> T5:
+        """The loop that runs the model, checked and measured before its first read."""
+        model, spec = self._weights, self._spec
+        loop = T5(model, padded=self._padded, max_new_tokens=spec.max_new_tokens)
+        continuing.check_encoder_decoder(model, loop, spec)
+        self._encode_cost = loop.encode_cost
+        if measured := device.token_cost(self._device, partial(self._probe, loop)):
             # What is kept of a token is certain, whatever was measured.
-            per_token = max(measured[1], float(self._model.kept_per_token))
+            per_token = max(measured[1], float(loop.kept_per_token))
             self._encode_cost = replace(self._encode_cost, per_token=per_token)
             self.stats.token_bytes = int(measured[1])
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         # Half is for encodings, a quarter for encoding, a quarter for decoding.
         self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
+        return loop
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Generate from each read's inputs. See ``engine.reading.protocol.Reader``."""
@@ -149,11 +161,11 @@ class EncoderDecoderReader:
         self.stats.peak_memory = device.peak_memory(self._device)
         return outputs
 
-    def probe(self, tokens: int) -> None:
+    def _probe(self, loop: T5, tokens: int) -> None:
         """Encode made-up texts of this many tokens in total, to measure what they take."""
         whole, rest = divmod(tokens, self._limit)
         lengths = [self._limit] * whole + [rest] * (rest > 0)
-        self._model.encode([[self._start] * length for length in lengths])
+        loop.encode([[self._start] * length for length in lengths])
 
     def _held_together(self, reads: Sequence[_Read]) -> Iterator[tuple[int, int]]:
         """Ranges of reads whose encodings half of the memory holds; at least one read."""

@@ -373,7 +373,7 @@ def test_a_probe_leaves_outputs_and_counters_alone(spec, monkeypatch):
     monkeypatch.setattr(
         reader._model, "encode", lambda texts: encoded.append([*map(len, texts)]) or encode(texts)
     )
-    reader.probe(1100)
+    reader._probe(reader._model, 1100)
     assert encoded == [[512, 512, 76]]
     assert reader.stats == counted
     assert reader.read(READS[:3]) == expected
