@@ -105,7 +105,7 @@ class Metered(Local):
 
     def commit(self, result: UnitResult) -> UnitResult:
         done = super().commit(result)
-        used = time.process_time() - self._loaded if self.loaded else 0.0
+        used = time.process_time() - self._loaded if self.readers else 0.0
         return replace(done, stats={**done.stats, PROCESSOR: round(1000 * used)})
 
 

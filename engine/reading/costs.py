@@ -8,8 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from engine import tables
 from engine.machine.watch import PoolTotals
-from engine.reading.plan import ReadPlan, Unit, reads_table
+from engine.reading.plan import ReadPlan, Unit, output_columns
 from engine.reading.protocol import ReadOutput
 from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
 
@@ -94,7 +95,9 @@ class UnitResult:
 
     def planned(self, plan: ReadPlan, reads: pl.DataFrame) -> UnitResult:
         """The result with what follows from the plan of its shard and the planned ``reads`` of this unit."""
-        table = reads_table(reads, self.outputs)
+        # Taken by name, and not selected: units are many and small, and a selection is handed to a thread.
+        table = reads[[READ_KEY, QUERY_ID, DOC_IDS]].hstack(output_columns(self.outputs))
+        table = table[[*tables.READS, FAILURE]]
         whole, failures = table, {}
         # A unit costs time beside its reads, and hardly one has a read that failed.
         if table[FAILURE].null_count() < table.height:

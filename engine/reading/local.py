@@ -11,12 +11,11 @@ import os
 import re
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from weakref import WeakSet
 
 import polars as pl
 
@@ -70,31 +69,28 @@ class Local:
     ) -> None:
         self.specs, self.places, self.bounds = specs, places, bounds or ApiSettings()
         self.worker = f"process {os.getpid()}"
+        self.readers: dict[int, Reader] = {}  # that are loaded, by their roles
         self._versions = versions(specs)
-        self._readers: dict[int, Reader] = {}
         self._told: defaultdict[int, set[str]] = defaultdict(set)
+        # Roles whose readers have done a read, and those of which a call raised.
+        self._proven, self._failed = set[int](), set[int]()
 
     def load(self, spec: ReaderSpec) -> Reader:
         """A reader that is hosted."""
         return readers.load(spec)
 
-    @property
-    def loaded(self) -> Collection[int]:
-        """The roles whose readers are loaded."""
-        return self._readers.keys()
-
     def reader(self, role: int) -> Reader:
         """The reader of a role, loaded where it is not yet."""
-        if role not in self._readers:
+        if role not in self.readers:
             refuse_other_versions(self._versions, versions(self.specs), self.worker)
             spec, start = self.specs[role], time.perf_counter()
             log("load_started", reader=spec.name)
             reader = self.load(spec)
             if isinstance(reader, LoopReader):
                 reader.prepare()
-            self._readers[role] = reader
+            self.readers[role] = reader
             log("load_ended", reader=spec.name, seconds=round(time.perf_counter() - start, 1))
-        return self._readers[role]
+        return self.readers[role]
 
     def read(self, plans: Plans) -> Iterator[UnitResult]:
         """As ``Backend.read``, in the order of the shards."""
@@ -104,20 +100,21 @@ class Local:
             units: list[Unit] = []
             left = 0
             for role, plan in enumerate(made):
-                first = len(units)
+                if plan.reads.is_empty():
+                    yield UnitResult.without_reads(plan)
                 pace = size[role] / seconds[role] if seconds[role] else None
                 for unit in plan.units(lambda _, pace=pace: pace):  # type: ignore[misc]
                     units.append(Unit(len(units), left + unit.offset, unit.length, role))
                 left += plan.reads.height
                 size[role] += plan.size
-                if len(units) == first:
-                    yield UnitResult.without_reads(plan)
             if not units:
                 continue
             whole = pl.concat([plan.reads for plan in made])
             results = (
-                one.planned(made[one.unit.reader], whole.slice(one.unit.offset, one.unit.length))
-                for one in self._bounded(self.run(whole, units), left)
+                result.planned(
+                    made[result.unit.reader], whole.slice(result.unit.offset, result.unit.length)
+                )
+                for result in self._bounded(self.run(whole, units), left)
             )
             for result in self._committed(results):
                 seconds[result.plan.role] += result.seconds
@@ -131,13 +128,63 @@ class Local:
         for role in {unit.reader for unit in units}:
             self.reader(role)  # in the thread that reads
 
-        def started() -> Iterator[tuple[Reader, Unit, list[list[str]], Finish]]:
+        def started() -> Iterator[tuple[Unit, list[list[str]], Finish]]:
             for unit in units:
                 inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
-                yield (reader := self.reader(unit.reader)), unit, inputs, start(reader, inputs)
+                yield unit, inputs, start(self.reader(unit.reader), inputs)
 
-        for reader, unit, inputs, finish in ahead(started()):
-            yield run_unit(reader, unit, inputs, worker=self.worker, finish=finish)
+        for unit, inputs, finish in ahead(started()):
+            yield self.read_unit(unit, inputs, finish)
+
+    def read_unit(
+        self, unit: Unit, inputs: Sequence[Sequence[str]], finish: Finish | None = None
+    ) -> UnitResult:
+        """Read one unit, whose reads ``finish`` does where they were started; where that raises, read by read, so
+        that one bad read fails alone. Functions may pay for each prompt: where one raises, all of its call fail.
+
+        Raises:
+            ReadError: all reads of a reader's first unit (of a function, of its first two) fail alike, where the reader
+                raises (so would those that follow) or lacks memory.
+            InputError: raised by the reader.
+        """
+        role, reader, start = unit.reader, self.reader(unit.reader), time.perf_counter()
+        before = replace(reader.stats)
+        try:
+            outputs = finish() if finish else reader.read(inputs)
+        except (
+            InputError
+        ):  # what a reader of the user's returns cannot be used: no other read would be
+            raise
+        except Exception as error:
+            if is_fatal(error):
+                raise
+            is_function = isinstance(reader, FunctionReader)
+            if is_function:
+                reason = reason_of(error)
+                if len(inputs) > 1:  # a function can tell which of its prompts failed
+                    reason += ", and its call failed as a whole: an error in the place of a text fails that read alone"
+                outputs = [ReadOutput.failed(reason)] * len(inputs)
+            else:
+                outputs = [_read_alone(reader, texts) for texts in inputs]
+            # One bad prompt may be why a function's first call failed, and not why two did.
+            if role not in self._proven and (role in self._failed or not is_function):
+                refuse_alike(outputs)
+            self._failed.add(role)
+        if role not in self._proven:
+            refuse_alike(outputs, of_memory=True)
+        if any(output.failure is None for output in outputs):
+            self._proven.add(role)
+        stats = reader.stats
+        ahead_of_turn = (stats.nanoseconds_ahead - before.nanoseconds_ahead) / 1e9
+        return UnitResult(
+            unit,
+            outputs,
+            self.worker,
+            time.perf_counter() - start - ahead_of_turn,
+            asdict(stats),
+            stats.prompt_tokens - before.prompt_tokens,
+            stats.padded_tokens - before.padded_tokens,
+        )
 
     def commit(self, result: UnitResult) -> UnitResult:
         """Put the outputs of a unit into the store of their reader, if it has one."""
@@ -212,86 +259,28 @@ def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Callable[[], list[
     return partial(reader.read, inputs)
 
 
-def run_unit(
-    reader: Reader,
-    unit: Unit,
-    inputs: Sequence[Sequence[str]],
-    *,
-    worker: str,
-    finish: Callable[[], list[ReadOutput]] | None = None,
-) -> UnitResult:
-    """Read one unit, whose reads ``finish`` does where they were started; where that raises, read by read, so
-    that one bad read fails alone. Functions may pay for each prompt: where one raises, all of its call fail.
-
-    Raises:
-        ReadError: all reads of a reader's first unit (of a function, of its first two) fail alike, where the reader
-            raises (so would those that follow) or lacks memory.
-        InputError: raised by the reader.
-    """
-    start = time.perf_counter()
-    computed, padded = reader.stats.prompt_tokens, reader.stats.padded_tokens
-    ahead = reader.stats.nanoseconds_ahead
-    try:
-        outputs = finish() if finish else reader.read(inputs)
-    except InputError:  # what a reader of the user's returns cannot be used: no other read would be
-        raise
-    except Exception as error:
-        if is_fatal(error):
-            raise
-        if isinstance(reader, FunctionReader):
-            reason = reason_of(error)
-            if len(inputs) > 1:  # a function can tell which of its prompts failed
-                reason += ", and its call failed as a whole: an error in the place of a text fails that read alone"
-            outputs = [ReadOutput.failed(reason)] * len(inputs)
-        else:
-            outputs = [_read_alone(reader, one) for one in inputs]
-        # One bad prompt may be why a function's first call failed, and not why two did.
-        is_first = isinstance(reader, FunctionReader) and reader not in _FAILED
-        _FAILED.add(reader)
-        if reader not in _PROVEN and not is_first:
-            refuse_alike(outputs)
-    if reader not in _PROVEN:
-        _refuse_short_of_memory(outputs)
-    if any(output.failure is None for output in outputs):
-        _PROVEN.add(reader)
-    seconds = time.perf_counter() - start - (reader.stats.nanoseconds_ahead - ahead) / 1e9
-    return UnitResult(
-        unit,
-        outputs,
-        worker,
-        seconds,
-        asdict(reader.stats),
-        reader.stats.prompt_tokens - computed,
-        reader.stats.padded_tokens - padded,
-    )
-
-
-# Readers that have done a read, and those of which a call raised.
-_PROVEN: WeakSet[Reader] = WeakSet()
-_FAILED: WeakSet[Reader] = WeakSet()
 # What reasons for one shortage differ in: sizes of what was asked for, of what was free, of prompts.
 _SIZE = re.compile(r"\d[\d.,]*( [KMGT]?i?B\b)?")
 
 
-def refuse_alike(outputs: Sequence[ReadOutput]) -> None:
-    """Refuse to go on where all reads of a reader's first unit failed, for one reason."""
-    reasons = {output.failure for output in outputs}
-    if len(outputs) > 1 and len(reasons) == 1 and (reason := reasons.pop()) is not None:
-        raise ReadError(f"the first {len(outputs)} LLM calls failed, all for one reason: {reason}")
+def refuse_alike(outputs: Sequence[ReadOutput], *, of_memory: bool = False) -> None:
+    """Refuse to go on where all reads of a reader's first unit failed, for one reason; or for one shortage ``of_memory``.
 
-
-def _refuse_short_of_memory(outputs: Sequence[ReadOutput]) -> None:
-    """Refuse to go on where all reads of a reader's first unit failed for one shortage of memory. No other failure that is
-    returned says so much: plans are longest first, and what fails for its length says nothing of shorter reads.
+    No other failure that is returned says so much: plans are longest first, and what fails for its length says nothing
+    of shorter reads.
     """
     reasons = [output.failure for output in outputs if output.failure is not None]
-    if len(outputs) < 2 or len(reasons) < len(outputs) or not all(map(lacked_memory, reasons)):
+    if len(outputs) < 2 or len(reasons) < len(outputs):
         return
-    if len({_SIZE.sub("0", reason) for reason in reasons}) == 1:
-        remedy = "" if MORE_MEMORY in reasons[0] else f"; {MORE_MEMORY}"
-        raise ReadError(
-            f"the first {len(outputs)} LLM calls failed, all for want of memory: {reasons[0]}{remedy}"
-        )
+    alike = {_SIZE.sub("0", reason) for reason in reasons} if of_memory else {*reasons}
+    if len(alike) > 1 or (of_memory and not all(map(lacked_memory, reasons))):
+        return
+    kind, remedy = ("want of memory", f"; {MORE_MEMORY}") if of_memory else ("one reason", "")
+    if MORE_MEMORY in reasons[0]:
+        remedy = ""
+    raise ReadError(
+        f"the first {len(outputs)} LLM calls failed, all for {kind}: {reasons[0]}{remedy}"
+    )
 
 
 def _read_alone(reader: Reader, inputs: Sequence[str]) -> ReadOutput:

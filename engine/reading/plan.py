@@ -19,7 +19,7 @@ from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
 from engine.sources.queries.buckets import Range
-from engine.tables import DOC_ID, DOC_IDS, FAILURE, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
+from engine.tables import DOC_ID, DOC_IDS, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
 
 INPUTS = "inputs"
 SIZE = "size"  # about how many tokens a read costs
@@ -127,13 +127,6 @@ def answered(wanted: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:
-    """The reads table of planned reads and their outputs, with the column ``failure``."""
-    # Taken by name, and not selected: units are many and small, and a selection is handed to a thread.
-    reads = planned[[READ_KEY, QUERY_ID, DOC_IDS]].hstack(output_columns(outputs))
-    return reads[[*tables.READS, FAILURE]]
-
-
 def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:
     """The outputs of reads as a table with the columns ``OUTPUT_COLUMNS``, one row each."""
     return pl.DataFrame(
@@ -226,7 +219,6 @@ class ReadPlan:
         least, first, most: how large a unit is, in sizes: at least, while the pace is unknown, and at most.
         sharing: number of actors that read it; units shrink towards the end.
         behind: what they read after it, in sizes, about.
-        cut: its units, where they were cut already.
     """
 
     reads: pl.DataFrame
@@ -242,12 +234,11 @@ class ReadPlan:
     most: int = 1
     sharing: int = 1
     behind: int = 0
-    cut: tuple[Unit, ...] | None = None
 
     @property
     def head(self) -> ReadPlan:
         """What is known of its units, without the reads."""
-        return replace(self, reads=_NO_READS, cut=None)
+        return replace(self, reads=_NO_READS)
 
     @property
     def size(self) -> int:
@@ -257,10 +248,9 @@ class ReadPlan:
     def sized(self, total: int, *, actors: int, gpu: bool, alone: bool = False) -> ReadPlan:
         """The plan with units as large as ``total``, of all that is left, lets them be for so many actors."""
         first = unit_tokens(total, actors=actors, gpu=gpu, alone=alone)
-        if alone:
-            return replace(self, least=first, first=first, most=first)
-        most = max(first, total // (8 * actors))
-        return replace(self, least=max(1, first // 4), first=first, most=most)
+        least = first if alone else max(1, first // 4)
+        most = first if alone else max(first, total // (8 * actors))
+        return replace(self, least=least, first=first, most=most)
 
     def unit_size(self, pace: float | None) -> int:
         """The size of a unit that takes some seconds at a pace, in sizes a second; the first one where it is unknown."""
@@ -270,15 +260,11 @@ class ReadPlan:
 
     def units(self, pace_of: PaceOf = lambda _: None) -> Iterator[Unit]:
         """Its units, each as large as an actor reads in some seconds at the pace that there is for its number."""
-        for unit in self.cut or ():
-            pace_of(unit.number)
-            yield unit
-        if self.cut is None:
 
-            def size(number: int) -> int:
-                return self.unit_size(pace_of(number))
+        def size(number: int) -> int:
+            return self.unit_size(pace_of(number))
 
-            yield from cut_units(self.reads, size, actors=self.sharing, behind=self.behind)
+        return cut_units(self.reads, size, actors=self.sharing, behind=self.behind)
 
 
 class Plans(Protocol):

@@ -37,9 +37,9 @@ from engine.machine.watch import OnEvent, PoolTotals, Tally, log, silent, watche
 from engine.messages.errors import BoundError, ReadError
 from engine.reading.costs import UnitResult
 from engine.reading.ledger import Attempts, planning_of, start_ledger
-from engine.reading.local import USER_ERRORS, Local, run_unit, start
+from engine.reading.local import USER_ERRORS, Local, start
 from engine.reading.plan import INPUTS, SIZE, MadePlans, PaceOf, Plans, ReadPlan, Unit
-from engine.reading.protocol import Reader, ReadOutput, StartingReader
+from engine.reading.protocol import ReadOutput, StartingReader
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
 
 # Numbers that a shard's units, and reads, have of their own in the whole job: one has fewer of either.
@@ -272,7 +272,7 @@ class _Actor:
             try:
                 result = UnitResult.without_reads(plan)
                 if reads is not None:
-                    if unit.reader not in self._local.loaded:
+                    if unit.reader not in self._local.readers:
                         with ending_if_fatal(self._attempts.counts):
                             self._reading.submit(self._load, unit.reader).result()
                     result = self._result(plan, unit, pl.read_ipc_stream(io.BytesIO(reads)))
@@ -285,14 +285,13 @@ class _Actor:
 
     def _result(self, plan: ReadPlan, unit: Unit, reads: pl.DataFrame) -> UnitResult:
         """Have one unit read, and commit it where the driver does not."""
-        reader = self._local.reader(unit.reader)
-        result = self._read(reader, unit, reads[INPUTS].to_list()).planned(plan, reads)
+        result = self._read(unit, reads[INPUTS].to_list()).planned(plan, reads)
         if self._commits:  # who reads the store needs no outputs from another process
             result = replace(self._local.commit(result), reads=None)
         return replace(result, outputs=())
 
     def _load(self, role: int) -> None:
-        if self._local.loaded:  # the model, too
+        if self._local.readers:  # the model, too
             self._local.reader(role)
             return
         # An actor keeps its name when it is started again.
@@ -308,11 +307,12 @@ class _Actor:
         gc.freeze()  # what is loaded by now stays: no need to look through it again and again
         self._attempts.started()
 
-    def _read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
+    def _read(self, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
         """Read a unit in its turn, and start it before that. Where its reads begin with it, it counts as begun, and
         no other one goes read by read meanwhile: a death would count for a read of either.
         """
         attempt, begun, finish = new_attempt(), 0, None
+        reader = self._local.reader(unit.reader)
         begins = isinstance(reader, StartingReader) and reader.reads_ahead
         with self._order:
             if begins and not self._in_turn:
@@ -324,8 +324,8 @@ class _Actor:
 
             def turn() -> UnitResult:
                 if (begun or self._attempts.begin(unit.number, attempt)) <= _WHOLE_ATTEMPTS:
-                    return run_unit(reader, unit, inputs, worker=self._local.worker, finish=finish)
-                return self._read_alone(reader, unit, inputs, attempt)
+                    return self._local.read_unit(unit, inputs, finish)
+                return self._read_alone(unit, inputs, attempt)
 
             result = self._reading.submit(turn)
         try:
@@ -336,15 +336,14 @@ class _Actor:
                     self._in_turn -= 1
 
     def _read_alone(
-        self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]], attempt: Attempt
+        self, unit: Unit, inputs: Sequence[Sequence[str]], attempt: Attempt
     ) -> UnitResult:
         """Read a unit read by read, where processes have died in it twice, so that none does for ever."""
-        worker = self._local.worker
-        parts: list[UnitResult] = []
+        worker, parts = self._local.worker, list[UnitResult]()
         for row, single in enumerate(inputs, start=unit.offset):
             alone = Unit(unit.number, row, 1, unit.reader)
             if self._attempts.enter(row, attempt):
-                parts.append(run_unit(reader, alone, [single], worker=worker))
+                parts.append(self._local.read_unit(alone, [single]))
                 self._attempts.leave(row)
             else:
                 died = ReadOutput.failed("the reader's process died in this call")
@@ -354,7 +353,7 @@ class _Actor:
             [output for part in parts for output in part.outputs],
             worker,
             sum(part.seconds for part in parts),
-            asdict(reader.stats),
+            asdict(self._local.readers[unit.reader].stats),
             sum(part.computed_tokens for part in parts),
             sum(part.padded_tokens for part in parts),
         )

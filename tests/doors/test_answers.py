@@ -19,7 +19,7 @@ from engine.reading.models import causal
 from engine.reading.models.decoding import Writer, Written
 from engine.reading.models.tokenizing import PromptRead
 from engine.reading.outputs import count_outputs, cut_notes, merge_outputs
-from engine.reading.plan import WANTED, reads_table
+from engine.reading.plan import WANTED, output_columns
 from engine.reading.protocol import ReadOutput
 from engine.reading.remote.reader import ApiReader
 from engine.reading.remote.specify import TRIAL
@@ -164,9 +164,10 @@ def noted(outputs, asked=SPEC):
     counts = []
     for part in (outputs[::2], outputs[1::2]):
         rows = [(f"k{text}", text, [text], [text]) for text, *_ in part]
-        reads = reads_table(
-            pl.DataFrame(rows, schema=WANTED, orient="row"),
-            [ReadOutput(text, 1, tokens, False, ended=ended) for text, tokens, ended in part],
+        reads = pl.DataFrame(rows, schema=WANTED, orient="row").hstack(
+            output_columns(
+                [ReadOutput(text, 1, tokens, False, ended=ended) for text, tokens, ended in part]
+            )
         )
         queries = pl.DataFrame(schema={"query_id": pl.String, "answers": pl.List(pl.String)})
         counts.append(count_outputs({"reader": (asked, reads)}, None, queries, get_metric("em")))

@@ -16,7 +16,6 @@ from typing import Any
 import polars as pl
 
 from engine.reading.local import Local
-from engine.reading.plan import cut_units
 from engine.reading.protocol import ReaderSpec
 from tests.gpu_first import models
 from tests.gpu_first.checks import Check, alike, apart, require
@@ -88,7 +87,7 @@ def host(spec: ReaderSpec) -> Any:
             note(spec)
             return models.load(spec)
 
-    return Loads([spec], [None], held=True)
+    return Loads([spec], [None])
 
 
 def note(spec: ReaderSpec) -> None:
@@ -143,9 +142,9 @@ def trial(
 
     made = plan(reads)
     size = scale.on_ray[1] * max(1, int(made["size"].mean() or 1))  # type: ignore[arg-type]
-    units = tuple(cut_units(made, lambda _: size))
     settings = PoolSettings(actors=actors, gpus_per_actor=gpus)
-    plans = MadePlans([ReadPlan(reads=made, wanted=made.height, cut=units)])
+    plan_of_all = ReadPlan(reads=made, wanted=made.height, least=size, first=size, most=size)
+    plans = MadePlans([plan_of_all])
     outputs: dict[str, str] = {}
     workers: dict[str, float] = {}
     start = first = time.perf_counter()

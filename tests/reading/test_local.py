@@ -8,8 +8,8 @@ import pytest
 from engine.machine import device
 from engine.messages.errors import InputError, ReadError, WriteError
 from engine.reading import protocol
-from engine.reading.local import Local, run_unit
-from engine.reading.plan import MadePlans, ReadPlan, Unit, cut_units
+from engine.reading.local import Local
+from engine.reading.plan import MadePlans, ReadPlan, Unit
 from engine.reading.protocol import ReaderStats, ReadOutput
 from tests.conftest import SPEC, planned
 
@@ -69,8 +69,7 @@ def read(host, texts=("a", "b", "c")):
 
 def cut(texts, size):
     plan = planned(texts)
-    units = tuple(cut_units(plan, lambda _: size))
-    return MadePlans([ReadPlan(reads=plan, wanted=plan.height, cut=units)])
+    return MadePlans([ReadPlan(reads=plan, wanted=plan.height, least=size, first=size, most=size)])
 
 
 def firsts(done):
@@ -232,7 +231,9 @@ def failures(outputs):
 
 
 def read_unit(reader, *texts):
-    return run_unit(reader, Unit(0, 0, len(texts)), [[t] for t in texts], worker="here").outputs
+    """The outputs of one unit, by a reader that stays in its host."""
+    reader.host = getattr(reader, "host", None) or Logging(reader)
+    return reader.host.read_unit(Unit(0, 0, len(texts)), [[t] for t in texts]).outputs
 
 
 def test_one_bad_read_fails_alone():

@@ -22,7 +22,7 @@ from engine.machine.pool import Pool, PoolSettings, decide
 from engine.messages.errors import InputError, ReadError
 from engine.reading import stream_on_ray
 from engine.reading.local import Local
-from engine.reading.plan import MadePlans, ReadPlan, Unit, cut_units
+from engine.reading.plan import MadePlans, ReadPlan, Unit
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.readers import specify
 from engine.reading.stream_on_ray import OnRay, ShardRole, unit_rows
@@ -52,10 +52,10 @@ def test_only_an_actors_process_ends_without_its_exit_handlers(monkeypatch):
     ray.kill(ending)
 
 
-def plan_of(texts, size=3):
-    """A plan of texts, or of that many, and its units."""
-    plan = planned([f"t{i}" for i in range(texts)] if isinstance(texts, int) else texts)
-    return plan, list(cut_units(plan, lambda _: size))
+def plan_of(texts, size=3, role=0):
+    """The plan of texts, or of that many, in units of a size."""
+    reads = planned([f"t{i}" for i in range(texts)] if isinstance(texts, int) else texts)
+    return ReadPlan(reads=reads, wanted=reads.height, role=role, least=size, first=size, most=size)
 
 
 def host_of(on_text):
@@ -75,16 +75,10 @@ def host_of(on_text):
     return OnActor
 
 
-def plan_for(plan, units, role=0):
-    own = tuple(unit for unit in units if unit.reader == role)
-    return ReadPlan(reads=plan, wanted=plan.height, role=role, cut=own)
-
-
-def units_done(plan, units, actor=Local, specs=(SPEC,), **more):
-    """The units of a plan, done on actors; this process holds the inputs."""
+def units_done(*plans, actor=Local, specs=(SPEC,), **more):
+    """The units of plans, a reader each, done on actors; this process holds the inputs."""
     more = {"pool": of(2)} | more
-    made = MadePlans([plan_for(plan, units, role) for role in range(len(specs))])
-    return OnRay(actor(list(specs), [None] * len(specs)), **more).read(made)
+    return OnRay(actor(list(specs), [None] * len(specs)), **more).read(MadePlans(plans))
 
 
 def by_key(done):
@@ -102,9 +96,9 @@ def of(actors):
     return decide(PoolSettings(actors=actors), 2**30)
 
 
-def outputs(plan, units, actor, actors=2):
-    results = by_key(units_done(plan, units, actor, pool=of(actors)))
-    return [results[key] for key in plan["read_key"]]
+def outputs(plan, actor, actors=2):
+    results = by_key(units_done(plan, actor=actor, pool=of(actors)))
+    return [results[key] for key in plan.reads["read_key"]]
 
 
 def test_every_read_comes_once_and_one_that_raises_fails_alone():
@@ -113,9 +107,9 @@ def test_every_read_comes_once_and_one_that_raises_fails_alone():
             raise ValueError("no such token")
         return text.upper()
 
-    plan, units = plan_of(20)
+    plan = plan_of(20)
     for actors in (1, 2):
-        got = outputs(plan, units, host_of(upper), actors)
+        got = outputs(plan, host_of(upper), actors)
         failed = got.pop(7)
         assert failed[0] == "t7"
         assert failed[1].startswith(f"ValueError: no such token ({__file__}:")
@@ -124,8 +118,8 @@ def test_every_read_comes_once_and_one_that_raises_fails_alone():
 
 def test_planning_waits_for_actors_however_much_the_object_store_would_hold(tmp_path):
     log = tmp_path / "planned"
-    plan, units = plan_of(4, 1)
-    path, of_shard = str(log), plan_for(plan, units)
+    plan = plan_of(4, 1)
+    path = str(log)
 
     class Plans:
         shards = range(30)
@@ -133,7 +127,7 @@ def test_planning_waits_for_actors_however_much_the_object_store_would_hold(tmp_
         def __call__(self, shard, role):
             with open(path, "a") as stream:
                 stream.write(f"{shard}\n")
-            return of_shard
+            return plan
 
     class Slow(host_of(str)):
         def load(self, spec):
@@ -143,7 +137,7 @@ def test_planning_waits_for_actors_however_much_the_object_store_would_hold(tmp_
     done = OnRay(Slow([SPEC], [None]), of(2)).read(Plans())
     next(done)
     assert len(log.read_text().split()) <= 4  # two units an actor; two shards are planned at a time
-    assert len(list(done)) == 30 * len(units) - 1
+    assert len(list(done)) == 30 * 4 - 1
 
 
 @pytest.mark.parametrize(
@@ -185,12 +179,13 @@ def test_readers_of_one_model_share_an_actor(tmp_path):
                 stream.write(f"{spec.name} {os.getpid()}\n")
             return Reader(spec)
 
-    plan, units = plan_of(6)
+    plans = [
+        plan_of([f"t{i}" for i in range(3 * role, 3 * role + 3)], role=role) for role in (0, 1)
+    ]
     specs = [replace(SPEC, name="one "), replace(SPEC, name="two ", choices=("yes",))]
-    asked = [replace(unit, reader=unit.number % 2) for unit in units]
     got = {
         unit.plan.role: unit.reads["output"].to_list()
-        for unit in units_done(plan, asked, OnActor, specs, pool=of(1))
+        for unit in units_done(*plans, actor=OnActor, specs=specs, pool=of(1))
     }
     assert got == {0: ["one t0", "one t1", "one t2"], 1: ["two t3", "two t4", "two t5"]}
     # Ray Data may hand over the units of one job in any order.
@@ -210,8 +205,8 @@ def test_an_actor_killed_once_costs_one_unit_and_no_read(tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
         return text.upper()
 
-    plan, units = plan_of(12)
-    got = outputs(plan, units, host_of(die_once))
+    plan = plan_of(12)
+    got = outputs(plan, host_of(die_once))
     assert got == [f"T{i}" for i in range(12)]
     begun = collections.Counter((tmp_path / "counts").read_text().split())
     # the unit of t3, t4 and t5 was begun twice; of another unit on the dead actor at most a part
@@ -225,8 +220,8 @@ def test_a_read_that_always_kills_is_isolated():
             os.kill(os.getpid(), signal.SIGKILL)
         return text.upper()
 
-    plan, units = plan_of(9)
-    got = outputs(plan, units, host_of(die))
+    plan = plan_of(9)
+    got = outputs(plan, host_of(die))
     assert "process died" in got.pop(4)[1]
     assert got == [f"T{i}" for i in range(9) if i != 4]
 
@@ -235,9 +230,9 @@ def test_a_reader_that_fails_throughout_ends_the_job_in_one_line():
     def overflow(text):
         raise ArithmeticError("the model's logits are not numbers")
 
-    plan, units = plan_of(30)
+    plan = plan_of(30)
     with pytest.raises(ReadError, match="first 3 LLM calls failed, all for one reason") as caught:
-        outputs(plan, units, host_of(overflow), actors=1)
+        outputs(plan, host_of(overflow), actors=1)
     assert "logits are not numbers" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -247,19 +242,19 @@ def test_an_actor_that_cannot_start_ends_in_one_line():
         def load(self, spec):
             raise ValueError("weights are broken")
 
-    plan, units = plan_of(["t0"])
+    plan = plan_of(["t0"])
     with pytest.raises(ReadError, match="weights are broken") as caught:
-        outputs(plan, units, Broken, actors=1)
+        outputs(plan, Broken, actors=1)
     assert "\n" not in str(caught.value)
 
 
 def test_a_pool_that_gets_no_node_is_given_up_in_one_line(monkeypatch):
     monkeypatch.setattr(pools, "_PATIENCE", 2.0)
-    plan, units = plan_of(["t0"])
+    plan = plan_of(["t0"])
     hopeless = Pool(1, 1, 1, Needs(0.0, 1.0, 0, None))
     told = []
     with pytest.raises(ReadError, match="given up: nothing has moved.*with 1 GPU") as caught:
-        list(units_done(plan, units, host_of(str), pool=hopeless, on_event=told.append))
+        list(units_done(plan, actor=host_of(str), pool=hopeless, on_event=told.append))
     assert "\n" not in str(caught.value)
     assert told == ["waiting for a node with 1 GPU: none is there"]
 
@@ -267,19 +262,19 @@ def test_a_pool_that_gets_no_node_is_given_up_in_one_line(monkeypatch):
 def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
     spec, _ = specify(str(tiny_t5), augmentation="fid", task="short-answer", dtype="float32")
     texts = [" ".join(f"w{(i * 13 + j) % 97}" for j in range(5 + i % 4)) for i in range(14)]
-    plan, units = plan_of(texts, 4)
-    here = list(Local([spec], [None]).read(MadePlans([plan_for(plan, units)])))
-    there = sorted(units_done(plan, units, specs=[spec]), key=lambda one: one.unit.number)
+    plan = plan_of(texts, 4)
+    here = list(Local([spec], [None]).read(MadePlans([plan])))
+    there = sorted(units_done(plan, specs=[spec]), key=lambda one: one.unit.number)
     assert all(unit.stats["peak_memory"] > 2**20 for unit in there)
     assert pl.concat([u.reads for u in there]).equals(pl.concat([u.reads for u in here]))
-    assert [one.unit.number for one in there] == [unit.number for unit in units]
+    assert [one.unit.number for one in there] == list(range(len(here)))
 
 
 def test_a_worker_with_another_version_than_the_drivers_reads_nothing(monkeypatch):
-    plan, units = plan_of(6)
+    plan = plan_of(6)
     with monkeypatch.context() as newer:
         newer.setattr(device, "__version__", "9.9.9")
-        done = units_done(plan, units, host_of(str), pool=of(1))
+        done = units_done(plan, actor=host_of(str), pool=of(1))
         with pytest.raises(
             InputError,
             match=r"^node \w{8} process \d+ has erag-engine 0\.1\.0, the driver 9\.9\.9; ",
@@ -296,10 +291,10 @@ def test_what_is_held_is_committed_here_and_shards_on_actors(tmp_path):
                 stream.write(f"{os.getpid()}\n")
             return super().commit(done)
 
-    plan, units = plan_of(6)
+    plan = plan_of(6)
     for held in (True, False):
         place, log = folder_at(tmp_path / str(held)), str(tmp_path / f"{held} log")
-        made = MadePlans([plan_for(plan, units)])
+        made = MadePlans([plan])
 
         class Plans:
             shards = (0,)
@@ -308,10 +303,10 @@ def test_what_is_held_is_committed_here_and_shards_on_actors(tmp_path):
                 return made(shard, role)
 
         done = list(OnRay(Logging([SPEC], [place]), of(1)).read(made if held else Plans()))
-        assert [unit.reads is not None for unit in done] == [held] * len(units)
+        assert [unit.reads is not None for unit in done] == [held] * 2
         assert load(place, SPEC.fingerprint).reads.height == 6
         processes = open(log).read().split()
-        assert [int(process) == os.getpid() for process in processes] == [held] * len(units)
+        assert [int(process) == os.getpid() for process in processes] == [held] * 2
 
 
 def test_an_actor_starts_a_unit_and_commits_another_while_it_reads(tmp_path):
@@ -356,9 +351,9 @@ def test_an_actor_starts_a_unit_and_commits_another_while_it_reads(tmp_path):
                 wait_for("read 2")
             return done
 
-    plan, units = plan_of(["a", "b", "c"], 1)
+    plan = plan_of(["a", "b", "c"], 1)
     on_ray = OnRay(OnActor([SPEC], [None]), of(1))
-    done = on_ray.read(MadePlans([plan_for(plan, units)]))
+    done = on_ray.read(MadePlans([plan]))
     assert [unit.done for unit in done] == [1, 1, 1]
 
 

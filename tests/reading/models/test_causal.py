@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks._single import default_prompt
 from engine.machine.batching import run
-from engine.reading.local import run_unit
+from engine.reading.local import Local
 from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.tokenizing import PromptRead
@@ -266,10 +266,11 @@ def test_the_call_behind_is_read_while_the_last_answers_are_written(
     passes = watched(reader, monkeypatch)
     first, second = reader.start(prompts[:3]), reader.start(prompts[3:])
     assert passes == []
-    units = []
+    host, units = Local([spec], [None]), []
+    host.readers[0] = reader
     for finish, part in ((first, prompts[:3]), (second, prompts[3:])):
         unit = Unit(len(units), 0, len(part))
-        units.append(run_unit(reader, unit, part, worker="", finish=finish))
+        units.append(host.read_unit(unit, part, finish))
     assert [r.output for unit in units for r in unit.outputs] == generated
     # The prompts of both came one behind the other, and no step was for the first call's answers alone.
     prompt = [tokens for tokens, _ in passes]
