@@ -198,18 +198,18 @@ def unit_kinds(reads: pl.DataFrame, result: UnitResult) -> Kinds:
     for prompt, output, several in reads.select(
         PROMPT_TOKENS, OUTPUT_TOKENS, _SEVERAL.alias("several")
     ).iter_rows():
-        of_kind = own.setdefault(WHOLE if several else SINGLE, KindCosts())
-        of_kind.done += 1
-        of_kind.prompt_tokens += prompt
-        of_kind.output_tokens += output
-    together = sum(one.prompt_tokens + one.output_tokens for one in own.values())
-    for one in own.values():
-        tokens = one.prompt_tokens + one.output_tokens
-        share = tokens / together if together else one.done / reads.height
-        one.computed_tokens = round(share * result.computed_tokens)
-        one.padded_tokens = round(share * result.padded_tokens)
-        one.reader_seconds = share * result.seconds
-        one.split_seconds = one.reader_seconds if len(own) > 1 else 0.0
+        kind_costs = own.setdefault(WHOLE if several else SINGLE, KindCosts())
+        kind_costs.done += 1
+        kind_costs.prompt_tokens += prompt
+        kind_costs.output_tokens += output
+    together = sum(costs.prompt_tokens + costs.output_tokens for costs in own.values())
+    for costs in own.values():
+        tokens = costs.prompt_tokens + costs.output_tokens
+        share = tokens / together if together else costs.done / reads.height
+        costs.computed_tokens = round(share * result.computed_tokens)
+        costs.padded_tokens = round(share * result.padded_tokens)
+        costs.reader_seconds = share * result.seconds
+        costs.split_seconds = costs.reader_seconds if len(own) > 1 else 0.0
     return own
 
 
@@ -219,10 +219,10 @@ def add_kinds(into: Kinds, kinds: Mapping[str, KindCosts]) -> None:
         into.setdefault(kind, KindCosts()).add(costs)
 
 
-def merge_kinds(of_several: Iterable[Kinds]) -> Kinds:
+def merge_kinds(several: Iterable[Kinds]) -> Kinds:
     """The costs of several jobs together, by kind."""
     merged: Kinds = {}
-    for kinds in of_several:
+    for kinds in several:
         add_kinds(merged, kinds)
     return merged
 
@@ -230,8 +230,8 @@ def merge_kinds(of_several: Iterable[Kinds]) -> Kinds:
 def set_wanted(costs: ReadingCosts, wanted: Mapping[str, int]) -> None:
     """Put into the costs how many distinct reads of each kind were asked for, done ones being counted."""
     for kind, count in wanted.items():
-        of_kind = costs.kinds.setdefault(kind, KindCosts())
-        of_kind.wanted, of_kind.reused = count, count - of_kind.done
+        kind_costs = costs.kinds.setdefault(kind, KindCosts())
+        kind_costs.wanted, kind_costs.reused = count, count - kind_costs.done
 
 
 def share_costs(costs: Sequence[ReadingCosts], seconds: float, totals: PoolTotals) -> None:
@@ -245,10 +245,10 @@ def share_costs(costs: Sequence[ReadingCosts], seconds: float, totals: PoolTotal
         cost.seconds = seconds * (cost.reader_seconds / busy if busy else 1 / len(costs))
         if cost.done and cost.seconds:
             cost.reads_per_second = cost.done / cost.seconds
-        for of_kind in cost.kinds.values():
+        for kind_costs in cost.kinds.values():
             busy_here = cost.reader_seconds
-            of_kind.seconds = (
-                cost.seconds * of_kind.reader_seconds / busy_here if busy_here else 0.0
+            kind_costs.seconds = (
+                cost.seconds * kind_costs.reader_seconds / busy_here if busy_here else 0.0
             )
     for name, value in asdict(totals).items():
         if hasattr(costs[0], name):

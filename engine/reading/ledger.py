@@ -39,7 +39,7 @@ _STRIKES = 2  # deaths during a read before the read counts as their cause
 _FIRST_UNITS, _UNITS = 2, 4
 # Who asks waits for so long at most; all together look a hundred times a second whether they may go on.
 _SECONDS_TO_HOLD, _LOOK = 10.0, 0.01
-_Done = tuple[float, int, float]  # when a unit ended, its size, and the seconds that it took
+_UnitEnd = tuple[float, int, float]  # when a unit ended, its size, and the seconds that it took
 _CUT = struct.Struct("qd")  # a unit, and the pace that it was cut for; 0 where none was known
 
 
@@ -60,7 +60,7 @@ class Ledger(Counts):
         super().__init__()
         self._waits = waits
         self._entered: defaultdict[int, set[Attempt]] = defaultdict(set)
-        self._done: defaultdict[int, dict[str, deque[_Done]]] = defaultdict(dict)
+        self._done: defaultdict[int, dict[str, deque[_UnitEnd]]] = defaultdict(dict)
         self._actors = set[str]()
         self._kept = Path(kept).open("a+b", buffering=0)
         self._kept.seek(0)

@@ -171,7 +171,7 @@ class Local:
                 refuse_alike(outputs)
             self._failed.add(role)
         if role not in self._proven:
-            refuse_alike(outputs, of_memory=True)
+            refuse_alike(outputs, only_memory=True)
         if any(output.failure is None for output in outputs):
             self._proven.add(role)
         stats = reader.stats
@@ -263,8 +263,8 @@ def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Callable[[], list[
 _SIZE = re.compile(r"\d[\d.,]*( [KMGT]?i?B\b)?")
 
 
-def refuse_alike(outputs: Sequence[ReadOutput], *, of_memory: bool = False) -> None:
-    """Refuse to go on where all reads of a reader's first unit failed, for one reason; or for one shortage ``of_memory``.
+def refuse_alike(outputs: Sequence[ReadOutput], *, only_memory: bool = False) -> None:
+    """Refuse to go on where all reads of a reader's first unit failed, for one reason; or, with ``only_memory``, for one shortage.
 
     No other failure that is returned says so much: plans are longest first, and what fails for its length says nothing
     of shorter reads.
@@ -272,10 +272,10 @@ def refuse_alike(outputs: Sequence[ReadOutput], *, of_memory: bool = False) -> N
     reasons = [output.failure for output in outputs if output.failure is not None]
     if len(outputs) < 2 or len(reasons) < len(outputs):
         return
-    alike = {_SIZE.sub("0", reason) for reason in reasons} if of_memory else {*reasons}
-    if len(alike) > 1 or (of_memory and not all(map(lacked_memory, reasons))):
+    alike = {_SIZE.sub("0", reason) for reason in reasons} if only_memory else {*reasons}
+    if len(alike) > 1 or (only_memory and not all(map(lacked_memory, reasons))):
         return
-    kind, remedy = ("want of memory", f"; {MORE_MEMORY}") if of_memory else ("one reason", "")
+    kind, remedy = ("want of memory", f"; {MORE_MEMORY}") if only_memory else ("one reason", "")
     if MORE_MEMORY in reasons[0]:
         remedy = ""
     raise ReadError(

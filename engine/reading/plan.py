@@ -109,8 +109,8 @@ def wanted_reads(
 
 def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
     """The distinct wanted reads that are not stored, in their order."""
-    found = pl.col(READ_KEY).is_in(stored[READ_KEY].implode())
-    return wanted.unique(READ_KEY, keep="first", maintain_order=True).filter(~found)
+    is_stored = pl.col(READ_KEY).is_in(stored[READ_KEY].implode())
+    return wanted.unique(READ_KEY, keep="first", maintain_order=True).filter(~is_stored)
 
 
 def answered(wanted: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:

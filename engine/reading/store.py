@@ -234,7 +234,7 @@ _REMEMBERED = 1 << 24
 _MEMORY = KeyMemory(_REMEMBERED)
 
 
-class Stored(NamedTuple):
+class StoredReads(NamedTuple):
     """What a store has of one reader.
 
     Attributes:
@@ -302,7 +302,7 @@ def listing(store: Folder, fingerprint: str) -> Listing:
     return Listing(folder, tuple(names_of(folder)), uuid.uuid4().hex)
 
 
-def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> Stored:
+def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> StoredReads:
     """The stored reads among ``keys``. Of files that have none of them, only the keys are read.
 
     Of files that other calls will ask for too, since they reach beyond ``span``, this process remembers
@@ -319,7 +319,7 @@ def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> Stored
     """
     folder = listing.folder
     sought = keys.unique().alias(READ_KEY).to_frame()
-    found: list[pl.DataFrame] = []
+    frames: list[pl.DataFrame] = []
     damaged: list[str] = []
     gone: set[str] = set()
     for name in _each(listing, span or (0, BUCKETS), gone):
@@ -334,9 +334,9 @@ def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> Stored
         if reads is None:
             damaged.append(folder.set_aside(name, DAMAGED))
         elif reads.height:
-            found.append(reads)
+            frames.append(reads)
             sought = sought.join(reads, on=READ_KEY, how="anti")
-    return Stored(distinct(found), damaged)
+    return StoredReads(distinct(frames), damaged)
 
 
 def compact(
@@ -350,7 +350,7 @@ def compact(
         span: of the merged file: it covers those of all files. None if one of them has none.
 
     Returns:
-        where the damaged ones are now, as in ``Stored``.
+        where the damaged ones are now, as in ``StoredReads``.
 
     Raises:
         InputError: a file of the store cannot be read, has other columns, or is a damaged one of an
@@ -377,7 +377,7 @@ def tidy(store: Folder, fingerprint: str) -> list[str]:
     be compared. Where files cannot be written or deleted, they are read as they are.
 
     Returns:
-        where damaged files are now, as in ``Stored``.
+        where damaged files are now, as in ``StoredReads``.
     """
     folder = store / fingerprint
     sizes = {

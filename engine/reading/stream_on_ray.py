@@ -158,7 +158,9 @@ def _results(plans: Plans, local: Local, pool: Pool, attempts: Any) -> Iterator[
     # That a small evaluation has fewer shards than actors is not news.
     warnings.filterwarnings("ignore", module=ray_internals.EXECUTION)
     roles = range(len(local.specs))
-    rows = [ShardRole(one, role, len(roles))._asdict() for one in plans.shards for role in roles]
+    rows = [
+        ShardRole(shard, role, len(roles))._asdict() for shard in plans.shards for role in roles
+    ]
     dataset = one_row_blocks(rows)
     # Blocks are cut at a byte: each unit is a block, and so a task, of its own. `repartition` would do it with
     # tasks that take a whole CPU, which the actors may have left none of.

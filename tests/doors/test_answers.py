@@ -16,7 +16,7 @@ from engine.machine.remote.client import answer_of
 from engine.messages.errors import InputError
 from engine.reading.answers import ended_by, rule_of
 from engine.reading.models import causal
-from engine.reading.models.decoding import Writer, Written
+from engine.reading.models.decoding import Continuation, Writer
 from engine.reading.models.tokenizing import PromptRead
 from engine.reading.outputs import count_outputs, cut_notes, merge_outputs
 from engine.reading.plan import WANTED, output_columns
@@ -103,7 +103,7 @@ def test_a_server_that_says_stop_at_the_limit_has_cut_the_answer(
 )  # fmt: skip
 def test_own_loops_know_what_ended_an_answer(text, expected):
     asked = spec(max_new_tokens=MOST)
-    writer, answer = Writer(asked, Letters(), frozenset({0})), Written()
+    writer, answer = Writer(asked, Letters(), frozenset({0})), Continuation()
     for letter in text:
         if not writer.write([answer], logits_for(letter)):
             break

@@ -19,4 +19,4 @@ def load(place, fingerprint):
         # Some are gone, into others.
         seen.update(names)
         names = [name for name in store.names_of(folder) if name not in seen]
-    return store.Stored(store.distinct([frames[name] for name in sorted(frames)]), damaged)
+    return store.StoredReads(store.distinct([frames[name] for name in sorted(frames)]), damaged)

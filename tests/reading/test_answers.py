@@ -14,7 +14,7 @@ from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.function_reader import FunctionReader, specify_function
 from engine.reading.local import Local, Program
-from engine.reading.models.decoding import Writer, Written
+from engine.reading.models.decoding import Continuation, Writer
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReadOutput
 from engine.reading.remote.reader import ApiReader
@@ -51,7 +51,7 @@ def told(output):
 def local(text, **fields):
     """By a decoder-only model of this machine, which would go on as the text does."""
     asked = spec(**(CHAT | fields))
-    writer, answer = Writer(asked, Letters(), frozenset({0})), Written()
+    writer, answer = Writer(asked, Letters(), frozenset({0})), Continuation()
     for letter in f"{text}\0":
         if not writer.write([answer], logits_for(letter)):
             break

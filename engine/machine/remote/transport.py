@@ -58,7 +58,7 @@ def bounded_client(seconds: float) -> httpx.Client:
         packed = response.headers.pop("content-encoding", "identity").lower()
         if packed not in ("identity", "gzip", "deflate"):
             raise UntakenError(f"the answer is packed ({packed}), though it was asked for as it is")
-        response.stream = _Bounded(response, unpacks=packed != "identity")
+        response.stream = _BoundedBody(response, unpacks=packed != "identity")
 
     try:
         client = openai.DefaultHttpxClient(
@@ -172,7 +172,7 @@ class _Stream(httpcore.NetworkStream):
         return _Stream(self._stream.start_tls(ssl_context, server_hostname, left), self._deadline)
 
 
-class _Bounded(httpx.SyncByteStream):
+class _BoundedBody(httpx.SyncByteStream):
     """The body of a response as it comes, unpacked, up to a number of bytes; of an answer, no events."""
 
     def __init__(self, response: httpx.Response, *, unpacks: bool) -> None:

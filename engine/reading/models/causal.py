@@ -22,7 +22,7 @@ from engine.machine import batching, device
 from engine.machine.model_files import end_tokens, refusals, refuse_missing, shared_model
 from engine.reading.answers import Rule, chosen, rule_of, scored, with_own
 from engine.reading.models import attention, continuing, layers
-from engine.reading.models.decoding import Writer, Written
+from engine.reading.models.decoding import Continuation, Writer
 from engine.reading.models.packed import PackedModel, WindowedModel
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.tokenizing import PromptRead, PromptReader
@@ -138,8 +138,8 @@ class CausalReader(PromptReader):
     def _do(self, call: _Call, *, ahead: bool = False) -> list[ReadOutput]:
         """Do the reads of a call; while its last answers are written, read prompts of the call that waits behind it."""
         # In place: another thread may be starting a call.
-        for one in [one for one in self._waiting if one() in (None, call)]:
-            self._waiting.remove(one)
+        for waiting in [other for other in self._waiting if other() in (None, call)]:
+            self._waiting.remove(waiting)
         if self._ahead not in (None, call):  # out of turn
             self._forget()
         self._ahead = None
@@ -184,7 +184,7 @@ class CausalReader(PromptReader):
         self.stats.nanoseconds_ahead -= nanoseconds
 
     def _next(self) -> _Call | None:
-        calls = (one() for one in self._waiting)
+        calls = (waiting() for waiting in self._waiting)
         return next((call for call in calls if call and not call.failed), None)
 
     def _forget(self) -> None:
@@ -204,7 +204,7 @@ class CausalReader(PromptReader):
                 call.refused[i] = refused
         readable = [i for i in range(len(reads)) if i not in call.refused]
 
-        def passes(places: Sequence[int]) -> batching.Passes[list[Written | str]]:
+        def passes(places: Sequence[int]) -> batching.Passes[list[Continuation | str]]:
             return (yield from loop.passes([reads[readable[place]] for place in places]))
 
         before = self.stats.memory_halvings
@@ -243,7 +243,7 @@ class _Call:
 
     reads: Sequence[PromptRead]
     refused: dict[int, ReadOutput] = field(default_factory=dict)
-    written: dict[int, Written | str] = field(default_factory=dict)
+    written: dict[int, Continuation | str] = field(default_factory=dict)
     passes: Iterator[None] | None = None
     failed: bool = False
     owed: tuple[int, ...] = (0, 0, 0)
@@ -260,7 +260,7 @@ class _Call:
         ]
 
 
-def _output(read: PromptRead, result: Written | str, rule: Rule) -> ReadOutput:
+def _output(read: PromptRead, result: Continuation | str, rule: Rule) -> ReadOutput:
     if isinstance(result, str):
         return ReadOutput.failed(result, prompt_tokens=read.length)
     length, truncated = read.length, read.truncated

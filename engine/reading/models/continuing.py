@@ -20,7 +20,7 @@ import transformers
 from engine.machine import batching, device
 from engine.machine.model_files import cache_directory
 from engine.messages.errors import InputError, WriteError
-from engine.reading.models.decoding import Written
+from engine.reading.models.decoding import Continuation
 from engine.reading.models.t5 import T5
 from engine.reading.models.t5_attention import Part
 from engine.reading.models.tokenizing import PromptRead
@@ -44,16 +44,16 @@ _DIFFERS = "behind a cache its logits are not those of one pass over the same to
 OWN, PADDED, UNSHARED, ALONE = range(4)
 
 
-class Forced:
+class ForcedWriter:
     """Stands in for a ``Writer``: answers go on with given tokens, and the logits of each are kept."""
 
     padding, most = 0, max(_GIVEN)
 
     def __init__(self, given: Sequence[int]) -> None:
         self._given = given
-        self.logits: dict[Written, list[torch.Tensor]] = {}
+        self.logits: dict[Continuation, list[torch.Tensor]] = {}
 
-    def write(self, answers: Sequence[Written], logits: torch.Tensor) -> list[int]:
+    def write(self, answers: Sequence[Continuation], logits: torch.Tensor) -> list[int]:
         """See ``Writer.write``."""
         on = []
         for place, (answer, row) in enumerate(zip(answers, logits, strict=True)):
@@ -66,7 +66,7 @@ class Forced:
 
 
 def way_of(
-    make: Callable[[int, Forced], Any],
+    make: Callable[[int, ForcedWriter], Any],
     ways: Sequence[int],
     model: Any,
     tokenizer: Any,
@@ -103,15 +103,15 @@ def way_of(
 
 @torch.inference_mode()
 def _is_continued(
-    make: Callable[[Forced], Any], model: Any, text: Sequence[int], *, alone: bool
+    make: Callable[[ForcedWriter], Any], model: Any, text: Sequence[int], *, alone: bool
 ) -> bool:
     # The text repeats itself at the distance of the lengths, so that the same tokens follow both.
-    asked = [PromptRead(list(text[:length]), _HEAD) for length in _LENGTHS]
+    prompts = [PromptRead(list(text[:length]), _HEAD) for length in _LENGTHS]
     ids = torch.tensor([text[:-1]], device=model.device)
     mask, positions = torch.ones_like(ids), torch.arange(ids.shape[1], device=model.device)[None]
     whole = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
-    for batch in [[one] for one in asked] if alone else [asked]:
-        writer = Forced(text[_LENGTHS[0] :])
+    for batch in [[prompt] for prompt in prompts] if alone else [prompts]:
+        writer = ForcedWriter(text[_LENGTHS[0] :])
         loop = make(writer)
         for _ in loop.passes(batch):
             pass

@@ -62,8 +62,10 @@ class Greedy:
             return logits
         # In fp32, as transformers does; each by itself, since lengths differ.
         changed = [
-            self._processors(row)(self._tensor([*row.given, *row.written]), of_row[None].float())
-            for row, of_row in zip(rows, logits, strict=True)
+            self._processors(row)(
+                self._tensor([*row.given, *row.written]), row_logits[None].float()
+            )
+            for row, row_logits in zip(rows, logits, strict=True)
         ]
         return torch.cat(changed)
 
@@ -164,11 +166,11 @@ def to_device(device: torch.device, *parts: Numbers) -> list[torch.Tensor]:
         host = host.pin_memory()
     there = host.to(device, non_blocking=True)
     split = there.split([part.size for part in parts])
-    return [one.view(part.shape) for one, part in zip(split, parts, strict=True)]
+    return [piece.view(part.shape) for piece, part in zip(split, parts, strict=True)]
 
 
 @dataclass(eq=False)
-class Written:
+class Continuation:
     """An answer.
 
     Attributes:
@@ -224,12 +226,12 @@ def choose(
             chosen where that exceeds 1/2, else nothing is.
         first: their first tokens.
     """
-    shares = of_all = logits.float().softmax(-1)[:, list(first)]
+    shares = all_shares = logits.float().softmax(-1)[:, list(first)]
     if len(choices) > 1:
         shares = torch.stack([logits[:, token] for token in first], 1).float().softmax(-1)
     # Told with the rest, in one synchronisation.
     broken = logits.isnan().any(-1, keepdim=True)
-    told = torch.cat([of_all.sum(-1, keepdim=True), shares], 1).masked_fill(broken, math.nan)
+    told = torch.cat([all_shares.sum(-1, keepdim=True), shares], 1).masked_fill(broken, math.nan)
     rows: list[list[float]] = told.tolist()
     if any(math.isnan(row[0]) for row in rows):
         raise _not_numbers()
@@ -270,8 +272,8 @@ def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float
     (places,) = to_device(logits.device, np.array(tokens, dtype=np.int64))
     # Copies in fp32 of a few rows at a time.
     parts = zip(logits.split(32), places[:, None].split(32), strict=True)
-    found = [part.float().log_softmax(-1).gather(-1, of) for part, of in parts]
-    logs: list[float] = torch.cat(found)[:, 0].tolist()
+    gathered = [part.float().log_softmax(-1).gather(-1, of) for part, of in parts]
+    logs: list[float] = torch.cat(gathered)[:, 0].tolist()
     if any(map(math.isnan, logs)):
         raise _not_numbers()
     return logs
@@ -308,7 +310,7 @@ class Writer:
         self.padding = min(ends, default=0)
         self._greedy = Greedy(spec, model, self.most)
 
-    def write(self, answers: Sequence[Written], logits: torch.Tensor) -> list[int]:
+    def write(self, answers: Sequence[Continuation], logits: torch.Tensor) -> list[int]:
         """Take the next token of each answer; the places of those that go on.
 
         Args:
@@ -319,7 +321,7 @@ class Writer:
             for answer, choice in zip(answers, chosen, strict=True):
                 answer.text, answer.confidence, answer.mass = choice
             return []
-        rows = (Row(one.prompt, one.tokens, one.prompt) for one in answers)
+        rows = (Row(answer.prompt, answer.tokens, answer.prompt) for answer in answers)
         tokens = next_tokens(self._greedy.scores(logits, rows))
         if self._scores:  # how probable the model finds them, whatever had them taken
             for answer, log in zip(answers, log_probabilities(logits, tokens), strict=True):
@@ -330,7 +332,7 @@ class Writer:
             if self._take(answer, token)
         ]
 
-    def _take(self, answer: Written, token: int) -> bool:
+    def _take(self, answer: Continuation, token: int) -> bool:
         """Whether an answer goes on with this token."""
         if token in self._ends:
             answer.text = self._text(answer)
@@ -348,5 +350,5 @@ class Writer:
             answer.begun = len(answer.tokens)
         return not answer.is_cut and not parts.is_ended
 
-    def _text(self, answer: Written) -> str:
+    def _text(self, answer: Continuation) -> str:
         return self._tokenizer.decode(answer.tokens, skip_special_tokens=True)

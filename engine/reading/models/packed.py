@@ -32,7 +32,7 @@ from engine.reading.models.attention import (
     pack,
     round_up,
 )
-from engine.reading.models.decoding import Writer, Written, log_probabilities
+from engine.reading.models.decoding import Continuation, Writer, log_probabilities
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.tokenizing import PromptRead, Segment, common_length, segments
 from engine.reading.protocol import ReaderStats
@@ -82,7 +82,7 @@ class PackedModel:
         self._cache: Cache | None = None
         self._room = 0  # of the cache from the first batch on
         self._bound = batching.UNBOUNDED  # of a cache that is kept
-        self._going: list[Written] = []  # answers under way
+        self._going: list[Continuation] = []  # answers under way
         self._chunk = _LEAST_CHUNK
         self._most = _WHOLE_CHUNK
         item = torch.empty((), dtype=model.dtype).element_size()
@@ -172,13 +172,13 @@ class PackedModel:
             yield group
 
     @torch.inference_mode()
-    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Written]]:
+    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
         """Continue each text, or score the targets behind them; answers may be under way when it ends. Between its
         passes may come ``step``, and nothing else."""
         if any(a.target for a in asked):
             yield
             return self._scored(asked)
-        written, before = [Written(prompt=a.tokens) for a in asked], [*self._going]
+        written, before = [Continuation(prompt=a.tokens) for a in asked], [*self._going]
         try:
             texts = [a.tokens for a in asked]
             yield from self._prefill(texts, self._place(texts), written)
@@ -187,7 +187,7 @@ class PackedModel:
             raise
         return written
 
-    def is_writing(self, answers: Collection[Written]) -> bool:
+    def is_writing(self, answers: Collection[Continuation]) -> bool:
         """Whether some of them are under way."""
         return not set(answers).isdisjoint(self._going)
 
@@ -205,9 +205,9 @@ class PackedModel:
         """Forget the answers under way, and what the cache holds."""
         self._going, self._cache = [], None
 
-    def _scored(self, asked: Sequence[PromptRead]) -> list[Written]:
+    def _scored(self, asked: Sequence[PromptRead]) -> list[Continuation]:
         """Score the targets, which look back at the keys and values of their prompt: it is computed once."""
-        written = [Written() for _ in asked]
+        written = [Continuation() for _ in asked]
         texts = [[a.tokens[-1], *a.target[:-1]] for a in asked]  # from the prompt's last
         prompts = [tuple(a.tokens[:-1] or a.tokens) for a in asked]
         places = {prompt: place for place, prompt in enumerate(dict.fromkeys(prompts))}
@@ -247,7 +247,7 @@ class PackedModel:
         self,
         sequences: Sequence[list[int]],
         placed: _Places,
-        written: Sequence[Written] = (),
+        written: Sequence[Continuation] = (),
     ) -> Iterator[None]:
         """Run the texts, and take each answer's first token, chunk by chunk."""
         parts, offsets, _ = placed
@@ -260,7 +260,7 @@ class PackedModel:
         for pieces in _chunks(every, self._chunk):
             spans: list[Span] = []
             ids: list[int] = []
-            begun: list[tuple[Span, Written]] = []
+            begun: list[tuple[Span, Continuation]] = []
             copies: list[tuple[int, int, int]] = []
             for i, start, last in pieces:
                 part, sequence = parts[i], sequences[parts[i].sample]
@@ -281,7 +281,7 @@ class PackedModel:
         self,
         ids: Sequence[int] = (),
         spans: Sequence[Span] = (),
-        begun: Sequence[tuple[Span, Written]] = (),
+        begun: Sequence[tuple[Span, Continuation]] = (),
         copies: Sequence[tuple[int, int, int]] = (),
     ) -> None:
         """Run tokens of prompts, and write a token of each answer: of those under way, and of those that begin with them."""
@@ -385,7 +385,7 @@ class PackedModel:
         return out.logits[0, : of.asked]
 
 
-def _length(answer: Written) -> int:
+def _length(answer: Continuation) -> int:
     return len(answer.prompt) + len(answer.tokens)
 
 
@@ -437,7 +437,7 @@ class WindowedModel(PackedModel):
             for batch in way([asked[place] for place in own], **most):
                 yield [own[place] for place in batch]
 
-    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Written]]:
+    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
         """Continue the texts of a batch, or of a part of one."""
         return super().passes(asked) if self._fits(asked[0]) else self._padded.passes(asked)
 

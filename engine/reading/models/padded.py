@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache
 
 from engine.machine import batching
-from engine.reading.models.decoding import Writer, Written, log_probabilities, to_device
+from engine.reading.models.decoding import Continuation, Writer, log_probabilities, to_device
 from engine.reading.models.tokenizing import PromptRead
 from engine.reading.protocol import ReaderStats
 
@@ -67,14 +67,14 @@ class PaddedModel:
         layers = [*config.per_layer_config] if differ else [config] * config.num_hidden_layers
         shapes = [
             (
-                one.num_attention_heads,
-                getattr(one, "num_key_value_heads", None) or one.num_attention_heads,
-                getattr(one, "head_dim", None) or one.hidden_size // one.num_attention_heads,
+                layer.num_attention_heads,
+                getattr(layer, "num_key_value_heads", None) or layer.num_attention_heads,
+                getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads,
             )
-            for one in layers
+            for layer in layers
         ]
         inner = max(
-            getattr(one, "intermediate_size", None) or 4 * one.hidden_size for one in layers
+            getattr(layer, "intermediate_size", None) or 4 * layer.hidden_size for layer in layers
         )
         keys_values = 2 * sum(groups * head for _, groups, head in shapes) * item
         # InMemoryInputs at the widest point of a layer: the states in and out, the gate and up projections
@@ -127,7 +127,7 @@ class PaddedModel:
             self._states_of = head
         return self._states
 
-    def is_writing(self, answers: Collection[Written]) -> bool:
+    def is_writing(self, answers: Collection[Continuation]) -> bool:
         """Whether some of them are under way: see ``passes``."""
         return False
 
@@ -138,7 +138,7 @@ class PaddedModel:
         """Nothing is under way: see ``passes``."""
 
     @torch.inference_mode()
-    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Written]]:
+    def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
         """Continue texts that share a head, as one batch: all at once, and nothing is under way when it ends."""
         yield
         shared = self._shared(asked)
@@ -165,8 +165,8 @@ class PaddedModel:
             (places,) = to_device(self._device, np.flatnonzero(own))
             tokens = [token for a in asked for token in a.target]
             left = iter(log_probabilities(logits[places], tokens))
-            return [Written(logs=list(itertools.islice(left, len(a.target)))) for a in asked]
-        written = [Written(prompt=a.tokens) for a in asked]
+            return [Continuation(logs=list(itertools.islice(left, len(a.target)))) for a in asked]
+        written = [Continuation(prompt=a.tokens) for a in asked]
         alive = list(range(rows))
         while True:
             logits = self._logits(step, mask, positions, cache)[:, -1]

@@ -29,7 +29,7 @@ from engine.messages.errors import InputError
 from engine.reading.answers import chosen, ended_by, not_ended, rule_of, scored, weighed, with_own
 from engine.reading.models.decoding import first_tokens
 from engine.reading.models.tokenizing import PromptRead, PromptReader
-from engine.reading.models.vllm_support import Asked, RequestsUnderWay, cache_memory, sampling
+from engine.reading.models.vllm_support import PromptBatch, RequestsUnderWay, cache_memory, sampling
 from engine.reading.protocol import Finish, ReaderSpec, ReaderStats, ReadOutput
 
 # The share of each of several GPUs that vLLM takes where the user does not say; it looks itself whether that
@@ -103,7 +103,7 @@ class VllmReader(PromptReader):
         }
         return partial(self._continued, reads, self._running.ask(tokens, self._sampling))
 
-    def _continued(self, reads: list[PromptRead], asked: Asked) -> list[ReadOutput]:
+    def _continued(self, reads: list[PromptRead], asked: PromptBatch) -> list[ReadOutput]:
         outputs = [self._refused(read) for read in reads]
         for i, result in self._running.results(asked):
             computed = len(asked.prompts[i]) - (result.num_cached_tokens or 0)

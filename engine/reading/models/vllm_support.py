@@ -138,7 +138,7 @@ def set_environment() -> None:
 
 
 @dataclass(eq=False)
-class Asked:
+class PromptBatch:
     """Prompts of a unit, as tokens, by keys of the caller's; what came of them so far, or why nothing more will."""
 
     prompts: dict[int, list[int]]
@@ -153,16 +153,16 @@ class RequestsUnderWay:
     def __init__(self, engine: Any, device: Any) -> None:
         self.engine, self.device = engine, device
         self._names = itertools.count()  # no two requests may have the same
-        self._new: deque[Asked] = deque()
-        self._under_way: dict[str, tuple[Asked, int]] = {}
+        self._new: deque[PromptBatch] = deque()
+        self._under_way: dict[str, tuple[PromptBatch, int]] = {}
 
-    def ask(self, prompts: dict[int, list[int]], sampling: Any) -> Asked:
+    def ask(self, prompts: dict[int, list[int]], sampling: Any) -> PromptBatch:
         """Hand prompts over: vLLM has them from its next step on, behind those that it has."""
-        asked = Asked(prompts, sampling)
+        asked = PromptBatch(prompts, sampling)
         self._new.append(asked)
         return asked
 
-    def results(self, asked: Asked) -> Iterator[tuple[int, Any]]:
+    def results(self, asked: PromptBatch) -> Iterator[tuple[int, Any]]:
         """Have vLLM work until all of these prompts have ended; results come as they end, with their keys.
 
         What vLLM raises is raised for all that was under way, since it may have been at any of it.

@@ -21,10 +21,10 @@ from engine.machine.remote.client import (
 from engine.machine.remote.limits import Limits, StoppedAskingError, Usage, limits_of
 from engine.reading.answers import chosen, ended_by, not_ended, rule_of, scored, weighed, with_own
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
-from engine.reading.remote.specify import TRIAL, Counted
+from engine.reading.remote.specify import TRIAL, PromptSize
 
 
-class Done(NamedTuple):
+class Reply(NamedTuple):
     """One read.
 
     Attributes:
@@ -50,14 +50,14 @@ class ApiReader:
         self._client = client or Client(self._api.settings, self._limits)
         self._lock = threading.Lock()
         self.stats = stats or ReaderStats()
-        self.trial = Counted(self._api.size(TRIAL), self._api.trial_tokens)
+        self.trial = PromptSize(self._api.size(TRIAL), self._api.trial_tokens)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Ask for each read's one prompt, some at a time. See ``engine.reading.protocol.Reader``."""
         with ThreadPoolExecutor(self._api.settings.concurrency) as threads:
             return [done.output for done in threads.map(self.one, inputs)]
 
-    def one(self, inputs: Sequence[str]) -> Done:
+    def one(self, inputs: Sequence[str]) -> Reply:
         """Ask for one read; a StoppedAskingError where nothing more can be asked."""
         if self._api.settings.is_batch:
             return self._of_batch(inputs)
@@ -66,20 +66,20 @@ class ApiReader:
             answer = self._client.ask(self._api, text, most, on_retry=self._retried)
         except (RefusedError, UnansweredError) as error:
             self._limits.give_up(self.size(inputs))
-            return Done(ReadOutput.failed(str(error)), answered=isinstance(error, RefusedError))
-        return self._done(answer, inputs)
+            return Reply(ReadOutput.failed(str(error)), answered=isinstance(error, RefusedError))
+        return self._reply(answer, inputs)
 
-    def _of_batch(self, inputs: Sequence[str]) -> Done:
-        found = self._limits.batch.answer(self._api, "".join(inputs))
-        if isinstance(found, str):
-            return Done(ReadOutput.failed(found))
+    def _of_batch(self, inputs: Sequence[str]) -> Reply:
+        answer = self._limits.batch.answer(self._api, "".join(inputs))
+        if isinstance(answer, str):
+            return Reply(ReadOutput.failed(answer))
         try:
-            return self._done(answer_of(found, chat=self._api.endpoint == "chat"), inputs)
+            return self._reply(answer_of(answer, chat=self._api.endpoint == "chat"), inputs)
         except NO_ANSWER:
             reason = "its answer in the batch is none, as the protocol has it"
-            return Done(ReadOutput.failed(reason))
+            return Reply(ReadOutput.failed(reason))
 
-    def _done(self, answer: Answer, inputs: Sequence[str]) -> Done:
+    def _reply(self, answer: Answer, inputs: Sequence[str]) -> Reply:
         used = answer.usage or Usage()
         computed = used.prompt - used.cached
         with self._lock:
@@ -95,7 +95,7 @@ class ApiReader:
             output = self._output(answer, used)
             if self._spec.scores:
                 output = with_own(output, [log for _, log in answer.tokens or ()])
-        return Done(replace(output, seconds=answer.seconds), computed)
+        return Reply(replace(output, seconds=answer.seconds), computed)
 
     def _target(self, answer: Answer, used: Usage, target: str) -> ReadOutput:
         if (broken := _broken(answer, used)) is not None:
@@ -182,8 +182,8 @@ def choose(
     Returns:
         None where several choices are to be weighed and none of them is listed.
     """
-    found = [_log_probability(place, choices, likeliest) for place in range(len(choices))]
-    return None if len(found) > 1 and max(found) == -math.inf else weighed(choices, found)
+    logs = [_log_probability(place, choices, likeliest) for place in range(len(choices))]
+    return None if len(logs) > 1 and max(logs) == -math.inf else weighed(choices, logs)
 
 
 def following(tokens: Sequence[tuple[str, float]], target: str) -> list[float] | None:

@@ -23,10 +23,10 @@ from engine.reading.costs import UnitResult
 from engine.reading.local import Local, refuse_alike
 from engine.reading.plan import INPUTS, MadePlans, Plans, Unit
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
-from engine.reading.remote.reader import ApiReader, Done
+from engine.reading.remote.reader import ApiReader, Reply
 from engine.reading.remote.specify import (
     CUT_PROMPT,
-    Counted,
+    PromptSize,
     Window,
     find_window,
     is_in_doubt,
@@ -152,10 +152,10 @@ class _JobRequests:
         self._waiting: deque[_Handover] = deque()
         self._open: list[_Handover] = []
         # The pieces of reads that are asked for, their places there, and the bytes of their prompts.
-        self._asked: dict[Future[tuple[Done, float]], tuple[_Handover, int, int]] = {}
+        self._asked: dict[Future[tuple[Reply, float]], tuple[_Handover, int, int]] = {}
         self._job = job
         # Of each reader, what was counted of its first reads, which are held until it is checked, with their prompts.
-        self._seen: defaultdict[int, list[tuple[Counted, str]]] = defaultdict(list)
+        self._seen: defaultdict[int, list[tuple[PromptSize, str]]] = defaultdict(list)
         self._checked = set(range(len(readers))) if settings.is_batch else set[int]()
         # Of all prompts, in bytes: those that ended before, and of these calls.
         self._size = limits.ended
@@ -211,13 +211,13 @@ class _JobRequests:
                 self._asked[future] = piece, place, reader.size(inputs)
         return bool(self._asked)
 
-    def _take(self, future: Future[tuple[Done, float]]) -> None:
+    def _take(self, future: Future[tuple[Reply, float]]) -> None:
         piece, place, size = self._asked.pop(future)
         done, seconds = future.result()
         piece.sizes[place] = size
         reader = piece.unit.reader
         if reader not in self._checked:
-            counted = Counted(size, done.output.prompt_tokens)
+            counted = PromptSize(size, done.output.prompt_tokens)
             self._seen[reader].append((counted, "".join(self._inputs(piece)[place])))
         piece.outputs[place] = done.output
         piece.left -= 1
@@ -259,7 +259,7 @@ class _JobRequests:
         return True
 
     def _is_in_doubt(self, reader: int) -> bool:
-        return is_in_doubt([one for one, _ in self._seen[reader]], self._readers[reader].trial)
+        return is_in_doubt([size for size, _ in self._seen[reader]], self._readers[reader].trial)
 
     def _result(self, piece: _Handover) -> UnitResult:
         outputs = [output or ReadOutput.failed(_NOT_ASKED) for output in piece.outputs]
@@ -300,6 +300,6 @@ class _JobRequests:
                 yield self._result(piece)
 
 
-def _timed(reader: ApiReader, inputs: Sequence[str]) -> tuple[Done, float]:
+def _timed(reader: ApiReader, inputs: Sequence[str]) -> tuple[Reply, float]:
     begun = time.perf_counter()
     return reader.one(inputs), time.perf_counter() - begun

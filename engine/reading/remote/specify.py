@@ -297,7 +297,7 @@ _MOST_BYTES = 9
 _SHORTER, _ALIKE = 0.9, 3
 
 
-class Counted(NamedTuple):
+class PromptSize(NamedTuple):
     """The bytes of a prompt, and its tokens as a server counts them; 0 where it does not."""
 
     size: int
@@ -324,17 +324,17 @@ class Window(NamedTuple):
         )
 
 
-def is_in_doubt(counts: Sequence[Counted], trial: Counted) -> bool:
+def is_in_doubt(counts: Sequence[PromptSize], trial: PromptSize) -> bool:
     """Whether the longest of some prompts may have been cut: it has hardly more tokens than shorter ones."""
-    known = [one for one in counts if one.tokens]
+    known = [count for count in counts if count.tokens]
     longest = max(known, default=trial)
     if not trial.tokens or longest.tokens <= trial.tokens:  # what is counted is something else
         return False
-    alike = [one.size for one in known if one.tokens == longest.tokens]
+    alike = [count.size for count in known if count.tokens == longest.tokens]
     return (len(alike) >= _ALIKE and min(alike) < max(alike)) or any(
-        longest.size - one.size > _MOST_BYTES * (longest.tokens - one.tokens)
-        for one in (*known, trial)
-        if one.size <= _SHORTER * longest.size
+        longest.size - count.size > _MOST_BYTES * (longest.tokens - count.tokens)
+        for count in (*known, trial)
+        if count.size <= _SHORTER * longest.size
     )
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.messages.errors import InputError
 from engine.reading.answers import Rule, rule_of
-from engine.reading.models.decoding import Greedy, Stops, Writer, Written, grows
+from engine.reading.models.decoding import Continuation, Greedy, Stops, Writer, grows
 from engine.reading.models.encoder_decoder import EncoderDecoderReader, _Read
 from engine.reading.protocol import ReaderSpec
 
@@ -44,7 +44,7 @@ def logits_for(text):
 def written(text, **fields):
     """What becomes of an answer to which the model would add ``text``, and how many tokens it took."""
     writer = Writer(spec(**fields), Letters(), frozenset({0}))
-    answer = Written()
+    answer = Continuation()
     for letter in text:
         if not writer.write([answer], logits_for(letter)):
             break
@@ -73,7 +73,7 @@ def test_the_first_of_several_stop_strings_ends_an_answer():
 
 def test_only_answers_that_go_on_are_named():
     writer = Writer(spec(), Letters(), frozenset({0}))
-    answers = [Written() for _ in range(4)]
+    answers = [Continuation() for _ in range(4)]
     assert writer.write(answers, logits_for("a\n\0b")) == [0, 3]
     assert [answer.text for answer in answers] == ["a", "\n", "", "b"]
 
@@ -83,7 +83,7 @@ def test_choices_compare_first_tokens_only():
     logits = torch.full((2, 128), 50.0)  # whatever else the model would say
     logits[:, ord("y")] = torch.tensor([1.0, -1.0])
     logits[:, ord("n")] = 0.0
-    answers = [Written(), Written()]
+    answers = [Continuation(), Continuation()]
     assert writer.write(answers, logits) == []
     assert [answer.text for answer in answers] == ["yes", "no"]
     assert [answer.confidence for answer in answers] == pytest.approx([0.7310586, 0.2689414])
@@ -95,7 +95,7 @@ def test_a_single_choice_is_weighed_against_all_tokens():
     logits = torch.zeros(2, 128)
     logits[0, ord("n")] = 10.0
     logits[1, ord("x")] = 10.0
-    answers = [Written(), Written()]
+    answers = [Continuation(), Continuation()]
     assert writer.write(answers, logits) == []
     assert [answer.text for answer in answers] == ["no", ""]
     most, other = torch.tensor([10.0, 0.0]).exp()
@@ -115,7 +115,7 @@ def test_logits_that_are_not_numbers_are_an_error(choices):
     logits = torch.zeros(2, 128)
     logits[1, 5] = torch.nan
     with pytest.raises(ArithmeticError, match="not numbers"):
-        writer.write([Written(), Written()], logits)
+        writer.write([Continuation(), Continuation()], logits)
 
 
 # Pieces of words: marks that a tokenizer may move a space from, and others.
@@ -207,7 +207,7 @@ def write(tokenizer, tokens, stop):
     writer = Writer(
         spec(stop=stop, max_new_tokens=8), tokenizer, frozenset({tokenizer.eos_token_id})
     )
-    answer = Written()
+    answer = Continuation()
     for token in [*tokens, tokenizer.eos_token_id]:
         logits = torch.zeros(1, len(tokenizer))
         logits[0, token] = 1.0
