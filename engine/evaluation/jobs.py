@@ -30,7 +30,6 @@ from engine.machine.survey import either_engine_reads, reading_dtype
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.extras import command
 from engine.reading.backends import Progress, read_by, reads_here
-from engine.reading.choice import engine_for, specify_asked
 from engine.reading.costs import ReadingCosts, UnitResult
 from engine.reading.identity import identified
 from engine.reading.local import Executor, Local
@@ -38,6 +37,7 @@ from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import QUESTION, Prompt
 from engine.reading.protocol import ReaderSpec, versions
+from engine.reading.readers import engine_for, specify_asked
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 from engine.tables import ANSWERS, DOC_IDS, QUERY, QUERY_ID

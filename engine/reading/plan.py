@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import polars as pl
@@ -17,9 +17,9 @@ import polars as pl
 from engine import tables
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading.prompting.prompts import Prompt
-from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
+from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.sources.queries.buckets import Range
-from engine.tables import DOC_ID, DOC_IDS, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
+from engine.tables import DOC_ID, DOC_IDS, FAILURE, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
 
 INPUTS = "inputs"
 SIZE = "size"  # about how many tokens a read costs
@@ -50,11 +50,9 @@ WANTED: tables.Schema = {
     INPUTS: pl.List(pl.String()),
 }
 _NO_READS = pl.DataFrame()
-_COLUMN_TYPES = {str: pl.String(), int: pl.Int64(), bool: pl.Boolean(), float: pl.Float64()}
 # A read's output as columns.
-OUTPUT_COLUMNS: tables.Schema = {
-    name: _COLUMN_TYPES[kind] for name, kind in field_types(ReadOutput).items()
-}
+_COLUMNS: tables.Schema = {**tables.READS, FAILURE: pl.String()}
+OUTPUT_COLUMNS: tables.Schema = {field.name: _COLUMNS[field.name] for field in fields(ReadOutput)}
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from types import NoneType
-from typing import Literal, Protocol, get_args, get_type_hints, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
 
 from engine.machine import device
 from engine.machine.device import Dtype, weight_bytes
@@ -223,7 +222,7 @@ class ReaderSpec:
 class ReadOutput:
     """What one read gave.
 
-    The one definition of these fields: the columns of reads (``execute.OUTPUT_COLUMNS``) are derived from it.
+    The one definition of these fields: the columns of reads (``plan.OUTPUT_COLUMNS``) are derived from it.
 
     Attributes:
         output: the text; empty for a failed read. Where the reader chooses between given answers
@@ -290,15 +289,6 @@ class ReaderStats:
     unreported: int = 0
     nanoseconds_ahead: int = 0
     alone: int = 0
-
-
-def field_types(record: type) -> dict[str, type]:
-    """The fields of a dataclass of plain values, in order, with their types; ``T`` for ``T | None``."""
-    hints = get_type_hints(record)
-    plain: dict[str, type] = {}
-    for field in fields(record):
-        (plain[field.name],) = set(get_args(hints[field.name]) or [hints[field.name]]) - {NoneType}
-    return plain
 
 
 class Reader(Protocol):
