@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -42,7 +41,7 @@ from engine.reading.protocol import (
     versions,
 )
 from engine.sources.io.folders import Folder
-from engine.sources.io.parallel import ahead
+from engine.sources.io.parallel import ahead, mapped
 
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
 # Errors that say what a user can do; a worker's traceback would hide it.
@@ -116,7 +115,14 @@ class Local:
                 )
                 for result in self._bounded(self.run(whole, units), left)
             )
-            for result in self._committed(results):
+            # Each in a thread while the next one is read; all that were read, whatever ends the reading.
+            beside = self.commits_beside
+            commits = (
+                mapped(self.commit, results, to_the_end=True)
+                if beside
+                else map(self.commit, results)
+            )
+            for result in commits:
                 seconds[result.plan.role] += result.seconds
                 left -= result.done
                 yield result
@@ -151,9 +157,7 @@ class Local:
         before = replace(reader.stats)
         try:
             outputs = finish() if finish else reader.read(inputs)
-        except (
-            InputError
-        ):  # what a reader of the user's returns cannot be used: no other read would be
+        except InputError:  # what a user's reader returns cannot be used: no other read would be
             raise
         except Exception as error:
             if is_fatal(error):
@@ -197,29 +201,6 @@ class Local:
             self._told[role].add(record)
         file = store.add(place, spec.fingerprint, result.reads, span=result.plan.span)
         return replace(result, file=file)
-
-    def _committed(self, results: Iterator[UnitResult]) -> Iterator[UnitResult]:
-        """Commit units, each in a thread while the next one is read; all that were read, whatever ends the reading."""
-        if not self.commits_beside:
-            yield from map(self.commit, results)
-            return
-        waiting: deque[Future[UnitResult]] = deque()
-        fault: Exception | None = None
-        with ThreadPoolExecutor(1) as thread:
-            while True:
-                try:
-                    result = next(results, None)
-                except Exception as error:  # after what was read before it
-                    fault, result = error, None
-                if result is None:
-                    break
-                waiting.append(thread.submit(self.commit, result))
-                if len(waiting) > 1:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        if fault is not None:
-            raise fault
 
     def _bounded(self, results: Iterable[UnitResult], reads: int) -> Iterator[UnitResult]:
         """The results of so many reads; none is begun that would pass a bound."""
