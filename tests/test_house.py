@@ -194,8 +194,8 @@ def test_parts_of_single_commands_are_reached_from_these_alone(part, commands):
             | {
                 f"reading/models/{name}.py"
                 for name in (
-                    "attention", "causal", "continuing", "conversion", "decoding", "encoder_decoder", "t5",
-                    "layers", "padded", "vllm_reader",
+                    "attention", "causal", "continuing", "conversion", "decoding", "t5",
+                    "layers", "padded",
                 )
             },
         ),

@@ -362,36 +362,38 @@ if TYPE_CHECKING:
 
 Kind = Literal["causal", "encoder-decoder", "encoder"]
 
-# Models in use, with what was said of their weights; each goes with the last of those that use it.
+# Models in use; each goes with the last of those that use it.
 _IN_USE: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
-_TOLD: dict[tuple[object, ...], dict[str, Any]] = {}
 # Weights in bytes from which on loads take turns: several at once can take a machine's main memory, and without
 # GPUs its disk serves one after another sooner. Smaller ones are loaded before they could wait.
 LARGE = 2**30
 
 
-def shared_model(
-    kind: Kind,
-    path: Path,
-    *,
-    config: Any,
-    dtype: Dtype,
-    code: str,
-    digest: str,
-    device: torch.device,
-    **options: Any,
-) -> tuple[Any, dict[str, Any]]:
-    """As ``load_model``, of a model that nobody changes: one that this process has in use is not loaded again."""
-    key = (kind, str(path), digest, dtype, code, str(device), *sorted(options.items()))
+def tokenizer_and_config(path: str, code: str) -> tuple[Any, Any]:
+    """The tokenizer and the configuration in a model's directory; ``code`` as in ``load_model``."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    # Said wherever something is loaded: unless told, transformers asks, and takes "y" from stdin.
+    trusted = {"local_files_only": True, "trust_remote_code": bool(code)}
+    return AutoTokenizer.from_pretrained(path, **trusted), AutoConfig.from_pretrained(
+        path, **trusted
+    )
+
+
+def shared_model(kind: Kind, path: Path, *, name: str, digest: str, **options: Any) -> Any:
+    """As ``load_model``, of a whole model that nobody changes: one that this process has in use is not loaded again.
+
+    Raises:
+        InputError: some of its weights are not in its files.
+    """
+    decisive = sorted((key, str(value)) for key, value in options.items() if key != "config")
+    key = (kind, str(path), digest, *decisive)
     model = _IN_USE.get(key)
     if model is None:
-        for gone in _TOLD.keys() - _IN_USE.keys():
-            del _TOLD[gone]
-        model, _TOLD[key] = load_model(
-            kind, path, config=config, dtype=dtype, code=code, device=device, **options
-        )
-        _IN_USE[key] = model
-    return model, _TOLD[key]
+        model, loading = load_model(kind, path, **options)
+        refuse_missing(loading, name)
+        _IN_USE[key] = model = model.eval()
+    return model
 
 
 def encoder_parameters(path: Path) -> int:

@@ -16,10 +16,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers import PretrainedConfig
 
 from engine.machine import batching, device
-from engine.machine.model_files import end_tokens, refusals, refuse_missing, shared_model
+from engine.machine.model_files import end_tokens, refusals, shared_model, tokenizer_and_config
 from engine.reading.answers import Rule, chosen, rule_of, scored, with_own
 from engine.reading.models import attention, continuing, layers
 from engine.reading.models.decoding import Continuation, Writer
@@ -37,24 +37,18 @@ class CausalReader(PromptReader):
     def __init__(self, spec: ReaderSpec) -> None:
         self._rule = rule_of(spec)
         self._device = device.prepare(spec)
-        # Said wherever something is loaded: unless told, transformers asks, and takes "y" from stdin.
-        runs_code = bool(spec.code)
-        tokenizer = AutoTokenizer.from_pretrained(
-            spec.path, local_files_only=True, trust_remote_code=runs_code
-        )
-        config = AutoConfig.from_pretrained(
-            spec.path, local_files_only=True, trust_remote_code=runs_code
-        )
+        tokenizer, config = tokenizer_and_config(spec.path, spec.code)
         # Some models' position codes follow from the longest text of a batch: they read one at a time.
         scaling = getattr(config, "rope_parameters", None) or {}
         self._alone = scaling.get("rope_type") in ("dynamic", "longrope")
         window = _window(config)
-        known = config.model_type in attention.FAMILIES and not (self._alone or runs_code)
+        known = config.model_type in attention.FAMILIES and not (self._alone or spec.code)
         packs = known and window != 0 and self._device.type == "cpu"
         orders = packs and layers.pays(spec)
-        model, loading = shared_model(
+        model = shared_model(
             "causal",
             Path(spec.path),
+            name=spec.name,
             config=config,
             dtype=spec.dtype,
             code=spec.code,
@@ -62,8 +56,6 @@ class CausalReader(PromptReader):
             device=self._device,
             mapped=not orders,
         )
-        refuse_missing(loading, spec.name)
-        model = model.eval()
         if packs:
             layers.reuse_tensors(model)
         if orders:

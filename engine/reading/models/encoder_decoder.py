@@ -17,10 +17,8 @@ from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 
-from transformers import AutoConfig, AutoTokenizer
-
 from engine.machine import batching, device
-from engine.machine.model_files import end_tokens, refusals, refuse_missing, shared_model
+from engine.machine.model_files import end_tokens, refusals, shared_model, tokenizer_and_config
 from engine.reading.answers import chosen, rule_of, scored, with_own
 from engine.reading.models import continuing
 from engine.reading.models.decoding import (
@@ -67,23 +65,17 @@ class EncoderDecoderReader:
     def __init__(self, spec: ReaderSpec) -> None:
         self._spec = spec
         self._device = device.prepare(spec)
-        self._tokenizer = AutoTokenizer.from_pretrained(
-            spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
-        )
-        config = AutoConfig.from_pretrained(
-            spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
-        )
-        model, loading = shared_model(
+        self._tokenizer, config = tokenizer_and_config(spec.path, spec.code)
+        self._weights = model = shared_model(
             "encoder-decoder",
             Path(spec.path),
+            name=spec.name,
             config=config,
             dtype=spec.dtype,
             code=spec.code,
             digest=spec.weights,
             device=self._device,
         )
-        refuse_missing(loading, spec.name)
-        self._weights = model = model.eval()
         self.stats = ReaderStats()
         settings = model.generation_config
         self._end_tokens = end_tokens(settings)

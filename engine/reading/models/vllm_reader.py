@@ -17,14 +17,13 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from transformers import AutoConfig, AutoTokenizer
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.usage.usage_lib import UsageContext
 
 from engine.machine import device
 from engine.machine.batching import MORE_MEMORY
-from engine.machine.model_files import end_tokens, generation_config
+from engine.machine.model_files import end_tokens, generation_config, tokenizer_and_config
 from engine.messages.errors import InputError
 from engine.reading.answers import chosen, ended_by, not_ended, rule_of, scored, weighed, with_own
 from engine.reading.models.decoding import first_tokens
@@ -55,12 +54,7 @@ class VllmReader(PromptReader):
     reads_ahead = True
 
     def __init__(self, spec: ReaderSpec) -> None:
-        config = AutoConfig.from_pretrained(
-            spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
-        )
-        tokenizer = AutoTokenizer.from_pretrained(
-            spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
-        )
+        tokenizer, config = tokenizer_and_config(spec.path, spec.code)
         running = _IN_USE.get(spec.model)
         if running is None:
             on = _prepare(spec)
