@@ -58,14 +58,7 @@ def specify_function(
         )
     rendered = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
     spec = ReaderSpec(
-        weights="",
-        architecture="causal",
-        dtype="float32",  # nobody knows; it is shown nowhere
         max_new_tokens=rendered.max_new_tokens,
-        stop=(),
-        max_input_tokens=0,
-        path="",
-        parameters=0,
         name=reader.name,
         thought=template.thought,
         shared_prefix=rendered.prefix,

@@ -99,14 +99,15 @@ class ReaderSpec:
         doubts: about stored reads, what they were made by.
     """
 
-    weights: str
-    architecture: Literal["causal", "encoder-decoder"]
-    dtype: Dtype
+    # By default those of a reader without weights, of which nobody knows the precision.
+    weights: str = ""
+    architecture: Literal["causal", "encoder-decoder"] = "causal"
+    dtype: Dtype = "float32"
     max_new_tokens: int
-    stop: tuple[str, ...]
-    max_input_tokens: int
-    path: str
-    parameters: int
+    stop: tuple[str, ...] = ()
+    max_input_tokens: int = 0
+    path: str = ""
+    parameters: int = 0
     name: str
     tail_marker: str = ""
     engine: Engine = "transformers"

@@ -81,14 +81,8 @@ def specify_api(
     if tried:
         api = _tried(name, api, template, output, scores)
     spec = ReaderSpec(
-        weights="",
-        architecture="causal",
-        dtype="float32",  # nobody knows the server's; it is shown nowhere
         max_new_tokens=made.max_new_tokens,
         stop=template.stop,
-        max_input_tokens=0,
-        path="",
-        parameters=0,
         name=name,
         choices=template.choices,
         thought=api.thought or template.thought,
