@@ -8,7 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from engine.machine import device
 from engine.messages.errors import InputError
+from engine.reading.local import Local
 from engine.reading.models import continuing
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
@@ -120,6 +122,33 @@ def test_code_that_passes_over_the_cache_is_refused_as_a_family_is(tmp_path, mon
     monkeypatch.setattr(LlamaForCausalLM, "forward", forward)
     with pytest.raises(InputError, match="do not continue"):
         prepared(spec_of(tmp_path))
+
+
+def test_a_host_refuses_a_reader_as_soon_as_it_is_loaded_and_others_its_first_read(
+    tmp_path, monkeypatch
+):
+    class Loads(Local):
+        def load(self, spec):
+            return CausalReader(spec)
+
+    save_family("mamba", tmp_path)
+    host = Loads([spec_of(tmp_path)], [None])
+    for _ in range(2):  # the second time by what is kept
+        with pytest.raises(InputError, match="mamba.*do not continue"):
+            host.reader(0)
+        assert not host.readers
+    with pytest.raises(InputError, match="mamba.*do not continue"):
+        CausalReader(spec_of(tmp_path)).read([["w1 w2"]])
+    other = tmp_path / "llama"
+    other.mkdir()
+    save_family("llama", other)
+
+    def failing(*_, **__):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(device, "token_cost", failing)
+    with pytest.raises(InputError, match=r"cannot be loaded \(RuntimeError: no such kernel\)"):
+        Loads([spec_of(other)], [None]).reader(0)
 
 
 @pytest.mark.parametrize("kind", ["t5", "umt5"])
