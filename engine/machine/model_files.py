@@ -222,7 +222,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise fault("is not a JSON object", "fetch the model again")
     kind, classes = config.get("model_type"), config.get("architectures")
-    are_names = isinstance(classes, list) and all(isinstance(one, str) for one in classes)
+    are_names = isinstance(classes, list) and all(isinstance(item, str) for item in classes)
     for key, fits in (
         ("model_type", isinstance(kind, str | None)),
         ("architectures", classes is None or are_names),
@@ -345,7 +345,7 @@ def _named_code(path: Path) -> set[str]:
         classes = _object(path / file).get("auto_map")
         for value in classes.values() if isinstance(classes, dict) else ():
             values = value if isinstance(value, list) else [value]
-            references |= {one for one in values if isinstance(one, str)}
+            references |= {item for item in values if isinstance(item, str)}
     return references
 
 

@@ -133,16 +133,16 @@ class FunctionReader:
                 f"the reader {reader.name} returns {returned} for {counted(len(inputs), 'prompt[|s]')}",
                 "return a list with one text for each prompt",
             )
-        if wrong := [one for one in texts if not isinstance(one, str | BaseException | None)]:
+        if wrong := [text for text in texts if not isinstance(text, str | BaseException | None)]:
             raise InputError(
                 f"the reader {reader.name} returns {type(wrong[0]).__name__} for a prompt",
                 "return a text for each prompt",
             )
         return [
-            self._rule.output(one, 0, 0)
-            if isinstance(one, str)
+            self._rule.output(text, 0, 0)
+            if isinstance(text, str)
             else ReadOutput.failed(
-                "the function gives None for it" if one is None else reason_of(one)
+                "the function gives None for it" if text is None else reason_of(text)
             )
-            for one in texts
+            for text in texts
         ]

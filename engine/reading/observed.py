@@ -23,7 +23,7 @@ _COUNTERS = {"calls_requested", "calls_new", "tokens_in", "tokens_out"}
 _COUNTERS |= {"actor_calls", "actor_tokens", "actor_seconds"}
 
 
-class Observed:
+class Observations:
     """What was seen so far of an evaluation; one thread may tell it of units, and another ask it."""
 
     def __init__(self, api: ApiSettings, clock: Callable[[], float] = time.monotonic) -> None:

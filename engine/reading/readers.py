@@ -136,12 +136,12 @@ def specify_asked(
         return _scoring(spec, ask.scores), prompt
     # One passage is the same prompt to a decoder-only reader, however whole lists are read.
     usual = ask.augmentation or reader.augmentation
-    one = ask.augmentation is None and weights.resolve(ask.model).architecture == "causal"
+    is_single = ask.augmentation is None and weights.resolve(ask.model).architecture == "causal"
     # Only what a budget is judged by, and what AMX changes, needs to know: on a cluster nodes are asked.
     on_gpu = bool(running.memory) or (engine == "transformers" and device.has_amx())
     spec, prompt = specify(
         ask.model,
-        augmentation="in-prompt" if one else usual,
+        augmentation="in-prompt" if is_single else usual,
         task=ask.task,
         prompt=ask.prompt,
         dtype=dtype,
@@ -255,12 +255,14 @@ def greedy_settings(path: Path, engine: Engine) -> tuple[str, tuple[str, ...]]:
 
     Where there is no ``generation_config.json``, they are looked for in ``config.json``, as transformers does.
     """
-    found = model_files.read_object(path / "generation_config.json")
-    if found is None:
+    settings = model_files.read_object(path / "generation_config.json")
+    if settings is None:
         config = model_files.read_object(path / "config.json") or {}
-        found = {**(config.get("text_config") or {}), **config}
+        settings = {**(config.get("text_config") or {}), **config}
     known = {**_PROCESSED, **_NOT_APPLIED}
-    given = {name: found[name] for name in known if found.get(name) not in (None, known[name])}
+    given = {
+        name: settings[name] for name in known if settings.get(name) not in (None, known[name])
+    }
     applies = _PROCESSED if engine == "transformers" else vllm_support.GENERATION
     applied = {name: value for name, value in given.items() if name in applies}
     passed_over = tuple(name for name in given if name not in applies)

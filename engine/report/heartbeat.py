@@ -15,7 +15,7 @@ from typing import Any
 from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import BoundError, InputError, LaterError, WriteError, masked
-from engine.reading.observed import Observed, RayMetrics
+from engine.reading.observed import Observations, RayMetrics
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 
@@ -33,7 +33,7 @@ class Heartbeat:
     """
 
     def __init__(self, out: Location, api: ApiSettings, tell: OnEvent) -> None:
-        self._folder, self._tell, self._observed = folder_at(out), tell, Observed(api)
+        self._folder, self._tell, self._observed = folder_at(out), tell, Observations(api)
         self._every = _AT_A_PATH if isinstance(self._folder.at, Path) else _AT_AN_ADDRESS
         self._metrics, self._beating = RayMetrics(), threading.Lock()
         self._ended = threading.Event()

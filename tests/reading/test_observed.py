@@ -11,7 +11,7 @@ from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.watch import PoolTotals
 from engine.reading import observed
 from engine.reading.costs import UnitResult
-from engine.reading.observed import Observed, RayMetrics
+from engine.reading.observed import Observations, RayMetrics
 from engine.reading.plan import ReadPlan, Unit
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "cluster" / "grafana.json"
@@ -35,7 +35,7 @@ def unit(reads, *, wanted=0, reused=0, failures=(), seconds=2.0, worker="node a 
 
 def seen_after_two_units():
     clock, pool = Clock(), PoolTotals(actors=2, lost_actors=1, repeated_units=3, waiting_units=1)
-    seen = Observed(ApiSettings(price_in=1.0, price_out=2.0, price_per_hour=3600.0), clock)
+    seen = Observations(ApiSettings(price_in=1.0, price_out=2.0, price_per_hour=3600.0), clock)
     seen.on_unit("reader", unit(0, seconds=0.0, worker=""), (0, 100), pool)
     seen.record()
     clock.now += 10  # until the first unit ends, the model is loaded
@@ -69,7 +69,7 @@ def test_time_left_follows_from_reads_since_the_model_was_loaded_and_cost_from_a
     assert record["cost"] == pytest.approx(2 * 15 + 300e-6 + 60e-6)
     seen.on_unit("reader", unit(60), (100, 100), pool)
     assert seen.record()["seconds_left"] == 0
-    assert Observed(ApiSettings(), clock).record()["cost"] is None
+    assert Observations(ApiSettings(), clock).record()["cost"] is None
 
 
 def test_the_dashboard_shows_metrics_that_there_are(monkeypatch):

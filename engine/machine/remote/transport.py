@@ -72,7 +72,7 @@ def bounded_client(seconds: float) -> httpx.Client:
     # Its own timeout begins anew with every byte. It takes no other network, but through a transport of the
     # caller's, for which it would forget the proxies of the environment.
     transports: list[Any] = [client._transport, *client._mounts.values()]
-    for pool in [one._pool for one in transports if one is not None]:
+    for pool in [transport._pool for transport in transports if transport is not None]:
         pool._network_backend = _Network(pool._network_backend, deadline)
     return client
 

@@ -55,9 +55,9 @@ class ApiReader:
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Ask for each read's one prompt, some at a time. See ``engine.reading.protocol.Reader``."""
         with ThreadPoolExecutor(self._api.settings.concurrency) as threads:
-            return [done.output for done in threads.map(self.one, inputs)]
+            return [done.output for done in threads.map(self.ask, inputs)]
 
-    def one(self, inputs: Sequence[str]) -> Reply:
+    def ask(self, inputs: Sequence[str]) -> Reply:
         """Ask for one read; a StoppedAskingError where nothing more can be asked."""
         if self._api.settings.is_batch:
             return self._of_batch(inputs)

@@ -302,4 +302,4 @@ class _JobRequests:
 
 def _timed(reader: ApiReader, inputs: Sequence[str]) -> tuple[Reply, float]:
     begun = time.perf_counter()
-    return reader.one(inputs), time.perf_counter() - begun
+    return reader.ask(inputs), time.perf_counter() - begun

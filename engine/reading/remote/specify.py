@@ -197,7 +197,7 @@ def _first_answer(
             except InputError:
                 # Models that think may refuse to begin with a few tokens, and say so.
                 limits = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-                named = any(names_parameter(error, one, anywhere=True) for one in limits)
+                named = any(names_parameter(error, limit, anywhere=True) for limit in limits)
                 if template.choices or not named or api.sent[_most(api)] >= most:
                     raise
                 api = _with_most(api, most)
@@ -225,8 +225,8 @@ def _first_answer(
 
 def _tags(answer: Answer, template: Template) -> tuple[str, str]:
     """What thoughts begin and end with: as the prompt says, or as the answer shows."""
-    found = tags_in(answer.text or "") if template.thought == THINK else None
-    return found or template.thought
+    shown = tags_in(answer.text or "") if template.thought == THINK else None
+    return shown or template.thought
 
 
 def _thinks(answer: Answer, template: Template) -> bool:
@@ -251,9 +251,9 @@ def _without_refused(name: str, api: ApiSpec, error: RefusedError) -> ApiSpec:
     if "max_tokens" in sent and names_parameter(error, "max_completion_tokens", anywhere=True):
         sent["max_completion_tokens"] = sent.pop("max_tokens")
         return replace(api, parameters=_written(sent))
-    if "echo" in sent and any(names_parameter(error, one) for one in ("echo", "logprobs")):
+    if "echo" in sent and any(names_parameter(error, key) for key in ("echo", "logprobs")):
         raise _no_log_probabilities(name, api)
-    if any(names_parameter(error, one) and one in sent for one in ("logprobs", "top_logprobs")):
+    if any(names_parameter(error, key) and key in sent for key in ("logprobs", "top_logprobs")):
         fewer = _log_probabilities(api.settings, _LIKELIEST[1])
         if all(sent[key] == value for key, value in fewer.items()):
             raise _no_log_probabilities(name, api)
