@@ -400,12 +400,12 @@ def encoder_parameters(path: Path) -> int:
     """The number of parameters in the files of weights of an encoder's directory: safetensors, else ``pytorch_model.bin``.
 
     Raises:
-        InputError: a file is damaged, or holds anything but tensors.
+        InputError: as ``plain_tensors``.
     """
     files = pickled_files(path)
     if not files:
         return parameters(path)
-    return sum(tensor.numel() for file in files for tensor in _pickled(file).values())
+    return sum(tensor.numel() for file in files for tensor in plain_tensors(file).values())
 
 
 def encoder_loading_bytes(path: Path, dtype: Dtype) -> int:
@@ -413,18 +413,25 @@ def encoder_loading_bytes(path: Path, dtype: Dtype) -> int:
     files = pickled_files(path)
     if not files:
         return loading_bytes(path, dtype)
-    tensors = (tensor for file in files for tensor in _pickled(file).values())
+    tensors = (tensor for file in files for tensor in plain_tensors(file).values())
     return sum(t.numel() * t.element_size() for t in tensors if str(t.dtype) != f"torch.{dtype}")
 
 
-def _pickled(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a pickled file without their values. Only tensors are read: no code can run."""
+def plain_tensors(file: Path, where: Literal["cpu", "meta"] = "meta") -> dict[str, torch.Tensor]:
+    """The tensors of a file of weights, by default without their values. Only tensors are read: no code can run.
+
+    Raises:
+        InputError: it is damaged, or holds anything but tensors.
+    """
     import torch
+    from safetensors.torch import load_file
 
     try:
+        if file.suffix == ".safetensors":
+            return load_file(file, device=where)
         # Before PyTorch 1.6 a checkpoint was no zip file, and cannot be mapped.
         mapped = zipfile.is_zipfile(file)
-        state = torch.load(file, map_location="meta", weights_only=True, mmap=mapped)
+        state = torch.load(file, map_location=where, weights_only=True, mmap=mapped)
     except Exception as error:  # whatever a damaged or hostile file makes the library raise
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
         if isinstance(error, pickle.UnpicklingError):  # of which PyTorch says how to run the code

@@ -20,7 +20,6 @@ import json
 import math
 import re
 import shutil
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from engine.machine.model_files import refuse_missing, tensors
+from engine.machine.model_files import plain_tensors, refuse_missing, tensors
 from engine.messages.errors import InputError
 from engine.reading.prompting.controls import load_tokenizer
 from engine.reading.protocol import BIASED
@@ -490,29 +489,9 @@ def convert_checkpoint(source: Path, target: Path) -> None:
 
 def _load(source: Path) -> dict[str, torch.Tensor]:
     """All tensors of a checkpoint, mapped from its files where their format allows."""
-    import torch
-    from safetensors.torch import load_file
-
-    state: dict[str, Any] = {}
+    state: dict[str, torch.Tensor] = {}
     for file in _weight_files(source):
-        try:
-            if file.suffix == ".safetensors":
-                part = load_file(file)
-            else:
-                # Before PyTorch 1.6 a checkpoint was no zip file, and cannot be mapped.
-                mapped = zipfile.is_zipfile(file)
-                part = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
-        except Exception as error:  # whatever a damaged or hostile file makes the libraries raise
-            reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
-            raise InputError(
-                f"holds no plain tensors ({reason})", "fetch the checkpoint again", path=file
-            ) from None
-        is_table = isinstance(part, dict)
-        if not is_table or not all(isinstance(t, torch.Tensor) for t in part.values()):
-            raise InputError(
-                "is not a table of weights", "give what save_pretrained wrote", path=file
-            )
-        state |= part
+        state |= plain_tensors(file, "cpu")
     return state
 
 
