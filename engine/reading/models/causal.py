@@ -65,6 +65,7 @@ class CausalReader(PromptReader):
         self._decoder, self._window, self._packs = model, window, packs
         positions = int(getattr(config, "max_position_embeddings", 0) or 0)
         self._positions = positions or batching.UNBOUNDED
+        self._most_tokens = device.max_batch_tokens(self._device)
         longest = max(1, positions - max(1, self._writer.most)) if positions else 0
         super().__init__(spec, tokenizer, spec.max_input_tokens or longest)
         self._waiting: list[weakref.ref[_Call]] = []
@@ -73,7 +74,7 @@ class CausalReader(PromptReader):
     def prepare(self) -> None:
         """See ``engine.reading.protocol.LoopReader``."""
         with refusals(self._spec.name):
-            _ = self._model
+            _ = self._allowance
 
     @cached_property
     def _model(self) -> PackedModel | PaddedModel:
@@ -94,12 +95,16 @@ class CausalReader(PromptReader):
             loop.learn(*measured)
             self.stats.token_bytes = int(measured[1])
         self.stats.prompt_tokens = self.stats.padded_tokens = 0  # without those of the probes
-        self._most_tokens = device.max_batch_tokens(self._device)
+        return loop
+
+    @cached_property
+    def _allowance(self) -> batching.Allowance:
+        """What batches may take, found when the model has run."""
+        _ = self._model
         # Ordered weights are buffers.
         tensors = chain(self._decoder.parameters(), self._decoder.buffers())
         weights = sum(t.numel() * t.element_size() for t in tensors)
-        self._allowance = batching.Allowance(device.batch_memory(self._spec, self._device, weights))
-        return loop
+        return batching.Allowance(device.batch_memory(self._spec, self._device, weights))
 
     def _loop(self, way: int, writer: Any, stats: ReaderStats) -> PackedModel | PaddedModel:
         of, shares = (self._decoder, writer, stats), self._window is None and not self._alone

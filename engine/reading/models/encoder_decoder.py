@@ -95,7 +95,7 @@ class EncoderDecoderReader:
     def prepare(self) -> None:
         """See ``engine.reading.protocol.LoopReader``."""
         with refusals(self._spec.name):
-            _ = self._model
+            _ = self._allowance
 
     @cached_property
     def _model(self) -> T5:
@@ -109,10 +109,14 @@ class EncoderDecoderReader:
             per_token = max(measured[1], float(loop.kept_per_token))
             self._encode_cost = replace(self._encode_cost, per_token=per_token)
             self.stats.token_bytes = int(measured[1])
-        weights = sum(p.numel() * p.element_size() for p in model.parameters())
-        # Half is for encodings, a quarter for encoding, a quarter for decoding.
-        self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
         return loop
+
+    @cached_property
+    def _allowance(self) -> batching.Allowance:
+        """What batches may take, found when the model has run: half for encodings, a quarter each for encoding and decoding."""
+        _ = self._model
+        weights = sum(p.numel() * p.element_size() for p in self._weights.parameters())
+        return batching.Allowance(device.batch_memory(self._spec, self._device, weights))
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Generate from each read's inputs. See ``engine.reading.protocol.Reader``."""

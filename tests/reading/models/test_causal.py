@@ -601,7 +601,7 @@ def test_a_window_that_hides_nothing_of_a_text_leaves_it_packed(family, bundled_
         expected.append(text.strip())
     spec = replace(bundled_spec, path=str(tmp_path), max_new_tokens=4, stop=())
     spec = replace(spec, shared_prefix="")
-    CausalReader(spec)  # leaves the model that both share as it was
+    CausalReader(spec).prepare()  # leaves the model that both share as it was
     reader = CausalReader(spec)
     padded, lengths, caches = reader._model._padded.passes, [], []
 

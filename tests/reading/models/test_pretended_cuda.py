@@ -89,6 +89,7 @@ def on_gpu(load, reads, passes, **options):
     """Outputs on a pretended GPU, and what the device and ``passes`` counted meanwhile."""
     with pretended_cuda(**options) as gpu:
         reader = load()
+        reader.prepare()
         gpu.reset()
         passes.calls = 0
         outputs = reader.read(reads)
@@ -136,6 +137,7 @@ def test_fusion_in_decoder_waits_once_a_step_and_copies_once_a_pass(fid, stop, m
         assert len({o.output_tokens for o in expected}) > 3 or not stop
         with pretended_cuda() as gpu:
             reader = EncoderDecoderReader(spec)
+            reader.prepare()
             through = reader._decode
 
             decoding = []
@@ -268,6 +270,7 @@ def test_a_shortage_halves_batches_and_is_forgotten(causal, monkeypatch):
     expected = CausalReader(causal["llama"]).read(reads)
     with pretended_cuda(memory=GIB) as gpu:
         reader = CausalReader(causal["llama"])
+        reader.prepare()
         gpu.others = gpu.total - gpu.allocated - 2**20
         outputs = reader.read(reads)
         assert [o.output for o in outputs] == [o.output for o in expected]
