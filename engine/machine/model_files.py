@@ -374,9 +374,10 @@ def tokenizer_and_config(path: str, code: str) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoTokenizer
 
     # Said wherever something is loaded: unless told, transformers asks, and takes "y" from stdin.
-    trusted = {"local_files_only": True, "trust_remote_code": bool(code)}
-    return AutoTokenizer.from_pretrained(path, **trusted), AutoConfig.from_pretrained(
-        path, **trusted
+    trusted = bool(code)
+    return (
+        AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trusted),
+        AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trusted),
     )
 
 
