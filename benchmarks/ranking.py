@@ -32,20 +32,21 @@ import polars as pl
 
 from benchmarks._harness import Line, make_parser, write_report
 from engine.ranking.kernel import RankedLabels, measure_lists
-from engine.ranking.measures import parse_measures
+from engine.ranking.measures import KINDS, parse_measures
 from engine.ranking.scores import score_runs
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
 CUTOFFS = (1, 5, 10, 20, 50)
-KINDS = ("P", "R", "F1", "AP", "RR", "DCG", "nDCG", "Success")
-NAMES = [f"{kind}@{k}" for kind in KINDS for k in CUTOFFS] + ["AP", "RR", "nDCG", "Rprec"]
-_TREC = {"P": "P", "R": "recall", "AP": "map_cut", "nDCG": "ndcg_cut", "Success": "success"}
-_TREC_NAMES = {f"{kind}@{k}": f"{name}_{k}" for kind, name in _TREC.items() for k in CUTOFFS}
+SOME = ("P", "R", "F1", "AP", "RR", "DCG", "nDCG", "Success")
+NAMES = [f"{kind}@{k}" for kind in SOME for k in CUTOFFS] + ["AP", "RR", "nDCG", "Rprec"]
+_TREC = {kind: KINDS[kind].references.trec_eval_cut for kind in SOME}
+_TREC_NAMES = {
+    f"{kind}@{k}": _TREC[kind].format(k) for kind in SOME for k in CUTOFFS if _TREC[kind]
+}
 _TREC_NAMES |= {"AP": "map", "RR": "recip_rank", "nDCG": "ndcg", "Rprec": "Rprec"}
-_RANX = {"P": "precision", "R": "recall", "F1": "f1", "AP": "map", "RR": "mrr", "nDCG": "ndcg"}
-_RANX |= {"Success": "hit_rate"}
+_RANX = {kind: KINDS[kind].references.ranx for kind in SOME if kind != "DCG"}
 _RANX_NAMES = {f"{kind}@{k}": f"{name}@{k}" for kind, name in _RANX.items() for k in CUTOFFS}
 _RANX_NAMES |= {"AP": "map", "RR": "mrr", "nDCG": "ndcg", "Rprec": "r-precision"}
 

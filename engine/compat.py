@@ -16,23 +16,17 @@ import polars as pl
 from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.ranking.measures import Measure
+from engine.ranking.kinds.base import Measure
+from engine.ranking.kinds.shares import Precision, Success
+from engine.ranking.measures import KINDS
 from engine.ranking.scores import score_runs
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, SCORE, VALUE
 
-_CUT = {"P": "P", "recall": "R", "map_cut": "AP", "ndcg_cut": "nDCG", "success": "Success"}
-_WHOLE = {
-    "map": Measure("AP"),
-    "recip_rank": Measure("RR"),
-    "ndcg": Measure("nDCG"),
-    "Rprec": Measure("Rprec"),
-    "set_P": Measure("P"),
-    "set_recall": Measure("R"),
-    "set_F": Measure("F1"),
-}
+_CUT = {m.references.trec_eval_cut: m for m in KINDS.values() if m.references.trec_eval_cut}
+_WHOLE = {m.references.trec_eval: m for m in KINDS.values() if m.references.trec_eval}
 # On labels between 0 and 1 the package knows two measures; without a cutoff they take the whole list.
-_OF_SHARES = {"P": "P", "success": "Success"}
-_NAMES = f"{', '.join(f'{name}_10' for name in _CUT)}, {', '.join(_WHOLE)}"
+_OF_SHARES = {"P": Precision, "success": Success}
+_NAMES = f"{', '.join(name.format(10) for name in _CUT)}, {', '.join(_WHOLE)}"
 
 Texts = Mapping[str, Sequence[str]]
 
@@ -54,7 +48,7 @@ def eval(  # noqa: A001  the package calls it so
         downstream_metric: takes outputs and references by query and gives a value in [0, 1] for each.
         retrieval_metrics: measures as pytrec_eval names them. Where every label is 0 or 1: ``P_k``,
             ``recall_k``, ``map_cut_k``, ``ndcg_cut_k``, ``success_k``, ``map``, ``recip_rank``, ``ndcg``,
-            ``Rprec``, ``set_P``, ``set_recall``, ``set_F``; else ``P``, ``P_k``, ``success``, ``success_k``
+            ``Rprec``, ``bpref``, ``set_P``, ``set_recall``, ``set_F``; else ``P``, ``P_k``, ``success``, ``success_k``
             with a k that every list has.
 
     Returns:
@@ -128,10 +122,10 @@ def _complete(function: str, given: dict[str, Any], asked: Mapping[str, object])
 def _binary(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """The values of one of trec_eval's measures."""
     cut = re.fullmatch(r"([A-Za-z_]+?)_([1-9]\d*)", name)
-    if cut is not None and cut[1] in _CUT:
-        measure = Measure(_CUT[cut[1]], int(cut[2]))
+    if cut is not None and f"{cut[1]}_{{}}" in _CUT:
+        measure = _CUT[f"{cut[1]}_{{}}"](int(cut[2]))
     elif name in _WHOLE:
-        measure = _WHOLE[name]
+        measure = _WHOLE[name]()
     else:
         problem = f"the measure {name!r} in `retrieval_metrics`"
         raise InputError(problem, f"use some of {_NAMES}, with any cutoff")
@@ -153,7 +147,7 @@ def _shares(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float
             f"{name} of the query {quoted(short[0])}, which has {len(labels[short[0]])} passages",
             "use a smaller cutoff",
         )
-    return _values(Measure(_OF_SHARES[kind], k), labels)
+    return _values(_OF_SHARES[kind](k), labels)
 
 
 def _values(measure: Measure, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import polars as pl
 
-from engine.ranking.measures import DEFAULT_REL, Measure
+from engine.ranking.kinds.base import Measure
 from engine.ranking.ties import reordered_lists
 from engine.tables import DOC_ID, DOC_IDS, LABEL, QUERY_ID, RANK, RUN
 
@@ -110,14 +110,11 @@ def next_pairs(
 ) -> pl.DataFrame:
     """``query_id`` and ``doc_id`` of the passages to label next; none once all measures are settled.
 
-    Where one list of a query does not need a passage, another may: the needs of all are united.
-
-    - Success and R over the list's own passages: rank by rank to the first useful passage.
-    - RR: the same; all ranks before it are known then.
-    - P and DCG: all ranks within the cutoff. Judged: none, since every passage would be.
-    - R, F1, AP, nDCG and Rprec: first all ranks within the cutoff. Where none of them counts, the score is 0.
-      Else all that is judged (the best order, or the number of the relevant); but nDCG no more than as
-      many passages with the largest label, 1, as its cutoff has ranks.
+    Where one list of a query does not need a passage, another may: the needs of all are united. Which labels decide a
+    measure, its class says (``Measure.reads``). Where all judged labels do, as they give the best order or the
+    number of the relevant, those within the cutoff go first, and the score is 0 where none of these counts; and
+    a measure of the best order needs no more than as many passages with the largest label, 1, as its cutoff
+    has ranks.
 
     Args:
         lists: run tables: first the one that is scored, then lists of the same passages in other orders.
@@ -153,24 +150,27 @@ def next_pairs(
 def _needed(
     ranked: pl.DataFrame, measure: Measure, pool: pl.DataFrame | None
 ) -> Iterator[pl.DataFrame]:
-    kind, cutoff = measure.kind, measure.cutoff
-    if kind == "Judged":
+    reads, cutoff = measure.reads, measure.cutoff
+    if reads == "none":
         return
     inside = ranked if cutoff is None else ranked.filter(pl.col(_PLACE) <= cutoff)
     lacking = pl.col(LABEL).is_null()
-    if kind in ("P", "DCG"):
+    if reads == "cutoff":
         yield inside.filter(lacking)
         return
-    useful = (pl.col(LABEL) >= (measure.rel or DEFAULT_REL)).fill_null(False)
-    if kind in ("Success", "RR"):
-        yield _in_turn(inside, useful, to_first=kind == "RR")
+    useful = (pl.col(LABEL) >= measure.threshold).fill_null(False)
+    if reads in ("first", "found"):
+        yield _in_turn(inside, useful, to_first=reads == "first")
+        return
+    if reads == "all":
+        yield (ranked if pool is None else pool).filter(lacking)
         return
     by = _LIST if pool is None else [QUERY_ID]
     total = (ranked if pool is None else pool).group_by(by).len("judged")
     whole = (
         inside.group_by(_LIST).len().join(total, on=by).filter(pl.col("len") == pl.col("judged"))
     )
-    if kind == "R":  # all that is relevant was found, or nothing
+    if reads == "recall":  # all that is relevant was found, or nothing
         yield _in_turn(inside.join(whole, on=_LIST, how="semi"), useful)
         inside = inside.join(whole, on=_LIST, how="anti")
     unknown = inside.filter(lacking)
@@ -181,7 +181,7 @@ def _needed(
         rest = ranked.join(open_lists, on=_LIST, how="semi")
     else:
         rest = pool.join(open_lists, on=QUERY_ID, how="semi")
-    if kind == "nDCG" and cutoff is not None:
+    if measure.has_best and cutoff is not None:
         best = (pl.col(LABEL) >= 1).fill_null(False).sum().over(by)
         rest = rest.filter(best < cutoff)
     yield rest.filter(lacking)

@@ -22,7 +22,7 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import agreeing, counted, listed
-from engine.ranking.measures import comparable, largest_value, parse_measure
+from engine.ranking.measures import comparable, parse_measure
 from engine.ranking.scores import Relevant
 from engine.ranking.ties import tie_notes
 from engine.reading.outputs import OutputCounts, cut_notes, not_as_trained, output_notes, read_notes
@@ -99,19 +99,22 @@ class Evaluation:
 def largest_scores(settings: Settings, shards: InputShards) -> Callable[[str, str], float]:
     """What gives the largest score of a list, by annotator and measure; no label that was seen decides it.
 
-    DCG has one where labels have: 1 for the engine's own, the largest of the whole file for judgments; else it is infinite.
+    Sums of gains (DCG, ERR) have one where labels have: 1 for the engine's own, the largest of the whole file for judgments;
+    else that of DCG is infinite.
     """
 
     def largest(annotator: str, measure: str) -> float:
         parsed, known = parse_measure(measure), ANNOTATORS.get(annotator)
+        k = settings.ranking.k
         label = 1.0 if known else settings.resolved.scales[annotator].largest
-        if parsed.kind == "DCG" and known and known.needs_input and known.judges_everything:
+        grows = parsed.largest(k, 1.0) < parsed.largest(k, math.inf)
+        if grows and known and known.needs_input and known.judges_everything:
             name, read = known.needs_input.name, shards.read
             judged = (read(one.number, passages=False).tables[name] for one in shards.shards)
             some = next((table for table in judged if table.height), tables.empty(tables.QRELS))
             whole = tables.LARGEST if tables.LARGEST in some.columns else LABEL
             label = max([1.0, *some[whole].top_k(1)])
-        return largest_value(parsed, settings.ranking.k, label)
+        return parsed.largest(k, max(1.0, label))
 
     return largest
 
@@ -287,7 +290,9 @@ def _unbounded(settings: Settings) -> Note:
     resolved = settings.resolved
     scales = resolved.scales.items()
     names = [name for name, of in scales if of.largest == math.inf and name not in ANNOTATORS]
-    sums = [str(measure) for measure in resolved.measures if measure.kind == "DCG"]
+    sums = [
+        str(measure) for measure in resolved.measures if measure.largest(1, math.inf) == math.inf
+    ]
     text = f"{listed(sums)} of {listed(names)} decides nothing and its differences have no intervals, since nobody "
     text += "knows how large a label can be: nDCG needs no bound"
     return Note("unbounded_labels", len(names) if sums else 0, text, tuple(names))

@@ -46,7 +46,6 @@ from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import agreeing, listed, quoted
-from engine.ranking.measures import UTILITY_KIND
 from engine.ranking.scores import largest_label, lists_nothing, score_runs, without_results
 from engine.reading.backends import Progress
 from engine.reading.costs import ReadingCosts
@@ -415,7 +414,7 @@ def _refuse_meaningless(settings: Settings, runs: int) -> None:
         tables.empty({**tables.RUNS, tables.TOKENS: pl.Int64()}),
         tables.empty(tables.LABELS),
         [],
-        [measure for measure in settings.resolved.measures if measure.kind != UTILITY_KIND],
+        [measure for measure in settings.resolved.measures if measure.labels != "utilities"],
         relevant=settings.relevant(runs),
     )
 

@@ -20,7 +20,8 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note, merge_notes
 from engine.ranking.kernel import is_real_valued
-from engine.ranking.measures import UTILITY_KIND, Measure, undefined_on_graded
+from engine.ranking.kinds.base import Measure
+from engine.ranking.measures import undefined_on_graded
 from engine.ranking.scores import Relevant, largest_label, score_runs, score_utility
 from engine.ranking.ties import score_reordered
 from engine.reading.costs import wanted_kinds
@@ -446,7 +447,7 @@ def split_measures(
         {ANNOTATOR: annotator, tables.MEASURE: str(measure), tables.NOTE: why}
         for measure, why in zip(measures, reasons, strict=True)
         # Utilities and other labels have no measure in common: that is not a cell, empty or not.
-        if why and not scale.utilities and measure.kind != UTILITY_KIND
+        if why and not scale.utilities and measure.labels != "utilities"
     ]
     defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]
     return defined, pl.DataFrame(undefined, schema=tables.UNDEFINED)

@@ -28,7 +28,8 @@ from engine.messages.errors import InputError
 from engine.messages.gone import replacement
 from engine.messages.notes import Note
 from engine.messages.wording import meant
-from engine.ranking.measures import OF_ONE_LIST, UTILITY_KIND, Measure
+from engine.ranking.kinds.base import Measure
+from engine.ranking.measures import UTILITY_KIND
 from engine.ranking.scores import ALL_JUDGMENTS, RankingSettings, Relevant
 from engine.reading.protocol import Augmentation
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
@@ -177,8 +178,8 @@ class Settings(Checked):
 
     def scores_lists_alone(self, runs: int) -> bool:
         """Whether no score by labels depends on passages that other runs list, given the number of runs."""
-        kinds = {measure.kind for measure in self.resolved.measures}
-        return kinds <= OF_ONE_LIST or self.relevant(runs) == "list"
+        alone = all(measure.of_one_list for measure in self.resolved.measures)
+        return alone or self.relevant(runs) == "list"
 
     @property
     def longest_list(self) -> int:

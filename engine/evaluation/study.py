@@ -23,7 +23,7 @@ from engine.inputs.shards import InMemoryInputs
 from engine.labels.annotator import READER as READER_ROLE
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
-from engine.ranking.measures import Measure
+from engine.ranking.kinds.base import Measure
 from engine.reading.costs import ReadingCosts
 from engine.reading.outputs import damaged_files
 from engine.reading.protocol import Augmentation

@@ -12,7 +12,8 @@ from engine.messages.checked import Checked
 from engine.messages.errors import InputError
 from engine.messages.gone import replacement
 from engine.messages.wording import meant
-from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
+from engine.ranking.kinds.base import Measure
+from engine.ranking.measures import UTILITY_KIND, parse_measures, why_undefined
 from engine.sources.input_tables import InputTable
 
 ANNOTATORS: dict[str, Annotator] = {

@@ -14,15 +14,12 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.ranking.measures import Measure
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from engine.ranking.kinds.base import Floats, Ints, Lists, Measure, OfSets
 
 
 class Split(NamedTuple):
@@ -72,19 +69,6 @@ class RankedLabels:
         return cls(labels, offsets, labels, offsets, np.arange(len(offsets) - 1))
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What one pass accumulates: the sums that some measure needs, and where it reads them off."""
-
-    thresholds: tuple[float, ...]
-    kinds: frozenset[str]
-    cutoffs: tuple[int, ...]
-    real_valued: bool
-
-
-_Sums = dict[tuple[str, float | None, int | None], Floats]
-
-
 def is_real_valued(labels: Floats) -> bool:
     """Whether some label is not a whole number; NaN does not count."""
     chunks = (labels[i : i + USUAL.cells] for i in range(0, len(labels), USUAL.cells))
@@ -100,46 +84,46 @@ def measure_lists(
         real_valued: whether P, R, F1 and Success without threshold take the labels as they are
             (``is_real_valued``), rather than count those of 1 or more.
     """
-    plan = _plan(measures, real_valued)
-    workers = split.threads or len(os.sched_getaffinity(0))
-    grades = _grades(ranked, split)
     values = np.zeros((len(measures), len(ranked.offsets) - 1))
-    with ThreadPoolExecutor(workers) as pool:
-        own_lists = ranked.judged is ranked.labels
-        ideals = {} if own_lists else _ideals(ranked, plan, grades, split, pool)
+    cutoffs = frozenset(measure.cutoff for measure in measures if measure.cutoff is not None)
+    grades = _grades(ranked, split)
+
+    def lists_of(flat: Floats, offsets: Ints, block: Ints, of_sets: OfSets | None = None) -> Lists:
+        lengths = offsets[block + 1] - offsets[block]
+        matrix = _matrix(flat, offsets, block)
+        return Lists(matrix, lengths, real_valued, cutoffs, grades, of_sets)
+
+    with ThreadPoolExecutor(split.threads or len(os.sched_getaffinity(0))) as pool:
+        of_sets: dict[tuple[Any, ...], Floats] = {}
+        if not (own_lists := ranked.judged is ranked.labels):
+            # Values of no lists tell which sums over judged sets are read.
+            sets = len(ranked.judged_offsets) - 1
+
+            def read_none(key: tuple[Any, ...]) -> Floats:
+                return of_sets.setdefault(key, np.zeros(sets))[:0]
+
+            nothing, lengths = np.zeros((0, 0)), np.zeros(0, dtype=np.int64)
+            none = Lists(nothing, lengths, real_valued, cutoffs, grades, read_none)
+            for measure in measures:
+                measure.value(none)
+
+        def sum_sets(block: Ints) -> None:
+            lists = lists_of(ranked.judged, ranked.judged_offsets, block)
+            for key, column in of_sets.items():
+                column[block] = key[0](lists, *key[1:])
 
         def measure_block(block: Ints) -> None:
-            matrix = _matrix(ranked.labels, ranked.offsets, block)
-            if own_lists:
-                against = _ideal(matrix, plan, grades)
-            else:
-                sets = ranked.judged_set[block]
-                against = {key: column[sets] for key, column in ideals.items()}
-            lengths = ranked.offsets[block + 1] - ranked.offsets[block]
-            sums = _accumulate(matrix, plan, against, lengths)
-            at = _as_slice(block)
+            sets, at = ranked.judged_set[block], _as_slice(block)
+            read = None if own_lists else lambda key: of_sets[key][sets]
+            lists = lists_of(ranked.labels, ranked.offsets, block, read)
             for row, measure in enumerate(measures):
-                values[row, at] = _value(measure, plan, sums, against, lengths)
+                values[row, at] = measure.value(lists)
 
-        for _ in pool.map(measure_block, _blocks(ranked.offsets, split)):
+        for _ in pool.map(sum_sets, _blocks(ranked.judged_offsets, split) if of_sets else ()):
             pass  # exceptions surface here
+        for _ in pool.map(measure_block, _blocks(ranked.offsets, split)):
+            pass
     return values
-
-
-def _plan(measures: Sequence[Measure], real_valued: bool) -> _Plan:
-    kinds: set[str] = set()
-    for measure in measures:
-        gains = measure.dcg if measure.kind in ("DCG", "nDCG") else None
-        if gains is not None:
-            kinds.add(gains)
-        elif measure.takes_labels(real_valued):
-            kinds.add("max" if measure.kind == "Success" else "mass")
-        else:
-            kinds.add(measure.kind if measure.kind in ("AP", "RR", "Rprec", "Judged") else "hits")
-    counting = [m for m in measures if m.kind in ("AP", "RR", "Rprec", "R", "F1", "P", "Success")]
-    thresholds = {m.threshold for m in counting if not m.takes_labels(real_valued)}
-    cutoffs = {m.cutoff for m in measures if m.cutoff is not None}
-    return _Plan(tuple(sorted(thresholds)), frozenset(kinds), tuple(sorted(cutoffs)), real_valued)
 
 
 def _blocks(offsets: Ints, split: Split) -> Iterator[Ints]:
@@ -173,175 +157,12 @@ def _matrix(flat: Floats, offsets: Ints, block: Ints) -> Floats:
     return np.where(inside, flat[np.where(inside, starts + ranks, 0)], 0.0)
 
 
-def _discounts(depth: int) -> Floats:
-    return np.asarray(1 / np.log2(np.arange(2, depth + 2)))
-
-
-def _ideals(
-    ranked: RankedLabels, plan: _Plan, grades: int, split: Split, pool: ThreadPoolExecutor
-) -> _Sums:
-    blocks = list(_blocks(ranked.judged_offsets, split))
-
-    def of_block(block: Ints) -> _Sums:
-        return _ideal(_matrix(ranked.judged, ranked.judged_offsets, block), plan, grades)
-
-    result: _Sums = {}
-    for block, sums in zip(blocks, pool.map(of_block, blocks), strict=True):
-        for key, column in sums.items():
-            if key not in result:
-                result[key] = np.zeros(len(ranked.judged_offsets) - 1)
-            result[key][block] = column
-    return result
-
-
-def _ideal(matrix: Floats, plan: _Plan, grades: int) -> _Sums:
-    """Of the judged sets in a block: how many are relevant, the label mass, the best DCG at each cutoff."""
-    result: _Sums = {
-        ("hits", threshold, None): _count(matrix >= threshold).astype(np.float64)
-        for threshold in plan.thresholds
-    }
-    if "mass" in plan.kinds:
-        alone = replace(plan, thresholds=(), kinds=frozenset({"mass"}), cutoffs=())
-        result["mass", None, None] = _mass(_accumulate(matrix, alone, {}), None)
-    gains = plan.kinds & {"log2", "exp-log2"}
-    if not gains:
-        return result
-    spread: Ints | slice = slice(None)
-    if grades:
-        # Sets with the same number of each grade have the same best order: sort one of each.
-        kind = np.zeros(matrix.shape[1], dtype=np.int64)
-        for grade in range(1, grades + 1):
-            kind = kind * (len(matrix) + 1) + _count(matrix >= grade)
-        _, one_of_each, spread = np.unique(kind, return_index=True, return_inverse=True)
-        matrix = matrix[:, one_of_each]
-    # Sorted list by list, where the labels of one list lie side by side.
-    best_first = np.ascontiguousarray(np.sort(np.ascontiguousarray(matrix.T))[:, ::-1].T)
-    sums = _accumulate(best_first, replace(plan, thresholds=(), kinds=frozenset(gains)), {})
-    return result | {key: column[spread] for key, column in sums.items()}
-
-
 def _grades(ranked: RankedLabels, split: Split) -> int:
     """The highest grade where sets are short and labels few whole numbers, so that counts tell all; else 0."""
     highest = ranked.judged.max(initial=0)
     longest = np.diff(ranked.judged_offsets).max(initial=0)
     few = 1 <= highest <= split.grades and longest <= split.counted
     return int(highest) if few and not is_real_valued(ranked.judged) else 0
-
-
-def _count(which: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
-    return np.add.reduce(which.view(np.uint8), axis=0, dtype=np.uint32)
-
-
-def _accumulate(matrix: Floats, plan: _Plan, against: _Sums, lengths: Ints | None = None) -> _Sums:
-    """Sums down the ranks (rows) of a block, read off at the cutoffs and, as None, at the end."""
-    width, size = matrix.shape
-    if "Judged" in plan.kinds and lengths is not None:
-        # What pads a list to the block's width is not judged.
-        judged = ~np.isnan(matrix) & (np.arange(width)[:, None] < lengths)
-    matrix = np.nan_to_num(matrix, nan=0.0) if np.isnan(matrix).any() else matrix
-    running: dict[tuple[str, float | None], Floats] = {}
-    for kind in plan.kinds & {"mass", "max", "log2", "exp-log2", "Judged"}:
-        running[kind, None] = np.zeros(size)
-    if "mass" in plan.kinds:
-        running["lost", None] = np.zeros(size)
-    for threshold in plan.thresholds:
-        running["hits", threshold] = np.zeros(size)
-        for kind in plan.kinds & {"AP", "RR", "Rprec"}:
-            running[kind, threshold] = np.zeros(size)
-    discounts = _discounts(width)
-    sums: _Sums = {}
-    scratch = np.empty(size)
-    hit = {threshold: (matrix >= threshold).astype(np.float64) for threshold in plan.thresholds}
-    for rank in range(1, width + 1):
-        labels = matrix[rank - 1]
-        if "mass" in plan.kinds:
-            _add_exactly(running["mass", None], running["lost", None], labels)
-        if "max" in plan.kinds:
-            np.maximum(running["max", None], labels, out=running["max", None])
-        if "log2" in plan.kinds:
-            running["log2", None] += np.multiply(labels, discounts[rank - 1], out=scratch)
-        if "exp-log2" in plan.kinds:
-            if plan.real_valued:  # keeps the digits of small labels
-                np.expm1(np.multiply(labels, np.log(2), out=scratch), out=scratch)
-            else:  # exact
-                np.subtract(np.exp2(labels, out=scratch), 1, out=scratch)
-            running["exp-log2", None] += np.multiply(scratch, discounts[rank - 1], out=scratch)
-        if "Judged" in plan.kinds:
-            running["Judged", None] += judged[rank - 1]
-        for threshold in plan.thresholds:
-            relevant = hit[threshold][rank - 1]
-            hits = running["hits", threshold]
-            hits += relevant
-            if "AP" in plan.kinds:
-                np.multiply(relevant, hits, out=scratch)
-                running["AP", threshold] += np.divide(scratch, rank, out=scratch)
-            if "RR" in plan.kinds:
-                # The first relevant rank has the largest reciprocal.
-                np.divide(relevant, rank, out=scratch)
-                np.maximum(running["RR", threshold], scratch, out=running["RR", threshold])
-            if "Rprec" in plan.kinds:
-                running["Rprec", threshold] += np.where(
-                    against["hits", threshold, None] >= rank, relevant, 0.0
-                )
-        if rank in plan.cutoffs:
-            sums |= {(kind, t, rank): column.copy() for (kind, t), column in running.items()}
-    for depth in (None, *plan.cutoffs):
-        if depth is None or depth > width:
-            sums |= {(kind, t, depth): column for (kind, t), column in running.items()}
-    return sums
-
-
-def _add_exactly(total: Floats, lost: Floats, labels: Floats) -> None:
-    """Add labels to a total in place, and to ``lost`` what rounding takes from it (Knuth's two-sum).
-
-    So the mass of labels does not depend on their order, and a list of all the judged has all of it.
-    """
-    before = total.copy()
-    total += labels
-    added = total - before
-    lost += (before - (total - added)) + (labels - added)
-
-
-def _mass(sums: _Sums, cutoff: int | None) -> Floats:
-    return sums["mass", None, cutoff] + sums["lost", None, cutoff]
-
-
-def _value(
-    measure: Measure, plan: _Plan, sums: _Sums, against: _Sums, lengths: Ints
-) -> Floats | np.float64:
-    kind, k = measure.kind, measure.cutoff
-    depth = lengths if k is None else k
-    if kind in ("DCG", "nDCG"):
-        dcg = sums[measure.dcg, None, k]
-        return dcg if kind == "DCG" else _ratio(dcg, against[measure.dcg, None, k])
-    if kind == "Judged":
-        return _ratio(sums["Judged", None, k], np.minimum(lengths, depth))
-    if measure.takes_labels(plan.real_valued):
-        if kind == "Success":
-            return sums["max", None, k]
-        found, total = _mass(sums, k), against["mass", None, None]
-    else:
-        found = sums["hits", measure.threshold, k]
-        total = against["hits", measure.threshold, None]
-    if kind == "P":
-        return _ratio(found, depth)
-    if kind == "R":
-        return _ratio(found, total)
-    if kind == "F1":
-        # The harmonic mean of found / depth and found / total.
-        return np.where(found > 0, _ratio(2 * found, depth + total), 0.0)
-    if kind in ("AP", "Rprec"):
-        return _ratio(sums[kind, measure.threshold, k], total)
-    if kind == "RR":
-        return sums["RR", measure.threshold, k]
-    return np.minimum(found, 1.0)  # Success
-
-
-def _ratio(numerator: Floats, denominator: Floats | Ints | int) -> Floats:
-    """The quotient; 0 where the denominator is, as the numerator then is 0 too."""
-    if isinstance(denominator, int):
-        return numerator / denominator
-    return np.asarray(numerator / np.where(denominator > 0, denominator, 1))
 
 
 class Lengths(NamedTuple):
@@ -381,13 +202,13 @@ def measure_within(
         inside = within_budget(lengths.listed, ranked.offsets, budget)
         offsets = np.concatenate([[0], np.cumsum(inside)])[ranked.offsets]
         cut = replace(ranked, labels=ranked.labels[inside], offsets=offsets)
-        ideal = [row for row in rows if measures[row].kind == "nDCG"]
+        ideal = [row for row in rows if measures[row].has_best]
         others = [row for row in rows if row not in ideal]
         for some, against in ((others, cut), (ideal, _against_best(cut, lengths.judged, budget))):
             plain = [replace(measures[row], tokens=None) for row in some]
             values[some] = measure_lists(against, plain, real_valued=real_valued, split=split)
         for row in rows:
-            if measures[row].kind == "P":
+            if measures[row].counts_tokens:
                 found = _useful_tokens(cut, lengths.listed[inside], measures[row], real_valued)
                 values[row] = found / budget
     return values

@@ -1,4 +1,4 @@
-"""Names of ranking measures, as ir_measures writes them.
+"""The ranking measures by name, as ir_measures writes them.
 
 ``nDCG@10``, ``AP(rel=0.5)@50``, ``RR``, ``nDCG(dcg='exp-log2')@5``; and at a budget of tokens, ``nDCG@300tok``.
 """
@@ -6,165 +6,113 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, cast, get_args
+from typing import Any
 
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-
-_PARTS = re.compile(
-    r"(?P<kind>[A-Za-z][A-Za-z0-9_-]*?)(?:\((?P<options>[^()]*)\))?(?:[@_](?P<cutoff>\d+(?:tok)?))?"
-)
-# As trec_eval (recip_rank, map_cut_10, ndcg_cut_10, P_10, recall_10, success_10), ranx (hit_rate, r-precision,
-# ndcg_burges), BEIR (NDCG@10, Recall@10) and papers (MRR@10, Precision@10) write them.
-_NAMES = {
-    "P": "p prec precision",
-    "R": "r recall",
-    "F1": "f1",
-    "AP": "ap map map_cut",
-    "RR": "rr mrr recip_rank reciprocal_rank",
-    "DCG": "dcg",
-    "nDCG": "ndcg ndcg_cut",
-    "nDCG(dcg='exp-log2')": "ndcg_burges",
-    "Success": "success hit hit_rate hitrate",
-    "Rprec": "rprec r-precision r_precision",
-    "Judged": "judged",
-    "UDCG": "udcg",
-}
-# The kinds by all their names, in lower case.
-SYNONYMS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-
-
-def usual_name(text: str) -> str:
-    """A measure's name as ir_measures writes it, from another tool's; the text itself where none is known.
-
-    ``ndcg_cut_10`` is ``nDCG@10``, ``MRR`` is ``RR``, ``Recall(rel=2)@5`` is ``R(rel=2)@5``.
-    """
-    match = _PARTS.fullmatch(text.strip())
-    kind = None if match is None else SYNONYMS.get(match["kind"].lower())
-    if match is None or kind is None or ("(" in kind and match["options"]):
-        return text
-    options = f"({match['options']})" if match["options"] else ""
-    return f"{kind}{options}" + (f"@{match['cutoff']}" if match["cutoff"] else "")
-
+from engine.ranking.kinds.base import DEFAULT_REL, Measure
+from engine.ranking.kinds.bpref import BinaryPreference
+from engine.ranking.kinds.err import ExpectedReciprocalRank
+from engine.ranking.kinds.gains import DCG, NDCG
+from engine.ranking.kinds.judged import Judged
+from engine.ranking.kinds.ranks import AveragePrecision, ReciprocalRank, RPrecision
+from engine.ranking.kinds.rbp import RankBiasedPrecision
+from engine.ranking.kinds.shares import F1, Precision, Recall, Success
+from engine.ranking.kinds.udcg import UDCG
 
 _NAME = re.compile(
-    r"(?P<kind>[A-Za-z0-9]+)(?:\((?P<options>[^()]*)\))?(?:@(?P<cutoff>\d{1,18})(?P<unit>tok)?)?"
+    r"(?P<kind>[A-Za-z][A-Za-z0-9_-]*?)(?:\((?P<options>[^()]*)\))?(?:[@_](?P<cutoff>\d{1,18})(?P<unit>tok)?)?"
 )
-UTILITY_KIND = "UDCG"
-KINDS = ("P", "R", "F1", "AP", "RR", "DCG", "nDCG", "Success", "Rprec", "Judged", UTILITY_KIND)
-Discounted = Literal["log2", "exp-log2"]
-_GAINS = frozenset({"DCG", "nDCG"})
-# Of these, the ones that count relevant passages where all labels are whole numbers.
-_COUNTS = frozenset({"P", "R", "F1", "Success"})
-# Measures that take real-valued labels as they are where no threshold is given.
-GRADED_KINDS = frozenset({"P", "R", "F1", "Success", "DCG", "nDCG", "Judged"})
-# Measures that have no cutoff in tokens.
-_IN_PASSAGES = frozenset({"F1", "Rprec", UTILITY_KIND})
-# Measures of a list to which labels of no other passages matter.
-OF_ONE_LIST = frozenset({"P", "RR", "DCG", "Success", "Judged"})
-# What a relevant passage is where none says otherwise (trec_eval's relevance_level).
-DEFAULT_REL = 1.0
+UTILITY_KIND = UDCG.kind
+# The classes by kind, in the order in which messages name them.
+KINDS: dict[str, type[Measure]] = {}
+# By every name in lower case, as trec_eval (recip_rank, map_cut_10), ranx (hit_rate), BEIR (NDCG@10) and papers
+# (MRR@10) write them: the kind, and the options that the name says.
+SYNONYMS: dict[str, tuple[str, str]] = {}
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A ranking measure.
+def register(measure: type[Measure]) -> None:
+    """Add a measure to those that names stand for.
 
-    Attributes:
-        kind: one of ``KINDS``.
-        cutoff: only this many passages count, from the first; None means the whole list.
-        rel: passages with a label of at least this are relevant; None means 1, or for the kinds in
-            ``GRADED_KINDS`` real-valued labels as they are.
-        dcg: gain and discount of DCG and nDCG: the label (``log2``, Järvelin & Kekäläinen 2002) or
-            2 ** label - 1 (``exp-log2``, Burges et al. 2005), over log2(rank + 1).
-        tokens: the cutoff in tokens (``engine.ranking.kernel``); None where it is in passages.
+    Raises:
+        ValueError: one of its names is another measure's.
     """
-
-    kind: str
-    cutoff: int | None = None
-    rel: float | None = None
-    dcg: Discounted = "log2"
-    tokens: int | None = None
-
-    def __str__(self) -> str:
-        options = "" if self.rel is None else f"(rel={_number(self.rel)})"
-        if self.dcg != "log2":
-            options = f"(dcg='{self.dcg}')"
-        cutoff = "" if self.cutoff is None else f"@{self.cutoff}"
-        return f"{self.kind}{options}{cutoff if self.tokens is None else f'@{self.tokens}tok'}"
-
-    @property
-    def threshold(self) -> float:
-        """The least label of a relevant passage."""
-        return DEFAULT_REL if self.rel is None else self.rel
-
-    def takes_labels(self, real_valued: bool) -> bool:
-        """Whether labels count as they are, rather than as relevant or not."""
-        return self.kind in _GAINS or (real_valued and self.rel is None and self.kind in _COUNTS)
-
-    def with_threshold(self, rel: float = DEFAULT_REL) -> Measure:
-        """The measure with a threshold; itself if it has one, or cannot have one."""
-        countable = self.rel is None and self.kind not in _GAINS | {"Judged", UTILITY_KIND}
-        return replace(self, rel=rel) if countable else self
+    names = [measure.kind.lower(), *measure.synonyms.split()]
+    new = dict.fromkeys(names, (measure.kind, ""))
+    new |= {name: (measure.kind, options) for name, options in measure.variants}
+    if taken := new.keys() & SYNONYMS:
+        raise ValueError(f"{measure.kind}: the name {min(taken)!r} is another measure's")
+    KINDS[measure.kind] = measure
+    SYNONYMS.update(new)
 
 
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
+for _measure in (
+    *(Precision, Recall, F1, AveragePrecision, ReciprocalRank, DCG, NDCG, Success, RPrecision),
+    *(RankBiasedPrecision, ExpectedReciprocalRank, BinaryPreference, Judged, UDCG),
+):
+    register(_measure)
 
 
 def parse_measure(text: str) -> Measure:
-    """Parse one measure name: as ir_measures writes it, or an exact synonym (``usual_name``).
+    """Parse one measure name: as ir_measures writes it, or an exact synonym (``SYNONYMS``).
 
     >>> measure = parse_measure("AP(rel=2)@10")
     >>> measure.kind, measure.cutoff, measure.rel
     ('AP', 10, 2.0)
+    >>> [str(parse_measure(name)) for name in ("ndcg_cut_10", "MRR", "Recall(rel=2)@5")]
+    ['nDCG@10', 'RR', 'R(rel=2)@5']
 
     Raises:
-        InputError: an unknown measure, a cutoff below 1, an unknown option, or a threshold that is
-            not a number above 0.
+        InputError: an unknown measure, a cutoff below 1, an unknown option, or a value that it cannot have.
     """
-    match = _NAME.fullmatch(usual_name(text.strip()))
-    if match is None or match["kind"] not in KINDS:
+    match = _NAME.fullmatch(text.strip())
+    kind, said = ("", "") if match is None else SYNONYMS.get(match["kind"].lower(), ("", ""))
+    if match is None or not kind or (said and match["options"]):
         raise InputError(
             f"unknown measure {quoted(text)}",
             f"{_meant(text)}use {', '.join(KINDS)}, with a cutoff (nDCG@10) or a threshold "
             "(AP(rel=0.5)@10)",
         )
-    kind = match["kind"]
+    measure = KINDS[kind]
     cutoff = int(match["cutoff"]) if match["cutoff"] else None
-    if match["unit"] and kind in _IN_PASSAGES:
+    if match["unit"] and not measure.has_budget:
         raise InputError(
             f"{kind} has no cutoff in tokens (in {quoted(text)})",
-            f"use {', '.join(known for known in KINDS if known not in _IN_PASSAGES)}",
+            f"use {', '.join(known for known, one in KINDS.items() if one.has_budget)}",
         )
     if cutoff == 0:
         raise InputError(f"cutoff 0 in {quoted(text)}", "use a cutoff of 1 or more")
-    if kind == "Rprec" and cutoff is not None:
-        raise InputError(
-            f"Rprec has no cutoff (in {quoted(text)})", "its cutoff is the number of relevant"
-        )
-    rel: float | None = None
-    dcg: Discounted = "log2"
-    for option in filter(None, (part.strip() for part in (match["options"] or "").split(","))):
+    if cutoff is not None and not measure.has_cutoff:
+        raise InputError(f"{kind} has no cutoff (in {quoted(text)})", "leave it out")
+    given: dict[str, Any] = {"tokens" if match["unit"] else "cutoff": cutoff}
+    for option in filter(None, (part.strip() for part in (match["options"] or said).split(","))):
         name, _, value = (part.strip() for part in option.partition("="))
-        if kind in _GAINS and name == "dcg":
-            if (value := value.strip("'\"")) not in get_args(Discounted):
-                remedy = "use log2 or exp-log2"
-                raise InputError(f"unknown dcg {quoted(value)} in {quoted(text)}", remedy)
-            dcg = cast(Discounted, value)
-        elif name != "rel" or kind in _GAINS or kind in ("Judged", UTILITY_KIND):
-            raise InputError(
-                f"{kind} has no option {quoted(name)} (in {quoted(text)})", _options(kind)
-            )
-        else:
-            rel = _threshold(value, text)
-    if match["unit"]:
-        return Measure(kind, None, rel, dcg, cutoff)
-    return Measure(kind, cutoff, rel, dcg)
+        given[name] = _option(measure, name, value, text)
+    return measure(**given)
+
+
+def _option(measure: type[Measure], name: str, value: str, text: str) -> Any:
+    known, place = measure.options(), f"in {quoted(text)}"
+    if name not in known:
+        raise InputError(
+            f"{measure.kind} has no option {quoted(name)} ({place})", _options(measure)
+        )
+    if known[name].example.endswith("'"):
+        value = value.strip("'\"")
+    try:
+        return known[name].read(value)
+    except ValueError:
+        problem = f"{known[name].problem} {quoted(value)} {place}"
+        raise InputError(problem, known[name].remedy) from None
+
+
+def _options(measure: type[Measure]) -> str:
+    known = [f"{one.example} ({one.help})" for one in measure.options().values()]
+    if not known:
+        return f"{measure.kind} has none"
+    return f"the option{'s are' if known[1:] else ' is'} {', '.join(known)}"
 
 
 def _meant(text: str) -> str:
@@ -173,26 +121,9 @@ def _meant(text: str) -> str:
     near = difflib.get_close_matches(kind.lower(), SYNONYMS, n=1, cutoff=0.6)
     if not near:
         return ""
-    name = usual_name(near[0] + (f"@{rest}" if mark and rest.isdigit() else ""))
-    return f"did you mean {name}? "
-
-
-def _options(kind: str) -> str:
-    if kind in _GAINS:
-        return f"{kind} takes labels as gains; its option is dcg='exp-log2'"
-    return f"{kind} has none" if kind in ("Judged", UTILITY_KIND) else "the option is rel=…"
-
-
-def _threshold(value: str, text: str) -> float:
-    try:
-        rel = float(value)
-    except ValueError:
-        rel = -1.0
-    if not 0 < rel < float("inf"):
-        raise InputError(
-            f"threshold {quoted(value)} in {quoted(text)}", "use a number above 0, as in rel=0.5"
-        )
-    return rel
+    named, options = SYNONYMS[near[0]]
+    cutoff = f"@{rest}" if mark and rest.isdigit() else ""
+    return f"did you mean {named}{f'({options})' if options else ''}{cutoff}? "
 
 
 def parse_measures(text: str) -> tuple[Measure, ...]:
@@ -216,22 +147,6 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
     return measures
 
 
-def largest_value(measure: Measure, k: int, largest_label: float) -> float:
-    """The largest score that a list can have; the least is 0.
-
-    1 but for DCG, whose k passages may all have the largest gain.
-
-    Args:
-        k: passages of a list, where the measure has no cutoff.
-        largest_label: that the annotator can give, be it given or not; labels lie between 0 and 1 at least.
-    """
-    if measure.kind != "DCG":
-        return 1.0
-    label = max(1.0, largest_label)
-    gain = 2**label - 1 if measure.dcg == "exp-log2" else label
-    return gain * sum(1 / math.log2(rank + 1) for rank in range(1, (measure.cutoff or k) + 1))
-
-
 def comparable(one: str, other: str) -> bool:
     """Whether the scores of two measures, by name, may be compared as if of one.
 
@@ -241,24 +156,26 @@ def comparable(one: str, other: str) -> bool:
     if one == other:
         return True
     first, second = parse_measure(one), parse_measure(other)
-    utilities = (first.kind == UTILITY_KIND) != (second.kind == UTILITY_KIND)
+    utilities = (first.labels == "utilities") != (second.labels == "utilities")
     return utilities and (first.cutoff, first.tokens) == (second.cutoff, second.tokens)
 
 
 def undefined_on_graded(measures: Sequence[Measure], *, above_one: bool = False) -> list[Measure]:
     """The measures that have no meaning on real-valued labels for want of a threshold.
 
-    Those that rank what is relevant (AP, RR, Rprec) never have one. P, R, F1 and Success take shares as
-    they are, and have none on grades: a mean of grades is no precision, and a single grade of 0.5 would
-    make one of every count.
+    Those that rank what is relevant (AP, RR, Rprec, Bpref) never have one. P, R, F1, Success and RBP take
+    shares as they are, and have none on grades: a mean of grades is no precision, and a single grade of 0.5
+    would make one of every count.
 
     Args:
         above_one: whether some label exceeds 1.
     """
-    defined = GRADED_KINDS | {UTILITY_KIND}
-    if above_one:
-        defined -= _COUNTS
-    return [m for m in measures if m.rel is None and m.kind not in defined]
+    return [m for m in measures if m.rel is None and not defined_on_graded(m, above_one)]
+
+
+def defined_on_graded(measure: Measure | type[Measure], above_one: bool) -> bool:
+    """Whether a measure without a threshold has a meaning on real-valued labels."""
+    return measure.labels != "relevance" and not (above_one and measure.labels == "shares")
 
 
 def why_undefined(
@@ -271,9 +188,10 @@ def why_undefined(
         graded: what labels these are, where they can lie between whole numbers; else empty.
         above_one: whether some of these exceed 1.
     """
-    if utilities and measure.kind != UTILITY_KIND:
+    takes = measure.labels == "utilities"
+    if utilities and not takes:
         return f"not defined on utilities, which may be negative: {UTILITY_KIND} sums them up"
-    if not utilities and measure.kind == UTILITY_KIND:
+    if not utilities and takes:
         return "not defined on labels that are not utilities"
     if not utilities and graded and undefined_on_graded([measure], above_one=above_one):
         advice = measure.with_threshold(DEFAULT_REL if above_one else 0.5)

@@ -3,19 +3,7 @@
 Labels may be binary, graded (0, 1, 2, …) or real-valued, as eRAG's are under F1 or ROUGE. For a
 list whose passage at rank i has label l_i, with cutoff k (the list's length where there is none), N
 relevant passages among the judged, and a passage relevant if its label is at least ``rel`` (1 where
-the name gives none):
-
-- P@k: relevant among the first k, over k (over k also where the list is shorter)
-- R@k: relevant among the first k, over N
-- F1@k: harmonic mean of P@k and R@k
-- AP@k: sum over relevant i <= k of P@i, over N
-- RR@k: 1 / the first relevant rank if that is <= k, else 0
-- Success@k: whether some of the first k is relevant
-- Rprec: relevant among the first N, over N
-- DCG@k: sum over i <= k of l_i / log2(i + 1) (Järvelin & Kekäläinen 2002); with
-  ``dcg='exp-log2'`` of (2 ** l_i - 1) / log2(i + 1) (Burges et al. 2005)
-- nDCG@k: DCG@k over the DCG@k of the judged passages in their best order
-- Judged@k: judged among the first k, over k or the list's length if that is less
+the name gives none), the classes in ``engine.ranking.kinds`` define each measure.
 
 ``P@300tok`` has a budget of tokens in the place of k (``engine.ranking.kernel``).
 
@@ -71,18 +59,17 @@ from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.ranking.kernel import (
     USUAL,
-    Floats,
-    Ints,
     Lengths,
     RankedLabels,
     Split,
     is_real_valued,
     measure_within,
 )
+from engine.ranking.kinds.base import Floats, Ints, Measure
 from engine.ranking.measures import (
-    GRADED_KINDS,
+    KINDS,
     UTILITY_KIND,
-    Measure,
+    defined_on_graded,
     parse_measures,
     undefined_on_graded,
 )
@@ -127,10 +114,10 @@ class RankingSettings(Checked):
                     f"{measure} looks further than `k` {self.k}",
                     f"use `k` {measure.cutoff}, or a smaller cutoff",
                 )
-            if self.relevant == "list" and measure.kind == "Judged":
+            if self.relevant == "list" and measure.trivial_on_list:
                 raise InputError(
-                    "Judged is 1 by definition where `relevant` is list",
-                    "use `relevant` pool, or leave Judged out",
+                    f"{measure.kind} is 1 by definition where `relevant` is list",
+                    f"use `relevant` pool, or leave {measure.kind} out",
                 )
 
 
@@ -207,17 +194,18 @@ def score_runs(
 
 
 def _refuse_measures(measures: Sequence[Measure], relevant: Relevant) -> None:
-    if any(measure.kind == UTILITY_KIND for measure in measures):
+    if any(measure.labels == "utilities" for measure in measures):
         raise InputError(
             f"{UTILITY_KIND} is defined only for utility labels",
             "leave it out, or give labels that are utilities",
         )
-    if relevant == "list" and any(measure.kind == "Judged" for measure in measures):
+    trivial = [measure.kind for measure in measures if measure.trivial_on_list]
+    if relevant == "list" and trivial:
         raise InputError(
-            "Judged is 1 by definition where only the query's own list counts as judged",
-            "use `relevant` pool, or leave Judged out",
+            f"{trivial[0]} is 1 by definition where only the query's own list counts as judged",
+            f"use `relevant` pool, or leave {trivial[0]} out",
         )
-    if relevant == "qrels" and (lacking := [m for m in measures if m.tokens and m.kind == "nDCG"]):
+    if relevant == "qrels" and (lacking := [m for m in measures if m.tokens and m.has_best]):
         raise InputError(
             f"{lacking[0]} is not defined where `relevant` is qrels: judged passages that no run lists have no length",
             "use `relevant` pool, or another measure",
@@ -269,7 +257,8 @@ def _score_annotator(
     if real_valued and (refused := undefined_on_graded(measures, above_one=above_one)):
         first = refused[0]
         advice = first.with_threshold(1.0 if above_one else 0.5)
-        others = "DCG, nDCG, Judged" if above_one else ", ".join(sorted(GRADED_KINDS))
+        usual = [m for m in KINDS.values() if m.labels != "utilities"]
+        others = ", ".join(m.kind for m in usual if defined_on_graded(m, above_one))
         raise InputError(
             f"{first} is not defined on the real-valued labels of {annotator!r}"
             + (", some of which exceed 1" if above_one else ""),
@@ -302,15 +291,14 @@ def largest_label(labels: pl.Series) -> float:
 
 
 def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure]) -> None:
-    exponential = any(measure.dcg == "exp-log2" for measure in measures)
-    # Above these, sums of gains are no longer finite.
-    most = 1e3 if exponential else 1e15
+    # Above the usual bound, sums of gains are no longer finite.
+    strict = min(measures, key=lambda measure: measure.largest_label, default=None)
+    most = 1e15 if strict is None else strict.largest_label
     wrong = labels.filter(~(labels.is_finite() & (labels <= most)).fill_null(False))
     if len(wrong):
         raise InputError(
             f"a label of {annotator!r} is {wrong[0]}, not a finite number up to {most:g}",
-            "correct the label"
-            + (", or leave the measures with dcg='exp-log2' out" if exponential else ""),
+            f"correct the label{strict.for_larger if strict else ''}",
         )
 
 

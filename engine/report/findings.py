@@ -25,7 +25,7 @@ from engine.labels.annotator import READER, Role
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
-from engine.ranking.measures import OF_ONE_LIST, parse_measure
+from engine.ranking.measures import parse_measure
 from engine.ranking.scores import ALL_JUDGMENTS, JUDGED
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
 from engine.report.means import Interval, mean_interval, mean_until
@@ -140,7 +140,7 @@ class Findings:
     def named(self, measure: str, *annotators: str) -> str:
         """A measure of annotators' labels as tables name it: as ``nDCG@5 (pool)`` where not all their judgments count."""
         beyond = any(ANNOTATORS[one].judges_everything for one in annotators if one in ANNOTATORS)
-        if not (measure and beyond) or (parsed := parse_measure(measure)).kind in OF_ONE_LIST:
+        if not (measure and beyond) or (parsed := parse_measure(measure)).of_one_list:
             return measure
         whole = self.configuration["relevant"]  # of all annotators, in earlier versions
         base = whole if parsed.tokens else self.configuration.get(JUDGED, whole)

@@ -17,7 +17,8 @@ from engine import tables
 from engine.evaluation.study import Condition, Study, at_cutoff
 from engine.labels.annotator import READER as READER_ROLE
 from engine.messages.wording import with_interval
-from engine.ranking.measures import UTILITY_KIND, Measure, parse_measure, parse_measures
+from engine.ranking.kinds.base import Measure
+from engine.ranking.measures import parse_measure, parse_measures
 from engine.report import layout
 from engine.report.findings import Findings, costs_of, texts_of
 from engine.tables import AUGMENTATION, LABELS_BY, MEASURE, METHOD, READER, RUN, TAU, VALUE, K, N
@@ -161,8 +162,8 @@ def _cell(findings: Findings, run: str, annotator: str, measure: Measure) -> str
     ):
         return ""
     primary = findings.primary_measures.get(annotator)
-    utilities = primary is not None and parse_measure(primary).kind == UTILITY_KIND
-    return "no queries" if utilities == (measure.kind == UTILITY_KIND) else ""
+    utilities = primary is not None and parse_measure(primary).labels == "utilities"
+    return "no queries" if utilities == (measure.labels == "utilities") else ""
 
 
 def _over(n: int, findings: Findings) -> str:

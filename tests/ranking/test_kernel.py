@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from engine.ranking import kernel
 from engine.ranking.kernel import USUAL, RankedLabels, Split, is_real_valued, measure_lists
+from engine.ranking.kinds import gains
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import score_runs
 from tests.ranking.ragged import SEEDS, Case, random_case, score, small_cases, whole
@@ -31,7 +32,7 @@ COUNTING = (
     "P P@3 Success Success@3 DCG DCG@3 nDCG nDCG@3 nDCG@40 DCG(dcg='exp-log2') "
     "nDCG(dcg='exp-log2') nDCG(dcg='exp-log2')@3 AP(rel=0.5) AP(rel=1)@3 RR(rel=0.5) RR(rel=1)@3 "
     "Rprec(rel=0.5) Rprec(rel=1) P(rel=0.5)@3 R(rel=0.5)@3 R(rel=0.5) F1(rel=0.5)@3 "
-    "Success(rel=0.5)@3"
+    "Success(rel=0.5)@3 RBP RBP(p=0.5,rel=0.5)@3 ERR ERR@3 Bpref(rel=0.5) Bpref(rel=1)"
 )
 NDCG = ["nDCG", "nDCG(dcg='exp-log2')"]
 NDCG += [f"{name}@{k}" for name in NDCG for k in (1, 2, 5, 40)]
@@ -212,9 +213,9 @@ def test_ndcg_is_one_only_up_to_the_end_of_a_perfect_beginning():
 
 
 def test_discounts_do_not_depend_on_the_depth():
-    deepest = kernel._discounts(2000)
+    deepest = gains.discounts(2000)
     for depth in [*range(70), 127, 128, 129, 1000]:
-        assert np.array_equal(kernel._discounts(depth), deepest[:depth])
+        assert np.array_equal(gains.discounts(depth), deepest[:depth])
     assert deepest[:3] == pytest.approx([1.0, 1 / math.log2(3), 0.5], abs=1e-15)
 
 

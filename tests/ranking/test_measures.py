@@ -1,35 +1,35 @@
+from pathlib import Path
+
 import ir_measures
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages.errors import InputError
+from engine.ranking.kinds.gains import DCG, NDCG
+from engine.ranking.kinds.ranks import AveragePrecision, RPrecision
+from engine.ranking.kinds.shares import Precision
 from engine.ranking.measures import (
-    GRADED_KINDS,
     KINDS,
-    Measure,
     comparable,
     parse_measure,
     parse_measures,
+    register,
     undefined_on_graded,
 )
+from tests.unknown import UNKNOWN_NAME
 
 
 @pytest.mark.parametrize(
     ("text", "measure"),
     [
-        ("nDCG@10", Measure("nDCG", 10)),
-        ("AP", Measure("AP")),
-        ("AP(rel=2)@50", Measure("AP", 50, 2)),
-        ("P(rel=0.5)@5", Measure("P", 5, 0.5)),
-        ("Success@1", Measure("Success", 1)),
-        ("Rprec", Measure("Rprec")),
-        ("Rprec(rel=2)", Measure("Rprec", None, 2)),
-        ("Judged", Measure("Judged")),
-        ("Judged@10", Measure("Judged", 10)),
-        ("F1@3", Measure("F1", 3)),
-        ("DCG(dcg='exp-log2')", Measure("DCG", dcg="exp-log2")),
-        ("nDCG(dcg='exp-log2')@10", Measure("nDCG", 10, dcg="exp-log2")),
+        ("nDCG@10", NDCG(10)),
+        ("AP", AveragePrecision()),
+        ("AP(rel=2)@50", AveragePrecision(50, 2)),
+        ("P(rel=0.5)@5", Precision(5, 0.5)),
+        ("Rprec(rel=2)", RPrecision(None, 2)),
+        ("DCG(dcg='exp-log2')@300tok", DCG(tokens=300, dcg="exp-log2")),
+        *((kind, measure()) for kind, measure in KINDS.items()),
     ],
 )
 def test_names_are_parsed_and_written_back(text, measure):
@@ -68,20 +68,20 @@ def test_names_are_those_of_ir_measures(text):
     assert str(ir_measures.parse_measure(text)) == str(parse_measure(text))
 
 
-def measures():
-    cutoffs = st.none() | st.integers(1, 10**6)
-    thresholds = st.none() | st.floats(0, 1e6, exclude_min=True) | st.integers(1, 5).map(float)
-    gains = st.builds(
-        Measure,
-        st.sampled_from(["DCG", "nDCG"]),
-        cutoffs,
-        dcg=st.sampled_from(["log2", "exp-log2"]),
-    )
-    counts = st.builds(
-        Measure, st.sampled_from(["P", "R", "F1", "AP", "RR", "Success"]), cutoffs, thresholds
-    )
-    rprec = st.builds(Measure, st.just("Rprec"), st.none(), thresholds)
-    return gains | counts | rprec | st.builds(Measure, st.just("Judged"), cutoffs)
+@st.composite
+def measures(draw):
+    """Any registered measure, with any options that it has."""
+    measure = KINDS[draw(st.sampled_from(list(KINDS)))]
+    values = {
+        "rel": st.floats(0, 1e6, exclude_min=True) | st.integers(1, 5).map(float),
+        "dcg": st.sampled_from(["log2", "exp-log2"]),
+    }
+    usual = st.floats(0, 1, exclude_min=True, exclude_max=True)
+    options = {
+        name: draw(values.get(name, usual)) for name in measure.options() if draw(st.booleans())
+    }
+    cutoff = draw(st.none() | st.integers(1, 10**6)) if measure.has_cutoff else None
+    return measure(cutoff, **options)
 
 
 @given(st.lists(measures(), min_size=1))
@@ -96,12 +96,18 @@ def test_every_measure_is_what_its_name_is_parsed_to(some):
         ("ndgc@10", "unknown measure.*did you mean nDCG@10"),
         ("judgd", "unknown measure.*did you mean Judged"),
         *((name, "unknown measure") for name in ("", "P@-1", "P@x", "P@", "P@1.5", "P(rel=1")),
-        *((name, "unknown measure") for name in ("hits@3", "set_recall", "rbp", "AP@5(rel=2)")),
+        *(
+            (name, "unknown measure")
+            for name in ("hits@3", "set_recall", UNKNOWN_NAME, "AP@5(rel=2)")
+        ),
         ("ndcg_burges(dcg='log2')@5", "unknown measure"),
         ("P@0", "cutoff 0"),
         *((f"AP(rel={v})", f"threshold '{v}'") for v in ("x", "", "0", "-1", "nan", "inf")),
         ("AP(cut=2)", "AP has no option 'cut'"),
         ("AP(dcg='exp-log2')", "AP has no option 'dcg'"),
+        ("RBP(q=1)", "RBP has no option 'q'.*rel=….*, p=…"),
+        ("RBP(p=1)@5", "persistence '1'.*between 0 and 1"),
+        ("ERR(max_rel=0)", "highest grade '0'"),
         ("nDCG(rel=1)", "nDCG has no option 'rel'.*dcg='exp-log2'"),
         ("DCG(rel=1)@3", "DCG has no option 'rel'"),
         ("nDCG(dcg=foo)", "unknown dcg 'foo'.*log2 or exp-log2"),
@@ -117,11 +123,9 @@ def test_unknown_measures_are_refused_with_the_reason(text, why):
 
 
 def test_lists_may_have_spaces_inside_parentheses():
-    assert parse_measures("P@1 AP(rel = 0.5)@3 ") == (Measure("P", 1), Measure("AP", 3, 0.5))
-    assert parse_measures("nDCG(dcg = 'exp-log2')@5\n\tRprec") == (
-        Measure("nDCG", 5, dcg="exp-log2"),
-        Measure("Rprec"),
-    )
+    assert parse_measures("P@1 AP(rel = 0.5)@3 ") == (Precision(1), AveragePrecision(3, 0.5))
+    some = parse_measures("nDCG(dcg = 'exp-log2')@5\n\tRprec")
+    assert some == (NDCG(5, dcg="exp-log2"), RPrecision())
 
 
 @pytest.mark.parametrize(
@@ -140,11 +144,33 @@ def test_texts_that_are_not_lists_of_measures_are_refused(text, why):
 
 
 def test_measures_that_count_passages_need_a_threshold_on_real_valued_labels():
-    bare, with_threshold = [Measure(kind) for kind in KINDS], [Measure("AP", 5, 0.5)]
-    assert [m.kind for m in undefined_on_graded([*bare, *with_threshold])] == ["AP", "RR", "Rprec"]
-    assert set(KINDS) - GRADED_KINDS == {"AP", "RR", "Rprec", "UDCG"}
-    above = undefined_on_graded([*bare, *with_threshold], above_one=True)
-    assert {m.kind for m in above} == {"P", "R", "F1", "Success", "AP", "RR", "Rprec"}
+    bare = [measure() for measure in KINDS.values()]
+    refused = {m.kind for m in undefined_on_graded([*bare, AveragePrecision(5, 0.5)])}
+    assert refused == {m.kind for m in bare if m.labels == "relevance"} >= {"AP", "RR", "Rprec"}
+    above = {m.kind for m in undefined_on_graded(bare, above_one=True)}
+    assert above == refused | {m.kind for m in bare if m.labels == "shares"}
+    assert above >= {"P", "R", "F1", "Success"}
+
+
+def test_a_measure_is_registered_by_all_its_names_and_no_other_may_have_one(monkeypatch):
+    monkeypatch.setattr("engine.ranking.measures.KINDS", dict(KINDS))
+    monkeypatch.setattr("engine.ranking.measures.SYNONYMS", {})
+    new = type("New", (Precision,), {"kind": "New", "synonyms": "brand_new"})
+    register(new)
+    assert parse_measure("brand_new_3") == new(3)
+    with pytest.raises(ValueError, match="Other: the name 'brand_new' is another measure's"):
+        register(type("Other", (Precision,), {"kind": "Other", "synonyms": "brand_new"}))
+
+
+@pytest.mark.parametrize(("kind", "measure"), KINDS.items())
+def test_every_measure_says_what_it_is(kind, measure):
+    assert measure.__doc__.startswith(kind)
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| {kind} |")]
+    assert measure.citation in row
+    assert all(f"`{name}`" in row for name in measure.options())
+    if measure.references.ir_measures:
+        ir_measures.parse_measure(kind)
 
 
 @pytest.mark.parametrize(

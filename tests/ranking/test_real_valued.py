@@ -169,6 +169,7 @@ def test_values_by_hand():
     case = Case(["q"], {"s": {"q": ["a", "b", "c"]}}, labels)
     dcg = 0.5 + 0.9 / 2  # 0.5 / log2(2) + 0 / log2(3) + 0.9 / log2(4)
     ideal = 0.9 + 0.5 / math.log2(3)
+    stop = (math.sqrt(2) - 1) / 2
     expected = {
         "P@2": 0.25,  # mean label of the first two
         "P@5": 1.4 / 5,  # over 5 although only 3 are listed
@@ -188,6 +189,11 @@ def test_values_by_hand():
         "P(rel=0.5)@2": 1 / 2,
         "R(rel=0.5)@2": 1 / 2,
         "F1(rel=0.5)@2": 1 / 2,
+        "RBP": 0.2 * (0.5 + 0.9 * 0.8**2),
+        "RBP(rel=0.6,p=0.5)": 0.5 * 0.5**2,
+        "ERR(max_rel=1)@2": stop,
+        "ERR(max_rel=1)": stop + (1 - stop) * (2**0.9 - 1) / 2 / 3,
+        "Bpref(rel=0.5)": (1 + 0) / 2,  # b stands before c
     }
     got = {name: value for (_, name, _), value in score(case, expected, "list").items()}
     assert got == pytest.approx(expected, abs=1e-12)

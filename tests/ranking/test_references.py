@@ -16,7 +16,7 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.ranking.measures import parse_measures
+from engine.ranking.measures import KINDS, parse_measures
 from engine.ranking.scores import score_runs
 from engine.sources.runs.read import read_run
 from tests.ranking.ragged import (
@@ -38,25 +38,14 @@ GRADES = (-2, -1, 0, 1, 1, 2, 3)
 
 
 def trec_names(rel: int | None) -> dict[str, str]:
-    """Our name -> trec_eval's, at a relevance level."""
-    option = "" if rel is None else f"(rel={rel})"
-    names = {
-        f"AP{option}": "map",
-        f"RR{option}": "recip_rank",
-        f"Rprec{option}": "Rprec",
-        f"P{option}": "set_P",
-        f"R{option}": "set_recall",
-        f"F1{option}": "set_F",
-    }
-    for k in CUTOFFS:
-        names |= {
-            f"P{option}@{k}": f"P_{k}",
-            f"R{option}@{k}": f"recall_{k}",
-            f"AP{option}@{k}": f"map_cut_{k}",
-            f"Success{option}@{k}": f"success_{k}",
-        }
-    if rel is None:
-        names |= {"nDCG": "ndcg"} | {f"nDCG@{k}": f"ndcg_cut_{k}" for k in CUTOFFS}
+    """Our name -> trec_eval's, of every measure that it has, at a relevance level."""
+    names = {}
+    for kind, measure in KINDS.items():
+        if rel is None or "rel" in measure.options():
+            option = "" if rel is None else f"(rel={rel})"
+            whole, cut = measure.references.trec_eval, measure.references.trec_eval_cut
+            names |= {f"{kind}{option}": whole} if whole else {}
+            names |= {f"{kind}{option}@{k}": cut.format(k) for k in CUTOFFS if cut}
     return names
 
 
@@ -197,9 +186,9 @@ def test_judged_in_ragged_runs_equals_ir_measures(seed):
 
 @pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a Perl program")
 def test_exponential_gains_equal_gdeval():
-    # Through ir_measures; it wants numbers for queries and prints five decimals.
-    case = random_case(11, whole(0, 1, 2, 3), queries=60)
-    names = [f"nDCG(dcg='exp-log2')@{k}" for k in (1, 5, 20)]
+    # Through ir_measures; it wants numbers for queries, takes grades up to 4 and prints five decimals.
+    case = random_case(11, whole(0, 1, 2, 3, 4), queries=60)
+    names = [f"{kind}@{k}" for kind in ("nDCG(dcg='exp-log2')", "ERR") for k in (1, 5, 20)]
     number = {query: query.removeprefix("q") for query in case.queries}
     found = ir_measures.iter_calc(
         [ir_measures.parse_measure(name) for name in names],
@@ -207,8 +196,23 @@ def test_exponential_gains_equal_gdeval():
         {number[q]: docs for q, docs in case.scored("s").items()},
     )
     theirs = {("s", str(m.measure), f"q{m.query_id}"): m.value for m in found}
-    assert len(theirs) == 3 * len(case.labels)
+    assert len(theirs) == 6 * len(case.labels)
     assert_agree(score(case, names, "qrels"), theirs, tolerance=0.6e-5)
+
+
+def test_rank_biased_precision_equals_cwl_eval():
+    rulers = pytest.importorskip("cwl.ruler.measures.cwl_rbp")
+    rankings = pytest.importorskip("cwl.ruler.ranking")
+    case = random_case(12, whole(*GRADES), queries=60)
+    # Beyond 1,000 ranks, where cwl-eval stops, 0.95 ** 1000 is left.
+    for p, rel in itertools.product((0.5, 0.8, 0.95), (1, 2)):
+        name = str(parse_measures(f"RBP(rel={rel},p={p})")[0])
+        theirs = {}
+        for query, docs in case.lists["s"].items():
+            useful = [float(case.labels.get(query, {}).get(doc, 0) >= rel) for doc in docs]
+            ranking = rankings.Ranking(query, useful, [1.0] * len(useful))
+            theirs["s", name, query] = rulers.RBPCWLMetric(p).measure(ranking)
+        assert_agree(score(case, [name], "qrels"), theirs)
 
 
 # Equal in single precision, in which trec_eval keeps scores: 0.1 and its neighbours, 1 + 2^-25, the
@@ -280,14 +284,7 @@ def test_scores_that_differ_in_double_precision_only_are_equal(tmp_path):
     assert evaluator.evaluate({"q": {"a": higher, "b": 1.0}}) == {"q": {"P_1": 1.0}}
 
 
-RANX_NAMES = {
-    "P": "precision",
-    "R": "recall",
-    "F1": "f1",
-    "AP": "map",
-    "RR": "mrr",
-    "Success": "hit_rate",
-}
+RANX_NAMES = {kind: KINDS[kind].references.ranx for kind in ("P", "R", "F1", "AP", "RR", "Success")}
 RANX_MEASURES = (
     {
         f"{ours}{option}@{k}": f"{theirs}@{k}{level}"

@@ -282,6 +282,8 @@ def test_labels_that_no_sum_can_hold_are_refused():
     assert values(run, make_labels([("q", "a", 2000.0)]), ["q"], "nDCG")["sys", "nDCG", "q"] == 1
     with pytest.raises(InputError, match="is 2000.0, not a finite number up to 1000"):
         values(run, make_labels([("q", "a", 2000.0)]), ["q"], "nDCG(dcg='exp-log2')")
+    with pytest.raises(InputError, match=r"up to 4; correct the label, or give ERR@5 the highest"):
+        values(run, make_labels([("q", "a", 5.0)]), ["q"], "ERR@5 P@1")
     with pytest.raises(InputError, match="not a finite number up to 1e"):
         values(run, make_labels([("q", "a", 1e300)]), ["q"], "nDCG")
 

@@ -1,0 +1,1 @@
+"""Ranking measures, each one class: its name, its labels, its sums and its value."""

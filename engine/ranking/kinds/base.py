@@ -1,0 +1,297 @@
+"""What a ranking measure is: the values of lists, made of sums down their ranks.
+
+A measure is one subclass of ``Measure`` in one module, registered in ``engine.ranking.measures``. A sum is a
+generator function of ``Lists`` that yields the sums so far, rank by rank, each time in one array: one vector
+operation, or a few, over the lists of a block. It runs once for all measures and cutoffs that read it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+# What a relevant passage is where none says otherwise (trec_eval's relevance_level).
+DEFAULT_REL = 1.0
+Running = Callable[..., Iterator[Floats]]
+# A sum over the judged set of each list: a method of ``Lists`` and its arguments.
+OfSets = Callable[[tuple[Any, ...]], Floats]
+
+
+class Lists:
+    """A block of lists side by side, each with its judged set.
+
+    Attributes:
+        labels: (ranks, lists), best rank first; 0 where a passage is not judged, and beyond a list's end.
+        lengths: (lists,).
+        real_valued: whether some label of the table is not a whole number.
+        cutoffs: at which sums may be read off.
+        grades: the highest label, where judged sets are short and labels few whole numbers; else 0.
+    """
+
+    def __init__(
+        self,
+        labels: Floats,
+        lengths: Ints,
+        real_valued: bool,
+        cutoffs: frozenset[int],
+        grades: int = 0,
+        of_sets: OfSets | None = None,
+    ) -> None:
+        self.lengths, self.real_valued, self.cutoffs = lengths, real_valued, cutoffs
+        self._given, self._grades, self._of_sets = labels, grades, of_sets
+        self.labels = np.nan_to_num(labels, nan=0.0) if np.isnan(labels).any() else labels
+        self._sums: dict[Any, dict[int | None, Floats]] = {}
+        self._relevant: dict[float, Floats] = {}
+
+    def at(self, cutoff: int | None, running: Running, *given: Any) -> Floats:
+        """A sum over the first passages of each list; over all without a cutoff."""
+        if (running, given) not in self._sums:
+            total, sums = np.zeros(len(self.lengths)), self._sums.setdefault((running, given), {})
+            for rank, total in enumerate(running(self, *given), 1):
+                if rank in self.cutoffs:
+                    sums[rank] = total.copy()
+            sums.update({k: total for k in (None, *self.cutoffs) if k not in sums})
+        return self._sums[running, given][cutoff]
+
+    def judged(self, running: Running, *given: Any) -> Floats:
+        """A sum over all that is judged for each list, which is in no order."""
+        key = (Lists.at, None, running, *given)
+        return self.at(*key[1:]) if self._of_sets is None else self._of_sets(key)
+
+    def best(self, cutoff: int | None, running: Running, *given: Any) -> Floats:
+        """A sum over the first of all that is judged for each list, the largest labels first."""
+        if self._of_sets is not None:
+            return self._of_sets((Lists.best, cutoff, running, *given))
+        lists, places = self._best_first
+        return lists.at(cutoff, running, *given)[places]
+
+    @cached_property
+    def _best_first(self) -> tuple[Lists, Ints | slice]:
+        """These lists in their best order, and the place of each."""
+        matrix = self.labels
+        places: Ints | slice = slice(None)
+        if self._grades:
+            # Sets with the same number of each grade have the same best order: sort one of each.
+            key = np.zeros(matrix.shape[1], dtype=np.int64)
+            for grade in range(1, self._grades + 1):
+                at_least = (matrix >= grade).view(np.uint8)
+                key = key * (len(matrix) + 1) + np.add.reduce(at_least, axis=0, dtype=np.uint32)
+            _, one_of_each, places = np.unique(key, return_index=True, return_inverse=True)
+            matrix = matrix[:, one_of_each]
+        # Sorted list by list, where the labels of one list lie side by side.
+        ordered = np.ascontiguousarray(np.sort(np.ascontiguousarray(matrix.T))[:, ::-1].T)
+        lengths = np.full(ordered.shape[1], len(ordered))
+        return Lists(ordered, lengths, self.real_valued, self.cutoffs), places
+
+    @cached_property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """(ranks, lists) whether a passage is judged; what pads a list is not."""
+        return ~np.isnan(self._given) & (np.arange(len(self.labels))[:, None] < self.lengths)
+
+    def relevant(self, threshold: float) -> Floats:
+        """(ranks, lists) 1 for a label of at least the threshold, else 0."""
+        if threshold not in self._relevant:
+            self._relevant[threshold] = (self.labels >= threshold).astype(np.float64)
+        return self._relevant[threshold]
+
+    def depth(self, cutoff: int | None) -> Ints | int:
+        return self.lengths if cutoff is None else cutoff
+
+
+def hits(of: Lists, threshold: float) -> Iterator[Floats]:
+    """How many passages are relevant."""
+    total = np.zeros(len(of.lengths))
+    for relevant in of.relevant(threshold):
+        total += relevant
+        yield total
+
+
+def mass(of: Lists) -> Iterator[Floats]:
+    """The labels together, in whatever order, with what rounding takes from the sum (Knuth's two-sum)."""
+    total, lost = np.zeros((2, len(of.lengths)))
+    for labels in of.labels:
+        before = total.copy()
+        total += labels
+        added = total - before
+        lost += (before - (total - added)) + (labels - added)
+        yield total + lost
+
+
+def ratio(numerator: Floats, denominator: Floats | Ints | int) -> Floats:
+    """The quotient; 0 where the denominator is, as the numerator then is 0 too."""
+    if isinstance(denominator, int):
+        return numerator / denominator
+    return np.asarray(numerator / np.where(denominator > 0, denominator, 1))
+
+
+def equal_labels(label: float, ranks: int) -> Lists:
+    """One list of equal labels."""
+    return Lists(np.full((ranks, 1), label), np.array([ranks]), label % 1 > 0, frozenset([ranks]))
+
+
+class Option(NamedTuple):
+    """A parameter of a measure that its name may give, ``rel`` in ``AP(rel=2)``.
+
+    Attributes:
+        help: what it is, a noun.
+        example: as a name gives it.
+        read: the value of a text; ValueError where it has none.
+        problem, remedy: the refusal of a value, which follows ``problem``.
+    """
+
+    help: str
+    example: str
+    read: Callable[[str], Any]
+    problem: str
+    remedy: str
+
+
+def option(default: Any, *parts: Any) -> Any:
+    """A field of a measure that its name may give; the parts are those of ``Option``."""
+    return field(default=default, metadata={"option": Option(*parts)})
+
+
+def number_in(least: float, most: float) -> Callable[[str], float]:
+    """Reads a number between two others, which it does not reach."""
+
+    def read(text: str) -> float:
+        if not least < (number := float(text)) < most:
+            raise ValueError(text)
+        return number
+
+    return read
+
+
+class Names(NamedTuple):
+    """A measure's names in other tools; "" where one has none. ``{}`` stands for the cutoff.
+
+    Attributes:
+        trec_eval: without a cutoff.
+        trec_eval_cut: with a cutoff.
+        ranx: with and without.
+        ir_measures: whether it has the measure, under our name.
+    """
+
+    trec_eval: str = ""
+    trec_eval_cut: str = ""
+    ranx: str = ""
+    ir_measures: bool = True
+
+
+@dataclass(frozen=True)
+class Measure(ABC):
+    """A ranking measure of a list whose passage at rank i has the label l_i.
+
+    Names, labels and needs are said by the class:
+
+    - ``kind``: its name, as ir_measures writes it. ``synonyms``: exact other names, in lower case. ``variants``: names
+      that say options too.
+    - ``citation``, ``references``: its source, and its names in other tools.
+    - ``labels``: what it takes. ``relevance``: whether a label reaches ``rel``; ``shares``: the same, but
+      real-valued labels up to 1 as they are where there is no ``rel``; ``gains``: labels as they are; ``presence``:
+      whether there is a label; ``utilities``: labels that may be negative.
+    - ``reads``: which labels decide it (``engine.adaptive.labels``): ``none``; those of the ranks to the first useful
+      passage (``first``; ``found`` where one suffices at any rank); those within the cutoff (``cutoff``); all that is
+      judged once one within the cutoff is useful, 0 without (``judged``; ``recall`` where a list that holds all the
+      judged needs one useful alone); else ``all``.
+    - ``of_one_list``: whether labels of passages outside the list do not matter.
+    - ``trivial_on_list``: whether it says nothing where only the list's own passages are judged.
+    - ``has_cutoff``, ``has_budget``: whether it may be cut at a rank, and at a number of tokens.
+    - ``has_best``: whether its value is over that of the best order. ``counts_tokens``: whether its value at a budget is the
+      share of the tokens in relevant passages.
+
+    Attributes:
+        cutoff: only this many passages count, from the first; None means the whole list.
+        rel: passages with a label of at least this are relevant; None means 1, or, of a measure that takes
+            shares, real-valued labels as they are.
+        tokens: the cutoff in tokens (``engine.ranking.kernel``); None where it is in passages.
+    """
+
+    kind: ClassVar[str]
+    synonyms: ClassVar[str] = ""
+    variants: ClassVar[tuple[tuple[str, str], ...]] = ()
+    citation: ClassVar[str] = ""
+    references: ClassVar[Names] = Names()
+    labels: ClassVar[Literal["relevance", "shares", "gains", "presence", "utilities"]] = "relevance"
+    reads: ClassVar[Literal["none", "first", "found", "cutoff", "judged", "recall", "all"]] = "all"
+    of_one_list: ClassVar[bool] = False
+    trivial_on_list: ClassVar[bool] = False
+    has_cutoff: ClassVar[bool] = True
+    has_budget: ClassVar[bool] = True
+    has_best: ClassVar[bool] = False
+    counts_tokens: ClassVar[bool] = False
+
+    cutoff: int | None = None
+    rel: float | None = option(
+        None, "the least label of a relevant passage", "rel=…", number_in(0, float("inf")),
+        "threshold", "use a number above 0, as in rel=0.5",
+    )  # fmt: skip
+    tokens: int | None = None
+
+    @abstractmethod
+    def value(self, of: Lists) -> Floats:
+        """The value of each list; which sums it reads depends on the measure and ``of.real_valued`` alone."""
+
+    def largest(self, k: int, label: float) -> float:
+        """The largest value of a list; the least is 0.
+
+        Args:
+            k: passages of a list, where the measure has no cutoff.
+            label: the largest that the annotator can give, be it given or not; at least 1.
+        """
+        return 1.0
+
+    @property
+    def largest_label(self) -> float:
+        """The largest label that it takes; above the usual one sums are no longer finite."""
+        return 1e15
+
+    @property
+    def for_larger(self) -> str:
+        """Another remedy for a larger label than a label put right."""
+        return f", or leave {self} out" if self.largest_label < 1e15 else ""
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """The parameters that its name may give, beside the cutoff."""
+        given = {one.name: one.metadata.get("option") for one in fields(cls)}
+        counts = cls.labels in ("relevance", "shares")
+        return {name: one for name, one in given.items() if one and (counts or name != "rel")}
+
+    def __str__(self) -> str:
+        given = {name: getattr(self, name) for name in self.options()}
+        usual = {one.name: one.default for one in fields(self)}
+        options = ",".join(f"{n}={_written(v)}" for n, v in given.items() if v != usual[n])
+        cutoff = "" if self.cutoff is None else f"@{self.cutoff}"
+        if self.tokens is not None:
+            cutoff = f"@{self.tokens}tok"
+        return f"{self.kind}{f'({options})' if options else ''}{cutoff}"
+
+    @property
+    def threshold(self) -> float:
+        """The least label of a relevant passage."""
+        return DEFAULT_REL if self.rel is None else self.rel
+
+    def takes_labels(self, real_valued: bool) -> bool:
+        """Whether labels count as they are, rather than as relevant or not."""
+        return self.labels == "gains" or (
+            self.labels == "shares" and real_valued and self.rel is None
+        )
+
+    def with_threshold(self, rel: float = DEFAULT_REL) -> Self:
+        """The measure with a threshold; itself if it has one, or cannot have one."""
+        return replace(self, rel=rel) if self.rel is None and "rel" in self.options() else self
+
+
+def _written(value: float | str) -> str:
+    if isinstance(value, str):
+        return f"'{value}'"
+    return str(int(value)) if value == int(value) else repr(value)
