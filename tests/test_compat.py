@@ -8,11 +8,12 @@ import pytest
 
 from engine import InputError
 from engine.compat import eval as ours
+from engine.ranking.measures import KINDS
+from tests.unknown import UNKNOWN_NAME
 
-BINARY = {
-    *(f"{kind}_{k}" for kind in ("P", "recall", "map_cut", "ndcg_cut", "success") for k in (1, 3, 20)),
-    *("map", "recip_rank", "ndcg", "Rprec", "set_P", "set_recall", "set_F"),
-}  # fmt: skip
+NAMES = [measure.references for measure in KINDS.values()]
+BINARY = {name.trec_eval_cut.format(k) for name in NAMES for k in (1, 3, 20)}
+BINARY = (BINARY | {name.trec_eval for name in NAMES}) - {""}
 
 
 def lists(seed, *, empty=False):
@@ -103,7 +104,10 @@ def test_metrics_of_the_package_may_be_given_by_position_or_by_name():
             "`downstream_metric` gives something for the query 'r'",
         ),
         ({"downstream_metric": lambda outputs, _: dict.fromkeys(outputs, 2)}, "gives 2 for the"),
-        ({"retrieval_metrics": {"bpref"}}, "the measure 'bpref' in `retrieval_metrics`"),
+        (
+            {"retrieval_metrics": {UNKNOWN_NAME}},
+            f"the measure {UNKNOWN_NAME!r} in `retrieval_metrics`",
+        ),
         (
             {
                 "downstream_metric": lambda outputs, _: dict.fromkeys(outputs, 0.5),

@@ -15,7 +15,7 @@ from engine.evaluation.settings import Settings, refuse_unfit
 from engine.evaluation.study import Sweep, vary
 from engine.messages.errors import InputError
 from engine.python.result import Result
-from engine.ranking.measures import parse_measures
+from engine.ranking.measures import KINDS, parse_measures
 from engine.reading.backends import NamedExecutor
 from engine.reading.protocol import ReadOutput
 from engine.report.page.drawings import by_rank
@@ -23,6 +23,7 @@ from engine.report.page.queries import filters
 from engine.report.printed import answer_parts
 from engine.report.results import write_results
 from tests.conftest import ScriptedReader, make_run
+from tests.ranking.ragged import Case, score
 from tests.tables import amount, framed, inputs_of
 
 BINARY = (
@@ -220,6 +221,29 @@ def test_what_is_needed_next_by_hand(measure, labels, own_list, needed):
     known = pairs(*(("q", d, float(label)) for d, label in labels.items()))
     found = next_pairs([lists], known, parse_measures(measure), own_list=own_list)
     assert "".join(sorted(found["doc_id"])) == needed
+
+
+@pytest.mark.parametrize("own_list", [True, False])
+@pytest.mark.parametrize("kind", [k for k, one in KINDS.items() if one.labels != "utilities"])
+def test_labels_left_out_decide_no_registered_measure(kind, own_list):
+    chance, base = random.Random(kind), "list" if own_list else "pool"
+    if own_list and KINDS[kind].trivial_on_list:
+        return
+    for cutoff in ("", "@3") if KINDS[kind].has_cutoff else ("",):
+        lists = {run: {f"q{q}": chance.sample("abcdefgh", 6) for q in range(20)} for run in "st"}
+        case = Case(list(lists["s"]), lists, {})
+        truth = {(q, d): float(chance.random() < 0.2) for q in case.queries for d in "abcdefgh"}
+        known, new, measure = {}, {("", "")}, parse_measures(kind + cutoff)
+        while new:
+            rows = pairs(*((q, d, label) for (q, d), label in known.items()))
+            new = {*next_pairs([case.runs_table()], rows, measure, own_list=own_list).iter_rows()}
+            assert not new & known.keys()
+            known |= {pair: truth[pair] for pair in new}
+        values = []
+        for other in (0.0, 1.0):
+            labels = {q: {d: known.get((q, d), other) for d in "abcdefgh"} for q in case.queries}
+            values.append(score(replace(case, labels=labels), [kind + cutoff], base))
+        assert values[0] == values[1]
 
 
 def test_few_lists_go_several_ranks_at_a_time():

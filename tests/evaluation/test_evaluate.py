@@ -24,6 +24,7 @@ from engine.reading.protocol import ReadOutput
 from engine.sources.io.locations import entries
 from tests.conftest import STATS, ScriptedReader, make_run
 from tests.tables import QUERIES, RUN, amount, inputs, label_rows, say_last, with_qrels
+from tests.unknown import UNKNOWN_NAME
 
 
 def run_evaluation(tmp_path, settings, runs=RUN, answer=say_last, queries=QUERIES):
@@ -349,8 +350,8 @@ def test_the_same_figures_for_any_order_of_rows(tmp_path):
     [
         ({"annotators": ("erag", "oracle")}, "unknown annotator 'oracle'"),
         ({"annotators": ()}, "no annotators"),
-        ({"metric": "bleu"}, "unknown metric 'bleu'"),
-        ({"measures": "ERR"}, "unknown measure 'ERR'"),
+        ({"metric": UNKNOWN_NAME}, "unknown metric 'bleu'"),
+        ({"measures": UNKNOWN_NAME}, f"unknown measure '{UNKNOWN_NAME}'"),
         ({"k": 0}, "`k` is 0"),
         ({"k": 5, "measures": "P@5 R@20"}, "R@20 looks further than `k` 5; use `k` 20"),
         ({"resamples": 20}, "`resamples` is 20; use 100 or more, or 0"),

@@ -160,22 +160,10 @@ def check_ir_measures(case: Case, names: Sequence[str] = IR_NAMES) -> None:
     assert_agree(ours, theirs)
 
 
-@settings(max_examples=15, deadline=None)
-@given(small_cases(st.sampled_from((0, 1, 2, 3)), runs=("s", "t")))
-def test_small_cases_equal_ir_measures(case):
-    check_ir_measures(case)
-
-
 @settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_ragged_runs_equal_ir_measures(seed):
     check_ir_measures(random_case(seed, whole(0, 1, 2, 3), runs=("s", "t")))
-
-
-@settings(max_examples=15, deadline=None)
-@given(small_cases(st.sampled_from((0, 1)), runs=("s", "t")))
-def test_judged_in_small_cases_equals_ir_measures(case):
-    check_ir_measures(case, JUDGED_NAMES)
 
 
 @settings(max_examples=8, deadline=None)

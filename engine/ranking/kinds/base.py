@@ -171,14 +171,7 @@ def number_in(least: float, most: float) -> Callable[[str], float]:
 
 
 class Names(NamedTuple):
-    """A measure's names in other tools; "" where one has none. ``{}`` stands for the cutoff.
-
-    Attributes:
-        trec_eval: without a cutoff.
-        trec_eval_cut: with a cutoff.
-        ranx: with and without.
-        ir_measures: whether it has the measure, under our name.
-    """
+    """A measure's names in other tools, "" without one: in trec_eval also with a cutoff (``{}``); ours in ir_measures."""
 
     trec_eval: str = ""
     trec_eval_cut: str = ""
