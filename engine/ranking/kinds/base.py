@@ -8,7 +8,7 @@ operation, or a few, over the lists of a block. It runs once for all measures an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -106,12 +106,17 @@ class Lists:
         return self.lengths if cutoff is None else cutoff
 
 
+def added(of: Lists, rows: Iterable[npt.NDArray[Any]]) -> Iterator[Floats]:
+    """The sums of the ranks' rows so far."""
+    total = np.zeros(len(of.lengths))
+    for row in rows:
+        total += row
+        yield total
+
+
 def hits(of: Lists, threshold: float) -> Iterator[Floats]:
     """How many passages are relevant."""
-    total = np.zeros(len(of.lengths))
-    for relevant in of.relevant(threshold):
-        total += relevant
-        yield total
+    return added(of, of.relevant(threshold))
 
 
 def mass(of: Lists) -> Iterator[Floats]:
@@ -120,8 +125,8 @@ def mass(of: Lists) -> Iterator[Floats]:
     for labels in of.labels:
         before = total.copy()
         total += labels
-        added = total - before
-        lost += (before - (total - added)) + (labels - added)
+        gained = total - before
+        lost += (before - (total - gained)) + (labels - gained)
         yield total + lost
 
 

@@ -6,24 +6,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from engine.ranking.kinds.base import Floats, Lists, Measure, Names, hits, ratio
+from engine.ranking.kinds.base import Floats, Lists, Measure, Names, added, hits, ratio
 
 
 def misses(of: Lists, threshold: float) -> Iterator[Floats]:
     """How many passages are judged and not relevant."""
-    total = np.zeros(len(of.lengths))
-    for known, relevant in zip(of.known, of.relevant(threshold), strict=True):
-        total += known - relevant
-        yield total
+    return added(of, of.known - of.relevant(threshold))
 
 
 def preferences(of: Lists, threshold: float) -> Iterator[Floats]:
     """For each relevant passage, the share of the judged others that are not before it."""
-    total, found = np.zeros(len(of.lengths)), of.judged(hits, threshold)
+    found = of.judged(hits, threshold)
     others = np.minimum(of.judged(misses, threshold), found)
-    for relevant, before in zip(of.relevant(threshold), misses(of, threshold), strict=True):
-        total += relevant * (1 - ratio(np.minimum(before, found), others))
-        yield total
+    rows = zip(of.relevant(threshold), misses(of, threshold), strict=True)
+    return added(of, (row * (1 - ratio(np.minimum(n, found), others)) for row, n in rows))
 
 
 class BinaryPreference(Measure):

@@ -6,15 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from engine.ranking.kinds.base import Floats, Lists, Measure, ratio
+from engine.ranking.kinds.base import Floats, Lists, Measure, added, ratio
 
 
 def judged(of: Lists) -> Iterator[Floats]:
     """How many passages are judged."""
-    total = np.zeros(len(of.lengths))
-    for known in of.known:
-        total += known
-        yield total
+    return added(of, of.known)
 
 
 class Judged(Measure):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from engine.ranking.kinds.base import Floats, Lists, Measure, Names, hits, ratio
+from engine.ranking.kinds.base import Floats, Lists, Measure, Names, added, hits, ratio
 
 
 def precisions(of: Lists, threshold: float) -> Iterator[Floats]:
@@ -55,10 +55,8 @@ class ReciprocalRank(Measure):
 
 def hits_within(of: Lists, threshold: float) -> Iterator[Floats]:
     """How many passages are relevant within as many ranks as there are relevant ones."""
-    total, ranks = np.zeros(len(of.lengths)), of.judged(hits, threshold)
-    for rank, relevant in enumerate(of.relevant(threshold), 1):
-        total += np.where(ranks >= rank, relevant, 0.0)
-        yield total
+    ranks, rows = of.judged(hits, threshold), enumerate(of.relevant(threshold), 1)
+    return added(of, (np.where(ranks >= rank, row, 0.0) for rank, row in rows))
 
 
 class RPrecision(Measure):

@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from engine.ranking.kinds.base import (  # fmt: skip
-    Floats,
-    Lists,
-    Measure,
-    equal_labels,
-    number_in,
-    option,
-)
+from engine.ranking.kinds.base import Floats, Lists, Measure, added, equal_labels, number_in, option
 
 
 def seen(of: Lists, p: float, threshold: float | None) -> Iterator[Floats]:
     """Labels, or hits at a threshold, times p ** (rank - 1)."""
-    total = np.zeros(len(of.lengths))
-    for rank, found in enumerate(of.labels if threshold is None else of.relevant(threshold)):
-        total += found * p**rank
-        yield total
+    found = of.labels if threshold is None else of.relevant(threshold)
+    return added(of, (row * p**place for place, row in enumerate(found)))
 
 
 @dataclass(frozen=True)
