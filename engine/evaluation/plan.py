@@ -240,7 +240,9 @@ class ShardPlans:
         parts.keep_plan(name, shard, plan)
         return plan
 
-    def _stored_reads(self, role: int, reads: pl.DataFrame, span: Range | None) -> store.StoredReads:
+    def _stored_reads(
+        self, role: int, reads: pl.DataFrame, span: Range | None
+    ) -> store.StoredReads:
         """The stored reads among these."""
         listing, spec = self.listings[role], self.run.jobs[self.places[role]].spec
         if spec.earlier:  # what came from there is not listed yet

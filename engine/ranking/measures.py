@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.messages.errors import InputError
+from engine.messages.packages import provided
 from engine.messages.wording import quoted
 from engine.ranking.kinds.base import DEFAULT_REL, Measure
 from engine.ranking.kinds.bpref import BinaryPreference
@@ -68,7 +69,7 @@ def parse_measure(text: str) -> Measure:
         InputError: an unknown measure, a cutoff below 1, an unknown option, or a value that it cannot have.
     """
     match = _NAME.fullmatch(text.strip())
-    kind, said = ("", "") if match is None else SYNONYMS.get(match["kind"].lower(), ("", ""))
+    kind, said = ("", "") if match is None else _kind_of(match["kind"])
     if match is None or not kind or (said and match["options"]):
         raise InputError(
             f"unknown measure {quoted(text)}",
@@ -91,6 +92,13 @@ def parse_measure(text: str) -> Measure:
         name, _, value = (part.strip() for part in option.partition("="))
         given[name] = _option(measure, name, value, text)
     return measure(**given)
+
+
+def _kind_of(name: str) -> tuple[str, str]:
+    """The kind that a name stands for and the options that it says, of a package's measure too; empty for neither."""
+    if name.lower() not in SYNONYMS and (measure := provided("measures", name)) is not None:
+        register(measure)
+    return SYNONYMS.get(name.lower(), ("", ""))
 
 
 def _option(measure: type[Measure], name: str, value: str, text: str) -> Any:

@@ -350,7 +350,7 @@ def test_the_same_figures_for_any_order_of_rows(tmp_path):
     [
         ({"annotators": ("erag", "oracle")}, "unknown annotator 'oracle'"),
         ({"annotators": ()}, "no annotators"),
-        ({"metric": UNKNOWN_NAME}, "unknown metric 'bleu'"),
+        ({"metric": UNKNOWN_NAME}, f"unknown metric '{UNKNOWN_NAME}'"),
         ({"measures": UNKNOWN_NAME}, f"unknown measure '{UNKNOWN_NAME}'"),
         ({"k": 0}, "`k` is 0"),
         ({"k": 5, "measures": "P@5 R@20"}, "R@20 looks further than `k` 5; use `k` 20"),

@@ -12,9 +12,19 @@ import engine
 from engine.messages.errors import InputError
 from engine.messages.packages import provided
 from engine.python.parts import metric_of
+from engine.ranking import measures
 from tests.commands import erag
 
 PACKAGE = '''
+from engine.ranking.kinds.base import Measure, hits
+
+class Any(Measure):
+    """Whether a passage is relevant."""
+    kind = "Any"
+
+    def value(self, of):
+        return (of.at(self.cutoff, hits, self.threshold) > 0) * 1.0
+
 def read(prompts):
     return ["Oranjestad" if "Oranjestad" in prompt else "none" for prompt in prompts]
 
@@ -32,6 +42,7 @@ PARTS = {
     "readers": "parrot = more:read",
     "metrics": "half = more:half",
     "annotators": "by-title = more:titled",
+    "measures": "Any = more:Any",
     "commands": "count = more:count",
 }
 
@@ -52,6 +63,8 @@ def package(tmp_path, monkeypatch):
     folder.mkdir()
     install(folder, "more", PARTS)
     monkeypatch.syspath_prepend(folder)
+    for name in ("KINDS", "SYNONYMS"):
+        monkeypatch.setattr(measures, name, dict(getattr(measures, name)))
     yield folder
     sys.modules.pop("more", None)
 
@@ -60,12 +73,25 @@ def test_a_command_takes_parts_of_a_package_by_their_names(package, files, tmp_p
     given = [
         part for name in ("queries", "corpus", "run", "out") for part in (f"--{name}", files[name])
     ]
-    more = ("--reader", "parrot", "--metric", "half", "--annotators", "erag,by-title", "--k", 2)
+    more = (
+        "--reader",
+        "parrot",
+        "--metric",
+        "half",
+        "--annotators",
+        "erag,by-title",
+        "--k",
+        2,
+        "--measures",
+        "Any(rel=0.5)@1",
+    )
     assert erag("evaluate", *given, *more, "--resamples", 0, "--store", tmp_path / "store") == 0
     labels = pl.read_parquet(files["out"] / "labels.parquet").sort(
         "annotator", "query_id", "doc_id"
     )
     assert labels["label"].to_list() == [1, 0, 1, 0, 0.5, 0, 0, 0]
+    scores = pl.read_parquet(files["out"] / "query_scores.parquet")
+    assert scores.filter(measure="Any(rel=0.5)@1")["value"].mean() == 0.5
     settings = json.loads((files["out"] / "summary.json").read_text())["configuration"]
     assert [settings[key] for key in ("reader", "metric", "own_annotators")] == [
         "parrot",
