@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import polars as pl
 
-from engine.inputs.files import shares_much
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import agreeing, counted, listed
 from engine.sources.io.folders import Folder
@@ -84,13 +83,13 @@ def until_decided(
     where no measure of other runs' lists needs these labels.
 
     Args:
-        queries: all of them, with their ``cluster``.
+        queries: all of them, with a ``cluster`` where those of one are read together.
         annotator: whose primary measure decides where there is no end-to-end score; ``largest``: of a list, by both.
         alone: whether no score by labels depends on passages that other runs list.
     """
-    by_cluster = CLUSTER in queries.columns
-    by_cluster = by_cluster and bool(bootstrap.cluster or shares_much(queries[CLUSTER]))
-    order = reading_order(queries, bootstrap.seed, by_cluster=by_cluster, store=store)
+    order = reading_order(
+        queries, bootstrap.seed, by_cluster=CLUSTER in queries.columns, store=store
+    )
     numbers = order[CLUSTER].sort()
     parts = ["passages"] * alone + ["lists"] * end_to_end
     stopped: dict[str, int] = {}

@@ -39,7 +39,7 @@ from engine.evaluation.score import (
     split_measures,
 )
 from engine.evaluation.settings import Settings, begin, leave_out
-from engine.inputs.files import NO_INPUTS, EvaluationInputs, cut_inputs
+from engine.inputs.files import NO_INPUTS, EvaluationInputs, cut_inputs, shares_much
 from engine.inputs.shards import FirstQueries, InMemoryInputs, InputShards
 from engine.labels.annotator import Labelled, PartialCorpusError
 from engine.machine.watch import OnEvent, silent
@@ -57,7 +57,7 @@ from engine.sources.io.locations import Location
 from engine.sources.io.outputs import sole_writer
 from engine.sources.io.parallel import mapped
 from engine.sources.queries.read import line_of
-from engine.tables import ANSWERS, LABEL, QUERY_ID
+from engine.tables import ANSWERS, CLUSTER, LABEL, QUERY_ID
 
 # Queries that a refusal names.
 _SHOWN = 10
@@ -226,6 +226,8 @@ def _read(
     if not bootstrap.until:
         rounds = to_width(queries, runs, bootstrap)
     else:
+        if CLUSTER in queries.columns and not bootstrap.cluster:
+            queries = queries if shares_much(queries[CLUSTER]) else queries.drop(CLUSTER)
         rounds = until_decided(
             queries,
             runs,
