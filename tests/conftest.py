@@ -230,8 +230,9 @@ def planned(texts: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def framed(rows: Sequence[Any], schema: tables.Schema) -> pl.DataFrame:
-    """A table of rows; the last columns of the schema may be left out, and are null."""
+def framed(rows: Sequence[Any], columns: tables.Schema | Sequence[str]) -> pl.DataFrame:
+    """A table of rows; the last columns may be left out, and are null."""
+    schema = columns if isinstance(columns, dict) else dict.fromkeys(columns)
     given = list(schema.items())[: len(rows[0]) if rows else None]
     table = pl.DataFrame(rows, schema=dict(given), orient="row")
     more = [(name, kind) for name, kind in schema.items() if name not in dict(given)]
