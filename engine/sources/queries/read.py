@@ -17,7 +17,7 @@ import polars as pl
 from engine import tables
 from engine.messages.characters import composed
 from engine.messages.errors import InputError
-from engine.messages.notes import Note, count_note
+from engine.messages.notes import Note, count_note, merge_notes
 from engine.messages.wording import quoted
 from engine.sources.fields import ANSWER_FIELDS, CONTEXT_FIELD, first_of
 from engine.sources.io import locations
@@ -38,6 +38,8 @@ from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
 WRITTEN_LISTS = "written_lists"
 # Queries whose further fields are kept, and the letters of the longest value.
 _MOST, _LETTERS = 20_000, 40
+# Queries that are objects at a time.
+_ROWS = 10_000
 _ADD = "add at least one answer"
 # What programs write where a value is missing, in small letters; some of it is an answer, too.
 _NOTHING = frozenset({"na", "n/a", "nan", "<na>", "none", "null"})
@@ -128,6 +130,8 @@ def query_set_of(
         rows, note = joined(list(rows), given, answers, numbering)
         notes.append(note)
     checked: list[QueryRow] = []
+    made, counted = list[pl.DataFrame](), list[tuple[Note, ...]]()
+    titles: dict[str, tuple[str, ...]] = {}
     groups: dict[str, str] = {}
     names: dict[str, None] = {}
     unanswerable = 0
@@ -151,7 +155,12 @@ def query_set_of(
             raise InputError(problem, remedy + _read_of(row), path=path, line=row.line)
         else:
             checked.append(replace(row, record={}))
-    table = _table(checked)
+        if len(checked) == _ROWS:  # as objects, queries take ten times the room
+            made.append(_table(checked))
+            counted.append(notes_of(checked))
+            titles |= {row.query_id: row.titles for row in checked if row.titles}
+            checked.clear()
+    table = pl.concat([*made, _table(checked)], rechunk=True)
     if table.is_empty():
         problem = "no queries"
         if unanswerable:
@@ -159,9 +168,9 @@ def query_set_of(
         raise InputError(problem, f"give {WHAT}", path=path)
     if column and not groups:
         raise no_column(path, column, names)
-    titles = {row.query_id: row.titles for row in checked if row.titles}
-    found_notes = (*notes_of(checked), *notes)
-    return QuerySet(table, unanswerable, titles, groups, fields, found_notes, numbering)
+    titles |= {row.query_id: row.titles for row in checked if row.titles}
+    merged = merge_notes([*counted, notes_of(checked), notes], 0)
+    return QuerySet(table, unanswerable, titles, groups, fields, merged, numbering)
 
 
 def _noted(
