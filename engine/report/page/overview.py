@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,6 +20,7 @@ from engine.messages.wording import cut
 from engine.report import grids, header, verdict
 from engine.report.findings import Findings, costs_together
 from engine.report.layout import Answer, Grid, calls_line, sentence
+from engine.report.page.render import Part
 from engine.tables import MEASURE, QUERY, QUERY_ID, RUN
 
 # Letters of an output in a table.
@@ -53,25 +55,46 @@ def answer(findings: Findings) -> Answer:
     return Answer(sentence(headline), reasons, facts, header.lines(summary))
 
 
-def overview_grids(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Grid]:
-    """The tables of the page, each with what its figures are of, where there are such figures."""
-    yield _leaderboard(findings)
-    if findings.primary_measures:
-        yield _measures(findings)
-    if made:
-        yield slices_grid(findings, made)
+def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
+    """The sections of the page in order, each with its tables, where there are such figures.
+
+    ``page.html.j2`` writes the bodies of ``runs``, ``trust``, ``conditions`` and ``queries``; of any other, tables and
+    pictures follow each other.
+    """
+    measures = [_measures(findings)] if findings.primary_measures else []
+    yield Part("runs", "Runs", "The runs", [_leaderboard(findings), *measures])
     if findings.wholes and findings.annotators:
-        yield _agreement(findings)
-        yield from (g for g in (grids.unseen(findings), grids.by_place(findings)) if g.rows)
+        unseen = [g for g in (grids.unseen(findings), grids.by_place(findings)) if g.rows]
+        title = "How far each kind of label can be trusted"
+        yield Part("trust", "Labels", title, [_agreement(findings), *unseen])
+    if conditions(findings):
+        yield Part("conditions", "Conditions", "The other conditions of the study")
+    if made:
+        label = "Scores by group of queries"
+        by_group = [slices_grid(findings, made)]
+        yield Part("groups", "Groups", "Groups of queries", by_group, label=label)
+    yield Part("queries", "Queries", "Query by query")
     if findings.summary.get("outputs"):
-        yield _outputs(findings)
+        title, label = "What readers answered", "Commonest outputs"
+        yield Part("outputs", "", title, [_outputs(findings)], label=label)
     costs = grids.costs(findings)
     if costs.rows:
         caption = (
             "LLM calls of this evaluation. Shared prefix: the share of prompt tokens that need no computation, since calls "
             "begin alike. Seconds (s) of calls that ran together are split by tokens (~)."
         )
-        yield replace(costs, caption=caption)
+        costs = replace(costs, caption=caption)
+        yield Part("cost", "Cost", "What it cost", [costs], label=costs.title)
+
+
+def overview_grids(findings: Findings) -> list[Grid]:
+    """The tables of the page, but for groups of queries."""
+    return [grid for part in sections(findings) for grid in part.grids]
+
+
+def conditions(findings: Findings) -> Sequence[Mapping[str, Any]]:
+    """Of a study, each condition and the folder of its results; none of one evaluation."""
+    return (findings.summary.get("study") or {"conditions": ()})["conditions"]
 
 
 def _leaderboard(findings: Findings) -> Grid:

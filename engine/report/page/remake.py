@@ -109,20 +109,23 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
     """Write ``report.html`` into a folder, and ``report/`` with details, pictures and tables unless a ``single_file``."""
     render.require_page()
     made = overview.slices(findings)
-    grids = {grid.name: typeset_grid(grid) for grid in overview.overview_grids(findings, made)}
+    parts = [
+        replace(part, grids=[*map(typeset_grid, part.grids)])
+        for part in overview.sections(findings, made)
+    ]
     drawn = plotting.pictures(drawings.drawings(findings), with_png=not single_file)
     rows: list[queries.Row] = []
     inlined: list[str] = []
     names: list[str] = []
-    for part in queries.parts(findings, made):
-        rows += part.rows
-        if not part.script:
+    for details in queries.parts(findings, made):
+        rows += details.rows
+        if not details.script:
             continue
         if single_file:
-            inlined.append(part.script)
+            inlined.append(details.script)
         else:
-            names.append(f"queries-{part.number:04d}.js")
-            write_text(part.script, folder / BESIDE / names[-1])
+            names.append(f"queries-{details.number:04d}.js")
+            write_text(details.script, folder / BESIDE / names[-1])
     content = queries.as_json(rows, findings, made)
     data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     page = render.rendered(
@@ -134,18 +137,17 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         answer=overview.answer(findings),
         notes=overview.notes(findings),
         script=render.as_it_is(render.source("page.js")),
-        grids=grids,
+        parts=parts,
+        grids={grid.name: grid for part in parts for grid in part.grids},
         annotators={
             name: ANNOTATORS[name].meaning for name in findings.annotators if name in ANNOTATORS
         },
-        conditions=(findings.summary.get("study") or {"conditions": []})["conditions"],
+        conditions=overview.conditions(findings),
         with_passages=findings.sources is not None,
         data=render.as_it_is(queries.escaped(data)),
         inlined=[render.as_it_is(script) for script in inlined],
     )
-    return render.write_files(
-        page, drawn, [*grids.values()], folder, single_file=single_file, also=names
-    )
+    return render.write_files(page, drawn, parts, folder, single_file=single_file, also=names)
 
 
 def _unchanged(findings: Findings, inputs: EvaluationInputs) -> EvaluationInputs:

@@ -66,9 +66,10 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a page: ``name`` is of the place that links lead to, ``short`` their text; pictures are named.
+    """A section of a page: ``name`` is of the place that links lead to, ``short`` their text, none for no link.
 
-    What is ``folded`` opens when its title, the part's, is chosen.
+    Pictures are named. What is ``folded`` opens when its title, the part's, is chosen. A ``label`` names the tables to
+    who hears the page, in place of headings.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Part:
     grids: Sequence[Grid] = ()
     pictures: Sequence[str] = ()
     folded: Sequence[str] | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def rendered(
 def write_files(
     page: str,
     drawn: Sequence[Picture],
-    grids: Sequence[Grid],
+    parts: Sequence[Part],
     folder: Path,
     *,
     single_file: bool,
@@ -127,6 +129,7 @@ def write_files(
 
     The files beside it that ``also`` names are there already.
     """
+    grids = [grid for part in parts for grid in part.grids]
     beside = {} if single_file else dict(_pictures_and_tables(drawn, grids))
     for name, content in beside.items():
         write_bytes(content, folder / BESIDE / name)
@@ -150,8 +153,7 @@ def replace_page(folder: Folder, write: Callable[[Path], Written]) -> Written:
 def write_plain(page: Page, folder: Path) -> Written:
     """Write a page as ``report.html``, with its pictures and tables as files in ``report/``."""
     text, drawn = _page(page, single_file=False)
-    grids = [grid for part in page.parts for grid in part.grids]
-    return write_files(text, drawn, grids, folder, single_file=False)
+    return write_files(text, drawn, page.parts, folder, single_file=False)
 
 
 def write_single(page: Page, path: Path) -> None:
@@ -163,7 +165,7 @@ def _page(page: Page, *, single_file: bool) -> tuple[str, list[Picture]]:
     require_page()
     drawn = plotting.pictures(page.drawings, with_png=not single_file)
     content = {one.name: getattr(page, one.name) for one in fields(page)}
-    return rendered("plain.html.j2", drawn, single_file=single_file, **content), drawn
+    return rendered("base.html.j2", drawn, single_file=single_file, **content), drawn
 
 
 def _pictures_and_tables(

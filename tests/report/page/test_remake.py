@@ -85,6 +85,15 @@ def test_the_page_needs_no_network_and_holds_no_markup_of_users(folder):
     assert "poor &lt;&amp;&gt;" in page
 
 
+def test_links_lead_to_the_sections_of_the_page_in_their_order(folder):
+    page = (folder / "report.html").read_text()
+    links = re.findall(r'^<a href="#(\w+)">', page, re.M)
+    sections = re.findall(r'^<section id="(\w+)" aria-labelledby="([\w-]+)">', page, re.M)
+    assert links == [name for name, _ in sections if name != "outputs"]
+    assert {"answer", "runs", "trust", "groups", "queries", "cost", "about"} <= {*links}
+    assert all(page.count(f' id="{head}"') == 1 for _, head in sections)
+
+
 def test_a_page_is_the_same_when_it_is_made_again(copied):
     before = {path.name: path.read_bytes() for path in copied.rglob("report*.html")}
     beside = (copied / "report" / "queries-0001.js").read_bytes()
