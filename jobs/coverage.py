@@ -14,9 +14,8 @@ from rich.table import Table
 from engine.machine.remote.limits import limits_of
 from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.wording import counted
+from engine.report import query_coverage
 from engine.report.page_files import page_files
-from engine.report.query_coverage import report
-from engine.report.query_coverage.measure import measure
 from engine.report.summary import SUMMARY, Origin, input_files, place
 from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions
@@ -84,9 +83,11 @@ def coverage(
         with shown_progress("encoding", "queries") as on_progress:
             return encode.queries(texts, spec, on_progress=on_progress)
 
-    result = measure(evaluation.table, users.table, vectors, clusters=clusters, seed=seed)
+    result = query_coverage.measure(
+        evaluation.table, users.table, vectors, clusters=clusters, seed=seed
+    )
     unanswerable = {"queries": evaluation.unanswerable, "user_queries": users.unanswerable}
-    summary = report.summarize(result, spec.described(), files, unanswerable, origin)
+    summary = query_coverage.summarize(result, spec.described(), files, unanswerable, origin)
     if out is not None:
         # Earlier versions wrote a page, too.
         earlier = partial(chain, _NAMES, page_files(folder_at(out)))
@@ -97,7 +98,7 @@ def coverage(
             write_text(text, directory / SUMMARY)
     if verbosity().as_json:
         say_json(summary)
-    shown: list[Table | str] = [*report.shown_tables(result), *report.lines(result)]
+    shown: list[Table | str] = [*query_coverage.shown_tables(result), *query_coverage.lines(result)]
     if left_out := sum(unanswerable.values()):
         shown.append(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
     if out is not None:

@@ -22,7 +22,7 @@ from engine.reading.models.weights import resolve
 from engine.report.page.remake import remake
 from engine.report.page.render import require_page, write_plain
 from engine.report.page_files import where_to_look
-from engine.report.query_coverage.measure import measure
+from engine.report.query_coverage import measure
 from engine.retrieval import bm25, dense
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources import bundled

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from engine.report.query_coverage.measure import clusterings, nearest_of, unit
+from engine.report.query_coverage import clusterings, nearest_of, unit
 
 
 def cluster(vectors, count, *, seed):
@@ -78,7 +78,7 @@ def test_the_nearest_vector_is_that_of_the_highest_cosine():
 
 _SCRIPT = """
 import hashlib
-from tests.report.query_coverage.test_clusters import cluster, planted
+from tests.report.test_query_coverage_clusters import cluster, planted
 found = cluster(planted(40, 30, 48, spread=1.5), 33, seed=3)
 parts = (found.centroids, found.cluster, found.similarity)
 print(hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest())

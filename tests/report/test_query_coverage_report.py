@@ -5,11 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from engine.report.query_coverage.measure import measure
-from engine.report.query_coverage.report import lines, shown_tables, summarize
+from engine.report.query_coverage import lines, measure, shown_tables, summarize
 from engine.retrieval.encoders import EncoderOptions, specify
 from jobs._terminal import Terminal
-from tests.report.query_coverage.topics import EVALUATION, asked, encode, queries
+from tests.report.query_coverage_topics import EVALUATION, asked, encode, queries
 
 
 def printed(found):

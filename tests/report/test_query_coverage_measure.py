@@ -6,8 +6,8 @@ import pytest
 
 from engine import tables
 from engine.messages.errors import InputError
-from engine.report.query_coverage.measure import measure
-from tests.report.query_coverage.topics import EVALUATION, asked, encode, queries
+from engine.report.query_coverage import measure
+from tests.report.query_coverage_topics import EVALUATION, asked, encode, queries
 
 
 def test_a_topic_without_evaluation_queries_is_found_and_the_others_are_covered():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from engine.report.query_coverage.measure import chance_of_as_many, figures, sampled, uncovered
+from engine.report.query_coverage import chance_of_as_many, figures, sampled, uncovered
 
 
 def counts(*values):

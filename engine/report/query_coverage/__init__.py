@@ -1,1 +1,0 @@
-"""Query coverage: the parts of users' questions that contain no evaluation query."""
