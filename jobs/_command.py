@@ -17,38 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Parameter
 
-from engine.messages.errors import (
-    BoundError,
-    EncodeError,
-    InputError,
-    LaterError,
-    ReadError,
-    WriteError,
-    masked,
-)
+from engine.messages import errors
+from engine.messages.errors import InputError, masked
 from engine.messages.gone import replacement
 from engine.sources.io.files import no_room
 from engine.sources.io.locations import forget_pipes
-from jobs._options import (
-    check_numbers,
-    from_environment,
-    option,
-    options_from,
-    tell_origins,
-    variable,
-    with_options_of,
-)
+from jobs import _options, _terminal
+from jobs._options import option, with_options_of
 from jobs._signals import StoppedError, stoppable
-from jobs._terminal import (
-    Verbosity,
-    discard,
-    json_alone,
-    open_streams,
-    set_verbosity,
-    tell,
-    verbosity,
-    with_steps,
-)
+from jobs._terminal import Verbosity, discard, set_verbosity, tell, verbosity
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
@@ -116,7 +93,7 @@ def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Ca
         set_verbosity(Verbosity(results=results, progress=not quiet, details=verbose, as_json=json))
         token = _VERBOSITY_SET.set(True)
         try:
-            with with_steps(), json_alone() if json else nullcontext():
+            with _terminal.with_steps(), _terminal.json_alone() if json else nullcontext():
                 command(*given, **(defaults | options))
         finally:
             _VERBOSITY_SET.reset(token)
@@ -140,7 +117,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     The status is 0 if it is done, 2 for bad input, 4 at a bound, 130 after Ctrl-C, 143 after SIGTERM, and 1 for
     anything else; but for 0, one line on standard error says why.
     """
-    open_streams()
+    _terminal.open_streams()
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     full_help = HELP_ALL in tokens[: _end_of_options(tokens)]
     if full_help:
@@ -154,10 +131,10 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # see engine.reading.readers.load
     try:
         app.config = [
-            from_environment,
-            *options_from(_config_of(tokens)),
-            check_numbers,
-            tell_origins,
+            _options.from_environment,
+            *_options.options_from(_config_of(tokens)),
+            _options.check_numbers,
+            _options.tell_origins,
         ]
         app.suppress_keyboard_interrupt = False  # cyclopts would end without a word
         with stoppable():
@@ -169,12 +146,12 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         _fail(with_options_of(app, str(error)), BAD_INPUT)
     except CycloptsError as error:
         _fail(_habit(tokens) or _missing(error) or error, BAD_INPUT)
-    except LaterError as later:
+    except errors.LaterError as later:
         tell(with_options_of(app, str(later)))
-    except BoundError as bound:
+    except errors.BoundError as bound:
         text = "; ".join([str(bound).partition(";")[0], *bound.__notes__])
         _fail(f"{with_options_of(app, text)}: {typed}", _AT_BOUND)
-    except (ReadError, EncodeError, WriteError) as error:
+    except (errors.ReadError, errors.EncodeError, errors.WriteError) as error:
         _fail(with_options_of(app, str(error)), 1)
     except StoppedError as stop:
         if stop.is_told:
@@ -245,7 +222,7 @@ def _config_of(tokens: Sequence[str]) -> Path | None:
             return Path(tokens[position + 1])
         if token.startswith("--config="):
             return Path(token.removeprefix("--config="))
-    in_environment = os.environ.get(variable("config"))
+    in_environment = os.environ.get(_options.variable("config"))
     return Path(in_environment) if in_environment else None
 
 

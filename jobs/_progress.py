@@ -8,15 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich import progress as progress_bars
 from rich.text import Text
 
 from jobs._options import with_options
@@ -29,14 +21,14 @@ class OnProgress(Protocol):
     def __call__(self, done: int, total: int, more: str = "") -> None: ...
 
 
-class _Rate(ProgressColumn):
+class _Rate(progress_bars.ProgressColumn):
     """Things done per second, over the last minute."""
 
     def __init__(self, things: str) -> None:
         super().__init__()
         self._things = things
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: progress_bars.Task) -> Text:
         speed = "-" if task.speed is None else f"{task.speed:.1f}"
         return Text(f"{speed} {self._things}/s")
 
@@ -53,14 +45,14 @@ def shown_progress(
     if not console.is_terminal:
         yield _Lines(doing, things, then)
         return
-    with Progress(
-        TextColumn(doing),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
+    with progress_bars.Progress(
+        progress_bars.TextColumn(doing),
+        progress_bars.BarColumn(),
+        progress_bars.MofNCompleteColumn(),
+        progress_bars.TextColumn("{task.description}"),
         _Rate(things),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        progress_bars.TextColumn("left"),
+        progress_bars.TimeRemainingColumn(),
         console=console,
         speed_estimate_period=60,
     ) as progress:

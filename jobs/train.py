@@ -20,16 +20,10 @@ from engine.reading.prompting.prompts import Task
 from engine.reading.protocol import Augmentation
 from engine.report.summary import Origin, input_files, place
 from engine.scoring.metrics import METRICS, get_metric
+from engine.sources.io import outputs
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import Folder, folder_at, require_folder
-from engine.sources.io.outputs import (
-    Inputs,
-    Outputs,
-    lies_in,
-    refuse_overlap,
-    replaced_together,
-    sole_writer,
-)
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.training import checkpoints, report
 from engine.training.checkpoints import MODEL, Progress
 from engine.training.inputs import TrainingFiles, TrainingInputs, read_training
@@ -158,7 +152,7 @@ def train(**options: Any) -> None:
         return
     origin = Origin(command_line(), input_files({name: asked[name] for name in _FILES}))
     keeps(_KEPT.format(folder.shown()))
-    with sole_writer(out.at), sole_writer(folder.at):
+    with outputs.sole_writer(out.at), outputs.sole_writer(folder.at):
         with shown_progress("training", "steps") as shown:
 
             def on_progress(progress: Progress, steps: int) -> None:
@@ -202,7 +196,7 @@ def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> 
     models = {name: options[name] for name in ("reader", "prompt")}
     files = [out.place(name) for name in (SUMMARY, PAGE)]
     refuse_overlap(Inputs(given, models), Outputs(files, [(out / MODEL).at, folder.at]))
-    if lies_in(out.at, folder.at) or lies_in(folder.at, (out / MODEL).at):
+    if outputs.lies_in(out.at, folder.at) or outputs.lies_in(folder.at, (out / MODEL).at):
         # Checkpoints are removed at the end, and whatever is beside them.
         raise InputError(
             "is given as `checkpoints`, and the trained model will be written there",
@@ -244,13 +238,13 @@ def _print_plan(inputs: TrainingInputs, start: Start, recipe: Recipe) -> None:
 
 def _write(trained: Trained, folder: Folder, out: Folder) -> dict[str, Any]:
     """Write the model and its curve together, then the page; the content of ``training.json``."""
-    with replaced_together(out.at, lambda: (PAGE, SUMMARY), last=SUMMARY) as directory:
+    with outputs.replaced_together(out.at, lambda: (PAGE, SUMMARY), last=SUMMARY) as directory:
         fetch_model(folder, directory / MODEL)
         summary = report.content(trained, model_files.parameters(directory / MODEL))
         text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
         write_text(text, directory / SUMMARY)
     if not missing("page"):
-        with replaced_together(out.at, last=PAGE) as directory:
+        with outputs.replaced_together(out.at, last=PAGE) as directory:
             write_training_page(summary, directory)
     return summary
 

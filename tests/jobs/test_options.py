@@ -102,7 +102,7 @@ def test_an_unforeseen_error_prints_one_line_and_leaves_a_log(monkeypatch, tmp_p
     def break_down(*arguments, **options):
         raise KeyError("a\nb")
 
-    monkeypatch.setattr("jobs._command.options_from", break_down)
+    monkeypatch.setattr("jobs._options.options_from", break_down)
     with pytest.raises(SystemExit) as stop:
         run_app(cli.app, ["fuse"])
     assert stop.value.code == 1
