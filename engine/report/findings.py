@@ -28,13 +28,13 @@ from engine.messages.wording import counted
 from engine.ranking.measures import parse_measure
 from engine.ranking.scores import ALL_JUDGMENTS, JUDGED
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
-from engine.report.means import Interval, mean_interval, mean_until
 from engine.report.summary import DIGESTS, STATISTICS, SUMMARY, digests_of, notes_by_code
 from engine.sources.io.digests import json_digest, require_whole
 from engine.sources.io.locations import Location, inside_of, open_binary
 from engine.sources.io.parquet import read_parquet
 from engine.statistics.comparison import clusters_of, numbered
 from engine.statistics.correlation import Bootstrap
+from engine.statistics.runs import Interval, mean_interval, mean_until
 from engine.statistics.table import primary_measures
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N, high_of, low_of
 

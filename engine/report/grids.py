@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
+from engine import tables
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import counted, number, with_interval
@@ -18,24 +19,10 @@ from engine.reading.costs import SINGLE, WHOLE, KindCosts, ReadingCosts
 from engine.report import layout
 from engine.report.findings import Findings
 from engine.report.layout import Grid
-from engine.report.means import Interval
 from engine.statistics import single_labels
+from engine.statistics.runs import Interval
 from engine.statistics.single_labels import RIGHT_CLOSED, RIGHT_UNSEEN, WRONG_DESPITE
-from engine.tables import (
-    FIGURE,
-    HIGH,
-    LABEL,
-    LOW,
-    METHOD,
-    NOTE,
-    PLACE,
-    RHO,
-    RUN,
-    TAU,
-    TAU_REACHED,
-    VALUE,
-    N,
-)  # fmt: skip
+from engine.tables import LOW, PLACE, RHO, VALUE, N
 
 # Measures beside the end-to-end score on a screen: the first annotator's and a rival's; without that score, more.
 _MEASURES, _MEASURES_ALONE = 2, 4
@@ -137,13 +124,13 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
     rows = []
     for name in names:
         cell = cells.get(name)
-        reached = cell[TAU_REACHED] if cell else None
+        reached = cell[tables.TAU_REACHED] if cell else None
         share = f"{reached:.0%}" if reached is not None and math.isfinite(reached) else ""
         row = [name, findings.named(findings.primary_measures.get(name, ""), name)]
-        row += [layout.interval(cell, TAU), layout.interval(cell, RHO), share]
+        row += [layout.interval(cell, tables.TAU), layout.interval(cell, RHO), share]
         rows.append(row + ([str(cell[N]) if cell else ""] if partial else []))
     rows += _more(len(findings.annotators) - len(names), "annotator[|s]", head)
-    caption = layout.methods_line(cells[name][METHOD] for name in names if name in cells)
+    caption = layout.methods_line(cells[name][tables.METHOD] for name in names if name in cells)
     several = len(findings.runs) > 1
     title = f"Agreement with the reader{f', run {findings.best_run}' if several else ''}"
     return Grid("agreement", caption, head, rows, title=title)
@@ -251,7 +238,7 @@ def unseen(findings: Findings) -> Grid:
     for run, of_run in of_runs.items():
         row = of_run.get(single_labels.CEILING)
         known = row is not None and not math.isnan(row[VALUE])
-        why = row[NOTE] if row else "undefined without labels of erag"
+        why = row[tables.NOTE] if row else "undefined without labels of erag"
         notes += [] if known else [f"{run}: {why}."]
         shares = [_share(of_run[name]) if name in of_run else "" for name in shown]
         best = number(row[VALUE], 2) if row and known else "undefined"
@@ -267,13 +254,13 @@ def by_place(findings: Findings) -> Grid:
     """Of the best run: how the label of the passage at each place agrees with the list's score."""
     rows, places = [], _places(findings)
     for row in places:
-        rho = row[NOTE] if math.isnan(row[RHO]) else layout.interval(row, RHO)
-        rows.append([str(row[PLACE]), number(row[LABEL], 3), rho, str(row[N])])
+        rho = row[tables.NOTE] if math.isnan(row[RHO]) else layout.interval(row, RHO)
+        rows.append([str(row[PLACE]), number(row[tables.LABEL], 3), rho, str(row[N])])
     where, _ = _where(findings)
     if where:
         reads = f"Whether the reader reads one end alone, {_ORDER}."
         where = f"{where[0].upper()}{where[1:]}. {_APART if _prompt(findings)['fused'] else reads}"
-    methods = layout.methods_line(row[METHOD] for row in places).capitalize()
+    methods = layout.methods_line(row[tables.METHOD] for row in places).capitalize()
     caption = f"{where} {methods}{'.' * bool(methods)}".strip()
     level = layout.level(findings.bootstrap.of_fixed_n)
     head = ["place", "mean label", f"{layout.SPEARMAN}{level}", "n"]
@@ -283,16 +270,16 @@ def by_place(findings: Findings) -> Grid:
 
 def _of_run(findings: Findings, run: str | None) -> dict[str, _Row]:
     rows = findings.table("unseen").iter_rows(named=True)
-    return {row[FIGURE]: row for row in rows if row[RUN] == run}
+    return {row[tables.FIGURE]: row for row in rows if row[tables.RUN] == run}
 
 
 def _share(row: _Row) -> str:
-    return with_interval(row[VALUE], row[LOW], row[HIGH], 2)
+    return with_interval(row[VALUE], row[LOW], row[tables.HIGH], 2)
 
 
 def _places(findings: Findings) -> list[_Row]:
     rows = findings.table("by_place").iter_rows(named=True)
-    return [row for row in rows if row[RUN] == findings.best_run]
+    return [row for row in rows if row[tables.RUN] == findings.best_run]
 
 
 def _prompt(findings: Findings) -> _Row:

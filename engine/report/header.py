@@ -27,11 +27,8 @@ _BETWEEN = " \N{MIDDLE DOT} "
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
     """The reader, metric and k of an evaluation, and its data; before them a warning where a bundled reader read."""
-    return [
-        *_demonstration(summary),
-        _BETWEEN.join(_how(summary)),
-        _BETWEEN.join(_data(summary)),
-    ]
+    measured = (_BETWEEN.join(parts) for parts in (_how(summary), _data(summary)))
+    return [*_demonstration(summary), *measured]
 
 
 def names_of_runs(summary: Mapping[str, Any]) -> str:

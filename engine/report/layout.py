@@ -24,7 +24,7 @@ SHARE = "share of max \N{GREEK SMALL LETTER TAU}"
 _MIB = 2**20
 _SIGN = re.compile(r"(?<![^ \[])-(?=\d)")
 # Letters that follow intervals, and what they stand for.
-_METHODS = {
+METHODS = {
     "percentile": ("p", "percentile of resamples"),
     "studentized": ("s", "studentized"),
     "inverted": ("i", "by inverting a test"),
@@ -147,18 +147,13 @@ def interval(row: Mapping[str, Any] | None, name: str, value: str = "", *, plus:
     low = row[low_of(name)]
     text = with_interval(figure, low, row[high_of(name)], 2, plus=plus)
     method = row.get(METHOD)
-    return f"{text} {_METHODS[method][0]}" if method and not math.isnan(low) else text
-
-
-def meaning(method: str) -> str:
-    """How a method makes intervals, in words."""
-    return _METHODS[method][1]
+    return f"{text} {METHODS[method][0]}" if method and not math.isnan(low) else text
 
 
 def methods_line(methods: Iterable[str]) -> str:
     """What the letters after intervals mean, for the methods in use; empty where there are none."""
     used = set(methods)
-    meanings = [f"{mark} {meaning}" for name, (mark, meaning) in _METHODS.items() if name in used]
+    meanings = [f"{mark} {meaning}" for name, (mark, meaning) in METHODS.items() if name in used]
     return f"intervals: {', '.join(meanings)}" if meanings else ""
 
 

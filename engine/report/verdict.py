@@ -15,9 +15,9 @@ import polars as pl
 from engine.evaluation.conclude import Evaluation
 from engine.messages.wording import agreeing, counted, listed, number, with_interval
 from engine.report import layout
-from engine.report.means import mean_interval
 from engine.statistics.comparison import clusters_of, numbered
 from engine.statistics.correlation import Bootstrap
+from engine.statistics.runs import mean_interval
 from engine.statistics.table import Choice, Lead, Opinion
 from engine.statistics.until import MOST_QUERIES, POWER
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, TAU, VALUE, N, high_of, low_of

@@ -14,55 +14,18 @@ import numpy as np
 import polars as pl
 
 from engine import tables
+from engine.statistics import correlation, difference_tests
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.bounded import around, holm
-from engine.statistics.correlation import (
-    DECIMALS,
-    Bootstrap,
-    Correlation,
-    describe,
-    from_jackknife,
-    incomparable,
-    undefined,
-)
-from engine.statistics.difference_tests import (
-    DifferenceTest,
-    Pair,
-    enough_for_jackknife,
-    permutation_test,
-    permutations_for,
-    prepare,
-    untestable,
-    without_interval,
-)
+from engine.statistics.correlation import DECIMALS, Bootstrap, Correlation
+from engine.statistics.difference_tests import DifferenceTest, Pair, prepare
 from engine.statistics.methods import inverted_difference
-from engine.statistics.resampling import Replicates, replicate
-from engine.tables import (
-    ANNOTATOR,
-    ANNOTATOR_B,
-    CLUSTER,
-    MEASURE,
-    MEASURE_B,
-    METHOD,
-    NOTE,
-    QUERY_ID,
-    RHO,
-    RUN,
-    RUN_B,
-    TAU,
-    VALUE,
-    K,
-    N,
-    difference_of,
-    high_of,
-    low_of,
-    p_holm_of,
-    p_of,
-)
+from engine.statistics.resampling import replicate
+from engine.tables import ANNOTATOR, MEASURE, METHOD, NOTE, QUERY_ID, RHO, RUN, TAU, VALUE, K
 
 # The cluster of each query, by its id; None where queries are independent.
 Clusters = Mapping[str, int] | None
-_PLACE = "_place"
+_PLACE, _END_TO_END = "_place", "_end_to_end"
 
 
 @dataclass(frozen=True)
@@ -90,7 +53,7 @@ def read_cells(
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
     # A cell at a time: joined all together, the scores would be held several times.
     of_run = {
-        run: scores.select(QUERY_ID, K, pl.col(VALUE).alias("_end_to_end"))
+        run: scores.select(QUERY_ID, K, pl.col(VALUE).alias(_END_TO_END))
         for (run,), scores in downstream.group_by([RUN])
     }
     for (run, annotator, measure), scores in _by_cell(query_scores):
@@ -98,17 +61,22 @@ def read_cells(
             continue
         joined = scores.join(of_run[run], on=QUERY_ID, how="inner", maintain_order="left")
         for (k,), frame in joined.group_by([K], maintain_order=True):
-            frame = frame.sort(QUERY_ID)
-            yield Cell(
-                run,
-                annotator,
-                measure,
-                int(str(k)),
-                _once(shared, frame),
-                frame[VALUE].round(DECIMALS).to_numpy(),
-                frame["_end_to_end"].round(DECIMALS).to_numpy(),
-                numbered(frame[QUERY_ID], clusters),
-            )
+            yield _cell((run, annotator, measure), int(str(k)), frame, shared, clusters)
+
+
+def _cell(
+    names: tuple[str, str, str],
+    k: int | None,
+    frame: pl.DataFrame,
+    known: dict[tuple[str, ...], tuple[str, ...]],
+    clusters: Clusters,
+) -> Cell:
+    """A cell; query ids of cells on the same queries are held once."""
+    frame = frame.sort(QUERY_ID)
+    query_ids = tuple(frame[QUERY_ID])
+    x, y = (frame[name].round(DECIMALS).to_numpy() for name in (VALUE, _END_TO_END))
+    query_ids = known.setdefault(query_ids, query_ids)
+    return Cell(*names, k, query_ids, x, y, numbered(query_ids, clusters))
 
 
 def _by_cell(query_scores: pl.DataFrame) -> Iterator[tuple[tuple[str, str, str], pl.DataFrame]]:
@@ -123,18 +91,14 @@ def _by_cell(query_scores: pl.DataFrame) -> Iterator[tuple[tuple[str, str, str],
 def label_cells(query_scores: pl.DataFrame, clusters: Clusters = None) -> Iterator[Cell]:
     """Every (run, annotator, measure), where nothing was read end to end."""
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for (run, annotator, measure), frame in _by_cell(query_scores):
-        frame = frame.sort(QUERY_ID)
-        x = frame[VALUE].round(DECIMALS).to_numpy()
-        query_ids = _once(shared, frame)
-        nothing = np.full_like(x, np.nan)
-        codes = numbered(query_ids, clusters)
-        yield Cell(run, annotator, measure, None, query_ids, x, nothing, codes)
+    for names, frame in _by_cell(query_scores):
+        unread = frame.with_columns(pl.lit(math.nan).alias(_END_TO_END))
+        yield _cell(names, None, unread, shared, clusters)
 
 
 def clusters_of(clusters: pl.DataFrame, by: str | None) -> Clusters:
     """The cluster of each query (``tables.CLUSTERS``), by id; None where ``by`` says to take queries as independent."""
-    return dict(clusters.select(QUERY_ID, CLUSTER).iter_rows()) or None if by else None
+    return dict(clusters.select(QUERY_ID, tables.CLUSTER).iter_rows()) or None if by else None
 
 
 def numbered(query_ids: Iterable[str], clusters: Clusters) -> Ints | None:
@@ -143,30 +107,6 @@ def numbered(query_ids: Iterable[str], clusters: Clusters) -> Ints | None:
         return None
     codes = np.array([clusters[query_id] for query_id in query_ids], dtype=np.intp)
     return np.unique(codes, return_inverse=True)[1].reshape(-1)
-
-
-def _once(known: dict[tuple[str, ...], tuple[str, ...]], frame: pl.DataFrame) -> tuple[str, ...]:
-    """The query ids of a cell; those of cells on the same queries are held once."""
-    query_ids = tuple(frame[QUERY_ID])
-    return known.setdefault(query_ids, query_ids)
-
-
-def replicate_cells(
-    cells: Sequence[Cell], bootstrap: Bootstrap, *, resampled: bool = True
-) -> Replicates:
-    """Replicates of cells on the same queries; resamples where ``resampled``. Equal columns are held once."""
-    columns = {column.tobytes(): column for cell in cells for column in (cell.x, cell.y)}
-    places = {content: place for place, content in enumerate(columns)}
-    pairs = [(places[cell.x.tobytes()], places[cell.y.tobytes()]) for cell in cells]
-    return replicate(
-        np.stack(list(columns.values())),
-        pairs,
-        resamples=bootstrap.resamples if resampled else 0,
-        seed=bootstrap.seed,
-        leave_out=bootstrap.resamples > 0,
-        threads=bootstrap.threads,
-        clusters=cells[0].clusters,
-    )
 
 
 def on_shared_queries(cells: Sequence[Cell]) -> list[Cell]:
@@ -221,16 +161,28 @@ def correlate_cells(
     results: dict[int, Correlated] = {}
     for positions in together.values():
         of_queries = [cells[position] for position in positions]
-        replicates = replicate_cells(of_queries, bootstrap, resampled=intervals)
+        columns = {column.tobytes(): column for cell in of_queries for column in (cell.x, cell.y)}
+        places = {
+            content: place for place, content in enumerate(columns)
+        }  # equal ones are held once
+        replicates = replicate(
+            np.stack(list(columns.values())),
+            [(places[cell.x.tobytes()], places[cell.y.tobytes()]) for cell in of_queries],
+            resamples=bootstrap.resamples if intervals else 0,
+            seed=bootstrap.seed,
+            leave_out=bootstrap.resamples > 0,
+            threads=bootstrap.threads,
+            clusters=of_queries[0].clusters,
+        )
         for pair, position in enumerate(positions):
             cell = cells[position]
-            correlation = Correlation(
-                n=len(cell.x), tau=float(replicates.tau[pair]), rho=float(replicates.rho[pair])
-            )
+            tau, rho = float(replicates.tau[pair]), float(replicates.rho[pair])
+            found = Correlation(n=len(cell.x), tau=tau, rho=rho)
             if intervals:
-                correlation = describe(cell.x, cell.y, replicates, pair, bootstrap, cell.clusters)
+                scores = cell.x, cell.y
+                found = correlation.describe(*scores, replicates, pair, bootstrap, cell.clusters)
             without = None if replicates.without is None else replicates.without[pair]
-            results[position] = Correlated(correlation, without)
+            results[position] = Correlated(found, without)
     return [results[position] for position in range(len(cells))]
 
 
@@ -275,10 +227,10 @@ def compare_cells(
         {
             RUN: cells[a].run,
             ANNOTATOR: cells[a].annotator,
-            RUN_B: cells[b].run,
-            ANNOTATOR_B: cells[b].annotator,
+            tables.RUN_B: cells[b].run,
+            tables.ANNOTATOR_B: cells[b].annotator,
             MEASURE: cells[a].measure,
-            MEASURE_B: cells[b].measure,
+            tables.MEASURE_B: cells[b].measure,
             K: cells[a].k,
         }
         | comparisons[a, b]
@@ -287,10 +239,12 @@ def compare_cells(
     families: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:  # the others of a family answer the same question
         rivals = "of the first" if row[ANNOTATOR] == cells[0].annotator else "among themselves"
-        families["runs" if row[RUN] != row[RUN_B] else rivals].append(row)
+        families["runs" if row[RUN] != row[tables.RUN_B] else rivals].append(row)
     for name, family in product((TAU, RHO), families.values()):
-        for row, corrected in zip(family, holm([row[p_of(name)] for row in family]), strict=True):
-            row[p_holm_of(name)] = corrected
+        for row, corrected in zip(
+            family, holm([row[tables.p_of(name)] for row in family]), strict=True
+        ):
+            row[tables.p_holm_of(name)] = corrected
     return pl.DataFrame(rows, schema=tables.COMPARISONS)
 
 
@@ -325,21 +279,21 @@ def _compare(
     reasons = [
         f"{cell.annotator} on {cell.run} is {reason}"
         for cell in (cell_a, cell_b)
-        if (reason := undefined(cell.x, cell.y))
+        if (reason := correlation.undefined(cell.x, cell.y))
     ]
-    row: dict[str, Any] = {N: len(cell_a.x), METHOD: "", NOTE: "; ".join(reasons)}
+    row: dict[str, Any] = {tables.N: len(cell_a.x), METHOD: "", NOTE: "; ".join(reasons)}
     tests = {TAU: DifferenceTest(math.nan), RHO: DifferenceTest(math.nan)}
     if not reasons and bootstrap.resamples:
         scores = [(cell.x, cell.y) for cell in (cell_a, cell_b)]
         clusters = cell_a.clusters
-        if clusters is not None or enough_for_jackknife(scores):
+        if clusters is not None or difference_tests.enough_for_jackknife(scores):
             row[METHOD], row[NOTE], tests = _studentized(first, second, scores, clusters, bootstrap)
-        elif reason := untestable(scores):
+        elif reason := difference_tests.untestable(scores):
             row[NOTE] = reason
         else:
-            permuted = permutation_test(
+            permuted = difference_tests.permutation_test(
                 *(Pair(prepare(x), prepare(y)) for x, y in scores),
-                permutations=permutations_for(scores, bootstrap.resamples),
+                permutations=difference_tests.permutations_for(scores, bootstrap.resamples),
                 confidence=bootstrap.confidence,
                 seed=bootstrap.seed,
                 threads=bootstrap.threads,
@@ -347,9 +301,9 @@ def _compare(
             found, row[METHOD], row[NOTE] = with_intervals(scores, permuted, bootstrap)
             tests = dict(zip(tests, found, strict=True))
     for name, test in tests.items():
-        row[difference_of(name)] = value = _difference(name, first, second)
+        row[tables.difference_of(name)] = value = _difference(name, first, second)
         low, high = around(value, test.low, test.high)
-        row |= {low_of(name): low, high_of(name): high, p_of(name): test.p}
+        row |= {tables.low_of(name): low, tables.high_of(name): high, tables.p_of(name): test.p}
     return row
 
 
@@ -361,13 +315,13 @@ def _studentized(
     bootstrap: Bootstrap,
 ) -> tuple[str, str, dict[str, DifferenceTest]]:
     """Method, note and tests of a difference by the jackknife over queries or clusters."""
-    reason = incomparable(scores, clusters) if clusters is not None else ""
+    reason = correlation.incomparable(scores, clusters) if clusters is not None else ""
     tests = {TAU: DifferenceTest(math.nan), RHO: DifferenceTest(math.nan)}
     assert first.without is not None
     assert second.without is not None
     without = dict(zip(tests, first.without - second.without, strict=True))
     for name in () if reason else tests:
-        tests[name] = from_jackknife(
+        tests[name] = correlation.from_jackknife(
             _difference(name, first, second),
             without[name],
             [one for pair in scores for one in pair],
@@ -394,7 +348,7 @@ def with_intervals(
     Returns:
         The tests, what their intervals come from, and why there are none.
     """
-    if not (reason := without_interval(scores, found)):
+    if not (reason := difference_tests.without_interval(scores, found)):
         return found, PERMUTATION, ""
     first, second = scores
     level, draws = bootstrap.confidence, bootstrap.resamples

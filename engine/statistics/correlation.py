@@ -19,22 +19,11 @@ import scipy as sp
 
 from engine.messages.checked import Checked, Natural, Positive, Within
 from engine.messages.errors import InputError
+from engine.statistics import methods
 from engine.statistics.arrays import Floats, Ints, Mask
 from engine.statistics.bounded import around, interval
 from engine.statistics.difference_tests import DifferenceTest
-from engine.statistics.methods import (
-    ENOUGH_TO_RESAMPLE,
-    FEW_RARER,
-    LEAST_OF_MANY,
-    LEAST_QUERIES,
-    MOST_CELLS,
-    Method,
-    Side,
-    inverted,
-    method_for,
-    side,
-    studentized,
-)
+from engine.statistics.methods import Method, Side, inverted, method_for, side, studentized
 from engine.statistics.resampling import Replicates
 
 # Values without each cluster that differ by less are equal but for rounding.
@@ -58,20 +47,20 @@ def method_by_cluster(x: Side, y: Side, clusters: Ints) -> tuple[Method | None, 
         clusters: (n,) of each query, numbered from 0 without gaps.
     """
     count = int(clusters.max()) + 1
-    if count < LEAST_QUERIES:
+    if count < methods.LEAST_QUERIES:
         return None, f"no interval: {count} clusters are too few"
     method, note = method_for(x, y)
     fewest = min(int(clusters_with_rarer(one, clusters).sum()) for one in (x, y))
     if method is None or method == "inverted":
         return method, note
-    if fewest < FEW_RARER and x.values * y.values <= MOST_CELLS:
+    if fewest < methods.FEW_RARER and x.values * y.values <= methods.MOST_CELLS:
         return "inverted", ""
-    if fewest < LEAST_OF_MANY:
+    if fewest < methods.LEAST_OF_MANY:
         return None, (
             "no interval: measure or end-to-end score has values other than the most frequent one in "
-            f"fewer than {LEAST_OF_MANY} of {count} clusters"
+            f"fewer than {methods.LEAST_OF_MANY} of {count} clusters"
         )
-    return ("studentized" if fewest < ENOUGH_TO_RESAMPLE else "percentile"), ""
+    return ("studentized" if fewest < methods.ENOUGH_TO_RESAMPLE else "percentile"), ""
 
 
 def independent_queries(x: Floats, y: Floats, clusters: Ints, *, confidence: float) -> int:
@@ -151,12 +140,12 @@ def incomparable(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> str:
         int(clusters_with_rarer(side(one), clusters).sum()) for pair in pairs for one in pair
     )
     count = int(clusters.max()) + 1
-    if count < LEAST_QUERIES:
+    if count < methods.LEAST_QUERIES:
         return f"no p-value and no interval: {count} clusters are too few"
-    if fewest < LEAST_OF_MANY:
+    if fewest < methods.LEAST_OF_MANY:
         return (
             f"no p-value and no interval: {fewest} of {count} clusters have a score other than the most "
-            f"frequent one, and a test needs {LEAST_OF_MANY}"
+            f"frequent one, and a test needs {methods.LEAST_OF_MANY}"
         )
     return ""
 

@@ -353,14 +353,6 @@ def permutation_test(
         permuted[:, start : start + len(orders)] = quotients(*studentized(first, second, orders))
 
     for_each_block_of_orders(n, deal, resamples=permutations, seed=seed, threads=threads)
-    tau, rho = tau_and_rho_tests(first, second, permuted, confidence)
-    return tau, rho
-
-
-def tau_and_rho_tests(
-    first: Pair, second: Pair, permuted: Floats, confidence: float
-) -> tuple[DifferenceTest, DifferenceTest]:
-    """The tests of tau and of rho, from their quotients under permutation (2, B)."""
     (values, influence), (others, of_others) = (
         influences(pair, np.arange(len(pair.x.codes))[None, :]) for pair in (first, second)
     )

@@ -1,4 +1,4 @@
-"""Comparison of runs: of their means, every two, and of the orders that measures put them in."""
+"""Means of runs with their intervals, every two of these compared, and the orders that measures put runs in."""
 
 from __future__ import annotations
 
@@ -17,42 +17,15 @@ import polars as pl
 from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
+from engine.statistics import bounded, leads
 from engine.statistics.arrays import Floats, Ints
 from engine.statistics.comparison import Cell, Clusters, numbered, on_shared_queries
 from engine.statistics.correlation import DECIMALS, Bootstrap
-from engine.statistics.leads import (
-    Differences,
-    chances_above,
-    mean_differences,
-    soft_pairwise_accuracy,
-)
+from engine.statistics.leads import Differences
 from engine.statistics.until import as_small_as_likely, decided
-from engine.tables import (
-    ANNOTATOR,
-    DIFFERENCE,
-    END_TO_END,
-    END_TO_END_N,
-    MEASURE,
-    PAIRS,
-    QUERY_ID,
-    RUN,
-    RUN_B,
-    RUNS_COMPARED,
-    SOFT_ACCURACY,
-    VALUE,
-    K,
-    N,
-    difference_of,
-    high_of,
-    low_of,
-    p_of,
-)
+from engine.tables import DIFFERENCE, END_TO_END, QUERY_ID, RUN, VALUE, N, difference_of, low_of
 
 Row = dict[str, Any]
-_NO_FIGURES = dict.fromkeys(
-    (difference_of(END_TO_END), low_of(END_TO_END), high_of(END_TO_END), p_of(END_TO_END)), math.nan
-)
-
 _NUMBER = "number"
 
 
@@ -99,13 +72,13 @@ class RunScores:
 
         A lead that is decided counts more than all that are not.
         """
-        leads = dict.fromkeys(runs, 0)
+        ahead = dict.fromkeys(runs, 0)
         if self.is_partial:
             for run, over in permutations(runs, 2):
                 value, low, high, _ = self.difference(run, over)
                 decided_for = (low > 0) - (high < 0)
-                leads[run] += len(runs) * decided_for + (value > 0) - (value < 0)
-        return sorted(runs, key=lambda run: (-leads[run], -self.mean(run)))
+                ahead[run] += len(runs) * decided_for + (value > 0) - (value < 0)
+        return sorted(runs, key=lambda run: (-ahead[run], -self.mean(run)))
 
     def undecided(self) -> list[tuple[str, str]]:
         """Pairs of runs whose interval holds 0."""
@@ -202,7 +175,7 @@ def comparer(
         content = values.tobytes() + (b"" if codes is None else codes.tobytes())
         key = hashlib.sha256(content).digest(), most
         if key not in known:
-            known[key] = mean_differences(values, most, bootstrap, codes, size)
+            known[key] = leads.mean_differences(values, most, bootstrap, codes, size)
         return RunScores(tuple(by_run), values, most, known[key], codes, size)
 
     return compare
@@ -273,6 +246,40 @@ def unit(annotator: str, measure: str) -> float:
     return 1.0
 
 
+@dataclass(frozen=True)
+class Interval:
+    """A mean and the bounds of its interval, NaN where there is none; of ``n`` queries."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+def mean_interval(values: pl.Series, confidence: float, clusters: Ints | None = None) -> Interval:
+    """The mean of scores over queries with its interval.
+
+    That of Clopper & Pearson for scores of 0 and 1, Gaffke's for others in [0, 1] (``bounded``). NaN bounds
+    where some score lies elsewhere.
+    """
+    mean, n = float(values.mean()), len(values)  # type: ignore[arg-type]
+    if float(values.min()) < 0 or float(values.max()) > 1:  # type: ignore[arg-type]
+        return Interval(mean, math.nan, math.nan, n)
+    low, high = bounded.mean_interval(values.to_numpy(), confidence, clusters)
+    return Interval(mean, low, high, n)
+
+
+def mean_until(scores: pl.DataFrame, bootstrap: Bootstrap, clusters: Clusters) -> Interval:
+    """The same with the confidence sequence of queries (``query_id``) in the order of reading (``in_order``)."""
+    numbers, most = in_order(scores[QUERY_ID], bootstrap.seed, clusters)
+    values, numbers = scores[VALUE].to_numpy()[numbers.arg_sort()], numbers.sort()
+    if values.min() < 0 or values.max() > 1:
+        return Interval(float(values.mean()), math.nan, math.nan, len(values))
+    level, codes = bootstrap.confidence, numbers.to_numpy()
+    (found,) = decided([values], confidence=level, clusters=codes, most=most)
+    return Interval(found.value, max(found.low, 0.0), found.high, found.n)
+
+
 def compare_runs(
     cells: Sequence[Cell], whole: RunScores | None, compare: Compare, bootstrap: Bootstrap
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -294,17 +301,21 @@ def compare_runs(
         content = scores.tobytes() + (b"" if clusters is None else clusters.tobytes())
         key = hashlib.sha256(content).digest()
         if key not in chances:
-            chances[key] = chances_above(scores, bootstrap, clusters)
+            chances[key] = leads.chances_above(scores, bootstrap, clusters)
         return chances[key]
 
     for each, group in _by_measure(cells):
         x, y = np.stack([cell.x for cell in group]), np.stack([cell.y for cell in group])
         clusters = group[0].clusters
-        key = {ANNOTATOR: group[0].annotator, MEASURE: group[0].measure, K: group[0].k}
+        key = {
+            tables.ANNOTATOR: group[0].annotator,
+            tables.MEASURE: group[0].measure,
+            tables.K: group[0].k,
+        }
         if group[0].k is not None:
             sides = (above(scores, clusters) for scores in (x, y))
-            soft = {SOFT_ACCURACY: soft_pairwise_accuracy(*sides)}
-            counts = {RUNS_COMPARED: len(group), N: x.shape[1]}
+            soft = {tables.SOFT_ACCURACY: leads.soft_pairwise_accuracy(*sides)}
+            counts = {tables.RUNS_COMPARED: len(group), N: x.shape[1]}
             systems.append(key | counts | soft)
         table = pl.concat(
             pl.DataFrame({RUN: cell.run, QUERY_ID: cell.query_ids, VALUE: cell.x}) for cell in each
@@ -312,15 +323,14 @@ def compare_runs(
         scored = compare(table, group[0].annotator, group[0].measure)
         assert scored is not None
         for a, b in combinations(group, 2):
-            counts = {N: scored.shared(a.run, b.run), PAIRS: math.comb(len(group), 2)}
-            outcome = _NO_FIGURES if whole is None else _figures(whole, a.run, b.run, END_TO_END)
+            counts = {N: scored.shared(a.run, b.run), tables.PAIRS: math.comb(len(group), 2)}
             measures.append(
                 key
-                | {RUN: a.run, RUN_B: b.run}
+                | {RUN: a.run, tables.RUN_B: b.run}
                 | counts
-                | {END_TO_END_N: 0 if whole is None else whole.shared(a.run, b.run)}
+                | {tables.END_TO_END_N: 0 if whole is None else whole.shared(a.run, b.run)}
                 | _figures(scored, a.run, b.run, DIFFERENCE)
-                | outcome
+                | _figures(whole, a.run, b.run, END_TO_END)
             )
     return (
         pl.DataFrame(systems, schema=tables.SYSTEMS),
@@ -328,10 +338,12 @@ def compare_runs(
     )
 
 
-def _figures(scores: RunScores, run: str, run_b: str, name: str) -> Row:
-    value, low, high, p = scores.difference(run, run_b)
+def _figures(scores: RunScores | None, run: str, run_b: str, name: str) -> Row:
+    """The difference of two runs by name of the score, with its interval and p; NaN without scores."""
     column = DIFFERENCE if name == DIFFERENCE else difference_of(name)
-    return {column: value, low_of(name): low, high_of(name): high, p_of(name): p}
+    names = column, low_of(name), tables.high_of(name), tables.p_of(name)
+    figures = [math.nan] * 4 if scores is None else scores.difference(run, run_b)
+    return dict(zip(names, figures, strict=True))
 
 
 def _by_measure(cells: Sequence[Cell]) -> Iterator[tuple[list[Cell], list[Cell]]]:

@@ -37,23 +37,7 @@ from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.leads import Differences
 from engine.statistics.runs import RunScores
 from engine.statistics.until import least_enough
-from engine.tables import (
-    ANNOTATOR,
-    KNOWN,
-    LABEL,
-    MEASURE,
-    METHOD,
-    NOTE,
-    PLACE,
-    QUERY_ID,
-    RHO,
-    RUN,
-    VALUE,
-    K,
-    N,
-    high_of,
-    low_of,
-)
+from engine.tables import LABEL, PLACE, QUERY_ID, RHO, RUN, VALUE, K, N, high_of, low_of
 
 # The least score that is right, of scores and labels between 0 and 1.
 SUCCESS = 0.5
@@ -98,7 +82,9 @@ def unseen(
         tau, note = _at_best(lists)
         rows.append((*of, lists.height, CEILING, tau, math.nan, math.nan, note))
     if known is not None:
-        answered = downstream.join(known.rename({KNOWN: RIGHT_CLOSED}), on=QUERY_ID).sort(QUERY_ID)
+        answered = downstream.join(known.rename({tables.KNOWN: RIGHT_CLOSED}), on=QUERY_ID).sort(
+            QUERY_ID
+        )
         for of, lists in answered.group_by([RUN, K], maintain_order=True):
             add_share(of, lists, RIGHT_CLOSED)
     return pl.DataFrame(rows, schema=tables.UNSEEN, orient="row")
@@ -184,7 +170,10 @@ def by_place(
     for row, result in zip(rows, correlate_cells(cells, bootstrap), strict=True):
         found = result.correlation
         row |= {RHO: found.rho, low_of(RHO): found.rho_low, high_of(RHO): found.rho_high}
-        row |= {METHOD: found.method, NOTE: found.note.replace("the measure", "the label")}
+        row |= {
+            tables.METHOD: found.method,
+            tables.NOTE: found.note.replace("the measure", "the label"),
+        }
     return pl.DataFrame(rows, schema=tables.BY_PLACE)
 
 
@@ -420,8 +409,8 @@ def half_width(
 
 def _tables(downstream: pl.DataFrame, query_scores: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """By run, a row for each query: the score of its list, or null, and the first annotator's measures."""
-    first = query_scores.filter(pl.col(ANNOTATOR) == pl.col(ANNOTATOR).first())
-    measures = first.pivot(MEASURE, index=[RUN, QUERY_ID], values=VALUE)
+    first = query_scores.filter(pl.col(tables.ANNOTATOR) == pl.col(tables.ANNOTATOR).first())
+    measures = first.pivot(tables.MEASURE, index=[RUN, QUERY_ID], values=VALUE)
     scores = downstream.select(RUN, QUERY_ID, VALUE)
     table = measures.join(scores, on=[RUN, QUERY_ID], how="left").sort(RUN, QUERY_ID)
     return {str(run): rows.drop(RUN) for (run,), rows in table.group_by(RUN, maintain_order=True)}

@@ -15,14 +15,7 @@ from operator import eq
 import polars as pl
 
 from engine import tables
-from engine.statistics.comparison import (
-    Clusters,
-    Comparable,
-    compare_cells,
-    correlate_cells,
-    label_cells,
-    read_cells,
-)
+from engine.statistics import comparison
 from engine.statistics.correlation import DECIMALS, Bootstrap, margins
 from engine.statistics.runs import Compare, RunScores, compare_runs, comparer, unit
 from engine.statistics.single_labels import from_labels
@@ -55,9 +48,9 @@ def analyse(
     bootstrap: Bootstrap,
     *,
     undefined: pl.DataFrame | None = None,
-    comparable: Comparable = eq,
+    comparable: comparison.Comparable = eq,
     largest: Callable[[str, str], float] = unit,
-    clusters: Clusters = None,
+    clusters: comparison.Clusters = None,
 ) -> Statistics:
     """Every statistic of an evaluation.
 
@@ -82,9 +75,9 @@ def analyse(
         largest: the largest difference of two runs on a query, by annotator and measure. End-to-end
             scores lie in [0, 1].
     """
-    cells = list(read_cells(query_scores, downstream, clusters))
+    cells = list(comparison.read_cells(query_scores, downstream, clusters))
     fixed = bootstrap.of_fixed_n
-    results = correlate_cells(cells, fixed)
+    results = comparison.correlate_cells(cells, fixed)
     rows = [
         {RUN: cell.run, ANNOTATOR: cell.annotator, MEASURE: cell.measure, K: cell.k}
         | asdict(result.correlation)
@@ -92,7 +85,9 @@ def analyse(
         for cell, result in zip(cells, results, strict=True)
     ]
     correlations = _with_best(pl.DataFrame(rows, schema=tables.CORRELATIONS))
-    compared = list(label_cells(query_scores, clusters)) if downstream.is_empty() else cells
+    compared = (
+        list(comparison.label_cells(query_scores, clusters)) if downstream.is_empty() else cells
+    )
     compare = comparer(bootstrap, largest, clusters)
     whole = compare(downstream, None, None)
     if bootstrap.lists and whole is not None:
@@ -100,7 +95,7 @@ def analyse(
     systems, run_pairs = compare_runs(compared, whole, compare, fixed)
     return Statistics(
         pl.concat([correlations, _empty_cells(undefined, downstream)]),
-        compare_cells(cells, results, fixed, comparable=comparable),
+        comparison.compare_cells(cells, results, fixed, comparable=comparable),
         systems,
         run_pairs,
         choose(query_scores, whole, downstream, run_pairs, compare, bootstrap),

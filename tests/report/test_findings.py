@@ -12,9 +12,9 @@ from scipy import stats
 
 from engine.messages.errors import InputError
 from engine.report.findings import Findings, read_findings
-from engine.report.means import mean_interval
 from engine.report.printed import answer_parts, full_parts
 from engine.report.results import write_results
+from engine.statistics.runs import mean_interval
 from tests.report.made import as_earlier
 from tests.report.test_printed import GOOD, POOR, evaluated
 

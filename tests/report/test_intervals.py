@@ -12,7 +12,7 @@ from rich.console import Console
 from engine.evaluation.settings import Settings
 from engine.labels.dual import dual_probabilities
 from engine.report import printed
-from engine.report.means import mean_interval
+from engine.statistics.runs import mean_interval
 from engine.statistics.table import analyse
 from tests.report.made import made_findings, sentences
 from tests.statistics.made_scores import read_whole, scored

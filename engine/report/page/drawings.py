@@ -11,7 +11,6 @@ import polars as pl
 from engine import tables
 from engine.report import layout
 from engine.report.findings import Findings
-from engine.report.means import Interval
 from engine.report.page.plotting import (
     COLOURS,
     FAINT,
@@ -23,18 +22,8 @@ from engine.report.page.plotting import (
     forest,
     name_rows,
 )
-from engine.tables import (
-    ANNOTATOR,
-    DOC_ID,
-    LABEL,
-    QUERY_ID,
-    RANK,
-    RUN,
-    TAU,
-    VALUE,
-    high_of,
-    low_of,
-)  # fmt: skip
+from engine.statistics.runs import Interval
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN, TAU
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -142,7 +131,7 @@ def _correlations(findings: Findings) -> Drawing:
                 label = "what these scores allow" if row == 0 else None
                 axes.barh(row, high - low, left=low, height=0.5, color=FAINT, label=label, zorder=1)
             label = "Kendall's tau" if row == 0 else None
-            point = (row, cell[TAU], cell[low_of(TAU)], cell[high_of(TAU)])
+            point = (row, cell[TAU], cell[tables.low_of(TAU)], cell[tables.high_of(TAU)])
             draw_intervals(axes, [point], 0, label)
         axes.axvline(0, color=INK, linewidth=0.8)
         named = ((cell[tables.ANNOTATOR], cell[tables.MEASURE]) for cell in cells)
@@ -151,7 +140,7 @@ def _correlations(findings: Findings) -> Drawing:
         add_legend(figure, axes, 2)
 
     methods = sorted({cell[tables.METHOD] for cell in cells} - {""})
-    made = f", {' or '.join(map(layout.meaning, methods))}" if methods else ""
+    made = f", {' or '.join(layout.METHODS[one][1] for one in methods)}" if methods else ""
     return Drawing(
         "agreement",
         f"How far each kind of label agrees with the reader, run {findings.best_run}",
@@ -278,7 +267,7 @@ def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
         axes = figure.add_subplot()
         for place, name in enumerate(names):
             of_one = primary.filter(pl.col("annotator") == name).sort("k")
-            points = of_one.select("k", TAU, low_of(TAU), high_of(TAU)).rows()
+            points = of_one.select("k", TAU, tables.low_of(TAU), tables.high_of(TAU)).rows()
             draw_intervals(axes, points, place, name, joined=[True] * of_one.height)
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.set(xlabel="passages in the list (k)", ylabel="Kendall's tau, primary measure")
@@ -324,9 +313,9 @@ def by_rank(findings: Findings) -> pl.DataFrame:
     labels = findings.complete_traces.select(QUERY_ID, DOC_ID, ANNOTATOR, LABEL)
     return (
         listed.join(labels, on=[QUERY_ID, DOC_ID])
-        .group_by(ANNOTATOR, RANK)
+        .group_by(ANNOTATOR, tables.RANK)
         .agg((pl.col(LABEL) > 0).mean().alias("share"), pl.len().alias("n"))
-        .sort(ANNOTATOR, RANK)
+        .sort(ANNOTATOR, tables.RANK)
     )
 
 
@@ -357,9 +346,13 @@ def _binned(findings: Findings, annotator: str) -> list[tuple[float, Interval]]:
     Of each group the mean of the measure, and the interval of the end-to-end score.
     """
     scores = findings.scores(annotator, findings.primary_measures[annotator])
-    scores = scores.filter(pl.col(RUN).eq_missing(findings.best_run)).rename({VALUE: "measure"})
+    scores = scores.filter(pl.col(RUN).eq_missing(findings.best_run)).rename(
+        {tables.VALUE: "measure"}
+    )
     whole = findings.downstream.filter(pl.col(RUN).eq_missing(findings.best_run))
-    paired = scores.drop(RUN).join(whole.select(QUERY_ID, VALUE), on=QUERY_ID).sort("measure")
+    paired = (
+        scores.drop(RUN).join(whole.select(QUERY_ID, tables.VALUE), on=QUERY_ID).sort("measure")
+    )
     # The place of the middle one of equal values decides for all of them.
     place = (pl.col("measure").rank("average") - 0.5) / pl.len()
     grouped = paired.with_columns((place * _BINS).floor().clip(0, _BINS - 1).alias("bin"))

@@ -67,7 +67,7 @@ def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
         unseen = [g for g in (grids.unseen(findings), grids.by_place(findings)) if g.rows]
         title = "How far each kind of label can be trusted"
         yield Part("trust", "Labels", title, [_agreement(findings), *unseen])
-    if conditions(findings):
+    if conditions_of(findings.summary):
         yield Part("conditions", "Conditions", "The other conditions of the study")
     if made:
         label = "Scores by group of queries"
@@ -92,9 +92,9 @@ def overview_grids(findings: Findings) -> list[Grid]:
     return [grid for part in sections(findings) for grid in part.grids]
 
 
-def conditions(findings: Findings) -> Sequence[Mapping[str, Any]]:
+def conditions_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Of a study, each condition and the folder of its results; none of one evaluation."""
-    return (findings.summary.get("study") or {"conditions": ()})["conditions"]
+    return (summary.get("study") or {"conditions": ()})["conditions"]
 
 
 def _leaderboard(findings: Findings) -> Grid:

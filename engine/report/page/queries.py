@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
@@ -69,14 +69,6 @@ class Row:
     groups: Sequence[int | None] = ()
 
 
-class Part(NamedTuple):
-    """Some queries: their rows, and the script with their details (empty without any)."""
-
-    number: int
-    rows: Sequence[Row]
-    script: str
-
-
 def filters(findings: Findings) -> list[str]:
     """The filters that can let something through, by what was labelled and read."""
     if findings.sources is None:
@@ -96,12 +88,12 @@ def _looked(findings: Findings) -> tuple[str | None, str | None]:
     return next(own, None), next(finds, None)
 
 
-def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
-    """The queries of the page in parts, with their details where the page has passages."""
+def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[tuple[Sequence[Row], str]]:
+    """The queries of the page in parts: rows, and the script with their details, empty where the page has no passages."""
     if findings.sources is None:
         most = _ordered(findings).head(MOST_QUERIES)
         scores = _Scores(findings, most)
-        yield Part(0, [scores.row(query_id) for query_id in most], "")
+        yield [scores.row(query_id) for query_id in most], ""
         return
     queries = findings.sources.queries
     scores, details = _Scores(findings, queries[QUERY_ID]), _Details(findings)
@@ -122,10 +114,10 @@ def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
         rows.append(replace(row, text=text, answers=gold, part=number, groups=groups, **known))
         letters += len(contents[-1])
         if letters > _LETTERS:
-            yield Part(number, rows, _script(number, contents))
+            yield rows, _script(number, contents)
             rows, contents, number, letters = [], [], number + 1, 0
     if rows:
-        yield Part(number, rows, _script(number, contents))
+        yield rows, _script(number, contents)
 
 
 def _ordered(findings: Findings) -> pl.Series:

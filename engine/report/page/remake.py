@@ -18,7 +18,7 @@ from engine.report import across_data_sets as across
 from engine.report.across_data_sets import Together
 from engine.report.findings import Findings, read_findings
 from engine.report.layout import typeset_grid
-from engine.report.page import drawings, overview, plotting, queries, render
+from engine.report.page import drawings, overview, queries, render
 from engine.report.page.render import Written
 from engine.report.page_files import BESIDE
 from engine.report.summary import SUMMARY
@@ -90,8 +90,7 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
 
 def _places(summary: Mapping[str, Any]) -> list[str]:
     """The folder of each condition of a study, in that of its results; of one evaluation, this alone."""
-    study = summary.get("study") or {"conditions": [{"directory": _HERE}]}
-    return [one["directory"] for one in study["conditions"]]
+    return [one["directory"] for one in overview.conditions_of(summary)] or [_HERE]
 
 
 def _replace_pages(
@@ -113,41 +112,41 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         replace(part, grids=[*map(typeset_grid, part.grids)])
         for part in overview.sections(findings, made)
     ]
-    drawn = plotting.pictures(drawings.drawings(findings), with_png=not single_file)
     rows: list[queries.Row] = []
     inlined: list[str] = []
     names: list[str] = []
-    for details in queries.parts(findings, made):
-        rows += details.rows
-        if not details.script:
-            continue
-        if single_file:
-            inlined.append(details.script)
-        else:
-            names.append(f"queries-{details.number:04d}.js")
-            write_text(details.script, folder / BESIDE / names[-1])
+    for of_part, script in queries.parts(findings, made):
+        rows += of_part
+        if script and single_file:
+            inlined.append(render.as_it_is(script))
+        elif script:
+            names.append(f"queries-{len(names) + 1:04d}.js")
+            write_text(script, folder / BESIDE / names[-1])
     content = queries.as_json(rows, findings, made)
     data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    page = render.rendered(
-        "page.html.j2",
-        drawn,
+    runs = ", ".join([*findings.runs[:3], *["…"] * (len(findings.runs) > 3)])
+    text, drawn = render.drawn_page(
+        render.Page(
+            title=f"{runs}: erag-engine" if runs else "erag-engine",
+            answer=overview.answer(findings),
+            parts=parts,
+            drawings=list(drawings.drawings(findings)),
+            notes=overview.notes(findings),
+            settings=findings.configuration,
+        ),
         single_file=single_file,
-        settings=findings.configuration,
-        runs=findings.runs,
-        answer=overview.answer(findings),
-        notes=overview.notes(findings),
+        template="page.html.j2",
         script=render.as_it_is(render.source("page.js")),
-        parts=parts,
         grids={grid.name: grid for part in parts for grid in part.grids},
         annotators={
             name: ANNOTATORS[name].meaning for name in findings.annotators if name in ANNOTATORS
         },
-        conditions=overview.conditions(findings),
+        conditions=overview.conditions_of(findings.summary),
         with_passages=findings.sources is not None,
         data=render.as_it_is(queries.escaped(data)),
-        inlined=[render.as_it_is(script) for script in inlined],
+        inlined=inlined,
     )
-    return render.write_files(page, drawn, parts, folder, single_file=single_file, also=names)
+    return render.write_files(text, drawn, parts, folder, single_file=single_file, also=names)
 
 
 def _unchanged(findings: Findings, inputs: EvaluationInputs) -> EvaluationInputs:

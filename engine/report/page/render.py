@@ -10,7 +10,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -152,20 +152,22 @@ def replace_page(folder: Folder, write: Callable[[Path], Written]) -> Written:
 
 def write_plain(page: Page, folder: Path) -> Written:
     """Write a page as ``report.html``, with its pictures and tables as files in ``report/``."""
-    text, drawn = _page(page, single_file=False)
+    text, drawn = drawn_page(page, single_file=False)
     return write_files(text, drawn, page.parts, folder, single_file=False)
 
 
 def write_single(page: Page, path: Path) -> None:
     """Write a page as one file."""
-    write_text(_page(page, single_file=True)[0], path)
+    write_text(drawn_page(page, single_file=True)[0], path)
 
 
-def _page(page: Page, *, single_file: bool) -> tuple[str, list[Picture]]:
+def drawn_page(
+    page: Page, *, single_file: bool, template: str = "base.html.j2", **more: Any
+) -> tuple[str, list[Picture]]:
+    """A page as HTML, by a template that may show ``more``; and its pictures."""
     require_page()
     drawn = plotting.pictures(page.drawings, with_png=not single_file)
-    content = {one.name: getattr(page, one.name) for one in fields(page)}
-    return rendered("base.html.j2", drawn, single_file=single_file, **content), drawn
+    return rendered(template, drawn, single_file=single_file, **vars(page), **more), drawn
 
 
 def _pictures_and_tables(

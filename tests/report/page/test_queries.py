@@ -35,8 +35,8 @@ def of(script):
 
 
 def test_every_query_has_its_scores_labels_and_kinds(findings):
-    (part,) = parts(findings)
-    rows = {row.query_id: row for row in part.rows}
+    ((rows, script),) = parts(findings)
+    rows = {row.query_id: row for row in rows}
     assert len(rows) == 40
     # By hand: d4 says Ann and contains it, e4 says nothing; good gives d4 to the reader, poor e4.
     assert rows["q04"].scores == [1.0, 0.0]
@@ -52,8 +52,8 @@ def test_every_query_has_its_scores_labels_and_kinds(findings):
 
 
 def test_details_have_lists_labels_outputs_and_texts(findings):
-    (part,) = parts(findings)
-    found = of(part.script)["q04"]
+    ((rows, script),) = parts(findings)
+    found = of(script)["q04"]
     assert found["answers"] == ["Ann", "Anne-Marie"]
     assert [run["list"] for run in found["runs"]] == [["d4", "e4"], ["e4", "d4"]]
     assert [run["output"] for run in found["runs"]] == ["Ann", "nothing"]
@@ -64,15 +64,15 @@ def test_details_have_lists_labels_outputs_and_texts(findings):
 
 
 def test_no_text_can_end_a_script(findings):
-    (part,) = parts(findings)
-    assert "<" not in part.script
-    assert SCRIPT in of(part.script)["q00"]["passages"]["d0"][1]
+    ((rows, script),) = parts(findings)
+    assert "<" not in script
+    assert SCRIPT in of(script)["q00"]["passages"]["d0"][1]
     assert escaped("</script>\u2028") == "\\u003c/script>\\u2028"
 
 
 def test_every_call_has_its_tokens_and_the_prompt_whose_text_was_sent(findings):
-    (part,) = parts(findings)
-    found = of(part.script)["q04"]
+    ((rows, script),) = parts(findings)
+    found = of(script)["q04"]
     _, _, labels, calls = found["passages"]["d4"]
     reads = findings.table("reads").filter(query_id="q04")
     tokens = {tuple(ids): n for ids, n in reads.select("doc_ids", "prompt_tokens").iter_rows()}
@@ -86,8 +86,8 @@ def test_every_call_has_its_tokens_and_the_prompt_whose_text_was_sent(findings):
     # With another prompt in the record, no call is taken for one of its.
     other = json.loads(json.dumps(dict(findings.summary)))
     other["reader"]["prompt_parts"]["tail"] = "!"
-    (part,) = parts(replace(findings, summary=other))
-    assert [run["call"][0] for run in of(part.script)["q04"]["runs"]] == [None, None]
+    ((rows, script),) = parts(replace(findings, summary=other))
+    assert [run["call"][0] for run in of(script)["q04"]["runs"]] == [None, None]
 
 
 @pytest.mark.parametrize("seconds", [0.41237, None, "no column"])
@@ -103,8 +103,8 @@ def test_a_call_has_its_own_seconds_where_they_are_known(findings, tmp_path, sec
     (tmp_path / "reads.parquet").unlink()
     reads.write_parquet(tmp_path / "reads.parquet")
     summary = as_earlier(findings.summary)
-    (part,) = parts(replace(findings, folder=tmp_path, summary=summary))
-    (call,) = of(part.script)["q04"]["passages"]["d4"][3]
+    ((rows, script),) = parts(replace(findings, folder=tmp_path, summary=summary))
+    (call,) = of(script)["q04"]["passages"]["d4"][3]
     assert call[3:] == ([0, None, 0.4124] if seconds == 0.41237 else [0])
 
 
@@ -122,8 +122,8 @@ def test_seconds_of_a_kind_are_those_of_readers_that_read_in_batches(findings):
 
 def test_the_table_begins_with_queries_in_which_runs_differ(findings):
     made = slices(findings)
-    (part,) = parts(findings, made)
-    content = as_json(part.rows, findings, made)
+    ((rows, script),) = parts(findings, made)
+    content = as_json(rows, findings, made)
     assert content["measure"] == "erag P@1"
     assert content["runs"] == ["good", "poor <&>"]
     assert content["filters"] == filters(findings)
@@ -165,21 +165,21 @@ def test_a_group_of_few_queries_is_left_out(findings):
 
 
 def test_without_passages_there_are_rows_and_no_details(folder):
-    (part,) = parts(read_findings(folder, None))
-    assert part.script == ""
-    assert {row.part for row in part.rows} == {0}
+    ((rows, script),) = parts(read_findings(folder, None))
+    assert script == ""
+    assert {row.part for row in rows} == {0}
     assert filters(read_findings(folder, None)) == []
 
 
 def test_of_more_queries_than_the_table_holds_the_last_are_left_out(folder, monkeypatch):
     findings = read_findings(folder, None)
-    (whole,) = parts(findings)
-    table = as_json(whole.rows, findings)
+    ((whole, _),) = parts(findings)
+    table = as_json(whole, findings)
     assert table["left_out"] == 0
     monkeypatch.setattr("engine.report.page.queries.MOST_QUERIES", 7)
-    (part,) = parts(findings)
-    assert len(part.rows) == 7
-    assert as_json(part.rows, findings) == {
+    ((rows, script),) = parts(findings)
+    assert len(rows) == 7
+    assert as_json(rows, findings) == {
         **table,
         "left_out": 33,
         "queries": table["queries"][:7],
