@@ -24,7 +24,7 @@ def test_an_interval_says_which_method_made_it():
 def test_every_method_has_a_letter_of_its_own():
     names = [*get_args(Method), "permutation", "resampling", "bca"]
     letters = {layout.interval(cell(name), "tau") for name in names}
-    assert len(letters) == len(names) == len(layout._METHODS)
+    assert len(letters) == len(names) == len(layout.METHODS)
 
 
 @pytest.mark.parametrize(
