@@ -26,14 +26,13 @@ from engine.sources.io.files import reported_writing
 from engine.sources.io.ids import Places
 from engine.sources.io.locations import Location
 from engine.sources.io.parallel import Made, ahead, mapped
-from engine.sources.io.records import read_lines
 from engine.sources.io.scatter import Arranged, Scatter, arrange, read_part
 from engine.sources.passages.index import Listed
 from engine.sources.queries.buckets import BUCKETS, Counts, Range, buckets_of
 from engine.sources.runs import read
-from engine.sources.runs.forms import LINE, Batch, is_trec
+from engine.sources.runs.forms import LINE, SCHEMA, Batch
 from engine.sources.runs.read import ID, Gathered, OnePart, read_in_parts, with_ids
-from engine.sources.runs.scan import SCHEMA, bytes_of
+from engine.sources.runs.scan import bytes_of, line_of
 from engine.sources.strangers import Numbering
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, TEXT
 
@@ -422,7 +421,7 @@ def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> Non
         return
     name, query_id, _, doc_id = first
     path = lists.path_of(name)
-    line = _line_of(path, query_id, doc_id) if lists.are_files else None
+    line = line_of(path, query_id, doc_id) if lists.are_files else None
     texts = _GIVE_TEXTS if lists.are_files else "give `passages`, or runs with texts"
     remedy = texts if corpus is None else "give the corpus that the run was made from"
     more = f" and {len(hashes) - 1} more" if len(hashes) > 1 else ""
@@ -433,13 +432,6 @@ def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> Non
         path=path,
         line=line,
     )
-
-
-def _line_of(path: Location, query_id: str, doc_id: str) -> int | None:
-    """Where a TREC file lists a document; only looked up to word an error."""
-    lines = read_lines(path, "a run") if is_trec(path) else ()
-    sought = [query_id, doc_id]
-    return next((number for number, line in lines if line.split()[0:3:2] == sought), None)
 
 
 def count_parts(runs: Sequence[Location]) -> int:

@@ -32,8 +32,9 @@ from engine.sources.input_tables import InputTable
 from engine.sources.io.locations import Location
 from engine.sources.passages.index import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
-from engine.sources.runs.forms import WRITTEN, runs_within
+from engine.sources.runs.forms import WRITTEN
 from engine.sources.runs.read import AT, ID, Together, read_runs_with_texts, split_runs, with_ids
+from engine.sources.runs.scan import runs_within
 from engine.sources.strangers import count_strangers, refuse_strangers
 from engine.tables import (
     ARTICLE_ID,

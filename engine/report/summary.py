@@ -36,7 +36,6 @@ from engine.report import verdict
 from engine.sources.io.digests import digest_at, file_sha256, json_digest
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location, locate
-from engine.sources.runs.forms import is_trec
 from engine.sources.runs.scan import header_of
 from engine.version import __version__
 
@@ -357,7 +356,7 @@ def input_files(named: Mapping[str, str | list[str] | None]) -> list[dict[str, A
                 problem = f"cannot be read ({error})"
                 raise InputError(problem, "leave it in place", path=path) from None
             found.append({"role": role, "path": path, "bytes": size, "sha256": sha256})
-            if role == "runs" and size and is_trec(path) and (header := header_of(path)):
+            if role == "runs" and size and (header := header_of(path)):
                 found[-1]["header"] = header
     return found
 

@@ -1,4 +1,4 @@
-"""The forms of runs: which one a file has, and runs as records, with or without the texts of passages.
+"""Runs as records, with or without the texts of passages, and as dictionaries of scores.
 
 Records are JSON lines, arrays and dictionaries, and Parquet. A record is a query with its list, under the first of
 ``RESULTS`` that it has: passages (objects, texts or ids) with the best first. Or it is a row: one passage of one query,
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import polars as pl
 
 from engine import tables
 from engine.messages.characters import composed
-from engine.messages.errors import MOST, InputError
+from engine.messages.errors import MASK, MOST, InputError, masked
 from engine.messages.wording import quoted
 from engine.sources.fields import (
     DOC_ID_FIELDS,
@@ -36,15 +37,7 @@ from engine.sources.fields import (
     text_in,
 )
 from engine.sources.io.files import is_text
-from engine.sources.io.locations import Location, require_file, suffix_of
-from engine.sources.io.parquet import open_parquet
-from engine.sources.io.records import (
-    parse_json,
-    raw_lines,
-    read_json_document,
-    read_json_records,
-    start_of,
-)
+from engine.sources.io.locations import Location, name_of
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
 
 # Fields of a record that hold its list: ours, LangChain's and Haystack's, DPR's, ragas's, FlashRAG's.
@@ -76,6 +69,14 @@ WRITTEN = "written"
 LINE = "line"
 # Whether a passage came without an id, so that its text stands in the run for one.
 MADE = "made"
+SCHEMA: tables.Schema = {
+    QUERY_ID: pl.String(),
+    DOC_ID: pl.String(),
+    RANK: pl.Int64(),
+    SCORE: pl.Float64(),
+    LINE: pl.Int64(),
+    STATED_RANK: pl.Int32(),
+}
 GIVEN: tables.Schema = {
     **tables.CORPUS,
     QUERY_ID: pl.String(),
@@ -91,7 +92,7 @@ class Batch:
     """A part of a run, in the order of its file.
 
     Attributes:
-        rows: columns of ``scan.SCHEMA``, of records further ``run``; ranks are null where the scores decide.
+        rows: columns of ``SCHEMA``, of records further ``run``; ranks are null where the scores decide.
         names: the distinct system names of these rows.
         has_lines: whether ``line`` is that of the file, from 1; else it is the place of the row, from 0.
         texts: the texts that the run carries (``GIVEN``).
@@ -119,6 +120,13 @@ class _Listed:
     score: float | None
     run: str
     stated_rank: int | None = None
+
+
+def file_name(path: Location) -> str:
+    """The name of a run whose file does not give one."""
+    # What follows an address's "?" may be a signature, which must not get into tables.
+    name = name_of(masked(str(path))).removesuffix(f"?{MASK}")
+    return PurePosixPath(name.removesuffix(".gz").removesuffix(".bz2")).stem
 
 
 def is_record(record: Mapping[str, Any]) -> bool:
@@ -339,18 +347,14 @@ def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
 Ranking = dict[str, float] | list[str]
 
 
-def is_dictionary(path: Location, what: str) -> bool:
-    """Whether a file starts like a JSON dictionary."""
-    return start_of(path, what).startswith(b"{")
-
-
-def read_dictionary(path: Location, what: str) -> dict[str, Ranking]:
-    """Read ``{query: {document: number}}`` or ``{query: [document, …]}``, the best document first.
+def checked_dictionary(
+    rankings: Mapping[str, Any], path: Location, what: str
+) -> Mapping[str, Ranking]:
+    """``{query: {document: number}}`` or ``{query: [document, …]}``, the best document first.
 
     Raises:
-        InputError: broken JSON, another form, or a duplicate key.
+        InputError: another form.
     """
-    rankings: dict[str, Ranking] = read_json_document(path, what)
     for query, ranking in rankings.items():
         if problem := problem_of(query, ranking):
             raise InputError(problem, f"give {what}", path=path)
@@ -381,77 +385,6 @@ def _is_number(value: Any) -> bool:
         return not math.isnan(float(value))
     except OverflowError:
         return False
-
-
-WHAT = (
-    'a run: TREC lines "query Q0 document rank score name", Parquet, JSON {query: {document: score}}, or '
-    'records {"query_id": …, "results": [{"id": …, "text": …}, …]}'
-)
-
-# A dictionary whose first list is one of scores: it need not be parsed to know that it holds no records.
-_OF_SCORES = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{', re.S)
-# One whose first value holds lists of queries.
-_OF_RUNS = re.compile(_OF_SCORES.pattern + rb'\s*"(?:[^"\\]|\\.)*"\s*:\s*[{\[]', re.S)
-# Records of a Parquet file that are taken at a time.
-_BATCH = 10_000
-
-
-def is_trec(path: Location) -> bool:
-    """Whether a run is TREC text; else it is Parquet or JSON."""
-    path = require_file(path, WHAT)
-    return suffix_of(path) != ".parquet" and start_of(path, WHAT)[:1] not in (b"{", b"[")
-
-
-def is_table(path: Location) -> bool:
-    """Whether a file is Parquet with the columns of the run table and without texts."""
-    if suffix_of(path) != ".parquet":
-        return False
-    with open_parquet(path) as table:
-        names = set(table.names)
-    return {QUERY_ID, DOC_ID, RANK, SCORE} <= names and not names & set(TEXT_FIELDS)
-
-
-def records_of(path: Location) -> Iterable[tuple[int | None, Mapping[str, Any]]] | None:
-    """The records of a run with their lines, None where lines have no meaning; None for a run without records.
-
-    Records are a JSON array, JSON lines of which the first names its query, a Parquet file that is no run table,
-    or a JSON dictionary with lists of passages.
-    """
-    if suffix_of(path) == ".parquet":
-        return None if is_table(path) else _parquet_records(path)
-    start = start_of(path, WHAT)[:1]
-    if start == b"[" or (start == b"{" and _begins_with_a_record(path)):
-        return read_json_records(path, WHAT)
-    if start != b"{" or _OF_SCORES.match(start_of(path, WHAT)):
-        return None
-    return _of_dictionary(path)
-
-
-def _begins_with_a_record(path: Location) -> bool:
-    try:
-        _, line = next(raw_lines(path, WHAT))
-        first = parse_json(line)
-    except (InputError, ValueError):
-        return False  # a document over several lines, or one that its reader refuses
-    return isinstance(first, dict) and is_record(first)
-
-
-def _parquet_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
-    with open_parquet(path) as table:
-        for frame in table.batches(_BATCH, COLUMNS | table.plain_names):
-            yield from ((None, record) for record in frame.iter_rows(named=True))
-
-
-def _of_dictionary(path: Location) -> list[tuple[None, dict[str, Any]]] | None:
-    """A dictionary whose lists hold passages: objects or, all of them, texts; else ids, and None."""
-    document = read_json_document(path, WHAT)
-    if not isinstance(document, dict):
-        return None
-    items = [item for listed in document.values() if isinstance(listed, list) for item in listed]
-    texts = bool(items) and all(isinstance(item, str) and item.split() != [item] for item in items)
-    if not texts and not any(isinstance(item, dict) for item in items):
-        return None
-    return [*of_dictionary(document, path, f"give {WHAT}")]
 
 
 def of_dictionary(
@@ -502,12 +435,3 @@ def _are_grouped(given: Mapping[str, Any]) -> bool:
         for key, rows in given.items()
         for row in (rows if isinstance(rows, list | tuple) else [rows])
     )
-
-
-def runs_within(path: Location) -> dict[str, Any]:
-    """The runs of a JSON dictionary ``{run: {query: …}}``; empty for any other file."""
-    if not _OF_RUNS.match(start_of(path, WHAT)) or _begins_with_a_record(path):
-        return {}
-    document = read_json_document(path, WHAT)
-    of_runs = all(isinstance(one, dict) for one in document.values()) and names_runs(document)
-    return document if of_runs else {}

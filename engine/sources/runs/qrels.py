@@ -33,7 +33,7 @@ from engine.sources.io.records import (
     start_of,
 )
 from engine.sources.passages.read import read_corpus
-from engine.sources.runs.forms import is_dictionary, read_dictionary
+from engine.sources.runs.forms import checked_dictionary
 from engine.tables import BY_TEXT, DOC_ID, LABEL, QUERY_ID, TEXT
 
 _WHAT = (
@@ -76,7 +76,7 @@ def read_qrels(path: Location, corpus: Location | None = None) -> pl.DataFrame:
     start = start_of(path, _WHAT)
     if any(f'"{name}"'.encode() in start for name in (_CONTEXTS, _RELEVANT)):
         return qrels_of(path, _in_texts(path)).with_columns(pl.lit(True).alias(BY_TEXT))
-    records = _in_dictionary(path) if is_dictionary(path, _WHAT) else _in_lines(path)
+    records = _in_dictionary(path) if start[:1] == b"{" else _in_lines(path)
     return qrels_of(path, records, corpus)
 
 
@@ -190,7 +190,7 @@ def _in_texts(path: Location) -> Iterator[tuple[int | None, dict[str, Any]]]:
 
 
 def _in_dictionary(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
-    for query_id, judged in read_dictionary(path, _WHAT).items():
+    for query_id, judged in checked_dictionary(read_json_document(path, _WHAT), path, _WHAT).items():
         if isinstance(judged, list):
             raise InputError(f"query {quoted(query_id)} has no labels", f"give {_WHAT}", path=path)
         for doc_id, label in judged.items():

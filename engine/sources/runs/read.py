@@ -30,13 +30,12 @@ from engine.sources.runs.forms import (
     GIVEN,
     LINE,
     MADE,
-    WHAT,
+    SCHEMA,
     Batch,
     of_dictionary,
     read_records,
-    runs_within,
 )
-from engine.sources.runs.scan import SCHEMA, scan_run
+from engine.sources.runs.scan import WHAT, runs_within, scan_run
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK, TEXT, TITLE
 
 _RANKS = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
@@ -327,7 +326,7 @@ def read_in_parts(
     """Read a run part after part, each of which is checked and put in order, as ``read_run`` does.
 
     Args:
-        take: called with the number and the rows (``scan.SCHEMA``) of each part, in threads.
+        take: called with the number and the rows (``forms.SCHEMA``) of each part, in threads.
         on_batch: called with each batch when it was read, before any part is taken.
 
     Returns:

@@ -10,49 +10,59 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from engine import tables
-from engine.messages.errors import MASK, InputError, masked
+from engine.messages.errors import InputError
 from engine.messages.wording import quoted
+from engine.sources.fields import TEXT_FIELDS
 from engine.sources.io import locations
 from engine.sources.io.locations import DAMAGE, PACKED, Location, suffix_of
 from engine.sources.io.parquet import open_parquet
-from engine.sources.io.records import BOM, LONGEST_LINE, decode_line, raw_lines, start_of
+from engine.sources.io.records import (
+    BOM,
+    LONGEST_LINE,
+    decode_line,
+    parse_json,
+    raw_lines,
+    read_json_document,
+    read_json_records,
+    start_of,
+)
 from engine.sources.runs.forms import (
+    COLUMNS,
     IN_RANGE,
     LARGEST_SCORE,
     LINE,
-    WHAT,
+    SCHEMA,
     Batch,
-    is_dictionary,
-    is_table,
-    read_dictionary,
+    checked_dictionary,
+    file_name,
+    is_record,
+    names_runs,
+    of_dictionary,
     read_records,
-    records_of,
 )
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE, STATED_RANK
-
-SCHEMA: tables.Schema = {
-    QUERY_ID: pl.String(),
-    DOC_ID: pl.String(),
-    RANK: pl.Int64(),
-    SCORE: pl.Float64(),
-    LINE: pl.Int64(),
-    STATED_RANK: pl.Int32(),
-}
 
 # Bytes of TREC text that are parsed at a time, and rows of a batch of Parquet.
 _BLOCK = 4 << 20
 # Bytes of fewer than some 500 lines, for which it is not worth while to call Arrow.
 _SMALL = 1 << 15
 _ROWS = 100_000
+# Records of a Parquet file that are taken at a time.
+_RECORDS = 10_000
+# A dictionary whose first list is one of scores: it need not be parsed to know that it holds no passages.
+_SCORES = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{', re.S)
+# One whose first value holds lists of queries.
+_OF_RUNS = re.compile(_SCORES.pattern + rb'\s*"(?:[^"\\]|\\.)*"\s*:\s*[{\[]', re.S)
 
 _COLUMNS = [QUERY_ID, "Q0", DOC_ID, STATED_RANK, SCORE, RUN]
 # Characters that Python takes for white space and that do not end a line; others of ASCII's control
@@ -82,17 +92,70 @@ def scan_run(path: Location) -> Iterator[Batch]:
             single precision holds, or a record that ``read_records`` refuses.
     """
     path = locations.require_file(path, WHAT)
-    if is_table(path):
-        yield from _parquet_batches(path)
-    elif (records := records_of(path)) is not None:
-        yield read_records(path, records, file_name(path))
-    elif is_dictionary(path, WHAT):
-        yield _of_dictionary(path)
-    else:
-        yield from _trec_batches(path)
+    yield from layout_of(path).scan(path)
 
 
-def _parquet_batches(path: Location) -> Iterator[Batch]:
+def layout_of(path: Location) -> Layout:
+    """The layout of a run, by its name and its start; an InputError refuses what no layout is."""
+    start = b"" if suffix_of(path) == ".parquet" else start_of(path, WHAT)
+    return next(layout for layout in LAYOUTS if layout.holds(path, start))
+
+
+def line_of(path: Location, query_id: str, doc_id: str) -> int | None:
+    """Where a run with a line for each row lists a document; only looked up to word an error."""
+    if layout_of(path).has_lines:
+        for batch in scan_run(path):
+            rows = batch.rows.filter(pl.col(QUERY_ID) == query_id, pl.col(DOC_ID) == doc_id)
+            if rows.height:
+                return int(rows[LINE][0])
+    return None
+
+
+def runs_within(path: Location) -> dict[str, Any]:
+    """The runs of a JSON dictionary ``{run: {query: …}}``; empty for any other file."""
+    if not _OF_RUNS.match(start_of(path, WHAT)) or _begins_with_a_record(path):
+        return {}
+    document = read_json_document(path, WHAT)
+    of_runs = all(isinstance(one, dict) for one in document.values()) and names_runs(document)
+    return document if of_runs else {}
+
+
+def _is_table(path: Location, start: bytes) -> bool:
+    """Whether a file is Parquet with the columns of the run table and without texts."""
+    if suffix_of(path) != ".parquet":
+        return False
+    with open_parquet(path) as table:
+        names = set(table.names)
+    return {QUERY_ID, DOC_ID, RANK, SCORE} <= names and not names & set(TEXT_FIELDS)
+
+
+def _holds_records(path: Location, start: bytes) -> bool:
+    """Whether a file is a JSON array, or JSON lines of which the first names its query."""
+    return start[:1] == b"[" or (start[:1] == b"{" and _begins_with_a_record(path))
+
+
+def _begins_with_a_record(path: Location) -> bool:
+    try:
+        _, line = next(raw_lines(path, WHAT))
+        first = parse_json(line)
+    except (InputError, ValueError):
+        return False  # a document over several lines, or one that its reader refuses
+    return isinstance(first, dict) and is_record(first)
+
+
+def _of_records(
+    path: Location, records: Iterable[tuple[int | None, Mapping[str, Any]]]
+) -> Iterator[Batch]:
+    yield read_records(path, records, file_name(path))
+
+
+def _parquet_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
+    with open_parquet(path) as table:
+        for frame in table.batches(_RECORDS, COLUMNS | table.plain_names):
+            yield from ((None, record) for record in frame.iter_rows(named=True))
+
+
+def _table_batches(path: Location) -> Iterator[Batch]:
     first_row = 0
     with open_parquet(path) as table:
         for frame in table.batches(_ROWS, tables.RUNS):
@@ -124,10 +187,29 @@ def _refuse_scores(path: Location, rows: pl.DataFrame) -> None:
         raise _bad_score(path, None, repr(score), query_id, doc_id)
 
 
-def _of_dictionary(path: Location) -> Batch:
+def _of_lists(path: Location) -> Iterator[Batch]:
+    """A dictionary whose lists hold passages, which are objects or, all of them, texts; or whose lists hold ids."""
+    document = read_json_document(path, WHAT)
+    items = [item for listed in document.values() if isinstance(listed, list) for item in listed]
+    texts = bool(items) and all(isinstance(item, str) and item.split() != [item] for item in items)
+    if texts or any(isinstance(item, dict) for item in items):
+        yield from _of_records(path, of_dictionary(document, path, f"give {WHAT}"))
+    else:
+        yield _scored(path, document)
+
+
+def _holds_scores(path: Location, start: bytes) -> bool:
+    return _SCORES.match(start) is not None
+
+
+def _of_scores(path: Location) -> Iterator[Batch]:
+    yield _scored(path, read_json_document(path, WHAT))
+
+
+def _scored(path: Location, document: Mapping[str, Any]) -> Batch:
     listed = (
         (query_id, doc_id, None, float(score))
-        for query_id, ranking in read_dictionary(path, WHAT).items()
+        for query_id, ranking in checked_dictionary(document, path, WHAT).items()
         for doc_id, score in (
             ranking.items()
             if isinstance(ranking, dict)
@@ -138,13 +220,6 @@ def _of_dictionary(path: Location) -> Batch:
     rows = pl.DataFrame(numbered, SCHEMA, orient="row")
     _refuse_scores(path, rows)
     return Batch(rows, (file_name(path),) if rows.height else (), has_lines=False)
-
-
-def file_name(path: Location) -> str:
-    """The name of a run whose file does not give one."""
-    # What follows an address's "?" may be a signature, which must not get into tables.
-    name = locations.name_of(masked(str(path))).removesuffix(f"?{MASK}")
-    return PurePosixPath(name.removesuffix(".gz").removesuffix(".bz2")).stem
 
 
 def _trec_batches(path: Location) -> Iterator[Batch]:
@@ -315,9 +390,56 @@ def _numbers(block: bytes, rows: int, first_line: int) -> npt.NDArray[np.int64]:
     return first_line + np.flatnonzero(np.diff(ends, prepend=-1) > 1).astype(np.int64)
 
 
-# Bytes of the shortest line of a TREC run that is not blank ("q Q0 d 1 1 s"), of a usual one, and of an
-# entry of a JSON dictionary.
-_LEAST, _USUAL, _ENTRY = 12, 45, 20
+@dataclass(frozen=True)
+class Layout:
+    """How a run is written.
+
+    Attributes:
+        words: its name in refusals; empty where that of another says enough.
+        holds: whether a file has it, by its place and its start (empty for Parquet), if none of those above it has.
+        scan: the batches of such a file.
+        least: bytes of its shortest row; 0 where these say nothing.
+        usual: bytes of a usual row, where rows are estimated by these and never counted.
+        has_lines: whether each row is a line.
+    """
+
+    words: str
+    holds: Callable[[Location, bytes], bool]
+    scan: Callable[[Location], Iterator[Batch]]
+    least: int
+    usual: int = 0
+    has_lines: bool = False
+
+
+# The first that holds counts. Refusals name them from the last to the first.
+LAYOUTS = (
+    Layout(
+        'records {"query_id": …, "results": [{"id": …, "text": …}, …]}',
+        _holds_records,
+        lambda path: _of_records(path, read_json_records(path, WHAT)),
+        least=2,
+    ),
+    Layout("JSON {query: {document: score}}", _holds_scores, _of_scores, least=6, usual=20),
+    Layout("", lambda path, start: start[:1] == b"{", _of_lists, least=2),
+    Layout("Parquet", _is_table, _table_batches, least=1),
+    Layout(
+        "",
+        lambda path, start: suffix_of(path) == ".parquet",
+        lambda path: _of_records(path, _parquet_records(path)),
+        least=0,
+    ),
+    Layout(
+        'TREC lines "query Q0 document rank score name"',
+        lambda path, start: True,
+        _trec_batches,
+        least=12,
+        has_lines=True,
+    ),
+)
+*_NAMED, _LAST = (layout.words for layout in LAYOUTS[::-1] if layout.words)
+WHAT = f"a run: {', '.join(_NAMED)}, or {_LAST}"
+# Bytes of a usual line of a TREC run.
+_USUAL = 45
 # How far text shrinks when it is packed, at the most and usually.
 _PACKED_AT_MOST, _PACKED = 1000, 5
 
@@ -334,7 +456,7 @@ def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
 
     Small files are told by their sizes alone. Others are counted until the number is reached, at more
     than half a million rows a second; JSON dictionaries of scores are taken to list one passage in 20
-    bytes.
+    bytes (``Layout.usual``).
 
     Those that cannot be read, or have a fault, count as far as they can: to refuse them is for whoever reads them.
     """
@@ -344,8 +466,8 @@ def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
     for path in paths:
         counts: dict[str, int] = {}
         try:
-            if is_dictionary(path, WHAT) and records_of(path) is None:
-                listed += bytes_of(path) // _ENTRY
+            if usual := layout_of(path).usual:
+                listed += bytes_of(path) // usual
             else:
                 for batch in scan_run(path):
                     found = batch.rows.group_by(QUERY_ID).agg(pl.len().alias("rows"))
@@ -362,10 +484,11 @@ def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
 
 def _most_rows(path: Location) -> int:
     try:
+        least = layout_of(path).least
         if suffix_of(path) == ".parquet":
-            # A row may hold a list.
-            return _rows_of(path) if is_table(path) else sys.maxsize
-        return _stored(path) * (_PACKED_AT_MOST if suffix_of(path) in PACKED else 1) // _LEAST + 1
+            # A row of records may hold a list.
+            return _rows_of(path) if least else sys.maxsize
+        return _stored(path) * (_PACKED_AT_MOST if suffix_of(path) in PACKED else 1) // least + 1
     except InputError:
         return 0
 

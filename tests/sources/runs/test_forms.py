@@ -7,10 +7,9 @@ import polars as pl
 import pytest
 
 from engine.messages.errors import InputError
-from engine.sources.runs import forms
-from engine.sources.runs.forms import is_trec, records_of
+from engine.sources.runs import scan
 from engine.sources.runs.read import id_of, read_run, read_runs_with_texts, read_texted_runs
-from engine.sources.runs.scan import lists_at_least, scan_run
+from engine.sources.runs.scan import layout_of, lists_at_least, scan_run
 
 ANN, BO = "Ann did it.", "Bo did it."
 
@@ -56,7 +55,7 @@ def test_records_of_other_projects_mean_the_same_in_every_layout(tmp_path, name)
         assert found.rows["score"].is_sorted(descending=True)
         texts = dict(found.texts.select("doc_id", "text").rows())
         assert texts == ({} if name == "ids alone" else {"a": ANN, "b": BO}), file
-        assert not is_trec(tmp_path / file)
+        assert not layout_of(tmp_path / file).has_lines
         assert lists_at_least([tmp_path / file], 2, k=9)
         assert not lists_at_least([tmp_path / file], 3, k=9)
         (batch,) = scan_run(tmp_path / file)
@@ -70,13 +69,14 @@ def test_a_dictionary_may_hold_passages(tmp_path):
     # Scores, and ids in lists, are what they were.
     for content in ({"1": {"a": 1.0}}, {"1": ["a", "b"]}, {"id": {"a": 1}}, {"query": ["a", "b"]}):
         (tmp_path / "r.json").write_text(json.dumps(content))
-        assert records_of(tmp_path / "r.json") is None, content
+        (batch,) = scan_run(tmp_path / "r.json")
+        assert batch.rows["rank"].null_count() == batch.rows.height > 0, content
 
 
 def test_a_dictionary_of_scores_is_parsed_once(tmp_path, monkeypatch):
     (tmp_path / "r.json").write_text(json.dumps({'a "key"': {"a": 1.0}}, indent=1))
-    read, parsed = forms.read_json_document, []
-    monkeypatch.setattr(forms, "read_json_document", lambda *a: parsed.append(a) or read(*a))
+    read, parsed = scan.read_json_document, []
+    monkeypatch.setattr(scan, "read_json_document", lambda *a: parsed.append(a) or read(*a))
     assert listed(read_run(tmp_path / "r.json")) == [('a "key"', "a", 1)]
     assert len(parsed) == 1
 

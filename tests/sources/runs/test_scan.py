@@ -1,7 +1,9 @@
 import bz2
 import gzip
 import json
+import re
 from itertools import product
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.messages.errors import InputError
 from engine.sources.runs import scan
-from engine.sources.runs.scan import bytes_of, lists_at_least, scan_run
+from engine.sources.runs.scan import LAYOUTS, bytes_of, layout_of, lists_at_least, scan_run
 from engine.tables import STATED_RANK
 
 
@@ -138,6 +140,26 @@ def test_damaged_files_and_endless_lines_are_named_with_their_line(tmp_path, mon
         long = write(tmp_path / "r", PLAIN + filler + "\n" + PLAIN)
         with pytest.raises(InputError, match=f":4: {problem}"):
             list(scan_run(long))
+
+
+def test_the_documentation_shows_every_layout(tmp_path):
+    page = (Path(__file__).parents[3] / "docs/formats.md").read_text(encoding="utf-8")
+    table = page.partition("### Runs")[2].partition("\n\n")[2].partition("\n\n")[0]
+    shown = set()
+    for number, row in enumerate(table.splitlines()[2:]):
+        codes = re.findall("`([^`]+)`", row)
+        path = tmp_path / f"{number}.txt"
+        if codes[0] == ".parquet":
+            path = path.with_suffix(".parquet")
+            rows = dict(zip(codes[1:5], ("1", "690-0", 1, 12.5), strict=True))
+            pl.DataFrame(rows).write_parquet(path)
+        else:
+            write(path, codes[0].replace(", …]", "]").replace("\\t", "\t"))
+        assert sum(batch.rows.height for batch in scan_run(path)), row
+        assert lists_at_least([path], 1, k=9), row
+        shown.add(layout_of(path))
+    # Records of Parquet look like those of JSON.
+    assert shown == {layout for layout in LAYOUTS if layout.least}
 
 
 def test_scores_decide_in_dictionaries_and_ranks_in_parquet(tmp_path, monkeypatch):
