@@ -101,12 +101,12 @@ def build_index(
         lucene.index(
             _contents(batches, fingerprint, kiwi),
             new,
-            lucene.Analysis(language, pretokenized=tokenizer is not None),
+            None if tokenizer else language,
             threads=threads or os.cpu_count() or 1,
         )
         index = Manifest(
             kind="bm25",
-            passages=fingerprint.passages,
+            passages=fingerprint.rows,
             corpus=fingerprint.hexdigest(),
             settings={
                 "language": language,
@@ -173,8 +173,11 @@ def search(
     return lucene.search_lucene(
         queries,
         directory,
-        lucene.Analysis(settings["language"], pretokenized=settings["tokenizer"] is not None),
-        lucene.Ranking(min(k, index.passages), k1, b, name),
+        language=None if settings["tokenizer"] else settings["language"],
+        k=min(k, index.passages),
+        k1=k1,
+        b=b,
+        name=name,
         threads=threads or os.cpu_count() or 1,
     )
 
@@ -184,8 +187,7 @@ def _contents(
 ) -> Iterator[pl.DataFrame]:
     """Title and text on a line each, as in Pyserini's collections."""
     title, text = pl.col(TITLE), pl.col(TEXT)
-    for batch in batches:
-        fingerprint.update(batch)
+    for batch in map(fingerprint.update, batches):
         joined = pl.when(title == "").then(text).otherwise(title + "\n" + text)
         frame = batch.select(DOC_ID, joined.alias(lucene.CONTENTS))
         if kiwi is not None:

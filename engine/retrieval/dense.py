@@ -153,7 +153,7 @@ def build_index(
     fingerprint = Fingerprint()
 
     cut = partial(index_shards.cut, spec=spec, storage=options.storage, size=shard)
-    keys = [piece.key for piece in cut(_fingerprinted(scan(), fingerprint))]
+    keys = [piece.key for piece in cut(map(fingerprint.update, scan()))]
     missing = {key for key in keys if not index_shards.path(directory, key).exists()}
     on_progress(len(keys) - len(missing), len(keys))
     if missing:
@@ -209,7 +209,7 @@ def _manifest(
 ) -> Manifest:
     return Manifest(
         kind="dense",
-        passages=fingerprint.passages,
+        passages=fingerprint.rows,
         corpus=fingerprint.hexdigest(),
         settings={
             "encoder": {
@@ -355,14 +355,6 @@ def executor_for(
     weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
     pool = decide(settings, device.default_actor_memory(weights), budget=spec.memory)
     return partial(distribute.execute, pool=pool, on_event=on_event)
-
-
-def _fingerprinted(
-    batches: Iterator[pl.DataFrame], fingerprint: Fingerprint
-) -> Iterator[pl.DataFrame]:
-    for batch in batches:
-        fingerprint.update(batch)
-        yield batch
 
 
 def _as_run(best: pl.DataFrame, queries: pl.DataFrame, name: str, vectors: Singles) -> pl.DataFrame:

@@ -33,7 +33,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
@@ -165,28 +165,13 @@ _AGAIN = "build the index again, with the same `erag index`"
 _FULL = "No space left on device"
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """How texts are split into words: by a language's analyzer, unless they are words separated by spaces already."""
-
-    language: str
-    pretokenized: bool
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """How passages are ranked for a query."""
-
-    k: int
-    k1: float
-    b: float
-    name: str
-
-
 def index(
-    batches: Iterable[pl.DataFrame], directory: Path, analysis: Analysis, *, threads: int
+    batches: Iterable[pl.DataFrame], directory: Path, language: str | None, *, threads: int
 ) -> None:
     """Index passages, ``doc_id`` and ``contents``, in a separate process.
+
+    Args:
+        language: whose analyzer splits texts into words; None where spaces separate these already.
 
     Raises:
         InputError: there is no Java 21.
@@ -199,13 +184,11 @@ def index(
                 for part in batch.select(DOC_ID, CONTENTS).iter_slices(_BATCH):
                     writer.write_table(part.to_arrow().cast(_CORPUS))
 
-    _run("index", feed, directory=str(directory), analysis=asdict(analysis), threads=threads)
+    _run("index", feed, directory=str(directory), language=language, threads=threads)
 
 
-def search_lucene(
-    queries: pl.DataFrame, directory: Path, analysis: Analysis, ranking: Ranking, *, threads: int
-) -> pl.DataFrame:
-    """Search in a separate process; the run of the queries.
+def search_lucene(queries: pl.DataFrame, directory: Path, **settings: Any) -> pl.DataFrame:
+    """Search in a separate process, with the settings of ``_search``; the run of the queries.
 
     Raises:
         InputError: there is no Java 21; a file of the index is damaged or gone.
@@ -217,7 +200,6 @@ def search_lucene(
             raise InputError(f"{path.name} is damaged", _AGAIN, path=directory)
     with tempfile.TemporaryDirectory(prefix="erag-lucene-") as work:
         queries.select(QUERY_ID, QUERY).write_parquet(Path(work) / "in.parquet")
-        settings = {"analysis": asdict(analysis), "ranking": asdict(ranking), "threads": threads}
         try:
             _run("search", lambda stream: None, work=work, directory=str(directory), **settings)
         except RuntimeError as error:
@@ -281,10 +263,10 @@ def _run(task: str, feed: Callable[[IO[bytes]], None], **settings: Any) -> None:
         raise RuntimeError(f"Lucene failed ({task}, status {status}): {last}")
 
 
-def _index(*, directory: str, analysis: Analysis, threads: int) -> None:
+def _index(*, directory: str, language: str | None, threads: int) -> None:
     lucene = pyserini("pyserini.index.lucene")
     # Only one of the two: Anserini looks at the language first, and would split morphemes again.
-    how = ["-pretokenized"] if analysis.pretokenized else ["-language", analysis.language]
+    how = ["-pretokenized"] if language is None else ["-language", language]
     indexer = lucene.LuceneIndexer(args=["-index", directory, *how], threads=threads)
     with pa.ipc.open_stream(sys.stdin.buffer) as reader:
         for batch in reader:
@@ -294,24 +276,32 @@ def _index(*, directory: str, analysis: Analysis, threads: int) -> None:
 
 
 def _search(
-    *, work: str, directory: str, analysis: Analysis, ranking: Ranking, threads: int
+    *,
+    work: str,
+    directory: str,
+    language: str | None,
+    k: int,
+    k1: float,
+    b: float,
+    name: str,
+    threads: int,
 ) -> None:
     """Search, and leave the run in ``work``."""
     lucene = pyserini("pyserini.search.lucene")
     queries = pl.read_parquet(Path(work) / "in.parquet")
     searcher = lucene.LuceneSearcher(directory)
-    searcher.set_bm25(ranking.k1, ranking.b)
-    if analysis.pretokenized:
+    searcher.set_bm25(k1, b)
+    if language is None:
         from jnius import autoclass  # Pyserini's own analyzer imports torch
 
         searcher.set_analyzer(autoclass("org.apache.lucene.analysis.core.WhitespaceAnalyzer")())
-    elif analysis.language != _ENGLISH:
-        searcher.set_language(analysis.language)
+    elif language != _ENGLISH:
+        searcher.set_language(language)
     ids = queries[QUERY_ID].to_list()
-    hits = searcher.batch_search(queries[QUERY].to_list(), ids, k=ranking.k, threads=threads)
+    hits = searcher.batch_search(queries[QUERY].to_list(), ids, k=k, threads=threads)
     searcher.close()
     rows = [
-        (query_id, hit.docid, rank, float(hit.score), ranking.name)
+        (query_id, hit.docid, rank, float(hit.score), name)
         for query_id in ids
         for rank, hit in enumerate(hits.get(query_id, ()), 1)
     ]
@@ -321,10 +311,5 @@ def _search(
 def main() -> None:
     """Do the task that the command line of this process has."""
     settings = json.loads(sys.argv[1])
-    task = settings.pop("task")
-    settings["analysis"] = Analysis(**settings["analysis"])
-    if task == "index":
-        _index(**settings)
-    else:
-        settings["ranking"] = Ranking(**settings["ranking"])
-        _search(**settings)
+    task: Callable[..., None] = _index if settings.pop("task") == "index" else _search
+    task(**settings)

@@ -59,19 +59,15 @@ class RowHashes:
 class Fingerprint(RowHashes):
     """The fingerprint of a corpus, over ids, titles, texts and articles, in constant memory."""
 
-    @property
-    def passages(self) -> int:
-        """The number of passages added."""
-        return self.rows
-
-    def update(self, batch: pl.DataFrame) -> None:
-        """Add passages: a frame with the columns of the corpus table, without nulls."""
+    def update(self, batch: pl.DataFrame) -> pl.DataFrame:
+        """Add passages: a frame with the columns of the corpus table, without nulls; gives it back."""
         # Lengths come first, so that ("ab", "c") and ("a", "bc") give different bytes.
         lengths = [pl.col(name).str.len_bytes().cast(pl.String) for name in _COLUMNS]
         row_bytes = pl.concat_str(
             pl.concat_str(lengths, separator=","), *_COLUMNS, separator=":"
         ).cast(pl.Binary)
         self.add(batch.select(row_bytes).to_series())
+        return batch
 
 
 # Bytes that are read of a file, or of all files of a directory together.

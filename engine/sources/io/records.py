@@ -254,11 +254,9 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("brackets are nested too deep") from None
 
 
-def json_items(text: str) -> Iterator[tuple[int, Any]]:
-    """Yield (place, value) of each item of a JSON array; the place is that of its first character.
-
-    An item that is broken raises as in ``parse_json``, when it has its turn.
-    """
+def _items(text: str) -> Iterator[tuple[int, Any]]:
+    """Yield (line, value) of each item of a JSON array; a broken one raises as in ``parse_json``, when it has its turn."""
+    line, counted = 1, 0
     place = _after_space(text, 0)
     if text[place : place + 1] != "[":
         raise json.JSONDecodeError("Expecting '['", text, place)
@@ -269,7 +267,9 @@ def json_items(text: str) -> Iterator[tuple[int, Any]]:
             value, end = _DECODER.raw_decode(text, place)
         except RecursionError:
             raise ValueError("brackets are nested too deep") from None
-        yield place, value
+        line += text.count("\n", counted, place)
+        counted = place
+        yield line, value
         place = _after_space(text, end)
         ended = text[place : place + 1] == "]"
         if not ended and text[place : place + 1] != ",":
@@ -328,16 +328,9 @@ def read_json_records(
             raise InputError(problem, "write a list of objects", path=path, line=line)
         return line, value
 
-    yield from (skip or SkipBad()).kept(object_of, _items(path, read_text(path, what), what))
-
-
-def _items(path: Location, text: str, what: str) -> Iterator[tuple[int, Any]]:
-    line, counted = 1, 0
+    text = read_text(path, what)
     try:
-        for place, value in json_items(text):
-            line += text.count("\n", counted, place)
-            counted = place
-            yield line, value
+        yield from (skip or SkipBad()).kept(object_of, _items(text))
     except ValueError as error:
         raise broken_json(path, what, error) from None
 

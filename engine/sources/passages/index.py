@@ -163,7 +163,7 @@ def index_corpus(
         os.replace(temporary, target)
     if not isinstance(folder.at, Path):
         folder.put(name, target)
-    of_passages = fingerprint.passages, skip.count, fingerprint.hexdigest()
+    of_passages = fingerprint.rows, skip.count, fingerprint.hexdigest()
     index = PassageIndex(folder, name, *of_passages, digest)
     manifest = {"version": _VERSION, **{k: v for k, v in asdict(index).items() if k != "folder"}}
     folder.write(f"{key}.json", digests.sealed_json(manifest))
@@ -195,12 +195,12 @@ def _build(
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(_TABLE + "BEGIN;")
         for batch in scan_corpus(corpus, skip_bad=skip):
-            rows = batch.with_row_index(ROW, fingerprint.passages)
+            rows = batch.with_row_index(ROW, fingerprint.rows)
             connection.executemany(f"INSERT INTO passages VALUES ({marks})", rows.iter_rows())
             empty = rows.filter(pl.col(TEXT).str.strip_chars() == "")
             connection.executemany("INSERT INTO empty VALUES (?)", empty.select(ROW).iter_rows())
             fingerprint.update(batch)
-            on_passages(fingerprint.passages)
+            on_passages(fingerprint.rows)
         connection.execute("COMMIT")
         connection.execute(f"CREATE UNIQUE INDEX ids ON passages ({DOC_ID})")
     return fingerprint

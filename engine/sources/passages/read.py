@@ -147,12 +147,20 @@ def first_with(batches: Iterable[pl.DataFrame], texts: pl.Series) -> pl.DataFram
 
 
 def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
+    records: Iterable[tuple[int | None, dict[str, Any]]]
     if is_data_set(path):
         records = ((None, record) for record in records_of(path, "passages"))
         yield from _row_batches(path, _json_rows(path, records, skip))
         return
     for file in _files(path):
-        yield from _file_batches(file, skip)
+        if suffix_of(file) == ".parquet":
+            yield from _parquet_batches(file)
+            continue
+        if locations.name_of(file).endswith(_TABLES):
+            records = read_csv_records(file, _WHAT, TEXT_FIELDS, skip=skip)
+        else:
+            records = read_json_records(file, _WHAT, skip=skip)
+        yield from _row_batches(file, _json_rows(file, records, skip))
 
 
 def _files(path: Location) -> list[Location]:
@@ -200,17 +208,6 @@ def _rows(files: Sequence[Location], skip: int, rows: int) -> Iterator[pl.DataFr
         skip, rows = max(0, skip - batch.frame.height), rows - frame.height
         if not rows:
             return
-
-
-def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
-    if suffix_of(path) == ".parquet":
-        yield from _parquet_batches(path)
-        return
-    if locations.name_of(path).endswith(_TABLES):
-        records = read_csv_records(path, _WHAT, TEXT_FIELDS, skip=skip)
-    else:
-        records = read_json_records(path, _WHAT, skip=skip)
-    yield from _row_batches(path, _json_rows(path, records, skip))
 
 
 def _row_batches(path: Location, rows: Iterable[tuple[int | None, _Row]]) -> Iterator[_Batch]:

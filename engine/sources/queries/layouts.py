@@ -71,11 +71,6 @@ class QueryRow:
     numbered: bool = False
     record: Mapping[str, Any] = field(default_factory=dict)
 
-    def answered(self, by: QueryRow) -> QueryRow:
-        """The query with the answers of another row, which were given apart."""
-        written = self.written + by.written
-        return replace(self, answers=by.answers, unanswerable=False, written=written)
-
 
 def no_text(
     path: Location, line: int | None, query_id: object, value: object, field: str

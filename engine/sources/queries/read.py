@@ -144,7 +144,8 @@ def query_set_of(
         group = first_of(row.record, [column or CONTEXT_FIELD])
         if group is not None:
             text = composed(str(group))
-            groups[row.query_id] = text if column else _digest(text)
+            context = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16)
+            groups[row.query_id] = text if column else context.hexdigest()
         if column and not groups:
             names.update(dict.fromkeys(row.record))
         if row.unanswerable:
@@ -188,10 +189,6 @@ def _read_of(row: QueryRow) -> str:
     """The fields that a query has, and those that answers are read from."""
     read = "output[].answer" if "output" in row.record else ", ".join(ANSWER_FIELDS)
     return f" (it has the fields {', '.join(row.record)}; answers are read from {read})"
-
-
-def _digest(context: str) -> str:
-    return hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _further(row: QueryRow) -> dict[str, str]:
@@ -294,8 +291,13 @@ def joined(
     note = count_note(
         "answers_of_others", others, "[id|ids] in `answers` [is that|are those] of no query"
     )
-    both = zip(rows, (found.get(row.query_id) for row in rows), strict=True)
-    return [row.answered(one) if one and one.answers else row for row, one in both], note
+    answered = []
+    for row in rows:
+        if (one := found.get(row.query_id)) and one.answers:
+            written = row.written + one.written
+            row = replace(row, answers=one.answers, unanswerable=False, written=written)
+        answered.append(row)
+    return answered, note
 
 
 def read_answers(path: Location) -> list[QueryRow]:

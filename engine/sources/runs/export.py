@@ -57,7 +57,11 @@ def write_exports(
         listed = _by_name(runs, RUN, place / _RUNS)
         in_order = dict.fromkeys([*(run for run in runs_in_order if run in listed), *listed])
         for run, name in _file_names(list(in_order)).items():
-            written.append(_write_list(listed[run], directory / _RUNS / name))
+            path = _with(directory / _RUNS / name, ".trec")
+            if not _is_written(write_run, listed[run], path):
+                path = path.with_suffix(".parquet")
+                _together(listed[run], tables.RUNS, path)
+            written.append(path)
     names = [path.relative_to(directory).as_posix() for path in written]
     write_text(json.dumps(names, indent=1, ensure_ascii=False) + "\n", directory / _LISTED)
     return written
@@ -117,13 +121,6 @@ def _write_judgments(files: list[Path], base: Path) -> list[Path]:
     if not whole and _is_written(write_qrels, files, tsv):
         return [parquet, tsv]
     return [parquet]
-
-
-def _write_list(files: list[Path], base: Path) -> Path:
-    if _is_written(write_run, files, _with(base, ".trec")):
-        return _with(base, ".trec")
-    _together(files, tables.RUNS, _with(base, ".parquet"))
-    return _with(base, ".parquet")
 
 
 def _is_written(

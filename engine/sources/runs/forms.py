@@ -13,10 +13,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -111,14 +111,13 @@ _Fault = partial[InputError]
 """An error about the record at hand."""
 
 
-@dataclass(frozen=True)
-class _Listed:
-    line: int | None
+class _Listed(NamedTuple):
     query_id: str
     doc_id: str
     rank: int | None
     score: float | None
     run: str
+    line: int | None
     stated_rank: int | None = None
 
 
@@ -127,11 +126,6 @@ def file_name(path: Location) -> str:
     # What follows an address's "?" may be a signature, which must not get into tables.
     name = name_of(masked(str(path))).removesuffix(f"?{MASK}")
     return PurePosixPath(name.removesuffix(".gz").removesuffix(".bz2")).stem
-
-
-def is_record(record: Mapping[str, Any]) -> bool:
-    """Whether an object names its query, and is not a dictionary of queries."""
-    return isinstance(first_of(record, (*QUERY_ID_FIELDS, *QUERY_FIELDS)), str | int)
 
 
 def read_records(
@@ -161,7 +155,10 @@ def read_records(
         if items is not None and all(record.get(name) is not items for name in RESULTS):
             taken[WRITTEN] += 1
         fault = partial(InputError, path=path, line=line)
-        run = _run_of(fault, record) or name
+        run = record.get(RUN)
+        if run is not None and (not isinstance(run, str | int) or not is_text(str(run))):
+            raise fault(f"the run is called {quoted(run)}", "write its name as a string")
+        run = name if run is None else str(run) or name
         if items is None:
             query_id = _query_of(fault, record, ROW_QUERIES)
             doc_id, text = _passage(fault, line, query_id, record)
@@ -170,7 +167,7 @@ def read_records(
             score = _score(fault, query_id, record.get(order[1]))
             if rank is None and score is None and (others := _numbers_beside(record)):
                 taken[", ".join(others)] += 1
-            rows.append(_Listed(line, query_id, doc_id, rank, score, run))
+            rows.append(_Listed(query_id, doc_id, rank, score, run, line))
             carried += text
             continue
         query_id = _query_of(fault, record, (*QUERY_ID_FIELDS, *QUERY_FIELDS))
@@ -179,26 +176,15 @@ def read_records(
         scores, rise = _scores_of(fault, query_id, items)
         for place, ((doc_id, _), score) in enumerate(zip(found, scores, strict=True), 1):
             stated = len(items) - place if rise else None
-            listed.append(_Listed(line, query_id, doc_id, place, score, run, stated))
-    entries = (*listed, *_ordered(path, rows))
-    lines = (place if e.line is None else e.line for place, e in enumerate(entries))
-    values = [
-        (e.query_id, e.doc_id, e.rank, e.score, e.run, line, e.stated_rank)
-        for e, line in zip(entries, lines, strict=True)
-    ]
-    schema = {**tables.RUNS, LINE: pl.Int64(), STATED_RANK: pl.Int32()}
-    frame = pl.DataFrame(values, schema=schema, orient="row")
+            listed.append(_Listed(query_id, doc_id, place, score, run, line, stated))
+    entries = [*listed, *_ordered(path, rows)]
     has_lines = bool(entries) and entries[0].line is not None
+    if not has_lines:
+        entries = [entry._replace(line=place) for place, entry in enumerate(entries)]
+    schema = {**tables.RUNS, LINE: pl.Int64(), STATED_RANK: pl.Int32()}
+    frame = pl.DataFrame(entries, schema=schema, orient="row")
     texts_given = pl.DataFrame(carried, schema=GIVEN, orient="row")
     return Batch(frame, tuple(frame[RUN].unique()), has_lines, texts_given, taken)
-
-
-def _run_of(fault: _Fault, record: Mapping[str, Any]) -> str:
-    """The name of the system that a record gives; empty for none."""
-    run = record.get(RUN)
-    if run is not None and (not isinstance(run, str | int) or not is_text(str(run))):
-        raise fault(f"the run is called {quoted(run)}", "write its name as a string")
-    return "" if run is None else str(run)
 
 
 def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -> str:
@@ -248,7 +234,10 @@ def _passage(
         remedy = "write ids as strings or whole numbers, and titles as strings"
         raise fault(f"{here} has the id or title {quoted(wrong)}", remedy)
     if doc_id is None and not (text or "").strip():
-        _refuse_text(fault, item)
+        for key in [key for key in RESULTS if key in item]:  # no list, and no passage
+            if not isinstance(given := item[key], list):
+                problem = f"{key} is {'the text ' * isinstance(given, str)}{quoted(given)}"
+                raise fault(problem, 'write a list: ["a", "b"]')
         raise _no_passage(fault, query_id, item)
     text, title = text and composed(text), composed(title)
     article = composed(str(first_of(item, _ARTICLES) or title))
@@ -264,14 +253,6 @@ def _refuse_surrogates(fault: _Fault, query_id: str, *texts: str) -> None:
     if not is_text(*texts):
         problem = f"a passage of query {quoted(query_id)} holds half a surrogate pair"
         raise fault(problem, "write valid Unicode")
-
-
-def _refuse_text(fault: _Fault, record: Mapping[str, Any]) -> None:
-    """Refuse a record that is neither a list nor a passage, if it has a text in the place of its list."""
-    for name in [name for name in RESULTS if name in record]:
-        if not isinstance(given := record[name], list):
-            problem = f"{name} is {'the text ' * isinstance(given, str)}{quoted(given)}"
-            raise fault(problem, 'write a list: ["a", "b"]')
 
 
 def _no_passage(fault: _Fault, query_id: str, item: object) -> InputError:
@@ -340,7 +321,7 @@ def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
         places[row.query_id] = places.get(row.query_id, 0) + 1
         rank = row.rank if ranked else None if scored else places[row.query_id]
         # Of rows that have no scores, the higher is the better.
-        ordered.append(replace(row, rank=rank, score=row.score if scored else -float(rank or 0)))
+        ordered.append(row._replace(rank=rank, score=row.score if scored else -float(rank or 0)))
     return ordered
 
 

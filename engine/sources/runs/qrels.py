@@ -190,7 +190,8 @@ def _in_texts(path: Location) -> Iterator[tuple[int | None, dict[str, Any]]]:
 
 
 def _in_dictionary(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
-    for query_id, judged in checked_dictionary(read_json_document(path, _WHAT), path, _WHAT).items():
+    document = read_json_document(path, _WHAT)
+    for query_id, judged in checked_dictionary(document, path, _WHAT).items():
         if isinstance(judged, list):
             raise InputError(f"query {quoted(query_id)} has no labels", f"give {_WHAT}", path=path)
         for doc_id, label in judged.items():

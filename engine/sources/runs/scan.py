@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ import polars as pl
 from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.sources.fields import TEXT_FIELDS
+from engine.sources.fields import QUERY_FIELDS, QUERY_ID_FIELDS, TEXT_FIELDS, first_of
 from engine.sources.io import locations
 from engine.sources.io.locations import DAMAGE, PACKED, Location, suffix_of
 from engine.sources.io.parquet import open_parquet
@@ -45,7 +45,6 @@ from engine.sources.runs.forms import (
     Batch,
     checked_dictionary,
     file_name,
-    is_record,
     names_runs,
     of_dictionary,
     read_records,
@@ -59,7 +58,7 @@ _SMALL = 1 << 15
 _ROWS = 100_000
 # Records of a Parquet file that are taken at a time.
 _RECORDS = 10_000
-# A dictionary whose first list is one of scores: it need not be parsed to know that it holds no passages.
+# A dictionary whose first list is one of scores: it holds no passages.
 _SCORES = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{', re.S)
 # One whose first value holds lists of queries.
 _OF_RUNS = re.compile(_SCORES.pattern + rb'\s*"(?:[^"\\]|\\.)*"\s*:\s*[{\[]', re.S)
@@ -140,7 +139,8 @@ def _begins_with_a_record(path: Location) -> bool:
         first = parse_json(line)
     except (InputError, ValueError):
         return False  # a document over several lines, or one that its reader refuses
-    return isinstance(first, dict) and is_record(first)
+    names = (*QUERY_ID_FIELDS, *QUERY_FIELDS)
+    return isinstance(first, dict) and isinstance(first_of(first, names), str | int)
 
 
 def _of_records(
@@ -159,25 +159,15 @@ def _table_batches(path: Location) -> Iterator[Batch]:
     first_row = 0
     with open_parquet(path) as table:
         for frame in table.batches(_ROWS, tables.RUNS):
-            frame = conform_rows(frame, path, first_row=first_row)
+            if RUN not in frame.columns:
+                frame = frame.with_columns(pl.lit(file_name(path)).alias(RUN))
+            frame = tables.conform(frame, tables.RUNS, path, first_row=first_row)
+            _refuse_scores(path, frame)
             line = pl.int_range(first_row, first_row + pl.len(), dtype=pl.Int64)
             stated = pl.lit(None, pl.Int32).alias(STATED_RANK)
             rows = frame.with_columns(line.alias(LINE), stated).select(list(SCHEMA))
             first_row += rows.height
             yield Batch(rows, tuple(frame[RUN].unique()), has_lines=False)
-
-
-def conform_rows(frame: pl.DataFrame, path: Location, *, first_row: int = 0) -> pl.DataFrame:
-    """Rows of a Parquet run, or of a part of one that begins at ``first_row``, as the run table.
-
-    Raises:
-        InputError: a column is missing, has another type or holds nulls, or a score is out of range.
-    """
-    if RUN not in frame.columns:
-        frame = frame.with_columns(pl.lit(file_name(path)).alias(RUN))
-    frame = tables.conform(frame, tables.RUNS, path, first_row=first_row)
-    _refuse_scores(path, frame)
-    return frame
 
 
 def _refuse_scores(path: Location, rows: pl.DataFrame) -> None:
@@ -187,26 +177,15 @@ def _refuse_scores(path: Location, rows: pl.DataFrame) -> None:
         raise _bad_score(path, None, repr(score), query_id, doc_id)
 
 
-def _of_lists(path: Location) -> Iterator[Batch]:
-    """A dictionary whose lists hold passages, which are objects or, all of them, texts; or whose lists hold ids."""
+def _dictionary_batches(path: Location) -> Iterator[Batch]:
+    """A dictionary of scores, of lists of ids, or of lists of passages, which are objects or, all of them, texts."""
     document = read_json_document(path, WHAT)
-    items = [item for listed in document.values() if isinstance(listed, list) for item in listed]
+    lists = [] if isinstance(next(iter(document.values()), None), dict) else document.values()
+    items = [item for listed in lists if isinstance(listed, list) for item in listed]
     texts = bool(items) and all(isinstance(item, str) and item.split() != [item] for item in items)
     if texts or any(isinstance(item, dict) for item in items):
         yield from _of_records(path, of_dictionary(document, path, f"give {WHAT}"))
-    else:
-        yield _scored(path, document)
-
-
-def _holds_scores(path: Location, start: bytes) -> bool:
-    return _SCORES.match(start) is not None
-
-
-def _of_scores(path: Location) -> Iterator[Batch]:
-    yield _scored(path, read_json_document(path, WHAT))
-
-
-def _scored(path: Location, document: Mapping[str, Any]) -> Batch:
+        return
     listed = (
         (query_id, doc_id, None, float(score))
         for query_id, ranking in checked_dictionary(document, path, WHAT).items()
@@ -219,14 +198,16 @@ def _scored(path: Location, document: Mapping[str, Any]) -> Batch:
     numbered = [(*row, place, None) for place, row in enumerate(listed)]
     rows = pl.DataFrame(numbered, SCHEMA, orient="row")
     _refuse_scores(path, rows)
-    return Batch(rows, (file_name(path),) if rows.height else (), has_lines=False)
+    yield Batch(rows, (file_name(path),) if rows.height else (), has_lines=False)
 
 
 def _trec_batches(path: Location) -> Iterator[Batch]:
     done = header = 0
     try:
         with locations.open_decompressed(path) as stream:
-            while block := _next_block(stream):
+            while block := stream.read(_BLOCK):
+                if not block.endswith(b"\n"):  # may be cut where it is longer than any line may be
+                    block += stream.readline(LONGEST_LINE + 1)
                 if not done:
                     block = block.removeprefix(BOM)
                     comments = _comments(block)
@@ -260,12 +241,6 @@ def header_of(path: Location) -> list[str]:
 def _comments(block: bytes) -> bytes:
     found = _COMMENTS.match(block) if block.lstrip()[:1] == b"#" else None
     return found[0] if found else b""
-
-
-def _next_block(stream: IO[bytes]) -> bytes:
-    """Whole lines; the last may be cut where it is longer than any line may be."""
-    block = stream.read(_BLOCK)
-    return block if block.endswith(b"\n") else block + stream.readline(LONGEST_LINE + 1)
 
 
 def _count_lines(block: bytes) -> int:
@@ -419,8 +394,14 @@ LAYOUTS = (
         lambda path: _of_records(path, read_json_records(path, WHAT)),
         least=2,
     ),
-    Layout("JSON {query: {document: score}}", _holds_scores, _of_scores, least=6, usual=20),
-    Layout("", lambda path, start: start[:1] == b"{", _of_lists, least=2),
+    Layout(
+        "JSON {query: {document: score}}",
+        lambda path, start: _SCORES.match(start) is not None,
+        _dictionary_batches,
+        least=6,
+        usual=20,
+    ),
+    Layout("", lambda path, start: start[:1] == b"{", _dictionary_batches, least=2),
     Layout("Parquet", _is_table, _table_batches, least=1),
     Layout(
         "",
