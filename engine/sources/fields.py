@@ -95,13 +95,8 @@ def written(text: str) -> list[Any] | dict[str, Any] | None:
         commas = _TOKEN.sub(lambda token: token[0] + "," * (token[1] is not None), text)
         try:
             found = _value_of(ast.parse(commas, mode="eval").body)
-        except (
-            SyntaxError,
-            ValueError,
-            RecursionError,
-            MemoryError,
-        ):  # 007, or thousands of digits
-            return None
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None  # 007, or thousands of digits
     if not isinstance(found, list):
         return found if isinstance(found, dict) else None
     given = [item for item in found if not _is_missing(item)]

@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from engine.messages.characters import composed
 from engine.messages.errors import InputError
@@ -211,71 +211,50 @@ def raw_pages(
             ``skip`` tolerates.
     """
     path = locations.require_file(path, _DUMP)
-    pages = _Pages(path, skip)
+    # What was read but not yet cut, and the line in which it begins.
+    buffer, line, any_page = b"", 1, False
+
+    def bad(number: int, problem: str) -> None:
+        skip.tolerate(_malformed(path, number, problem))
+
     try:
         with locations.open_decompressed(path) as stream:
-            yield from pages.cut(stream, block, largest)
-    except DAMAGE as error:
-        raise damaged(path, pages.line, error) from None
-
-
-class _Pages:
-    """The position in a dump: ``buffer`` holds what was read but not yet cut, from ``line`` on."""
-
-    def __init__(self, path: Location, skip: SkipBad) -> None:
-        self.path = path
-        self.skip = skip
-        self.line = 1
-        self.buffer = b""
-        self.at = 0  # everything before it in the buffer is already cut
-
-    def cut(self, stream: IO[bytes], size: int, largest: int) -> Iterator[tuple[int, bytes]]:
-        any_page = False
-        searched = 0  # there is no end tag of a page before this position in the buffer
-        while block := stream.read(size):
-            self.buffer += block
-            while (end := self.buffer.find(_CLOSE, searched)) >= 0:
-                searched = end + len(_CLOSE)
-                page = self._page(searched, first=not any_page)
-                if page is not None:
+            while more := stream.read(block):
+                # No end tag begins before ``searched``; all before ``at`` is cut.
+                searched, at = max(0, len(buffer) - len(_CLOSE)), 0
+                buffer += more
+                while (end := buffer.find(_CLOSE, searched)) >= 0:
+                    searched = end + len(_CLOSE)
+                    text, at = buffer[at:searched], searched
+                    begin, line = line, line + text.count(b"\n")
+                    start = text.rfind(_OPEN)
+                    if start < 0:
+                        bad(_first_line(begin, text), "an end tag of a page without its start tag")
+                        continue
+                    before = text[:start]
+                    opened = before.find(_OPEN)
+                    if opened >= 0:
+                        bad(begin + before[:opened].count(b"\n"), "a page without an end tag")
+                    elif before.strip() and any_page and not before.lstrip().startswith(_HEADS):
+                        between = f"text between pages: {before.strip()[:40]!r}"
+                        bad(_first_line(begin, before), between)
                     any_page = True
-                    yield page
-            self.buffer, self.at = self.buffer[self.at :], 0
-            searched = max(0, len(self.buffer) - len(_CLOSE))
-            if len(self.buffer) > largest:
-                problem = f"a page of more than {largest >> 20} MiB, or a page without an end tag"
-                line = _first_line(self.line, self.buffer)
-                raise InputError(problem, f"give {_DUMP}", path=self.path, line=line)
-        self._finish(any_page)
-
-    def _page(self, end: int, *, first: bool) -> tuple[int, bytes] | None:
-        """The page that ends here, after a check of the text before it."""
-        line, text = self.line, self.buffer[self.at : end]
-        self.at = end
-        self.line += text.count(b"\n")
-        start = text.rfind(_OPEN)
-        if start < 0:
-            self._bad(_first_line(line, text), "an end tag of a page without its start tag")
-            return None
-        before = text[:start]
-        opened = before.find(_OPEN)
-        if opened >= 0:
-            self._bad(line + before[:opened].count(b"\n"), "a page without an end tag")
-        elif before.strip() and not first and not before.lstrip().startswith(_HEADS):
-            self._bad(_first_line(line, before), f"text between pages: {before.strip()[:40]!r}")
-        return line + before.count(b"\n"), text[start:]
-
-    def _finish(self, any_page: bool) -> None:
-        opened = self.buffer.find(_OPEN)
+                    yield begin + before.count(b"\n"), text[start:]
+                buffer = buffer[at:]
+                if len(buffer) > largest:
+                    problem = (
+                        f"a page of more than {largest >> 20} MiB, or a page without an end tag"
+                    )
+                    number = _first_line(line, buffer)
+                    raise InputError(problem, f"give {_DUMP}", path=path, line=number)
+        opened = buffer.find(_OPEN)
         if not any_page and opened < 0:
-            raise InputError("holds no <page>", f"give {_DUMP}", path=self.path)
-        if opened >= 0 or not self.buffer.rstrip().endswith(_END):
-            line = self.line + self.buffer.count(b"\n")
+            raise InputError("holds no <page>", f"give {_DUMP}", path=path)
+        if opened >= 0 or not buffer.rstrip().endswith(_END):
             where = "within a page" if opened >= 0 else "before </mediawiki>"
-            raise _malformed(self.path, line, f"ends {where}")
-
-    def _bad(self, line: int, problem: str) -> None:
-        self.skip.tolerate(_malformed(self.path, line, problem))
+            raise _malformed(path, line + buffer.count(b"\n"), f"ends {where}")
+    except DAMAGE as error:
+        raise damaged(path, line, error) from None
 
 
 def _malformed(path: Location, line: int, problem: str) -> InputError:
@@ -320,7 +299,11 @@ Layout = Literal["mediawiki", "json-lines", "squad", "parquet"]
 WHAT = "articles: a MediaWiki dump, JSONL, Parquet, a SQuAD document, or a directory of such files"
 # Half a second of work for wikitext.
 CHUNK_BYTES = 1 << 20
-_KNOWN = (".xml", ".jsonl", ".json", ".parquet", ".pq")
+_KNOWN = tuple(
+    f".{kind}{packed}"
+    for kind in ("xml", "jsonl", "json", "parquet", "pq")
+    for packed in ("", *PACKED)
+)
 
 
 @dataclass(frozen=True)
@@ -354,7 +337,7 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
             continue
         inside = locations.list_files(source)
         beir = locations.named(inside, "corpus.jsonl")
-        known = beir[:1] or [f for f in inside if _unpacked(f).endswith(_KNOWN)]
+        known = beir[:1] or [f for f in inside if locations.name_of(f).lower().endswith(_KNOWN)]
         if not known:
             raise InputError("a directory without articles", f"give {WHAT}", path=source)
         files += known
@@ -464,10 +447,3 @@ def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Artic
         return parse_page(chunk.path, line or 1, record, prose=prose)
     text = decode_line(chunk.path, line or 1, record)
     return parse_record(chunk.path, line, parse_json_object(chunk.path, line or 1, text))
-
-
-def _unpacked(path: Location) -> str:
-    name = locations.name_of(path).lower()
-    for suffix in PACKED:
-        name = name.removesuffix(suffix)
-    return name
