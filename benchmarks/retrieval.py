@@ -36,7 +36,7 @@ import polars as pl
 from benchmarks._bundled import read_data
 from benchmarks._harness import Line, in_turn, make_parser, write_report
 from engine.machine.device import Dtype, best_dtype
-from engine.retrieval import bm25, flat, index_shards
+from engine.retrieval import bm25, encode, flat
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.lucene import find_java
 from engine.tables import (
@@ -146,7 +146,7 @@ def compare_encoding(
 
     torch.set_num_threads(threads)
     spec = specify(EncoderOptions(dtype="float32"), threads=threads)
-    texts = index_shards.passage_texts(corpus, spec.text)
+    texts = encode.passage_texts(corpus, spec.text)
     asked = queries[QUERY].to_list()
     fast = best_dtype()
     kinds: list[Dtype] = ["float32"] if fast == "float32" else ["float32", fast]
@@ -187,7 +187,7 @@ def _same_lists(
     doc_ids: pl.Series, mine: Any, asked: Any, reference: Any, reference_asked: Any
 ) -> dict[str, float]:
     """Share of ranks at which both sides have the same passage; the others must be ties."""
-    block = index_shards.Block(doc_ids, mine)
+    block = encode.Block(doc_ids, mine)
     run = flat.search_flat([block], asked, k=min(DEPTH, len(mine)))
     scores = reference_asked.astype(np.float64) @ reference.astype(np.float64).T
     place = {doc_id: i for i, doc_id in enumerate(doc_ids)}

@@ -18,10 +18,9 @@ from engine.messages.checked import Natural, Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, quoted
 from engine.retrieval import manifest
-from engine.retrieval.dense import SearchOptions
+from engine.retrieval.dense import SearchOptions, approximate_recall, search_index
 from engine.retrieval.fusion import reciprocal_rank
 from engine.retrieval.manifest import Kind, Manifest
-from engine.retrieval.search import approximate_recall, search_index
 from engine.sources.io.digests import Fingerprint
 from engine.sources.io.files import is_text
 from engine.sources.io.folders import folder_at, require_file_output, require_output

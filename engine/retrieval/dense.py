@@ -1,4 +1,4 @@
-"""Dense retrieval: an index of vectors built from a streamed corpus, and search in it, exact or approximate.
+"""Dense retrieval: an index of vectors built from a streamed corpus, and search in it, exact or approximate; of either kind.
 
 An approximate index is built from a FAISS factory string (https://github.com/facebookresearch/faiss/wiki/The-index-factory):
 ``IVF1024,Flat`` searches the nearest of 1,024 cells, ``HNSW32`` walks a graph, ``OPQ32,IVF1024,PQ32`` stores 32
@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,13 +29,14 @@ from engine.machine.watch import OnEvent, silent
 from engine.messages.checked import Amount, Positive, Share
 from engine.messages.errors import InputError
 from engine.messages.extras import require
-from engine.retrieval import encode, flat, index_shards, manifest
+from engine.retrieval import bm25, encode, flat, manifest
+from engine.retrieval.encode import Block, Part, Storage
 from engine.retrieval.encoders import EncoderSpec, Preset, lacks_scaling, locate
 from engine.retrieval.flat import QUERY_ROW, Singles
-from engine.retrieval.index_shards import Block, Part, Storage
 from engine.retrieval.manifest import Manifest
 from engine.sources.io.digests import Fingerprint, file_sha256, require_whole
 from engine.sources.io.files import atomic_path
+from engine.sources.runs.read import without_identical
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ _RECORDED = ("name", "source", "digest", "dtype", "dimensions")
 _BLOCK_NUMBERS = 2**23
 _GPU_BLOCK_NUMBERS = 2**26
 _SUFFIX = ".faiss"
+# Queries whose approximate lists are compared with the exact ones.
+_RECALL_QUERIES = 100
 # The setting of an index that has the SHA-256 of its file.
 _DIGEST = "faiss_sha256"
 _AGAIN = "delete it, and run the same 'erag index' again"
@@ -115,7 +118,7 @@ def build_index(
     spec: EncoderSpec,
     options: IndexOptions = IndexOptions(),
     *,
-    shard: int = index_shards.SHARD,
+    shard: int = encode.SHARD,
     on_progress: Progress = lambda done, total: None,
     on_event: OnEvent = silent,
     executor: encode.Executor | None = None,
@@ -147,14 +150,14 @@ def build_index(
     manifest.require_place(directory, "dense")
     if options.factory:
         empty_index(options.factory, spec.dimensions)
-    (directory / index_shards.FOLDER).mkdir(parents=True, exist_ok=True)
+    (directory / encode.FOLDER).mkdir(parents=True, exist_ok=True)
     if not (directory / manifest.FILE).exists():
         (directory / manifest.UNFINISHED).touch()
     fingerprint = Fingerprint()
 
-    cut = partial(index_shards.cut, spec=spec, storage=options.storage, size=shard)
+    cut = partial(encode.cut_shards, spec=spec, storage=options.storage, size=shard)
     keys = [piece.key for piece in cut(map(fingerprint.update, scan()))]
-    missing = {key for key in keys if not index_shards.path(directory, key).exists()}
+    missing = {key for key in keys if not encode.shard_path(directory, key).exists()}
     on_progress(len(keys) - len(missing), len(keys))
     if missing:
         scans = split(shard) or [(0, scan)]
@@ -167,7 +170,7 @@ def build_index(
         run = executor or executor_for(options.pool(), len(missing), spec, on_event)
         remaining = set(missing)
         for encoded in run(wanted, len(missing), spec, options.storage):
-            index_shards.write(directory, encoded.key, encoded.doc_ids, encoded.vectors)
+            encode.write_shard(directory, encoded.key, encoded.doc_ids, encoded.vectors)
             remaining.discard(encoded.key)
             on_progress(len(keys) - len(remaining), len(keys))
         if remaining:
@@ -177,7 +180,7 @@ def build_index(
     _build_approximate(directory, index)
     manifest.write(index, directory)
     (directory / manifest.UNFINISHED).unlink(missing_ok=True)
-    index_shards.prune(directory, keys)
+    encode.prune(directory, keys)
     for path in directory.glob(f"*{_SUFFIX}"):
         if path != _faiss_file(directory, index):
             path.unlink()
@@ -280,12 +283,53 @@ def search(
     return _as_run(best, queries, name, vectors)
 
 
+def search_index(
+    directory: Path,
+    queries: pl.DataFrame,
+    *,
+    name: str,
+    options: SearchOptions,
+    on_event: OnEvent = silent,
+) -> pl.DataFrame:
+    """The run table of the best passages for each query; options of the other kind of index are ignored.
+
+    Raises:
+        InputError: as ``bm25.search`` and ``dense.search``.
+    """
+    if options.ignore_identical_ids:
+        deeper = replace(options, k=options.k + 1, ignore_identical_ids=False)
+        found = search_index(directory, queries, name=name, options=deeper, on_event=on_event)
+        return without_identical(found).filter(pl.col(RANK) <= options.k)
+    if manifest.read(directory).kind == "bm25":
+        return bm25.search(
+            directory,
+            queries,
+            k=options.k,
+            name=name,
+            k1=options.k1,
+            b=options.b,
+            threads=options.threads,
+        )
+    return search(directory, queries, options, name=name, on_event=on_event)
+
+
+def approximate_recall(
+    run: pl.DataFrame, directory: Path, queries: pl.DataFrame, options: SearchOptions
+) -> tuple[float, int]:
+    """The share of exact results, in [0, 1], that a run of ``search_index`` has, and over how many queries."""
+    sample = queries.head(_RECALL_QUERIES)
+    exactly = replace(options, approximate=None)
+    exact = search_index(directory, sample, name="exact", options=exactly)
+    shared = exact.join(run, on=[QUERY_ID, DOC_ID], how="semi").height
+    return shared / exact.height if exact.height else 1.0, sample.height
+
+
 def _actors(
     spec: EncoderSpec, queries: int, parts: Sequence[ReadPart], on_event: OnEvent
 ) -> SearchOnRay | None:
     """Actors that encode and search, one for each of several GPUs; None where there are fewer, or one part of work."""
     several = os.environ.get("RAY_ADDRESS") or device.gpu_count() > 1
-    most = max(-(-queries // index_shards.SHARD), len(parts))
+    most = max(-(-queries // encode.SHARD), len(parts))
     if most > 1 and several and not spec.server and not PoolSettings().in_process:
         from engine.retrieval import distribute
 
@@ -306,7 +350,7 @@ def _parts(directory: Path, index: Manifest, block: int) -> list[ReadPart]:
     keys, shards = settings["shards"], -(-block // settings["shard"])
     kind = settings["storage"], settings["encoder"]["dimensions"]
     return [
-        partial(index_shards.read, directory, keys[start : start + shards], *kind)
+        partial(encode.read_shards, directory, keys[start : start + shards], *kind)
         for start in range(0, len(keys), shards)
     ]
 
@@ -485,8 +529,8 @@ def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
     )
     parts = [pl.DataFrame(schema={"row": pl.Int64, DOC_ID: pl.String})]
     for (number,), part in wanted.group_by("shard"):
-        with index_shards.readable(path := index_shards.path(directory, keys[number])):
-            column = pq.read_table(path, columns=[DOC_ID], **index_shards.CHECKED)
+        with encode.readable(path := encode.shard_path(directory, keys[number])):
+            column = pq.read_table(path, columns=[DOC_ID], **encode.CHECKED)
         ids = pl.Series(DOC_ID, column.column(DOC_ID).to_pylist(), dtype=pl.String)
         parts.append(part.select("row", ids.gather(part["place"] % size).alias(DOC_ID)))
     return pl.concat(parts).sort("row")[DOC_ID]

@@ -37,10 +37,9 @@ from engine.machine.ray_internals import end_at_exit
 from engine.machine.watch import OnEvent, PoolTotals, silent, started_here, watched
 from engine.messages.errors import EncodeError, InputError
 from engine.retrieval import flat
-from engine.retrieval.encode import Encoded
+from engine.retrieval.encode import SHARD, TYPES, Block, Encoded, Part, Shard, Storage
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.flat import Doubles, Found, Nearest, Singles
-from engine.retrieval.index_shards import SHARD, TYPES, Block, Part, Shard, Storage
 
 
 class Desk(Counts):

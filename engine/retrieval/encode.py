@@ -1,20 +1,182 @@
-"""Encoding in this process: shards (``distribute.execute`` uses Ray Data instead) and queries."""
+"""Encoding a corpus, in shards, and queries; and the files that hold the vectors of shards.
+
+A shard is a piece of a corpus, named by a hash of its encoder, its storage and its passages. A file is written whole or
+not at all and never changed. So a build that was killed finds what it had completed, a corpus that grew at its end costs
+only the new shards, and a vector is never mistaken for that of another text. Shards and queries are encoded in this
+process; ``distribute`` uses Ray instead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from engine.machine.remote.api_settings import is_api
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.retrieval import encoders
-from engine.retrieval.encoders import PRESETS, EncoderOptions, EncoderSpec
-from engine.retrieval.index_shards import SHARD, TYPES, Floats, Part, Storage
+from engine.retrieval.encoders import PRESETS, EncoderOptions, EncoderSpec, Preset
+from engine.sources.io.files import atomic_path
+from engine.tables import DOC_ID, TEXT, TITLE
+
+Storage = Literal["fp32", "fp16"]
+Floats = npt.NDArray[np.floating]
+TYPES: dict[Storage, npt.DTypeLike] = {"fp32": np.float32, "fp16": np.float16}
+VECTOR = "vector"
+# How files are read: each page has a checksum, which those of earlier versions lack.
+CHECKED: dict[str, Any] = {"page_checksum_verification": True}
+FOLDER = "shards"
+# A shard's file, or the remains of one from a killed build of an earlier version.
+_NAME = re.compile(r"[0-9a-f]{40}\.parquet|\.[0-9a-f]{40}\.[0-9a-f]+\.tmp\.parquet")
+# Passages per shard: some seconds on one laptop core, some megabytes of vectors.
+SHARD = 2048
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Consecutive passages of a corpus: ``key`` names the file of their vectors, ``texts`` are an encoder's input."""
+
+    key: str
+    doc_ids: list[str]
+    texts: list[str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a corpus, some shards of which are to be encoded; called, it reads and gives them.
+
+    Attributes:
+        keys: theirs, in the order of the corpus.
+        anywhere: whether processes that see the files of the corpus may call it, too.
+    """
+
+    keys: Sequence[str]
+    scan: Callable[[], Iterable[pl.DataFrame]]
+    cut: Callable[[Iterable[pl.DataFrame]], Iterable[Shard]]
+    anywhere: bool
+
+    def __call__(self) -> Iterator[Shard]:
+        wanted = set(self.keys)
+        yield from (shard for shard in self.cut(self.scan()) if shard.key in wanted)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Vectors in memory: ``vectors`` is (passages, dimensions) in fp32, ``doc_ids`` their ids."""
+
+    doc_ids: pl.Series
+    vectors: npt.NDArray[np.float32]
+
+
+def passage_texts(corpus: pl.DataFrame, form: Preset) -> list[str]:
+    """An encoder's input for passages: prefix, title, separator, text; an empty title is left out, with its separator."""
+    title, text = pl.col(TITLE), pl.col(TEXT)
+    joined = pl.when(title == "").then(text).otherwise(title + form.separator + text)
+    return corpus.select((form.passage_prefix + joined).alias(TEXT))[TEXT].to_list()
+
+
+def cut_shards(
+    batches: Iterable[pl.DataFrame], spec: EncoderSpec, storage: Storage, *, size: int = SHARD
+) -> Iterator[Shard]:
+    """Cut a streamed corpus into shards of ``size`` passages; the last may be shorter.
+
+    Shards do not depend on how the corpus is divided into batches.
+    """
+    pending: list[pl.DataFrame] = []
+    held = 0
+    for batch in batches:
+        pending.append(batch.select(DOC_ID, TITLE, TEXT))
+        held += batch.height
+        if held < size:
+            continue
+        table = pl.concat(pending)
+        whole = held - held % size
+        for start in range(0, whole, size):
+            yield _shard(table.slice(start, size), spec, storage)
+        pending, held = [table.slice(whole)], held - whole
+    if held:
+        yield _shard(pl.concat(pending), spec, storage)
+
+
+def _shard(table: pl.DataFrame, spec: EncoderSpec, storage: Storage) -> Shard:
+    doc_ids, texts = table[DOC_ID].to_list(), passage_texts(table, spec.text)
+    content = json.dumps([spec.fingerprint, storage, doc_ids, texts], ensure_ascii=False)
+    return Shard(hashlib.sha256(content.encode()).hexdigest()[:40], doc_ids, texts)
+
+
+def shard_path(directory: Path, key: str) -> Path:
+    return directory / FOLDER / f"{key}.parquet"
+
+
+def write_shard(directory: Path, key: str, doc_ids: list[str], vectors: Floats) -> None:
+    """Write a shard's file atomically; ``vectors`` is (passages, dimensions) as stored."""
+    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    rows = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+    table = pa.table({DOC_ID: pa.array(doc_ids, type=pa.string()), VECTOR: rows})
+    with atomic_path(shard_path(directory, key)) as temporary:
+        # Vectors hardly compress and rarely repeat a number: stored plainly, they are read fastest.
+        pq.write_table(
+            table, temporary, compression="none", use_dictionary=False, write_page_checksum=True
+        )
+
+
+def read_shards(directory: Path, keys: Sequence[str], storage: Storage, dimensions: int) -> Block:
+    """Read the files of shards as one block; vectors are widened to fp32.
+
+    Raises:
+        InputError: one is missing, broken, or does not hold what the index's manifest states.
+    """
+    held = [_read(directory, key, storage, dimensions) for key in keys]
+    if len(held) == 1:
+        return held[0]
+    return Block(
+        pl.concat([block.doc_ids for block in held]),
+        np.concatenate([block.vectors for block in held]),
+    )
+
+
+def _read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
+    file = shard_path(directory, key)
+    with readable(file):
+        table = pq.read_table(file, columns=[DOC_ID, VECTOR], memory_map=True, **CHECKED)
+        values = table.column(VECTOR).combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        vectors = values.astype(np.float32, copy=False).reshape(-1, dimensions)
+        if values.dtype != TYPES[storage] or len(vectors) != table.num_rows:
+            raise ValueError("not the vectors that the index states")
+    doc_ids = pl.from_arrow(table.column(DOC_ID))
+    assert isinstance(doc_ids, pl.Series)
+    return Block(doc_ids.cast(pl.String), vectors)
+
+
+@contextlib.contextmanager
+def readable(file: Path) -> Iterator[None]:
+    """Refuse the file of a shard that is gone or broken."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, KeyError, ValueError, AttributeError) as error:
+        reason = str(error).split("\n")[0]
+        remedy = "delete it, and run the same 'erag index' again"
+        raise InputError(f"broken shard ({reason})", remedy, path=file) from None
+
+
+def prune(directory: Path, keys: Iterable[str]) -> None:
+    """Remove files of shards that an index does not use, those of an older corpus or encoder."""
+    wanted = {shard_path(directory, key).name for key in keys}
+    for file in (directory / FOLDER).iterdir():
+        if file.name not in wanted and _NAME.fullmatch(file.name):
+            file.unlink()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import polars as pl
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import EncodeError
 from engine.messages.wording import counted
-from engine.retrieval.index_shards import Block
+from engine.retrieval.encode import Block
 from engine.sources.io.parallel import mapped
 from engine.tables import DOC_ID, SCORE
 

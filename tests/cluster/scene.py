@@ -24,7 +24,7 @@ from engine.machine.pool import PoolSettings, decide
 from engine.machine.survey import reading_dtype
 from engine.messages.errors import InputError, ReadError
 from engine.retrieval import distribute, flat
-from engine.retrieval.index_shards import Block, Part, Shard
+from engine.retrieval.encode import Block, Part, Shard
 from engine.sources.io.folders import folder_at
 from engine.training import on_ray
 from engine.training.settings import Workers

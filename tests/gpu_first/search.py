@@ -20,7 +20,7 @@ import polars as pl
 import torch
 
 from engine.retrieval import flat
-from engine.retrieval.index_shards import Block
+from engine.retrieval.encode import Block
 from tests.gpu_first import models
 from tests.gpu_first.checks import Check, NotRun, require
 from tests.gpu_first.scale import REAL, Scale

@@ -17,7 +17,7 @@ from engine.machine import device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
 from engine.messages.errors import EncodeError, InputError
-from engine.retrieval import dense, distribute, encode, flat, index_shards, manifest
+from engine.retrieval import dense, distribute, encode, flat, manifest
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import wikipedia_dump
@@ -123,8 +123,8 @@ def test_the_same_lists_as_brute_force_over_sentence_transformers(index, tiny, c
 def test_the_bundled_encoder_gives_sentence_transformers_vectors(tmp_path):
     from sentence_transformers import SentenceTransformer
 
+    from engine.retrieval.encode import passage_texts
     from engine.retrieval.encoder import Encoder
-    from engine.retrieval.index_shards import passage_texts
 
     bundled = specify(EncoderOptions(dtype="float32"))
     assert bundled.text.max_tokens == 256
@@ -351,15 +351,15 @@ def test_a_broken_shard_is_named(corpus, queries, spec, tmp_path):
 @pytest.mark.parametrize("storage", ["fp32", "fp16"])
 def test_no_flipped_bit_of_a_shard_gives_other_vectors(tmp_path, storage):
     (tmp_path / "shards").mkdir()
-    vectors = np.random.default_rng(0).standard_normal((9, 8)).astype(index_shards.TYPES[storage])
-    index_shards.write(tmp_path, "k", [f"d{i}" for i in range(9)], vectors)
-    path = index_shards.path(tmp_path, "k")
+    vectors = np.random.default_rng(0).standard_normal((9, 8)).astype(encode.TYPES[storage])
+    encode.write_shard(tmp_path, "k", [f"d{i}" for i in range(9)], vectors)
+    path = encode.shard_path(tmp_path, "k")
     content, refused = path.read_bytes(), 0
     for at in range(0, len(content), 3):
         flipped = content[at] ^ (1 << at % 8)
         path.write_bytes(content[:at] + bytes([flipped]) + content[at + 1 :])
         try:
-            block = index_shards.read(tmp_path, ["k"], storage, 8)
+            block = encode.read_shards(tmp_path, ["k"], storage, 8)
         except InputError:
             refused += 1
         else:
@@ -418,9 +418,9 @@ def test_actors_on_ray_give_the_same_index_though_one_dies(
     layout, ray_session, index, corpus, queries, spec, tmp_path, monkeypatch
 ):
     """Of Parquet, in three files, the driver reads nothing but in its first pass, and actors what is missing."""
-    given, driver_reads = index_shards.Part.__call__, []
+    given, driver_reads = encode.Part.__call__, []
     spied = lambda part: driver_reads.append(part) or given(part)  # noqa: E731
-    monkeypatch.setattr(index_shards.Part, "__call__", spied)
+    monkeypatch.setattr(encode.Part, "__call__", spied)
     options = {"shard": 64, "executor": on_ray(DyingActor)}
     if layout == "frames":
         made = build(corpus, tmp_path / "i", spec, **options)
@@ -431,7 +431,7 @@ def test_actors_on_ray_give_the_same_index_though_one_dies(
             rows.write_parquet(tmp_path / "c" / f"{first:03}.parquet", row_group_size=30)
         (tmp_path / "i" / "shards").mkdir(parents=True)
         (tmp_path / "i" / manifest.UNFINISHED).touch()
-        kept = index_shards.path(tmp_path / "i", manifest.read(index).settings["shards"][1])
+        kept = encode.shard_path(tmp_path / "i", manifest.read(index).settings["shards"][1])
         shutil.copy(index / "shards" / kept.name, kept)
         scan, split = partial(scan_corpus, tmp_path / "c"), partial(split_corpus, tmp_path / "c")
         made = dense.build_index(scan, tmp_path / "i", spec, split=split, **options)
@@ -439,7 +439,7 @@ def test_actors_on_ray_give_the_same_index_though_one_dies(
     assert os.path.exists(os.path.join(os.environ["ERAG_CACHE"], "died"))
     assert made == manifest.read(index)
     for name in made.settings["shards"]:
-        ours, theirs = (index_shards.path(folder, name) for folder in (tmp_path / "i", index))
+        ours, theirs = (encode.shard_path(folder, name) for folder in (tmp_path / "i", index))
         assert ours.read_bytes() == theirs.read_bytes()
 
 
@@ -481,7 +481,7 @@ def test_several_gpus_encode_and_search_on_actors_and_find_the_same(
     from engine.retrieval import encoder
 
     assert spec.dimensions == 32
-    for module in (index_shards, encode, distribute):
+    for module in (encode, distribute):
         monkeypatch.setattr(module, "SHARD", 5)
     if actor is search_actors.Actor:
         made_up = search_actors.vectors_of

@@ -9,7 +9,7 @@ import ray
 from engine.machine.attempts import begin
 from engine.messages.errors import EncodeError, InputError
 from engine.retrieval.distribute import Desk, feed
-from engine.retrieval.index_shards import Part, Shard
+from engine.retrieval.encode import Part, Shard
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 KEYS = [f"key {n}" for n in range(4)]

@@ -6,7 +6,7 @@ import pytest
 
 from engine.messages.errors import EncodeError
 from engine.retrieval import flat
-from engine.retrieval.index_shards import Block
+from engine.retrieval.encode import Block
 from tests.tables import framed
 
 

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from engine.messages.errors import InputError
-from engine.retrieval import search
+from engine.retrieval import dense
 from engine.retrieval.dense import SearchOptions
 
 
@@ -33,9 +33,9 @@ def test_a_passage_with_the_id_of_its_query_is_left_out_before_the_cut(monkeypat
     def bm25(directory, queries, *, k, **_):
         return found.filter(pl.col("rank") <= k)
 
-    monkeypatch.setattr(search.bm25, "search", bm25)
-    monkeypatch.setattr(search.manifest, "read", lambda _: SimpleNamespace(kind="bm25"))
+    monkeypatch.setattr(dense.bm25, "search", bm25)
+    monkeypatch.setattr(dense.manifest, "read", lambda _: SimpleNamespace(kind="bm25"))
     options = SearchOptions(k=3, ignore_identical_ids=True)
-    run = search.search_index(tmp_path, found, name="r", options=options)
+    run = dense.search_index(tmp_path, found, name="r", options=options)
     assert run["doc_id"].to_list() == ["x", "y", "z", "x", "y", "z"]
     assert run["rank"].to_list() == [1, 2, 3, 1, 2, 3]

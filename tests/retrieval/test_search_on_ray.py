@@ -15,8 +15,8 @@ from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.machine.watch import silent
 from engine.messages.errors import EncodeError, InputError
-from engine.retrieval import distribute, flat, index_shards
-from engine.retrieval.index_shards import Block
+from engine.retrieval import distribute, encode, flat
+from engine.retrieval.encode import Block
 from tests.retrieval.search_actors import (
     TEXTS,
     Actor,
@@ -119,7 +119,7 @@ def test_nodes_without_code_for_gpus_say_so(vectors, queries):
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_part_that_a_node_does_not_see_is_named(queries, tmp_path):
-    part = partial(index_shards.read, tmp_path, ["0" * 40], "fp32", WIDTH)
+    part = partial(encode.read_shards, tmp_path, ["0" * 40], "fp32", WIDTH)
     searcher = distribute.SearchOnRay(POOL, SimpleNamespace(), [part, part], silent, Actor)
     with pytest.raises(InputError, match="0000.parquet: broken shard"):
         flat.search_flat((), queries, k=5, searcher=searcher)
