@@ -170,7 +170,7 @@ def build_index(
         run = executor or executor_for(options.pool(), len(missing), spec, on_event)
         remaining = set(missing)
         for encoded in run(wanted, len(missing), spec, options.storage):
-            encode.write_shard(directory, encoded.key, encoded.doc_ids, encoded.vectors)
+            encode.write_shard(directory, encoded)
             remaining.discard(encoded.key)
             on_progress(len(keys) - len(remaining), len(keys))
         if remaining:

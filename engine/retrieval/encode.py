@@ -120,12 +120,12 @@ def shard_path(directory: Path, key: str) -> Path:
     return directory / FOLDER / f"{key}.parquet"
 
 
-def write_shard(directory: Path, key: str, doc_ids: list[str], vectors: Floats) -> None:
-    """Write a shard's file atomically; ``vectors`` is (passages, dimensions) as stored."""
-    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-    rows = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-    table = pa.table({DOC_ID: pa.array(doc_ids, type=pa.string()), VECTOR: rows})
-    with atomic_path(shard_path(directory, key)) as temporary:
+def write_shard(directory: Path, shard: Encoded) -> None:
+    """Write a shard's file atomically."""
+    flat = pa.array(np.ascontiguousarray(shard.vectors).reshape(-1))
+    rows = pa.FixedSizeListArray.from_arrays(flat, shard.vectors.shape[1])
+    table = pa.table({DOC_ID: pa.array(shard.doc_ids, type=pa.string()), VECTOR: rows})
+    with atomic_path(shard_path(directory, shard.key)) as temporary:
         # Vectors hardly compress and rarely repeat a number: stored plainly, they are read fastest.
         pq.write_table(
             table, temporary, compression="none", use_dictionary=False, write_page_checksum=True

@@ -352,7 +352,7 @@ def test_a_broken_shard_is_named(corpus, queries, spec, tmp_path):
 def test_no_flipped_bit_of_a_shard_gives_other_vectors(tmp_path, storage):
     (tmp_path / "shards").mkdir()
     vectors = np.random.default_rng(0).standard_normal((9, 8)).astype(encode.TYPES[storage])
-    encode.write_shard(tmp_path, "k", [f"d{i}" for i in range(9)], vectors)
+    encode.write_shard(tmp_path, encode.Encoded("k", [f"d{i}" for i in range(9)], vectors))
     path = encode.shard_path(tmp_path, "k")
     content, refused = path.read_bytes(), 0
     for at in range(0, len(content), 3):

@@ -68,7 +68,13 @@ class Scatter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Finish all files; they can be read from then on."""
+        try:
+            self._write()
+        finally:
+            with reported_writing(self._folder):
+                self._stack.close()
+            self._open.clear()
 
     def append(self, rows: Arranged | None) -> None:
         """Append each row to the file of its part, in their order."""
@@ -94,15 +100,6 @@ class Scatter:
             writer = pa.ipc.new_file(stream, schema, options=_OPTIONS)
             self._open[part] = self._stack.enter_context(writer)
         return self._open[part]
-
-    def close(self) -> None:
-        """Finish all files; they can be read from then on."""
-        try:
-            self._write()
-        finally:
-            with reported_writing(self._folder):
-                self._stack.close()
-            self._open.clear()
 
 
 def read_part(folder: Path, part: int, schema: Schema) -> pl.DataFrame:

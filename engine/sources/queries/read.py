@@ -293,9 +293,9 @@ def joined(
     )
     answered = []
     for row in rows:
-        if (one := found.get(row.query_id)) and one.answers:
-            written = row.written + one.written
-            row = replace(row, answers=one.answers, unanswerable=False, written=written)
+        if (own := found.get(row.query_id)) and own.answers:
+            written = row.written + own.written
+            row = replace(row, answers=own.answers, unanswerable=False, written=written)
         answered.append(row)
     return answered, note
 

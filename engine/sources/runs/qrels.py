@@ -199,13 +199,12 @@ def _in_dictionary(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
 
 
 def _in_lines(path: Location) -> Iterator[tuple[int, dict[str, Any]]]:
-    beir, is_first = False, True
-    for number, line in read_lines(path, _WHAT):
+    beir = False
+    for place, (number, line) in enumerate(read_lines(path, _WHAT)):
         columns = [c.strip() for c in line.split("\t")] if beir else line.split()
-        if is_first and columns == _BEIR_HEADER:
-            beir, is_first = True, False
+        if not place and columns == _BEIR_HEADER:
+            beir = True
             continue
-        is_first = False
         if len(columns) != (3 if beir else 4):
             wanted = "BEIR qrels have 3" if beir else "TREC qrels have 4"
             problem = f"{len(columns)} columns, {wanted}"

@@ -57,8 +57,8 @@ class RunChecks:
         self._repeats: list[tuple[tuple[int, int, str], InputError]] = []
         self.has_lines = False
 
-    def scan(self) -> Iterator[Batch]:
-        """Yield the batches of ``scan_run``.
+    def scan(self, on_batch: Callable[[Batch], None]) -> Iterator[pl.DataFrame]:
+        """Yield the rows of the batches of ``scan_run``, each after ``on_batch``.
 
         Raises:
             InputError: as ``scan_run``. Where the run ``has_lines``, a line above may be the first at fault: the
@@ -69,7 +69,8 @@ class RunChecks:
             self._names.update(batch.names)
             if len(self._names) > _NAMES:
                 self._names = set(sorted(self._names)[:_NAMES])
-            yield batch
+            on_batch(batch)
+            yield batch.rows
 
     def look(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Look through a part that has all rows of its queries; gives it back."""
@@ -334,16 +335,11 @@ def read_in_parts(
     """
     checks = RunChecks(path)
 
-    def batches() -> Iterator[pl.DataFrame]:
-        for batch in checks.scan():
-            on_batch(batch)
-            yield batch.rows
-
     def checked(part: int) -> pl.DataFrame:
         return checks.look(parts.rows(part))
 
     try:
-        parts.gather(batches())
+        parts.gather(checks.scan(on_batch))
     except InputError:
         if checks.has_lines:
             for part in range(parts.count):

@@ -83,7 +83,7 @@ def scan_run(path: Location) -> Iterator[Batch]:
     """Yield a run of any layout of ``read_run``, in the order of the file.
 
     TREC text and Parquet take constant memory; JSON, and Parquet under other names, is read whole.
-    Nothing is compared beyond one row: that is for ``checks.RunChecks``. The rows above a bad line of TREC
+    Nothing is compared beyond one row: that is for ``read.RunChecks``. The rows above a bad line of TREC
     text come before its error.
 
     Raises:
@@ -418,7 +418,7 @@ LAYOUTS = (
     ),
 )
 *_NAMED, _LAST = (layout.words for layout in LAYOUTS[::-1] if layout.words)
-WHAT = f"a run: {', '.join(_NAMED)}, or {_LAST}"
+WHAT: str = f"a run: {', '.join(_NAMED)}, or {_LAST}"
 # Bytes of a usual line of a TREC run.
 _USUAL = 45
 # How far text shrinks when it is packed, at the most and usually.

@@ -40,7 +40,7 @@ def test_the_fingerprint_does_not_depend_on_order_or_batches():
     assert digest(ROWS) == digest(ROWS[::-1]) == digest(ROWS[2:], [], ROWS[:1], ROWS[1:2])
     found = Fingerprint()
     found.update(pl.DataFrame(ROWS, schema=tables.CORPUS, orient="row"))
-    assert found.passages == 3
+    assert found.rows == 3
 
 
 @pytest.mark.parametrize(
