@@ -16,6 +16,7 @@ from dataclasses import replace
 import polars as pl
 
 from engine import tables
+from engine.evaluation import score
 from engine.evaluation.conclude import Evaluation, conclude, largest_scores, refuse_unjudged
 from engine.evaluation.jobs import (
     Context,
@@ -30,14 +31,7 @@ from engine.evaluation.jobs import (
 from engine.evaluation.kept import UNKEPT, ShardFolder
 from engine.evaluation.plan import with_share
 from engine.evaluation.read import JobReads, Readers, read_and_score, refuse_many
-from engine.evaluation.score import (
-    ShardScores,
-    label,
-    merge,
-    pairs_to_label,
-    refuse_without_threshold,
-    split_measures,
-)
+from engine.evaluation.score import ShardScores, label, merge, pairs_to_label, split_measures
 from engine.evaluation.settings import Settings, begin, leave_out
 from engine.inputs.files import NO_INPUTS, EvaluationInputs, cut_inputs, shares_much
 from engine.inputs.shards import FirstQueries, InMemoryInputs, InputShards
@@ -354,7 +348,7 @@ def check(shards: InputShards, settings: Settings) -> None:
             raise lists_nothing(run, len(missing), in_order[0])
     for name in judged:
         if name in examples and name in exceeding:
-            refuse_without_threshold(name, examples[name], settings.resolved.measures)
+            score.refuse_without_threshold(name, examples[name], settings.resolved.measures)
         split_measures(name, settings, real_valued=name in examples, exceeding=name in exceeding)
     refuse_unjudged(judged)
     _refuse_meaningless(settings, len(shards.runs))

@@ -29,21 +29,7 @@ from engine.reading.outputs import OutputCounts, count_outputs, merge_outputs
 from engine.reading.protocol import ReaderSpec
 from engine.reading.remote.specify import CUT_PROMPT
 from engine.scoring.metrics import get_metric, score_outputs
-from engine.tables import (
-    ANNOTATOR,
-    ANSWERS,
-    DOC_ID,
-    DOC_IDS,
-    FAILURE,
-    LABEL,
-    MEASURE,
-    QUERY_ID,
-    RANK,
-    READ_KEY,
-    RUN,
-    SCORE,
-    N,
-)
+from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, FAILURE, LABEL, QUERY_ID, READ_KEY, RUN, N
 
 # Code of the note on labels that were not needed.
 UNREAD = "labels_not_needed"
@@ -225,10 +211,10 @@ def merge(
     order = {
         ANNOTATOR: annotators,
         RUN: list(runs),
-        MEASURE: [str(measure) for measure in settings.resolved.measures],
+        tables.MEASURE: [str(measure) for measure in settings.resolved.measures],
     }
     scores = scores.join(
-        undefined, on=[ANNOTATOR, MEASURE], how="anti", maintain_order="left"
+        undefined, on=[ANNOTATOR, tables.MEASURE], how="anti", maintain_order="left"
     ).sort(
         [pl.col(name).replace_strict(_places(names), default=0) for name, names in order.items()],
         maintain_order=True,
@@ -543,7 +529,7 @@ def _notes(
 def _note_unscorable(inputs: EvaluationInputs, settings: Settings) -> Note:
     """How many queries have, beside others, an answer that the metric cannot score."""
     can_score = get_metric(settings.reader.metric).can_score
-    every = inputs.queries[ANSWERS].to_list() if settings.scores_answers else []
+    every = inputs.queries[tables.ANSWERS].to_list() if settings.scores_answers else []
     return count_note(
         "unscorable_answers",
         sum(not all(map(can_score, answers)) for answers in every),
@@ -582,13 +568,13 @@ def constant_notes(
         labels = labelled[name].labels[LABEL].drop_nulls()
         said = f"all labels of {name} are {(labels.head(1).to_list() or [0])[0]:g}: they order no passages"
         yield note(ALIKE_LABELS, name, labels, labels.n_unique() == 1, said)
-    score = pl.col(SCORE).cast(pl.Float32)
+    score = pl.col(tables.SCORE).cast(pl.Float32)
     lists = inputs.runs.group_by(RUN, QUERY_ID, maintain_order=True).agg(
-        pl.col(DOC_ID).sort_by(RANK), score.n_unique(), pl.len().alias(N)
+        pl.col(DOC_ID).sort_by(tables.RANK), score.n_unique(), pl.len().alias(N)
     )
     for run in inputs.run_names:
         own = lists.filter(pl.col(RUN) == run)
-        scores, texts = own.filter(pl.col(N) > 1)[SCORE], own[DOC_ID]
+        scores, texts = own.filter(pl.col(N) > 1)[tables.SCORE], own[DOC_ID]
         said = f"all passages of a list of {run} have one score: it does not order them"
         yield note(ALIKE_SCORES, run, scores, scores.max() == 1, said)
         first = ", ".join((texts.head(1).to_list() or [[]])[0][:_SHOWN])

@@ -11,16 +11,9 @@ from typing import Any, TypeVar
 import polars as pl
 
 from engine.inputs.files import EvaluationInputs, cut_inputs, with_tokens
+from engine.labels import registry
 from engine.labels.annotator import Annotator, Scale
-from engine.labels.registry import (
-    ANNOTATORS,
-    LabelSettings,
-    Resolution,
-    changed_options,
-    needed_by,
-    option_classes,
-    resolve,
-)
+from engine.labels.registry import ANNOTATORS, LabelSettings, needed_by, option_classes, resolve
 from engine.machine.remote.api_settings import ApiSettings, is_api
 from engine.machine.remote.limits import forget
 from engine.messages.checked import Checked, Positive
@@ -124,7 +117,7 @@ class Settings(Checked):
         return self.labels.of(kind)
 
     @cached_property
-    def resolved(self) -> Resolution:
+    def resolved(self) -> registry.Resolution:
         """What the settings come to."""
         return resolve(self, self.labels.listed())
 
@@ -310,7 +303,7 @@ def _check_options(settings: Settings) -> None:
             for other in ANNOTATORS.values()
             if annotator.name in (other.name, *other.uses_options_of)
         )
-        for option, value in changed_options(settings.options(annotator.options)).items():
+        for option, value in registry.changed_options(settings.options(annotator.options)).items():
             raise InputError(
                 f"`{option}` {value} without the annotator {users}", f"add {users} to `annotators`"
             )

@@ -25,17 +25,8 @@ import polars as pl
 import regex
 
 from engine import tables
-from engine.labels.annotator import (
-    Annotator,
-    Conclusion,
-    Display,
-    EvaluationSettings,
-    FurtherTable,
-    Labelled,
-    Material,
-    complete,
-    labels_of,
-)
+from engine.labels import annotator
+from engine.labels.annotator import Annotator, FurtherTable, Labelled, Material, complete, labels_of
 from engine.messages.checked import Checked
 from engine.messages.notes import Note, count_note
 from engine.scoring.normalize import normalize_answer
@@ -43,22 +34,7 @@ from engine.statistics.arrays import Ints, Mask
 from engine.statistics.bounded import mean_interval
 from engine.statistics.comparison import Clusters, numbered
 from engine.statistics.correlation import Bootstrap
-from engine.tables import (
-    ANSWER,
-    ANSWERS,
-    ARTICLE_ID,
-    DOC_ID,
-    DOCUMENT_LABEL,
-    LABEL,
-    PROVENANCE,
-    QUERY_ID,
-    RANK,
-    RUN,
-    TEXT,
-    VALUE,
-    WORD_LABEL,
-    K,
-)
+from engine.tables import ARTICLE_ID, DOC_ID, LABEL, PROVENANCE, QUERY_ID, RUN, TEXT, WORD_LABEL, K
 
 PROVENANCE_NAME = "provenance"
 
@@ -146,7 +122,7 @@ def count_running_on(queries: pl.DataFrame) -> int:
     Such an answer is not a separate token there, and tokens do not match it. Where one answer of several is such, it is an alias, and the others can be found.
     """
     runs_on = pl.element().str.strip_chars().str.contains(_RUNS_ON).all()
-    answered = queries[ANSWERS].filter(queries[ANSWERS].list.len() > 0)
+    answered = queries[tables.ANSWERS].filter(queries[tables.ANSWERS].list.len() > 0)
     return int(answered.list.eval(runs_on).list.first().sum())
 
 
@@ -165,12 +141,12 @@ def find_answers(
     code it occurs everywhere). Rows come in the order of ``pairs``.
     """
     find = _holds_substring if name == SUBSTRING else holds_tokens
-    answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
+    answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, tables.ANSWERS).iter_rows())
     texts = pairs.join(corpus.select(DOC_ID, TEXT), on=DOC_ID, how="left", maintain_order="left")
     matches = [
         find(text, answers[query_id]) for query_id, text in texts.select(QUERY_ID, TEXT).iter_rows()
     ]
-    return texts.select(QUERY_ID, DOC_ID, pl.Series(ANSWER, matches, dtype=pl.String))
+    return texts.select(QUERY_ID, DOC_ID, pl.Series(tables.ANSWER, matches, dtype=pl.String))
 
 
 def holds_tokens(text: str, answers: Sequence[str]) -> str | None:
@@ -197,8 +173,8 @@ _normalized = functools.lru_cache(maxsize=4096)(normalize_answer)
 def _label_by(name: str) -> Callable[[Material], Labelled]:
     def label_material(material: Material) -> Labelled:
         matches = find_answers(material.pairs, material.queries, material.passages, name=name)
-        labels = labels_of(name, matches, pl.col(ANSWER).is_not_null().cast(pl.Float64))
-        return Labelled(labels, complete(labels.with_columns(matches[ANSWER])))
+        labels = labels_of(name, matches, pl.col(tables.ANSWER).is_not_null().cast(pl.Float64))
+        return Labelled(labels, complete(labels.with_columns(matches[tables.ANSWER])))
 
     return label_material
 
@@ -210,7 +186,7 @@ def _nothing_to_find(
         "queries_with_nothing_to_find",
         sum(
             bool(answers) and not any(map(found_as, answers))
-            for answers in queries[ANSWERS].to_list()
+            for answers in queries[tables.ANSWERS].to_list()
         ),
         f"[query has|queries have] answers of which {name} has nothing to look for",
         about=(name,),
@@ -264,7 +240,7 @@ class Options(Checked):
     dual_words: DualWords = "tokens"
 
 
-def _rests_on(settings: EvaluationSettings) -> tuple[str, ...]:
+def _rests_on(settings: annotator.EvaluationSettings) -> tuple[str, ...]:
     return PROVENANCE_NAME, CONTAINMENT[settings.options(Options).dual_words]
 
 
@@ -272,9 +248,9 @@ def _label(material: Material) -> Labelled:
     settings = material.settings
     document, word = (material.rests_on[name] for name in _rests_on(settings))
     both = document.labels.with_columns(
-        (pl.col(LABEL) > 0).alias(DOCUMENT_LABEL), (word.labels[LABEL] > 0).alias(WORD_LABEL)
+        (pl.col(LABEL) > 0).alias(tables.DOCUMENT_LABEL), (word.labels[LABEL] > 0).alias(WORD_LABEL)
     ).select(list(tables.DUAL_LABELS))
-    label = (pl.col(DOCUMENT_LABEL) & pl.col(WORD_LABEL)).cast(pl.Float64)
+    label = (pl.col(tables.DOCUMENT_LABEL) & pl.col(WORD_LABEL)).cast(pl.Float64)
     labels = labels_of(NAME, both, label)
     events = dual_events(
         material.runs,
@@ -284,23 +260,23 @@ def _label(material: Material) -> Labelled:
         names=material.run_names,
     )
     # The gold article and the answer, whether or not both are there.
-    traces = labels.with_columns(document.traces[ARTICLE_ID], word.traces[ANSWER])
+    traces = labels.with_columns(document.traces[ARTICLE_ID], word.traces[tables.ANSWER])
     return Labelled(labels, complete(traces), {_PROBABILITIES.name: events, _BOTH.name: both})
 
 
 def _conclude(
-    events: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
+    events: pl.DataFrame, settings: annotator.EvaluationSettings, clusters: Clusters
 ) -> pl.DataFrame:
     skipped = settings.ranking.missing == "skip"
     return dual_table(events, settings.bootstrap, skip_missing=skipped, clusters=clusters)
 
 
-def display(probabilities: pl.DataFrame, level: str) -> Display:
+def display(probabilities: pl.DataFrame, level: str) -> annotator.Display:
     """The probabilities as they are printed, by run and cutoff; ``level`` stands behind a figure with an interval, as `` [95%]``."""
     columns = probabilities.select(RUN, K).unique(maintain_order=True).rows()
     several = probabilities[RUN].n_unique() > 1
     cells = {(row[RUN], row[K], row["probability"]): row for row in probabilities.to_dicts()}
-    return Display(
+    return annotator.Display(
         f"Gold documents (Doc), answers held (Word){level.replace('[', '[exact ')}",
         ["probability"],
         [f"{run} @{k}" if several else f"@{k}" for run, k in columns],
@@ -312,17 +288,17 @@ def display(probabilities: pl.DataFrame, level: str) -> Display:
 
 
 def _shown_value(row: dict[str, Any]) -> str:
-    if math.isnan(row[VALUE]):
+    if math.isnan(row[tables.VALUE]):
         return "undefined"
     bounds = "" if math.isnan(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
-    return f"{row[VALUE]:.2f}{bounds}"
+    return f"{row[tables.VALUE]:.2f}{bounds}"
 
 
 _PROBABILITIES = FurtherTable(
     name="dual",
     schema=tables.DUAL,
     in_summary=True,
-    conclusion=Conclusion(tables.DUAL_EVENTS, _conclude),
+    conclusion=annotator.Conclusion(tables.DUAL_EVENTS, _conclude),
     display=display,
 )
 _BOTH = FurtherTable(name="dual_labels", schema=tables.DUAL_LABELS)
@@ -405,7 +381,10 @@ def dual_events(
     hits = [
         labelled.group_by(RUN, QUERY_ID).agg(
             pl.lit(cutoff, pl.Int64).alias(K),
-            (pl.col(DOCUMENT_LABEL, WORD_LABEL).fill_null(False) & (pl.col(RANK) <= cutoff)).any(),
+            (
+                pl.col(tables.DOCUMENT_LABEL, WORD_LABEL).fill_null(False)
+                & (pl.col(tables.RANK) <= cutoff)
+            ).any(),
         )
         for cutoff in cutoffs
     ]
@@ -436,7 +415,8 @@ def dual_table(
     for (run, cutoff), cell in events.group_by([RUN, K], maintain_order=True):
         counted = (cell.drop_nulls() if skip_missing else cell).sort(QUERY_ID)
         document, word = (
-            counted[name].fill_null(False).to_numpy() for name in (DOCUMENT_LABEL, WORD_LABEL)
+            counted[name].fill_null(False).to_numpy()
+            for name in (tables.DOCUMENT_LABEL, WORD_LABEL)
         )
         five = dual_probabilities(document, word, bootstrap, numbered(counted[QUERY_ID], clusters))
         rows += [(run, cutoff, counted.height, *probability) for probability in five]

@@ -41,50 +41,15 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.labels.annotator import (
-    Annotator,
-    Ask,
-    Conclusion,
-    Display,
-    EvaluationSettings,
-    FurtherTable,
-    Labelled,
-    Material,
-    Role,
-    Scale,
-    ask_reader,
-    complete,
-    labels_of,
-)
+from engine.labels import annotator
+from engine.labels.annotator import EvaluationSettings, Labelled, Material, Role, Scale, complete
 from engine.messages.checked import Checked
 from engine.messages.notes import Note
 from engine.reading.prompting.prompts import ABSTAIN, JUDGE, QUESTION, read_template, styles
 from engine.scoring.metrics import Metric, get_metric, score_outputs
 from engine.statistics.bounded import mean_interval
 from engine.statistics.comparison import Clusters, numbered
-from engine.tables import (
-    ANSWER,
-    ANSWERS,
-    ARTICLE_ID,
-    CONFIDENCE,
-    DOC_ID,
-    DOC_IDS,
-    HARMED,
-    HIGH,
-    KNOWN,
-    LABEL,
-    LOW,
-    MEASURE,
-    METRIC,
-    OUTPUT,
-    OUTPUT_TOKENS,
-    PASSAGES,
-    QUERY_ID,
-    READ_KEY,
-    RUN,
-    VALUE,
-    N,
-)
+from engine.tables import CONFIDENCE, DOC_ID, KNOWN, LABEL, LOW, METRIC, OUTPUT, QUERY_ID, VALUE, N
 
 NAME = "erag"
 _ANOTHER_READER = Role("erag", "the reader for eRAG", "erag_reader", is_readers=True)
@@ -104,7 +69,7 @@ class Options(Checked):
 
 def label_erag(scored_reads: pl.DataFrame) -> pl.DataFrame:
     """Labels table from reads of one passage each: a passage's label is its read's downstream ``value`` in [0, 1]."""
-    return labels_of(NAME, scored_reads, pl.col(VALUE))
+    return annotator.labels_of(NAME, scored_reads, pl.col(VALUE))
 
 
 def trace_erag(
@@ -119,7 +84,7 @@ def trace_erag(
         labels: eRAG's labels, in the order of ``reads``.
     """
     function = get_metric(metric)
-    answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
+    answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, tables.ANSWERS).iter_rows())
 
     @functools.cache
     def matched(query_id: str, output: str, label: float) -> str | None:
@@ -132,17 +97,17 @@ def trace_erag(
     values = zip(labels[QUERY_ID], reads[OUTPUT], labels[LABEL], strict=True)
     return complete(
         labels.with_columns(
-            reads[READ_KEY],
+            reads[tables.READ_KEY],
             reads[OUTPUT],
             pl.lit(function.name).alias(METRIC),
-            pl.Series(ANSWER, [matched(*row) for row in values], dtype=pl.String),
+            pl.Series(tables.ANSWER, [matched(*row) for row in values], dtype=pl.String),
         )
     )
 
 
-def asks(settings: EvaluationSettings) -> Ask:
+def asks(settings: EvaluationSettings) -> annotator.Ask:
     """What eRAG asks: the reader, or another model in its place, about each passage."""
-    ask, other = ask_reader(settings.reader), settings.options(Options).erag_reader
+    ask, other = annotator.ask_reader(settings.reader), settings.options(Options).erag_reader
     if other is None:
         return ask
     return replace(ask, role=_ANOTHER_READER, model=other, augmentation=None)
@@ -161,7 +126,7 @@ def _scale(settings: EvaluationSettings) -> Scale:
     return Scale(graded=f"eRAG's graded labels under {settings.reader.metric_name}")
 
 
-ANNOTATOR = Annotator(
+ANNOTATOR = annotator.Annotator(
     name=NAME,
     meaning="the score of the reader's answer from this passage alone",
     label=_label,
@@ -179,7 +144,7 @@ _QUESTIONS = Role("question", "the reader that scores questions", "question", is
 _OWN = Role("own", "the reader that weighs its answers", "own_answers", is_readers=True)
 
 _BY_TOKEN = pl.col(CONFIDENCE).fill_null(0.0)
-_WHOLE = _BY_TOKEN.pow(pl.col(OUTPUT_TOKENS))
+_WHOLE = _BY_TOKEN.pow(pl.col(tables.OUTPUT_TOKENS))
 # Finite, whatever underflowed.
 _LOG = pl.col(CONFIDENCE).clip(lower_bound=1e-300).log()
 CLOSED = "closed"
@@ -189,7 +154,7 @@ GAINED = pl.col(VALUE) - pl.col(CLOSED)
 
 def best(reads: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
     """Of each query and passage (or none) the read whose ``value`` is the largest, in the order of the reads."""
-    passage = pl.col(DOC_IDS).list.first().fill_null("")
+    passage = pl.col(tables.DOC_IDS).list.first().fill_null("")
     named, pair = reads.with_columns(passage.alias(DOC_ID), value.alias(VALUE)), [QUERY_ID, DOC_ID]
     most = pl.col(VALUE).max().over(pair)
     of_most = named.filter((pl.col(VALUE) == most) | most.is_null())
@@ -198,7 +163,7 @@ def best(reads: pl.DataFrame, value: pl.Expr) -> pl.DataFrame:
 
 def with_closed(reads: pl.DataFrame) -> pl.DataFrame:
     """Those of a passage, each with the query's ``value`` without one as ``closed``."""
-    none = pl.col(DOC_IDS).list.len() == 0
+    none = pl.col(tables.DOC_IDS).list.len() == 0
     known = reads.filter(none).select(QUERY_ID, pl.col(VALUE).alias(CLOSED))
     return reads.filter(~none).join(known, on=QUERY_ID, how="left", maintain_order="left")
 
@@ -207,11 +172,11 @@ def _label_scored(name: str, value: pl.Expr, closed: bool, material: Material) -
     valued, label = best(material.reads, value), pl.col(VALUE)
     if closed:
         valued, label = with_closed(valued), GAINED
-    labels = labels_of(name, valued, label.fill_null(0.0))
+    labels = annotator.labels_of(name, valued, label.fill_null(0.0))
     return Labelled(labels, trace_judge(labels, valued))
 
 
-def _asks_scores(role: Role, closed: bool, settings: EvaluationSettings) -> Ask:
+def _asks_scores(role: Role, closed: bool, settings: EvaluationSettings) -> annotator.Ask:
     ask = replace(
         asks(settings),
         role=role,
@@ -227,8 +192,8 @@ def _asks_scores(role: Role, closed: bool, settings: EvaluationSettings) -> Ask:
 
 def _annotator(
     name: str, meaning: str, value: pl.Expr, scale: Scale, role: Role, closed: bool = False
-) -> Annotator:
-    return Annotator(
+) -> annotator.Annotator:
+    return annotator.Annotator(
         name=name,
         meaning=meaning,
         label=partial(_label_scored, name, value, closed),
@@ -278,15 +243,15 @@ GAIN = "gain"
 def _label_gain(material: Material) -> Labelled:
     queries, metric = material.queries, material.settings.reader.metric
     scored = score_outputs(material.reads, queries, metric)
-    both = with_closed(scored).with_columns(pl.col(DOC_IDS).list.first().alias(DOC_ID))
-    labels = labels_of(GAIN, both, GAINED.fill_null(0.0))
+    both = with_closed(scored).with_columns(pl.col(tables.DOC_IDS).list.first().alias(DOC_ID))
+    labels = annotator.labels_of(GAIN, both, GAINED.fill_null(0.0))
     traces = trace_erag(label_erag(both), both, queries, metric)
     gains = traces.with_columns(pl.lit(GAIN).alias(tables.ANNOTATOR), labels[LABEL])
     known = pl.col(CLOSED) >= HELPS
     outcomes = both.group_by(QUERY_ID, maintain_order=True).agg(
         known.first().alias(KNOWN),
-        pl.len().cast(pl.Int64).alias(PASSAGES),
-        (known & (pl.col(VALUE) < HELPS)).sum().cast(pl.Int64).alias(HARMED),
+        pl.len().cast(pl.Int64).alias(tables.PASSAGES),
+        (known & (pl.col(VALUE) < HELPS)).sum().cast(pl.Int64).alias(tables.HARMED),
     )
     return Labelled(labels, gains, {_HARM.name: outcomes})
 
@@ -295,7 +260,7 @@ def _conclude(
     outcomes: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
 ) -> pl.DataFrame:
     known = outcomes.filter(KNOWN).sort(QUERY_ID)
-    sizes, harmed = known[PASSAGES].to_numpy(), known[HARMED].to_numpy()
+    sizes, harmed = known[tables.PASSAGES].to_numpy(), known[tables.HARMED].to_numpy()
     rate = low = high = float("nan")
     if known.height:
         rate = float(harmed.sum() / sizes.sum())
@@ -311,28 +276,29 @@ def _conclude(
     return pl.DataFrame([row], schema=tables.HARM, orient="row")
 
 
-def display_harm(harm: pl.DataFrame, level: str) -> Display:
+def display_harm(harm: pl.DataFrame, level: str) -> annotator.Display:
     """The harm rate as it is printed; ``level`` as in ``dual.display``."""
     (row,) = harm.to_dicts()
     rate = "undefined" if not row[KNOWN] else f"{row[VALUE]:.3f}"
-    bounds = f" [{row[LOW]:.3f}, {row[HIGH]:.3f}]" if row[LOW] == row[LOW] else ""
-    return Display(
+    bounds = f" [{row[LOW]:.3f}, {row[tables.HIGH]:.3f}]" if row[LOW] == row[LOW] else ""
+    figures = [str(row[tables.PASSAGES]), str(row[tables.HARMED]), rate + bounds]
+    return annotator.Display(
         "Harm: passages that turn an answer wrong that is right without any",
         ["queries answered right without a passage"],
         ["their passages", "that turn it wrong", f"harm rate{level}"],
-        [([f"{row[KNOWN]} of {row[N]}"], [str(row[PASSAGES]), str(row[HARMED]), rate + bounds])],
+        [([f"{row[KNOWN]} of {row[N]}"], figures)],
     )
 
 
-_HARM = FurtherTable(
+_HARM = annotator.FurtherTable(
     name="harm",
     schema=tables.HARM,
     in_summary=True,
-    conclusion=Conclusion(tables.HARM_OUTCOMES, _conclude),
+    conclusion=annotator.Conclusion(tables.HARM_OUTCOMES, _conclude),
     display=display_harm,
 )
 
-GAIN_ANNOTATOR = Annotator(
+GAIN_ANNOTATOR = annotator.Annotator(
     name=GAIN,
     meaning="eRAG's label, less the score of the reader's answer without any passage",
     label=_label_gain,
@@ -388,30 +354,30 @@ def weigh(reads: pl.DataFrame) -> pl.Series:
 def label_utility(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
     """Labels table, in [-1/3, 1], from reads of one passage each that may decline; what ``helpful`` labels ``HELPS`` or more helps."""
     helps = helpful.select(QUERY_ID, DOC_ID, (pl.col(LABEL) >= HELPS).alias("_helps"))
-    passage = pl.col(DOC_IDS).list.first().alias(DOC_ID)
+    passage = pl.col(tables.DOC_IDS).list.first().alias(DOC_ID)
     weighed = reads.select(QUERY_ID, passage, weigh(reads)).join(
         helps, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
     )
     sign = pl.when("_helps").then(1.0).otherwise(DISTRACTING)
-    return labels_of(UTILITY, weighed, sign * pl.col(VALUE))
+    return annotator.labels_of(UTILITY, weighed, sign * pl.col(VALUE))
 
 
 def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
     """Traces of a judge's labels, in the order of its reads: the read and the probability; null if it failed."""
-    return complete(labels.with_columns(reads[READ_KEY], reads[OUTPUT], reads[CONFIDENCE]))
+    return complete(labels.with_columns(reads[tables.READ_KEY], reads[OUTPUT], reads[CONFIDENCE]))
 
 
 def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
     """Traces of utilities, in the order of the reads that could decline: these, and the traces of what says that passages help."""
-    of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, ANSWER, ARTICLE_ID)
+    of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, tables.ANSWER, tables.ARTICLE_ID)
     return complete(
-        labels.with_columns(reads[READ_KEY], reads[CONFIDENCE]).join(
+        labels.with_columns(reads[tables.READ_KEY], reads[CONFIDENCE]).join(
             of_helpful, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
         )
     )
 
 
-def _asks_utility(settings: EvaluationSettings) -> Ask:
+def _asks_utility(settings: EvaluationSettings) -> annotator.Ask:
     options, reader = settings.options(UtilityOptions), settings.reader
     style = reader.prompt if reader.prompt in styles(ABSTAIN) else None
     return replace(
@@ -440,7 +406,9 @@ def _score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterator
             "UDCG is 0 where a run lists nothing, and 0.42 or more for any list, so empty lists "
             "dominate its comparison of runs; `missing` skip leaves them out",
         )
-    for (run, measure), scores_of_run in listed.group_by([RUN, MEASURE], maintain_order=True):
+    for (run, measure), scores_of_run in listed.group_by(
+        [tables.RUN, tables.MEASURE], maintain_order=True
+    ):
         spread = float(scores_of_run[VALUE].max() - scores_of_run[VALUE].min())  # type: ignore[operator, arg-type]
         if scores_of_run.height > 1 and spread < _SPREAD:
             yield Note(
@@ -462,7 +430,7 @@ def _score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterator
         )
 
 
-UTILITY_ANNOTATOR = Annotator(
+UTILITY_ANNOTATOR = annotator.Annotator(
     name=UTILITY,
     meaning="above 0 if the passage helps the reader, below 0 if it distracts",
     label=_label_utility,
@@ -518,12 +486,12 @@ def label_judge(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
     """
     probability = pl.col(CONFIDENCE).fill_null(0.0)
     value = probability if labels == "graded" else (probability > 0.5).cast(pl.Float64)
-    return labels_of(JUDGE_NAME, reads, value)
+    return annotator.labels_of(JUDGE_NAME, reads, value)
 
 
-def _asks_judge(settings: EvaluationSettings) -> Ask:
+def _asks_judge(settings: EvaluationSettings) -> annotator.Ask:
     options = settings.options(JudgeOptions)
-    return Ask(
+    return annotator.Ask(
         role=_JUDGE,
         model=options.judge or settings.reader.reader,
         task=JUDGE,
@@ -545,7 +513,7 @@ def _scale_judge(settings: EvaluationSettings) -> Scale:
     return Scale(graded="the judge's graded labels")
 
 
-JUDGE_ANNOTATOR = Annotator(
+JUDGE_ANNOTATOR = annotator.Annotator(
     name=JUDGE_NAME,
     meaning="whether an LLM finds the passage relevant, or its probability",
     label=_label_judge,

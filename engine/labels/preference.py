@@ -12,18 +12,8 @@ import polars as pl
 import scipy as sp
 
 from engine import tables
-from engine.labels.annotator import (
-    Annotator,
-    Conclusion,
-    Display,
-    EvaluationSettings,
-    FurtherTable,
-    Labelled,
-    Material,
-    Scale,
-    complete,
-    labels_of,
-)
+from engine.labels import annotator
+from engine.labels.annotator import Display, FurtherTable, Labelled, Scale, complete, labels_of
 from engine.messages.checked import Checked
 from engine.messages.notes import count_note
 from engine.messages.wording import with_interval
@@ -32,17 +22,7 @@ from engine.sources.runs.qrels import preferences_of, read_preferences
 from engine.statistics.arrays import Floats
 from engine.statistics.bounded import lower_bound, weighed
 from engine.statistics.comparison import Clusters
-from engine.tables import (
-    BEST,
-    DOC_ID,
-    LABEL,
-    PROBABILITY,
-    QUERY_ID,
-    SHOWN,
-    TIMES_CHOSEN,
-    TIMES_SHOWN,
-    VALUE,
-)
+from engine.tables import BEST, DOC_ID, LABEL, QUERY_ID, SHOWN, TIMES_CHOSEN, TIMES_SHOWN, VALUE
 
 NAME = "preference"
 
@@ -127,7 +107,7 @@ def _fit(judgments: pl.DataFrame) -> dict[str, float]:
     return dict(zip(passages, labels.tolist(), strict=True))
 
 
-def _label(material: Material) -> Labelled:
+def _label(material: annotator.Material) -> Labelled:
     options, judgments = material.settings.options(Options), material.tables[INPUT.name]
     counted_labels = label_preferences(judgments, options.preference_labels)
     labels = labels_of(NAME, counted_labels, pl.col(LABEL))  # sparse, as those of qrels are
@@ -180,7 +160,7 @@ def preferred(
         queries: how many there are in all.
         level: 1 less the confidence.
     """
-    values, labels, probabilities = judged.select(VALUE, LABEL, PROBABILITY).to_numpy().T
+    values, labels, probabilities = judged.select(VALUE, LABEL, tables.PROBABILITY).to_numpy().T
     weights = 1 / probabilities / (1 / probabilities).sum()
     n, share = judged.height, differing / queries
     about, along = values - weights @ values, labels - weights @ labels
@@ -213,11 +193,11 @@ def _hidden(rests: Floats, weights: Floats, tail: float) -> float:
 
 
 def _conclude(
-    outcomes: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
+    outcomes: pl.DataFrame, settings: annotator.EvaluationSettings, clusters: Clusters
 ) -> pl.DataFrame:
     # Several who judged a query are one opinion: their mean.
     keys = [tables.CRITERION, tables.RUN, tables.RUN_B, tables.DRAWN]
-    means = outcomes.group_by(*keys, QUERY_ID).agg(pl.col(VALUE, LABEL, PROBABILITY).mean())
+    means = outcomes.group_by(*keys, QUERY_ID).agg(pl.col(VALUE, LABEL, tables.PROBABILITY).mean())
     pairs = max(1, means.select(keys[1:3]).n_unique())
     rows, level = [], (1 - settings.bootstrap.confidence) / pairs
     for (*names, drawn), judged in means.sort(pl.all()).group_by(keys, maintain_order=True):
@@ -244,12 +224,12 @@ _PREFERRED = FurtherTable(
     name="preferred",
     schema=tables.PREFERRED,
     in_summary=True,
-    conclusion=Conclusion(tables.PREFERENCES, _conclude),
+    conclusion=annotator.Conclusion(tables.PREFERENCES, _conclude),
     display=_display,
 )
 _COUNTED = FurtherTable(name="preference_labels", schema=tables.PREFERENCE_LABELS)
 
-ANNOTATOR = Annotator(
+ANNOTATOR = annotator.Annotator(
     name=NAME,
     meaning="how often people preferred the passage to others",
     label=_label,

@@ -451,11 +451,7 @@ def lacking_compiler() -> str:
 
 
 def require_compiler() -> None:
-    """Refuse to go on where vLLM could not start on this machine's GPU.
-
-    Raises:
-        InputError: there is no C compiler, or it lacks headers.
-    """
+    """Refuse, by an InputError, a machine on whose GPU vLLM could not start: without a C compiler, or headers for it."""
     if lacks := lacking_compiler():
         raise InputError(f"vLLM cannot start: this machine has {lacks}", COMPILER_REMEDY)
 

@@ -179,11 +179,7 @@ def refuse_missing(loading: dict[str, Any], name: str) -> None:
 
 
 def refuse_of_provider(name: str) -> None:
-    """Refuse the name of a model that only its provider runs.
-
-    Raises:
-        InputError: it is one.
-    """
+    """Refuse, by an InputError, the name of a model that only its provider runs."""
     if _OF_A_PROVIDER.match(name):
         raise InputError(
             f"{name!r} is a model behind an API, not one on this machine",

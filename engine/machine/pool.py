@@ -26,9 +26,6 @@ from engine.messages.checked import Amount, Checked, Within
 from engine.messages.errors import InputError
 from engine.messages.extras import missing, require
 
-# Annotations are no strings here: the command line looks those of a base up where its subclasses are.
-
-
 if TYPE_CHECKING:
     import ray.data
 

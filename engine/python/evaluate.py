@@ -25,16 +25,9 @@ from engine.machine.model_files import cache_directory
 from engine.machine.pool import beside_ray
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
+from engine.python import parts
 from engine.python.input_forms import Given, inputs_of
 from engine.python.options import EvaluateOptions
-from engine.python.parts import (
-    MODELS,
-    AnnotatorChoice,
-    MetricChoice,
-    annotator_of,
-    metric_of,
-    reader_of,
-)
 from engine.python.result import Result
 from engine.ranking.scores import RankingSettings
 from engine.reading.backends import Progress
@@ -55,8 +48,8 @@ def evaluate(
     runs: Any,
     *,
     reader: ReaderChoice = ReaderSettings.reader,
-    metric: MetricChoice = ReaderSettings.metric,
-    annotators: AnnotatorChoice | Sequence[AnnotatorChoice] = LabelSettings.annotators,
+    metric: parts.MetricChoice = ReaderSettings.metric,
+    annotators: parts.AnnotatorChoice | Sequence[parts.AnnotatorChoice] = LabelSettings.annotators,
     k: int = RankingSettings.k,
     **options: Unpack[EvaluateOptions],
 ) -> Result:
@@ -163,8 +156,8 @@ def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation
 
 def _settings(
     reader: ReaderChoice,
-    metric: MetricChoice,
-    annotators: AnnotatorChoice | Sequence[AnnotatorChoice],
+    metric: parts.MetricChoice,
+    annotators: parts.AnnotatorChoice | Sequence[parts.AnnotatorChoice],
     k: int,
     options: dict[str, Any],
 ) -> Settings:
@@ -175,13 +168,13 @@ def _settings(
     functions = {
         name: reader
         for name, value in models.items()
-        if (name in MODELS or callable(value))
-        and isinstance(reader := reader_of(value), ReaderFunction)
+        if (name in parts.MODELS or callable(value))
+        and isinstance(reader := parts.reader_of(value), ReaderFunction)
     }
     if isinstance(annotators, list | tuple):
-        annotators = [annotator_of(annotator) for annotator in annotators]
+        annotators = [parts.annotator_of(annotator) for annotator in annotators]
     named = models | {name: reader.name for name, reader in functions.items()}
-    settings = Settings.of(k=k, metric=metric_of(metric), annotators=annotators, **named)
+    settings = Settings.of(k=k, metric=parts.metric_of(metric), annotators=annotators, **named)
     called = replace(settings.reader, functions=tuple(dict.fromkeys(functions.values())))
     return replace(settings, reader=called)
 

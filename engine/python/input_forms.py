@@ -35,15 +35,8 @@ from engine.sources.passages.index import Collected
 from engine.sources.passages.read import passages_of
 from engine.sources.queries.layouts import QueryRow, kilt_row, plain_rows, queries_in
 from engine.sources.queries.read import QuerySet, query_rows, query_set_of, read_answers
+from engine.sources.runs import read
 from engine.sources.runs.forms import is_row, names_runs, of_dictionary
-from engine.sources.runs.read import (
-    TextedRun,
-    Together,
-    read_texted_runs,
-    require_new_name,
-    runs_of_records,
-    with_corpus,
-)
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RUN, SCORE, TEXT
 
 Record = dict[str, Any]
@@ -232,7 +225,7 @@ def _judgments(given: Mapping[Any, Any], name: str) -> Iterator[Record]:
 
 def runs_of(
     given: Any, *, carried: bool, queries: pl.DataFrame | None = None, k: int = 0
-) -> Together:
+) -> read.Together:
     """All runs, in the order in which they were given, with their texts.
 
     Args:
@@ -242,7 +235,7 @@ def runs_of(
     Raises:
         InputError: something has another form, or is refused as in a file (``read_runs_with_texts``).
     """
-    found: list[TextedRun] = []
+    found: list[read.TextedRun] = []
     sources: dict[str, Any] = {}
     places: list[str] = []
     for name, one in each_run(given):
@@ -252,11 +245,11 @@ def runs_of(
             one = retrieved(retriever, name or _RUNS, queries, k, carried=carried)
         for run in _run_tables(name, one, carried=carried):
             places.append(name or (str(one) if is_path(one) else _RUNS))
-            require_new_name(places[-1], run.rows[RUN][0], sources)
+            read.require_new_name(places[-1], run.rows[RUN][0], sources)
             found.append(run)
     if not found:
         raise InputError("there is no run", _RUN_FORM, path=_RUNS)
-    return with_corpus(found, places, carried=carried)
+    return read.with_corpus(found, places, carried=carried)
 
 
 def each_run(given: Any) -> Iterator[tuple[str, Any]]:
@@ -282,10 +275,10 @@ def _is_named(given: Any) -> bool:
     return is_path(given) or is_table(given)
 
 
-def _run_tables(name: str, given: Any, *, carried: bool) -> Iterator[TextedRun]:
+def _run_tables(name: str, given: Any, *, carried: bool) -> Iterator[read.TextedRun]:
     """The run of each system in what was given under one name."""
     if is_path(given):
-        runs = read_texted_runs([given])
+        runs = read.read_texted_runs([given])
         if name and len(runs) > 1:
             raise InputError("holds several runs", "give it without a name", path=given)
         for run in runs:
@@ -296,7 +289,7 @@ def _run_tables(name: str, given: Any, *, carried: bool) -> Iterator[TextedRun]:
     if isinstance(given, Mapping):
         plainly = {key: plain(one, called) for key, one in by_text(given, called).items()}
         rows = of_dictionary(plainly, called, _RUN_FORM)
-    yield from runs_of_records(called, rows, name, texts=carried)
+    yield from read.runs_of_records(called, rows, name, texts=carried)
 
 
 def retriever_of(given: Any) -> Callable[..., Any] | None:

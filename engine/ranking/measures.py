@@ -14,14 +14,11 @@ from engine.messages.errors import InputError
 from engine.messages.packages import provided
 from engine.messages.wording import quoted
 from engine.ranking.kinds.base import DEFAULT_REL, Measure
-from engine.ranking.kinds.bpref import BinaryPreference
-from engine.ranking.kinds.err import ExpectedReciprocalRank
-from engine.ranking.kinds.gains import DCG, NDCG
-from engine.ranking.kinds.judged import Judged
+from engine.ranking.kinds.gains import DCG, NDCG, UDCG
+from engine.ranking.kinds.judged import BinaryPreference, Judged
 from engine.ranking.kinds.ranks import AveragePrecision, ReciprocalRank, RPrecision
-from engine.ranking.kinds.rbp import RankBiasedPrecision
 from engine.ranking.kinds.shares import F1, Precision, Recall, Success
-from engine.ranking.kinds.udcg import UDCG
+from engine.ranking.kinds.users import ExpectedReciprocalRank, RankBiasedPrecision
 
 _NAME = re.compile(
     r"(?P<kind>[A-Za-z][A-Za-z0-9_-]*?)(?:\((?P<options>[^()]*)\))?(?:[@_](?P<cutoff>\d{1,18})(?P<unit>tok)?)?"

@@ -57,14 +57,8 @@ from engine import tables
 from engine.messages.checked import SEVERAL, Checked, Positive
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
-from engine.ranking.kernel import (
-    USUAL,
-    Lengths,
-    RankedLabels,
-    Split,
-    is_real_valued,
-    measure_within,
-)
+from engine.ranking import kernel
+from engine.ranking.kernel import Lengths, RankedLabels, Split, is_real_valued, measure_within
 from engine.ranking.kinds.base import Floats, Ints, Measure
 from engine.ranking.measures import (
     KINDS,
@@ -135,7 +129,7 @@ def score_runs(
     *,
     relevant: Relevant,
     missing: Missing = "zero",
-    split: Split = USUAL,
+    split: Split = kernel.USUAL,
     names: Sequence[str] = (),
 ) -> pl.DataFrame:
     """Score every (run, annotator, measure, query).

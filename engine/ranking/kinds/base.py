@@ -1,6 +1,6 @@
 """What a ranking measure is: the values of lists, made of sums down their ranks.
 
-A measure is one subclass of ``Measure`` in one module, registered in ``engine.ranking.measures``. A sum is a
+A measure is one subclass of ``Measure``, registered in ``engine.ranking.measures``. A sum is a
 generator function of ``Lists`` that yields the sums so far, rank by rank, each time in one array: one vector
 operation, or a few, over the lists of a block. It runs once for all measures and cutoffs that read it.
 """

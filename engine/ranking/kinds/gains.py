@@ -1,4 +1,4 @@
-"""Measures that take labels as gains: DCG, nDCG."""
+"""Measures that take labels as gains: DCG, nDCG; and that of utilities, UDCG."""
 
 from __future__ import annotations
 
@@ -84,3 +84,15 @@ class NDCG(_Gain):
     def value(self, of: Lists) -> Floats:
         best = of.best(self.cutoff, gains, self.dcg)
         return ratio(of.at(self.cutoff, gains, self.dcg), best)
+
+
+class UDCG(Measure):
+    """UDCG@k: the sigmoid of the mean utility of the first k; of tables, in ``engine.ranking.scores.score_utility``."""
+
+    kind = "UDCG"
+    references = Names(ir_measures=False)
+    labels = "utilities"
+    has_budget = False
+
+    def value(self, of: Lists) -> Floats:
+        raise NotImplementedError("scores.score_utility takes utilities from tables")

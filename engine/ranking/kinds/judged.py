@@ -1,4 +1,4 @@
-"""The share of a list that is judged."""
+"""Measures of what is judged: Bpref, and the share of a list that is judged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,36 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from engine.ranking.kinds.base import Floats, Lists, Measure, added, ratio
+from engine.ranking.kinds.base import Floats, Lists, Measure, Names, added, hits, ratio
+
+
+def misses(of: Lists, threshold: float) -> Iterator[Floats]:
+    """How many passages are judged and not relevant."""
+    return added(of, of.known - of.relevant(threshold))
+
+
+def preferences(of: Lists, threshold: float) -> Iterator[Floats]:
+    """For each relevant passage, the share of the judged others that are not before it."""
+    found = of.judged(hits, threshold)
+    others = np.minimum(of.judged(misses, threshold), found)
+    rows = zip(of.relevant(threshold), misses(of, threshold), strict=True)
+    return added(of, (row * (1 - ratio(np.minimum(n, found), others)) for row, n in rows))
+
+
+class BinaryPreference(Measure):
+    """Bpref: the mean over relevant passages of 1 - (judged others before it) / (all judged others).
+
+    Both counts are of N at most, the number of the relevant. What is not judged does not count.
+    """
+
+    kind = "Bpref"
+    citation = "Buckley & Voorhees 2004"
+    references = Names("bpref")
+    reads = "judged"
+    has_cutoff = has_budget = False
+
+    def value(self, of: Lists) -> Floats:
+        return ratio(of.at(None, preferences, self.threshold), of.judged(hits, self.threshold))
 
 
 def judged(of: Lists) -> Iterator[Floats]:

@@ -241,10 +241,7 @@ def choose(
 
 
 def next_tokens(logits: torch.Tensor) -> list[int]:
-    """The token of highest probability in each row, in one synchronisation.
-
-    Args:
-        logits: (rows, vocabulary).
+    """The token of highest probability in each row of logits, (rows, vocabulary), in one synchronisation.
 
     Raises:
         ArithmeticError: some logits are not numbers: any token would do.
@@ -260,11 +257,7 @@ def next_tokens(logits: torch.Tensor) -> list[int]:
 
 
 def log_probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
-    """The natural log-probability of a token in each row, among all tokens.
-
-    Args:
-        logits: (rows, vocabulary).
-        tokens: one for each row.
+    """The natural log-probability of one token in each row of logits, (rows, vocabulary), among all tokens.
 
     Raises:
         ArithmeticError: some logits are not numbers.
@@ -311,11 +304,7 @@ class Writer:
         self._greedy = Greedy(spec, model, self.most)
 
     def write(self, answers: Sequence[Continuation], logits: torch.Tensor) -> list[int]:
-        """Take the next token of each answer; the places of those that go on.
-
-        Args:
-            logits: (answers, vocabulary).
-        """
+        """Take the next token of each answer, from logits (answers, vocabulary); the places of those that go on."""
         if self._choices:
             chosen = choose(logits, self._choices, self._first)
             for answer, choice in zip(answers, chosen, strict=True):

@@ -23,15 +23,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from engine.machine import batching
-from engine.reading.models.attention import (
-    ATTENTION,
-    Cache,
-    KeysAreKept,
-    Packing,
-    Span,
-    pack,
-    round_up,
-)
+from engine.reading.models import attention
+from engine.reading.models.attention import Cache, KeysAreKept, Packing, Span, pack, round_up
 from engine.reading.models.decoding import Continuation, Writer, log_probabilities
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.tokenizing import PromptRead, Segment, common_length, segments
@@ -364,7 +357,7 @@ class PackedModel:
 
         config = self._model.config
         with self._lock:
-            own, config._attn_implementation = config._attn_implementation, ATTENTION
+            own, config._attn_implementation = config._attn_implementation, attention.ATTENTION
             narrows = len(of.last) < len(of.ids)
             last = self._model.get_decoder().layers[-1]
             hook = last.register_forward_pre_hook(narrow, with_kwargs=True) if narrows else None

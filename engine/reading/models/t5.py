@@ -25,20 +25,9 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, T5Config, T5ForCondi
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from engine.machine.batching import MemoryCost
+from engine.reading.models import t5_attention
 from engine.reading.models.decoding import to_device
-from engine.reading.models.t5_attention import (
-    STEP,
-    CrossAttention,
-    EncoderAttention,
-    Encodings,
-    PaddedReads,
-    PaddedTexts,
-    Part,
-    ReadByRead,
-    TextByText,
-    padded_length,
-    softmax,
-)
+from engine.reading.models.t5_attention import STEP, CrossAttention, Encodings, Part, softmax
 from engine.reading.protocol import BIASED
 
 
@@ -136,7 +125,7 @@ class T5:
             # Bias, scores, weights; and twice in fp32. On a CPU a bound: long texts take less.
             per_pair=self.heads * (3 * item + 8),
         )
-        own = 2 * self.layers * self.inner * item * padded_length(max_new_tokens)
+        own = 2 * self.layers * self.inner * item * t5_attention.padded_length(max_new_tokens)
         self.decode_cost = MemoryCost(
             # A cache is copied as reads leave the batch. Logits and their greatest.
             per_row=2 * own + (item + 8) * config.vocab_size,
@@ -162,8 +151,8 @@ class T5:
         Shape of each: (decoder layers, 2, tokens, heads, width of a head).
         """
         lengths = [len(text) for text in texts]
-        kind = PaddedTexts if self.padded else TextByText
-        attend: EncoderAttention = kind(lengths, self.heads)
+        kind = t5_attention.PaddedTexts if self.padded else t5_attention.TextByText
+        attend: t5_attention.EncoderAttention = kind(lengths, self.heads)
         tokens = np.array([token for text in texts for token in text])
         ids, *numbers = to_device(self.device, tokens, *attend.numbers())
         attend.begin(numbers)
@@ -189,7 +178,7 @@ class T5:
 
         The order of a read's inputs is that in which their sums are taken.
         """
-        kind = PaddedReads if self.padded else ReadByRead
+        kind = t5_attention.PaddedReads if self.padded else t5_attention.ReadByRead
         return Decoding(self, kind(encodings, reads, self.heads), len(reads))
 
     @torch.inference_mode()

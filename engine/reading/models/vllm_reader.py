@@ -167,11 +167,7 @@ def _share_of_each(spec: ReaderSpec) -> float:
 
 
 def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
-    """Load the model into vLLM.
-
-    Raises:
-        InputError: memory does not suffice.
-    """
+    """Load the model into vLLM; an InputError where memory does not suffice."""
     gc.collect()  # a reader that nobody holds any more is to go now, not with this one's groups
     options: dict[str, Any]
     if on.type == "cuda":

@@ -36,10 +36,6 @@ _OF_A_PACKAGE = "bitsandbytes"
 def refuse(reader: weights.Weights, *, choices: int = 0) -> None:
     """Refuse what vLLM cannot do here, in the driver, before any actor starts.
 
-    Args:
-        reader: its weights.
-        choices: of its prompt.
-
     Raises:
         InputError: an encoder-decoder reader, more choices than vLLM weighs, no vLLM, or not what it reads
             quantised weights with.
@@ -69,11 +65,7 @@ def refuse(reader: weights.Weights, *, choices: int = 0) -> None:
 
 
 def refuse_uneven(path: Path, name: str, gpus: int) -> None:
-    """Refuse a number of GPUs that cannot share a model evenly: each gets as many of its heads.
-
-    Raises:
-        InputError: the heads cannot be divided by it.
-    """
+    """Refuse, by an InputError, a number of GPUs by which a model's heads cannot be divided: each gets as many."""
     config = model_files.read_config(path, name)
     heads = int(config.get("text_config", config).get("num_attention_heads") or 0)
     if heads % gpus:
@@ -88,8 +80,6 @@ def cache_memory(weight_bytes: int, *, dtype: Dtype, memory: int) -> int:
     """Bytes for keys and values on a CPU, where vLLM takes the whole of its cache at the start.
 
     Args:
-        weight_bytes: of the reader.
-        dtype: its precision.
         memory: what one actor may take in all; 0 for what ``backends.backend_for`` assumes of an
             actor when it decides how many there is room for.
 

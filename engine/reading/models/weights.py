@@ -10,13 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from engine.machine.model_files import (
-    cache_directory,
-    file_digest,
-    from_hub_cache,
-    read_config,
-    refuse_of_provider,
-)
+from engine.machine import model_files
 from engine.messages.errors import InputError
 from engine.messages.extras import missing, require
 from engine.reading.models import conversion
@@ -69,7 +63,7 @@ def resolve(name: str, *, required: bool = True) -> Weights:
             "`reader` is empty", "give bundled, bundled-fid, a directory, a .gguf file, or an id"
         )
     if missing("local") and not Path(name).exists():
-        refuse_of_provider(name)  # which needs none of it
+        model_files.refuse_of_provider(name)  # which needs none of it
     require(f"reader {name!r}", "local")
     source = name
     if name == BUNDLED:
@@ -84,9 +78,9 @@ def resolve(name: str, *, required: bool = True) -> Weights:
         path = Path(name).resolve()
         source = str(path)
     else:
-        path = from_hub_cache(name, "reader")
+        path = model_files.from_hub_cache(name, "reader")
     _refuse_adapters(path, name)
-    config = read_config(path, name)
+    config = model_files.read_config(path, name)
     _refuse_other_heads(config, name)
     encodes, kind = config.get("is_encoder_decoder"), config.get("model_type")
     if kind in _ENCODER_DECODERS and (files := conversion.checkpoint_files(path)):
@@ -147,7 +141,7 @@ def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
 def _converted(content: str, convert: Callable[[Path], None]) -> Path:
     """The directory of a converted model: made by ``convert`` once, then found by what it was made from."""
     key = hashlib.sha256(content.encode()).hexdigest()
-    target = cache_directory() / "readers" / key[:32]
+    target = model_files.cache_directory() / "readers" / key[:32]
     if target.is_dir():
         return target
     with reported_writing(target), temporary_directory(target) as work:
@@ -161,9 +155,9 @@ def _converted(content: str, convert: Callable[[Path], None]) -> Path:
 
 
 def _from_gguf(source: Path) -> Path:
-    content = f"GGUF {conversion.GGUF_VERSION}\n{file_digest(source)}"
+    content = f"GGUF {conversion.GGUF_VERSION}\n{model_files.file_digest(source)}"
     return _converted(content, partial(conversion.convert_gguf, source))
 
 
 def _listing(files: Sequence[Path]) -> str:
-    return "".join(f"{file.name} {file_digest(file)}\n" for file in files)
+    return "".join(f"{file.name} {model_files.file_digest(file)}\n" for file in files)

@@ -206,8 +206,6 @@ def around_message(
     answers are short.
 
     Args:
-        path: the model's directory.
-        name: what the user called the model.
         system: the system message; empty for the template's own, or none.
         trusted: whether Python code that comes with the model may run.
 
