@@ -32,7 +32,7 @@ COUNTING = (
     "P P@3 Success Success@3 DCG DCG@3 nDCG nDCG@3 nDCG@40 DCG(dcg='exp-log2') "
     "nDCG(dcg='exp-log2') nDCG(dcg='exp-log2')@3 AP(rel=0.5) AP(rel=1)@3 RR(rel=0.5) RR(rel=1)@3 "
     "Rprec(rel=0.5) Rprec(rel=1) P(rel=0.5)@3 R(rel=0.5)@3 R(rel=0.5) F1(rel=0.5)@3 "
-    "Success(rel=0.5)@3 RBP RBP(p=0.5,rel=0.5)@3 ERR ERR@3 Bpref(rel=0.5) Bpref(rel=1)"
+    "Success(rel=0.5)@3 RBP RBP(rel=0.5,p=0.5)@3 ERR ERR@3 Bpref(rel=0.5) Bpref(rel=1)"
 )
 NDCG = ["nDCG", "nDCG(dcg='exp-log2')"]
 NDCG += [f"{name}@{k}" for name in NDCG for k in (1, 2, 5, 40)]
