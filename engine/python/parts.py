@@ -27,21 +27,22 @@ AnnotatorChoice = str | Annotator | Callable[[str, list[str], str, str], float]
 def metric_of(given: MetricChoice) -> str | Metric:
     """A metric by a name of the engine's own, or one that a user brings."""
     part, name = _part("metrics", given, METRICS)
-    if isinstance(part, str | Metric):
-        return part
+    if isinstance(part, Metric) or not callable(part):
+        return part  # settings refuse it where it is none
     return metric_from_function(part, name, code=code_of(part).who)
 
 
 def annotator_of(given: AnnotatorChoice) -> str | Annotator:
     """An annotator by a name of the engine's own, or one that a user brings."""
     part, name = _part("annotators", given, ANNOTATORS)
-    return part if isinstance(part, str | Annotator) else from_function(name or name_of(part), part)
+    return from_function(name or name_of(part), part) if callable(part) else part
 
 
 def reader_of(given: ReaderChoice) -> str | ReaderFunction:
     """A reader by name, or the function that a user brings."""
     part, name = _part("readers", given, ())
-    return part if isinstance(part, str) else reader_function(part, name)
+    is_function = callable(part) or isinstance(part, ReaderFunction)
+    return reader_function(part, name) if is_function else part
 
 
 def _part(kind: str, given: Any, known: Collection[str]) -> tuple[Any, str | None]:

@@ -412,12 +412,14 @@ class Begins:
 def test_a_unit_in_which_processes_died_is_read_beside_no_other(monkeypatch, begun, log):
     reader = Begins()
     monkeypatch.setattr(stream_on_ray, "Attempts", Played)
-    actor = stream_on_ray._Actor(Local([SPEC], [None]), begun, commits=True)
+    local = Local([SPEC], [None])
+    local.readers[0] = reader
+    actor = stream_on_ray._Actor(local, begun, commits=True)
     with ThreadPoolExecutor(2) as threads:
         both = []
         for number, text in enumerate("ab"):
             unit = Unit(number, number, 1)
-            both.append(threads.submit(actor._read, reader, unit, [[text]]))
+            both.append(threads.submit(actor._read, unit, [[text]]))
             until = time.monotonic() + 20
             while not (reader.log and actor._reading._work_queue.qsize() == number):
                 assert time.monotonic() < until

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 
 from engine.sources.io.files import reported_writing
 from engine.tables import Schema, empty
 
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+if TYPE_CHECKING:  # loaded where it is used, so that help is quick
+    import pyarrow as pa
+
 # Bytes of rows that wait until more of their parts are there: what is written at a time costs as much as some
 # thousand rows, and of a batch each of 256 parts has but some hundred.
 _WAITING = 16 << 20
@@ -88,6 +89,8 @@ class Scatter:
             self._write()
 
     def _write(self) -> None:
+        import pyarrow as pa
+
         waiting, self._waiting, self._bytes = self._waiting, {}, 0
         with reported_writing(self._folder):
             for part, tables in waiting.items():
@@ -95,9 +98,13 @@ class Scatter:
                 self._writer(part, table.schema).write_table(table)
 
     def _writer(self, part: int, schema: pa.Schema) -> pa.RecordBatchFileWriter:
+        import pyarrow as pa
+
         if part not in self._open:
             stream = self._stack.enter_context(_file(self._folder, part).open("wb"))
-            writer = pa.ipc.new_file(stream, schema, options=_OPTIONS)
+            writer = pa.ipc.new_file(
+                stream, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")
+            )
             self._open[part] = self._stack.enter_context(writer)
         return self._open[part]
 
@@ -107,6 +114,8 @@ def read_part(folder: Path, part: int, schema: Schema) -> pl.DataFrame:
     path = _file(folder, part)
     if not path.exists():
         return empty(schema)
+    import pyarrow as pa
+
     with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
         batches = map(reader.get_batch, range(reader.num_record_batches))
         return pl.concat(pl.DataFrame(pa.Table.from_batches([batch])) for batch in batches)
