@@ -13,9 +13,8 @@ from engine import tables
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
 from engine.reading import store
-from engine.reading.backends import Progress, backend_for
+from engine.reading.backends import Executor, Local, Progress, backend_for
 from engine.reading.costs import ReadingCosts, add_counters, share_costs
-from engine.reading.local import Executor, Local
 from engine.reading.plan import (
     INPUTS,
     MadePlans,
@@ -95,10 +94,8 @@ def get_all_reads(
     wanted, got = sum(plan.wanted for plan in plans), sum(plan.reused for plan in plans)
     on_progress(got, wanted)
     if whole.height:
-        local = host(specs, [place] * len(specs))
-        backend = backend_for(
-            pool, local, executor, size=int(whole.estimated_size()), totals=totals
-        )
+        local = host(specs, [place] * len(specs), executor=executor)
+        backend = backend_for(pool, local, size=int(whole.estimated_size()), totals=totals)
         made = MadePlans(plans).sized(backend.actors, backend.gpu, backend.alone)
         for unit in backend.read(made):
             of_role, role = costs[unit.plan.role], unit.plan.role

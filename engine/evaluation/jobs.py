@@ -29,10 +29,9 @@ from engine.machine.remote.api_settings import ApiSettings, is_api
 from engine.machine.survey import either_engine_reads, reading_dtype
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.extras import command
-from engine.reading.backends import Progress, read_by, reads_here
+from engine.reading.backends import Executor, Local, Progress, read_by, reads_here
 from engine.reading.costs import ReadingCosts, UnitResult
 from engine.reading.identity import identified
-from engine.reading.local import Executor, Local
 from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import QUESTION, Prompt
@@ -216,7 +215,7 @@ def specify_jobs(
                 spec = replace(spec, gpus=max(1, int(pool.gpus_per_actor or 1)))
                 refuse_uneven(Path(spec.path), spec.name, spec.gpus)
             require_gpus_used(pool, spec.name, spec.gpus)
-        elif executor is None and spec.function and not reads_here(pool, [spec]):
+        elif executor is None and spec.function and not reads_here(pool, spec):
             spec.function.reader.require_sendable()
         jobs.append(Job(ask, read_by(spec, executor), prompt))
     if store is None:

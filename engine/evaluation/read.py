@@ -18,9 +18,8 @@ from engine.machine.remote.limits import limits_of
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.errors import ReadError, WriteError
 from engine.reading import store
-from engine.reading.backends import Backend, backend_for, by_model
+from engine.reading.backends import USER_ERRORS, Backend, Local, backend_for, by_model
 from engine.reading.costs import ReadingCosts, UnitResult, add_counters, set_wanted, share_costs
-from engine.reading.local import USER_ERRORS, Local
 from engine.reading.plan import MadePlans, ReadPlan, Unit
 from engine.sources.io.folders import Folder
 from engine.sources.queries.buckets import BUCKETS
@@ -128,15 +127,13 @@ class Readers:
             return self._kept
         totals = PoolTotals()
         places = [run.place(reads.job) for reads in group]
-        local = self.context.host(
-            [reads.job.spec for reads in group], places, run.conditions[0].api
-        )
+        specs, api = [reads.job.spec for reads in group], run.conditions[0].api
+        local = self.context.host(specs, places, api, self.context.executor)
         if made is not None and not any(plan.reads.height for plan in made.made):
             return local, totals  # nothing to read, and nothing that would
         backend = backend_for(
             run.conditions[0].running.pool(),
             local,
-            self.context.executor,
             size=sum(int(plan.reads.estimated_size()) for plan in made.made) if made else 0,
             folders=() if run.is_held else (run.unkept, run.store),
             on_event=self.context.on_event,

@@ -20,8 +20,7 @@ from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import ReadError
-from engine.reading.backends import Backend, backend_for, reads_here
-from engine.reading.local import Executor, Local, Program
+from engine.reading.backends import Backend, Executor, Local, backend_for, reads_here
 from engine.reading.plan import GROUP, SIZE, MadePlans, ReadPlan, answered
 from engine.reading.protocol import ReaderSpec
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
@@ -61,17 +60,15 @@ def repeat_sample(
     # Each group is a unit: half of the reads alone, the others together.
     group = pl.when(place < alone).then(place).otherwise(alone + (place - alone) // _TOGETHER)
     plan = plan.with_columns(pl.lit(1).alias(SIZE), group.alias(GROUP))
-    one = pool if reads_here(pool, [spec]) else replace(pool, actors=1)
-    size_in_bytes, local = int(plan.estimated_size()), Local([spec], [None])
-    backend: Backend = (
-        local if plan.is_empty() else backend_for(one, local, executor, size=size_in_bytes)
-    )
+    one = pool if reads_here(pool, spec) else replace(pool, actors=1)
+    backend: Backend = (local := Local([spec], [None], executor=executor))
+    if not plan.is_empty():
+        backend = backend_for(one, local, size=int(plan.estimated_size()))
     in_other_batches, tokens = spec, 0
     if spec.engine == "transformers":  # the others make their batches by themselves
         tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if backend.gpu else CPU_BATCH_TOKENS)
         in_other_batches = replace(spec, batch_tokens=max(1, tokens // 2))
     local.specs = [in_other_batches]
-    backend = backend if executor is None else Program(executor, local)
     done = list(backend.read(MadePlans([ReadPlan(reads=plan, wanted=plan.height)])))
     if lost := plan.height - sum(unit.done for unit in done):
         raise ReadError(f"{lost} repeated reads were lost; run again")

@@ -22,9 +22,8 @@ from engine.machine.survey import reading_dtype
 from engine.messages import extras
 from engine.messages.errors import InputError, ReadError
 from engine.reading import readers
-from engine.reading.backends import NamedExecutor, backend_for
+from engine.reading.backends import Local, NamedExecutor, backend_for
 from engine.reading.costs import UnitResult
-from engine.reading.local import Local, Program
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
@@ -244,9 +243,12 @@ def test_what_another_program_read_is_never_taken_for_the_readers(tmp_path):
     assert folder.name == specs["named"].fingerprint
     readers_own = replace(specs["own"], executor="").fingerprint
     assert len({readers_own, *(spec.fingerprint for spec in specs.values())}) == 3
-    with patch.object(
-        read, "backend_for", lambda _, local, *__, **___: Program(ScriptedReader(say_last), local)
-    ):
+
+    def programmed(_, local, **__):
+        local.executor = ScriptedReader(say_last)
+        return local
+
+    with patch.object(read, "backend_for", programmed):
         result = evaluate(inputs(), settings, store=tmp_path)
     assert (result.readings["reader"].costs.reused, result.readings["reader"].costs.done) == (0, 7)
     assert result.downstream["output"].to_list() == ["nothing", "Bo", "Bo"]

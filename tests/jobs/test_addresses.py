@@ -13,7 +13,6 @@ import pytest
 
 from engine.evaluation import read
 from engine.reading import readers
-from engine.reading.local import Program
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.sources.io.folders import Folder, folder_at
 from tests.commands import erag, evaluate
@@ -41,7 +40,12 @@ def root(request, tmp_path):
 
 def run(files, reader, *more):
     """Run ``erag evaluate`` with a scripted reader; its exit status."""
-    with patch.object(read, "backend_for", lambda _, local, *__, **___: Program(reader, local)):
+
+    def programmed(_, local, **__):
+        local.executor = reader
+        return local
+
+    with patch.object(read, "backend_for", programmed):
         return evaluate(files, *MORE, *more)
 
 

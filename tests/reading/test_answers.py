@@ -9,11 +9,10 @@ import pytest
 from engine.machine.remote.api_settings import ApiSettings, ApiSpec
 from engine.machine.remote.client import answer_of
 from engine.reading.answers import Rule, rule_of
-from engine.reading.backends import NamedExecutor
+from engine.reading.backends import Local, NamedExecutor
 from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.function_reader import FunctionReader, specify_function
-from engine.reading.local import Local, Program
 from engine.reading.models.decoding import Continuation, Writer
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReadOutput
@@ -91,7 +90,7 @@ def given(text):
         yield UnitResult(units[0], outputs, "w", 1.0, {})
 
     asked = replace(SPEC, executor="mine")
-    backend = Program(NamedExecutor("mine", program), Local([asked], [None]))
+    backend = Local([asked], [None], executor=NamedExecutor("mine", program))
     (result,) = backend.run(pl.DataFrame(), [Unit(0, 0, 1)])
     assert result.outputs[0].seconds == 2.5
     return told(result.outputs[0])
