@@ -5,14 +5,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from engine.inputs.partition import PAIRS_PER_SHARD
-from engine.reading.plan import GROUP, SIZE, ReadPlan, cut_units, shared_pace
+from engine.reading.plan import GROUP, SIZE, ReadPlan, shared_pace
 
 # What a unit costs the driver, as measured with 64 actors; its units go through one core in turn.
 DRIVER_SECONDS = 0.0094
@@ -57,8 +57,8 @@ def simulate(
                 continue
             reads = round(of_shard / tokens_per_pair)
             rows = pl.DataFrame({GROUP: range(reads), SIZE: [int(tokens_per_pair)] * reads})
-            cut = cut_units(rows, _steady(size), actors=actors, behind=behind)
-            waiting.extend(unit.length * tokens_per_pair for unit in cut)
+            cut = replace(sizes, reads=rows, first=size, sharing=actors, behind=behind)
+            waiting.extend(unit.length * tokens_per_pair for unit in cut.units())
 
     held: list[deque[float]] = [deque() for _ in range(actors)]
     ends: list[tuple[float, int]] = []  # of the units that are read
@@ -99,8 +99,3 @@ def simulate(
         "units_a_second": round(units / last, 2),
         "efficiency": round(busy / actors / last, 3),
     }
-
-
-def _steady(size: int) -> Callable[[int], int]:
-    """Units of one size, whatever their numbers."""
-    return lambda _: size

@@ -16,11 +16,9 @@ from engine.reading import store
 from engine.reading.backends import Executor, Local, Progress, backend_for
 from engine.reading.costs import ReadingCosts, add_counters, share_costs
 from engine.reading.plan import (
-    INPUTS,
     MadePlans,
     ReadPlan,
     answered,
-    input_sizes,
     longest_first,
     missing_reads,
     output_columns,
@@ -120,8 +118,7 @@ def _plan(one: Wanted, place: Folder, earlier: Sequence[pl.DataFrame]) -> ReadPl
     found = store.find(store.listing(place, one.spec.fingerprint), one.reads[READ_KEY].unique())
     known = pl.concat([found.reads[[READ_KEY]], *(reads[[READ_KEY]] for reads in earlier)])
     missing = missing_reads(one.reads, known)
-    sizes = input_sizes(one.spec, missing[INPUTS].to_list())
-    plan = longest_first(missing, sizes, lead=len(one.spec.shared_prefix))
+    plan = longest_first(missing, one.spec)
     reused = one.reads[READ_KEY].n_unique() - plan.height
     damaged = (*tidied, *found.damaged)
     return ReadPlan(reads=plan, wanted=reused + plan.height, reused=reused, damaged=damaged)

@@ -50,7 +50,6 @@ from engine.reading.plan import (
     INPUTS,
     MadePlans,
     ReadPlan,
-    input_sizes,
     longest_first,
     missing_reads,
     wanted_reads,
@@ -89,9 +88,7 @@ def planned(what: Evaluation, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
     wanted = wanted_reads(
         what.lists, what.queries, what.corpus, prompt=prompt, fingerprint=spec.fingerprint
     )
-    missing = missing_reads(wanted, tables.empty(tables.READS))
-    sizes = input_sizes(spec, missing[INPUTS].to_list())
-    return longest_first(missing, sizes, lead=len(spec.shared_prefix))
+    return longest_first(missing_reads(wanted, tables.empty(tables.READS)), spec)
 
 
 class Metered(Local):

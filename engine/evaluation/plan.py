@@ -26,7 +26,6 @@ from engine.reading.plan import (
     MadePlans,
     ReadPlan,
     answered,
-    input_sizes,
     longest_first,
     missing_reads,
     output_columns,
@@ -139,9 +138,8 @@ class ShardPlans:
             earlier = [wanted_of(self.run, other, inputs) for other in self.run.before(job)]
         shard_plan = self._made(shard, role, wanted.drop(INPUTS), earlier, last)
         missing = missing_reads(wanted, shard_plan.filter(_STORED))
-        sizes = input_sizes(job.spec, missing[INPUTS].to_list())
         plan = ReadPlan(
-            reads=longest_first(missing, sizes, lead=len(job.spec.shared_prefix)),
+            reads=longest_first(missing, job.spec),
             wanted=(distinct := wanted[READ_KEY].n_unique()),
             reused=distinct - missing.height,
             shard=shard,

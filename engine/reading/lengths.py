@@ -19,7 +19,7 @@ from engine.reading.reader_settings import ReaderSettings
 from engine.reading.readers import positions
 from engine.tables import QUERY_ID, RANK, RUN, TOKENS, N
 
-# Characters of a token, where the reader's tokenizer is elsewhere; as plans take them (``plan.input_sizes``).
+# Characters of a token, where the reader's tokenizer is elsewhere; as plans take them (``plan.longest_first``).
 _CHARACTERS = 4
 # So many prompts are tokenized; of more of them some that are drawn, and the others by their characters.
 _TOKENIZED = 1000

@@ -133,26 +133,17 @@ def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:
     )
 
 
-def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:
-    """About how many tokens each read costs; only the order and the size of units depend on it.
-
-    A quarter of the characters beyond the shared prefix: texts are tokenized once, by their reader.
-    """
-    shared = len(spec.shared_prefix)
-    return [max(1, (sum(map(len, texts)) - shared) // 4) for texts in inputs]
-
-
-def longest_first(missing: pl.DataFrame, sizes: Sequence[int], *, lead: int = 0) -> pl.DataFrame:
+def longest_first(missing: pl.DataFrame, spec: ReaderSpec) -> pl.DataFrame:
     """The plan: the missing reads with columns ``size`` and ``group``, the longest first.
 
     Reads of which a reader computes a part once for all stand together as a group: where reads have
     several inputs, those of a query, which share inputs (Fusion-in-Decoder) or the query before the
     passages; else those that begin with the same passage, some at a time. The largest group comes
     first, so that no actor waits for a long one at the end. The order depends on the reads alone.
-
-    Args:
-        lead: the number of characters that all inputs begin with, which do not distinguish groups.
     """
+    lead = len(spec.shared_prefix)
+    # A quarter of the characters beyond the shared prefix: texts are tokenized once, by their reader.
+    sizes = [max(1, (sum(map(len, texts)) - lead) // 4) for texts in missing[INPUTS].to_list()]
     shared = bool((missing[INPUTS].list.len() > 1).any())
     begins = pl.col(INPUTS).list.first().str.slice(lead, _ALIKE)
     group = pl.col(QUERY_ID)
@@ -168,38 +159,6 @@ def longest_first(missing: pl.DataFrame, sizes: Sequence[int], *, lead: int = 0)
         .sort("_of_group", "_first", SIZE, READ_KEY, descending=[True, False, True, False])
         .drop("_of_group", "_first")
     )
-
-
-def cut_units(
-    plan: pl.DataFrame, size: Callable[[int], int], *, actors: int = 1, behind: int = 0
-) -> Iterator[Unit]:
-    """Cut a plan into units of at most a ``size`` in total (and at least one group of reads), when they are asked for.
-
-    Where several actors share them, units become smaller towards the end, each at most a part of what is
-    left (guided self-scheduling: Polychronopoulos & Kuck 1987), so that actors of different speed end
-    together: what a slow one still holds when the others have nothing left to do is little.
-
-    Args:
-        size: of a unit, by its number.
-        actors: among which units are divided as they become free.
-        behind: what they have to read when the plan is done.
-    """
-    groups = plan.group_by(GROUP, maintain_order=True).agg(
-        pl.len().alias("reads"), pl.col(SIZE).sum()
-    )
-    left = behind + int(groups[SIZE].sum())
-    number, offset, filled, length, most = 0, 0, 0, 0, 0
-    for reads, tokens in groups.select("reads", SIZE).iter_rows():
-        share = max(_LEAST, most // _SMALLEST, left // (_SHARE * actors))
-        if length and filled + tokens > (most if actors == 1 else min(most, share)):
-            yield Unit(number, offset, length)
-            left -= filled
-            number, offset, filled, length = number + 1, offset + length, 0, 0
-        if not length:
-            most = size(number)
-        filled, length = filled + tokens, length + reads
-    if length:
-        yield Unit(number, offset, length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,12 +216,29 @@ class ReadPlan:
         return max(1, min(self.most, max(self.least, int(pace * UNIT_SECONDS))))
 
     def units(self, pace_of: PaceOf = lambda _: None) -> Iterator[Unit]:
-        """Its units, each as large as an actor reads in some seconds at the pace that there is for its number."""
+        """Its units, cut when they are asked for: each of at least one group of reads, and else at most as large as
+        an actor reads in some seconds at the pace that there is for its number.
 
-        def size(number: int) -> int:
-            return self.unit_size(pace_of(number))
-
-        return cut_units(self.reads, size, actors=self.sharing, behind=self.behind)
+        Where several actors share them, units become smaller towards the end, each at most a part of what is
+        left (guided self-scheduling: Polychronopoulos & Kuck 1987), so that actors of different speed end
+        together: what a slow one still holds when the others have nothing left to do is little.
+        """
+        groups = self.reads.group_by(GROUP, maintain_order=True).agg(
+            pl.len().alias("reads"), pl.col(SIZE).sum()
+        )
+        left = self.behind + int(groups[SIZE].sum())
+        number, offset, filled, length, most = 0, 0, 0, 0, 0
+        for reads, tokens in groups.select("reads", SIZE).iter_rows():
+            share = max(_LEAST, most // _SMALLEST, left // (_SHARE * self.sharing))
+            if length and filled + tokens > (most if self.sharing == 1 else min(most, share)):
+                yield Unit(number, offset, length)
+                left -= filled
+                number, offset, filled, length = number + 1, offset + length, 0, 0
+            if not length:
+                most = self.unit_size(pace_of(number))
+            filled, length = filled + tokens, length + reads
+        if length:
+            yield Unit(number, offset, length)
 
 
 class Plans(Protocol):

@@ -21,7 +21,7 @@ from engine.reading.costs import ReadingCosts, UnitResult, share_costs
 from engine.reading.plan import (
     OUTPUT_COLUMNS,
     WANTED,
-    input_sizes,
+    longest_first,
     output_columns,
     read_key,
     unit_tokens,
@@ -317,9 +317,9 @@ def test_units_are_small_enough_for_every_actor():
 
 def test_sizes_do_not_count_the_shared_prefix():
     spec = replace(SPEC, shared_prefix="p" * 100)
-    assert input_sizes(spec, [["p" * 100 + "a" * 40], ["p" * 100], ["p" * 100 + "a", "b" * 79]]) == [
-        10, 1, 20,
-    ]  # fmt: skip
+    inputs = [["p" * 100 + "a" * 40], ["p" * 100], ["p" * 100 + "a", "b" * 79]]
+    reads = pl.DataFrame({"read_key": [*"abc"], "query_id": [*"abc"], "inputs": inputs})
+    assert longest_first(reads, spec).sort("read_key")["size"].to_list() == [10, 1, 20]
 
 
 def test_a_reader_is_given_one_gpu_at_most(tmp_path):

@@ -1,5 +1,6 @@
 import itertools
 import statistics
+from dataclasses import replace
 from unittest.mock import patch
 
 import polars as pl
@@ -12,6 +13,7 @@ from engine import tables
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading import plan as plans
 from engine.reading.plan import ReadPlan, longest_first, missing_reads, read_key, wanted_reads
+from tests.conftest import SPEC
 from tests.tables import framed
 
 QUERIES = framed([("1", "who", ["A"], []), ("2", "who", ["B"], [])], tables.QUERIES)
@@ -46,19 +48,22 @@ def test_stored_reads_are_not_planned():
     assert missing_reads(frame, frame.head(1))["doc_ids"].to_list() == [["y"]]
 
 
-def cut_units(plan, size, least=plans._LEAST, **how):
+def cut_units(plan, size, least=plans._LEAST, actors=1, behind=0):
+    whole = ReadPlan(reads=plan, wanted=0, first=size, sharing=actors, behind=behind)
     with patch.object(plans, "_LEAST", least):
-        return list(plans.cut_units(plan, lambda _: size, **how))
+        return list(whole.units())
 
 
 def alike(count, size=1):
     """A plan of so many reads of one size."""
-    return longest_first(single_reads([f"{i:04}" for i in range(count)]), [size] * count)
+    return longest_first(single_reads({f"{i:04}": size for i in range(count)}), SPEC)
 
 
-def single_reads(keys):
+def single_reads(sizes):
+    """Reads of a text each, by their keys, of so many tokens."""
+    texts = [[key.ljust(4 * size)] for key, size in sizes.items()]
     return pl.DataFrame(
-        {"read_key": keys, "query_id": ["q"] * len(keys), "inputs": [[key] for key in keys]},
+        {"read_key": list(sizes), "query_id": ["q"] * len(sizes), "inputs": texts},
         schema_overrides={"read_key": pl.String, "inputs": pl.List(pl.String)},
     )
 
@@ -66,8 +71,13 @@ def single_reads(keys):
 def test_reads_that_share_inputs_are_neighbours_in_one_unit():
     rows = [("a1", "q1", ["a"]), ("b1", "q2", ["b"]), ("a2", "q1", ["c"])]
     rows += [("b2", "q2", ["b", "d"]), ("a3", "q1", ["a", "c"]), ("c1", "q3", ["e"])]
+    sizes = {"a1": 5, "b1": 2, "a2": 4, "b2": 6, "a3": 9, "c1": 30}
+    rows = [
+        (key, query, [*more, text.ljust(4 * sizes[key] - len(more))])
+        for key, query, (*more, text) in rows
+    ]
     missing = pl.DataFrame(rows, schema=["read_key", "query_id", "inputs"], orient="row")
-    plan = longest_first(missing, [5, 2, 4, 6, 9, 30])
+    plan = longest_first(missing, SPEC)
     # by query: q3 30, q1 18, q2 8; within a query the longest first
     assert plan["read_key"].to_list() == ["c1", "a3", "a1", "a2", "b2", "b1"]
     assert [(u.offset, u.length) for u in cut_units(plan, 10)] == [(0, 1), (1, 3), (4, 2)]
@@ -141,7 +151,7 @@ def test_reads_that_begin_with_the_same_passage_form_groups_of_limited_size():
         (f"{n:02}{p}", f"q{n}", [passages[p] + f"question {n}"]) for n in range(40) for p in "ab"
     ]
     missing = pl.DataFrame(rows, schema=["read_key", "query_id", "inputs"], orient="row")
-    plan = longest_first(missing, [5] * 80, lead=10)
+    plan = longest_first(missing, replace(SPEC, shared_prefix="Examples. "))
     own = [key[-1] for key in plan["read_key"]]
     sizes = [len(list(run)) for _, run in itertools.groupby(own)]
     assert sum(sizes) == 80
@@ -152,8 +162,7 @@ def test_reads_that_begin_with_the_same_passage_form_groups_of_limited_size():
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 100))
 def test_units_cover_the_plan_in_order_longest_first(sizes, limit):
-    missing = single_reads([f"{i:03}" for i in range(len(sizes))])
-    plan = longest_first(missing, sizes)
+    plan = longest_first(single_reads({f"{i:03}": size for i, size in enumerate(sizes)}), SPEC)
     assert plan["size"].to_list() == sorted(sizes, reverse=True)
     units = cut_units(plan, limit)
     assert [u.number for u in units] == list(range(len(units)))
@@ -168,9 +177,9 @@ def test_units_cover_the_plan_in_order_longest_first(sizes, limit):
 
 
 def test_the_order_of_the_plan_does_not_depend_on_the_order_asked():
-    frame = single_reads(["b", "a", "c"])
-    one = longest_first(frame, [5, 5, 9])["read_key"].to_list()
-    other = longest_first(frame.reverse(), [9, 5, 5])["read_key"].to_list()
+    frame = single_reads({"b": 5, "a": 5, "c": 9})
+    one = longest_first(frame, SPEC)["read_key"].to_list()
+    other = longest_first(frame.reverse(), SPEC)["read_key"].to_list()
     assert one == other == ["c", "a", "b"]
 
 
