@@ -367,9 +367,8 @@ def refuse_alike(outputs: Sequence[ReadOutput], *, only_memory: bool = False) ->
     alike = {_SIZE.sub("0", reason) for reason in reasons} if only_memory else {*reasons}
     if len(alike) > 1 or (only_memory and not all(map(lacked_memory, reasons))):
         return
-    kind, remedy = ("want of memory", f"; {MORE_MEMORY}") if only_memory else ("one reason", "")
-    if MORE_MEMORY in reasons[0]:
-        remedy = ""
+    kind = "want of memory" if only_memory else "one reason"
+    remedy = f"; {MORE_MEMORY}" if only_memory and MORE_MEMORY not in reasons[0] else ""
     raise ReadError(
         f"the first {len(outputs)} LLM calls failed, all for {kind}: {reasons[0]}{remedy}"
     )

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -141,25 +141,15 @@ class OnRay:
             limits.see(0)
 
 
-class ShardRole(NamedTuple):
-    """A shard that is planned for a role, of so many."""
-
-    shard: int
-    role: int
-    roles: int
-
-    @property
-    def number(self) -> int:
-        """Its number, in the whole job."""
-        return self.shard * self.roles + self.role
-
-
 def _results(plans: Plans, local: Local, pool: Pool, attempts: Any) -> Iterator[pa.Table]:
     # That a small evaluation has fewer shards than actors is not news.
     warnings.filterwarnings("ignore", module=ray_internals.EXECUTION)
-    roles = range(len(local.specs))
+    # A shard is planned for each role, and has a number for it in the whole job.
+    roles = len(local.specs)
     rows = [
-        ShardRole(shard, role, len(roles))._asdict() for shard in plans.shards for role in roles
+        {"shard": shard, "role": role, "number": shard * roles + role}
+        for shard in plans.shards
+        for role in range(roles)
     ]
     dataset = one_row_blocks(rows)
     # Blocks are cut at a byte: each unit is a block, and so a task, of its own. `repartition` would do it with
@@ -200,16 +190,15 @@ def _plan_batch(batch: pa.Table, plans: Any, ledger: Any) -> Iterator[pa.Table]:
     """Plan shards for readers; the ledger ends the planning of one whose process dies, which Ray would repeat for ever."""
     attempts = Attempts(ledger)
     for asked in batch.to_pylist():
-        shard_role = ShardRole(**asked)
-        planning = planning_of(shard_role.number)
-        pace_of = partial(attempts.hand_over, role=shard_role.role)
+        shard, role, number = asked["shard"], asked["role"], asked["number"]
+        planning, pace_of = planning_of(number), partial(attempts.hand_over, role=role)
         try:
-            pace_of(shard_role.number * NUMBERS)
+            pace_of(number * NUMBERS)
             if not attempts.enter(planning, new_attempt(), _PLANNING_DEATHS):
-                raise ReadError(f"shard {shard_role.shard} cannot be planned: {_DIED}")
-            plan = _unpickled(plans)(shard_role.shard, shard_role.role)
+                raise ReadError(f"shard {shard} cannot be planned: {_DIED}")
+            plan = _unpickled(plans)(shard, role)
             attempts.leave(planning)
-            for row in unit_rows(shard_role, plan, pace_of):
+            for row in unit_rows(plan, number, pace_of):
                 yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
         except USER_ERRORS as error:
             yield pa.table({"unit": [pickle.dumps(error)]}, schema=_UNIT)
@@ -226,24 +215,24 @@ def _unpickled(sent: Any) -> Plans:
 
 
 def unit_rows(
-    shard_role: ShardRole, plan: ReadPlan, pace_of: PaceOf
+    plan: ReadPlan, number: int, pace_of: PaceOf
 ) -> Iterator[tuple[ReadPlan, Unit, int, bytes | None]]:
-    """The units of a shard for a role, one at least, each cut when it is asked for, by its number in the whole job.
+    """The units of a plan that has a number in the whole job, one at least, each cut when it is asked for.
 
     Each comes with what is known of its shard, its size, and its reads as an Arrow stream, since a table that is a slice of
     another would be pickled with all of it; None where there is nothing to read.
     """
     needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS)
-    before, unit = shard_role.number * NUMBERS, None
-    for unit in plan.units(lambda number: pace_of(before + number)):
+    before, unit = number * NUMBERS, None
+    for unit in plan.units(lambda of_plan: pace_of(before + of_plan)):
         content, rows = io.BytesIO(), (unit.offset, unit.length)
         # Newer layouts of texts would be written with all texts of the table that this is a slice of.
         needed.slice(*rows).write_ipc_stream(content, compat_level=pl.CompatLevel.oldest())
-        numbered = Unit(before + unit.number, before + unit.offset, unit.length, shard_role.role)
+        numbered = Unit(before + unit.number, before + unit.offset, unit.length, plan.role)
         size = int(plan.reads[SIZE].slice(*rows).sum())
         yield plan.head, numbered, size, content.getvalue()
     if unit is None:
-        yield plan.head, Unit(before, before, 0, shard_role.role), 0, None
+        yield plan.head, Unit(before, before, 0, plan.role), 0, None
 
 
 class _Actor:

@@ -25,7 +25,7 @@ from engine.reading.backends import Local, NamedExecutor
 from engine.reading.lengths import passage_tokens
 from engine.reading.plan import MadePlans
 from engine.reading.reader_settings import ReaderSettings
-from engine.reading.stream_on_ray import ShardRole, unit_rows
+from engine.reading.stream_on_ray import unit_rows
 from engine.report.printed import answer_parts
 from engine.report.results import write_results
 from engine.report.verdict import summarize_verdict
@@ -360,7 +360,7 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     work, job = work_of(tmp_path, place, 10_000)
 
     def planned(planner, pace=None):
-        return list(unit_rows(ShardRole(0, 0, 1), planner(0, 0), lambda _: pace))
+        return list(unit_rows(planner(0, 0), 0, lambda _: pace))
 
     def do_first(rows):
         next(Local([job.spec], [place]).read(MadePlans([planned_again(rows[0])])))

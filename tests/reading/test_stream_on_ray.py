@@ -25,7 +25,7 @@ from engine.reading.backends import Local
 from engine.reading.plan import MadePlans, ReadPlan, Unit
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.readers import specify
-from engine.reading.stream_on_ray import OnRay, ShardRole, unit_rows
+from engine.reading.stream_on_ray import OnRay, unit_rows
 from engine.sources.io.folders import folder_at
 from tests.conftest import SPEC, planned
 from tests.reading.stored import load
@@ -443,7 +443,7 @@ def test_a_unit_travels_with_its_own_prompts_alone():
         }
     )
     shard_plan = ReadPlan(reads=plan, wanted=reads, first=10, most=10, span=(0, 1))
-    rows = list(unit_rows(ShardRole(0, 0, 1), shard_plan, lambda _: None))
+    rows = list(unit_rows(shard_plan, 0, lambda _: None))
     assert len(rows) == 100
     # 10 prompts of 700 characters, their keys, and what the formats add.
     assert max(len(pickle.dumps(row)) for row in rows) < 13_000
