@@ -15,7 +15,7 @@ import polars as pl
 
 from engine import tables
 from engine.inputs.files import InputFiles
-from engine.reading.backends import Local
+from engine.reading.local import Local
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 
 # Words of a passage, as in the Wikipedia corpora of open-domain question answering.

@@ -13,8 +13,9 @@ from engine import tables
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
 from engine.reading import store
-from engine.reading.backends import Executor, Local, Progress, backend_for
+from engine.reading.backends import Progress, backend_for
 from engine.reading.costs import ReadingCosts, add_counters, share_costs
+from engine.reading.local import Executor, Local
 from engine.reading.plan import (
     MadePlans,
     ReadPlan,

@@ -44,8 +44,9 @@ from engine import tables
 from engine.machine import cluster
 from engine.machine.pool import PoolSettings
 from engine.messages.extras import is_installed
-from engine.reading.backends import Local, backend_for
+from engine.reading.backends import backend_for
 from engine.reading.costs import UnitResult
+from engine.reading.local import Local
 from engine.reading.plan import (
     INPUTS,
     MadePlans,

@@ -18,8 +18,8 @@ from engine.inputs.shards import InMemoryInputs
 from engine.labels.annotator import READER
 from engine.machine.device import best_dtype
 from engine.messages.errors import InputError
-from engine.reading.backends import Executor
 from engine.reading.costs import ReadingCosts
+from engine.reading.local import Executor
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.protocol import Augmentation
 from engine.report.results import outputs, refuse_another

@@ -19,7 +19,7 @@ import torch
 from engine.machine import device
 from engine.messages.errors import EncodeError
 from engine.reading import readers
-from engine.reading.backends import Local
+from engine.reading.local import Local
 from engine.reading.protocol import ReadOutput
 from engine.retrieval import flat
 from tests.gpu_first import __main__ as first

@@ -41,9 +41,10 @@ from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import agreeing, listed, quoted
 from engine.ranking.scores import largest_label, lists_nothing, score_runs, without_results
-from engine.reading.backends import Executor, Progress
+from engine.reading.backends import Progress
 from engine.reading.costs import ReadingCosts
 from engine.reading.identity import end_reread
+from engine.reading.local import Executor
 from engine.scoring.metrics import METRICS, Metric, get_metric
 from engine.sources.io.folders import Folder, folder_in_memory
 from engine.sources.io.locations import Location

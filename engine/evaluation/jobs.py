@@ -29,9 +29,10 @@ from engine.machine.remote.api_settings import ApiSettings, is_api
 from engine.machine.survey import either_engine_reads, reading_dtype
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.extras import command
-from engine.reading.backends import Executor, Local, Progress, read_by, reads_here
+from engine.reading.backends import Progress, read_by, reads_here
 from engine.reading.costs import ReadingCosts, UnitResult
 from engine.reading.identity import identified
+from engine.reading.local import Executor, Local
 from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import QUESTION, Prompt

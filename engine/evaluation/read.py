@@ -18,8 +18,9 @@ from engine.machine.remote.limits import limits_of
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.errors import ReadError, WriteError
 from engine.reading import store
-from engine.reading.backends import USER_ERRORS, Backend, Local, backend_for, by_model
+from engine.reading.backends import Backend, backend_for, by_model
 from engine.reading.costs import ReadingCosts, UnitResult, add_counters, set_wanted, share_costs
+from engine.reading.local import USER_ERRORS, Local
 from engine.reading.plan import MadePlans, ReadPlan, Unit
 from engine.sources.io.folders import Folder
 from engine.sources.queries.buckets import BUCKETS

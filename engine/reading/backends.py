@@ -1,58 +1,28 @@
-"""Do planned reads: choose whether this process, requests to a server, a user's program, or actors on Ray do them.
-
-``Local`` is this process. A unit is read and committed to the store. Readers that share a model are loaded together, and
-read shard by shard: each has plans of its own, and its place among them is its role. Of each unit the driver learns only
-how many reads it had and what they cost.
-"""
+"""Choose what does planned reads: this process, requests to a server, a user's program, or actors on Ray."""
 
 from __future__ import annotations
 
-import os
-import re
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import polars as pl
 
 from engine.machine import device
-from engine.machine.batching import MORE_MEMORY, lacked_memory
-from engine.machine.device import is_fatal, refuse_other_versions
 from engine.machine.pool import PoolSettings, decide, require_gpus_used
-from engine.machine.remote.api_settings import ApiSettings
-from engine.machine.remote.limits import limits_of
-from engine.machine.watch import OnEvent, PoolTotals, log, silent
-from engine.messages.errors import InputError, ReadError, WriteError
-from engine.messages.wording import reason_of
-from engine.reading import readers, store
-from engine.reading.answers import given, rule_of
+from engine.machine.watch import OnEvent, PoolTotals, silent
+from engine.messages.errors import InputError
 from engine.reading.costs import UnitResult
-from engine.reading.function_reader import FunctionReader
-from engine.reading.identity import keep, records_of
-from engine.reading.plan import INPUTS, Plans, ReadPlan, Unit
+from engine.reading.local import Executor, Local
+from engine.reading.plan import Plans, Unit
 from engine.reading.protocol import (
     UNNAMED,
-    Finish,
-    LoopReader,
-    Reader,
     ReaderSpec,
-    ReadOutput,
-    StartingReader,
-    versions,
 )
 from engine.sources.io.folders import Folder
-from engine.sources.io.parallel import ahead, mapped
 
 Progress = Callable[[int, int], None]
 Read = TypeVar("Read")
-# A program of the user's that reads: given the planned reads, their units, and the reader that it stands in for.
-Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
-# Errors that say what a user can do; a worker's traceback would hide it.
-USER_ERRORS = (InputError, WriteError, ReadError)
 
 
 class Backend(Protocol):
@@ -168,216 +138,3 @@ def by_model(items: Iterable[Read], spec_of: Callable[[Read], ReaderSpec]) -> li
     for item in items:
         groups.setdefault(spec_of(item).model, []).append(item)
     return list(groups.values())
-
-
-class Local:
-    """Reads in this process, with models or functions that are hosted here; each is loaded for its first unit.
-
-    Args:
-        places: of each reader, the store that its reads go to; None where they are not kept.
-        bounds: what the driver takes the bounds of all reads from.
-        executor: a program of the user's that reads in the place of the reader.
-    """
-
-    actors, gpu, alone, on_ray = 1, False, False, False
-    bounds_itself = False
-
-    def __init__(
-        self,
-        specs: Sequence[ReaderSpec],
-        places: Sequence[Folder | None],
-        bounds: ApiSettings | None = None,
-        executor: Executor | None = None,
-    ) -> None:
-        self.specs, self.places, self.bounds = specs, places, bounds or ApiSettings()
-        self.executor = executor
-        self.worker = f"process {os.getpid()}"
-        self.readers: dict[int, Reader] = {}  # that are loaded, by their roles
-        self._versions = versions(specs)
-        self._told: defaultdict[int, set[str]] = defaultdict(set)
-        # Roles whose readers have done a read, and those of which a call raised.
-        self._proven, self._failed = set[int](), set[int]()
-
-    def load(self, spec: ReaderSpec) -> Reader:
-        """A reader that is hosted."""
-        return readers.load(spec)
-
-    def reader(self, role: int) -> Reader:
-        """The reader of a role, loaded where it is not yet."""
-        if role not in self.readers:
-            refuse_other_versions(self._versions, versions(self.specs), self.worker)
-            spec, start = self.specs[role], time.perf_counter()
-            log("load_started", reader=spec.name)
-            reader = self.load(spec)
-            if isinstance(reader, LoopReader):
-                reader.prepare()
-            self.readers[role] = reader
-            log("load_ended", reader=spec.name, seconds=round(time.perf_counter() - start, 1))
-        return self.readers[role]
-
-    def read(self, plans: Plans) -> Iterator[UnitResult]:
-        """As ``Backend.read``, in the order of the shards."""
-        size, seconds = [0] * len(self.specs), [0.0] * len(self.specs)
-        for shard in plans.shards:
-            made = [plans(shard, role) for role in range(len(self.specs))]
-            units: list[Unit] = []
-            left = 0
-            for role, plan in enumerate(made):
-                if plan.reads.is_empty():
-                    yield UnitResult.without_reads(plan)
-                pace = size[role] / seconds[role] if seconds[role] else None
-                for unit in plan.units(lambda _, pace=pace: pace):  # type: ignore[misc]
-                    units.append(Unit(len(units), left + unit.offset, unit.length, role))
-                left += plan.reads.height
-                size[role] += plan.size
-            if not units:
-                continue
-            results = self._results(made, units)
-            # Each in a thread while the next one is read; all that were read, whatever ends the reading. A program,
-            # and requests, go on meanwhile by themselves.
-            commits = (
-                map(self.commit, results)
-                if self.bounds_itself or self.executor
-                else mapped(self.commit, results, to_the_end=True)
-            )
-            for result in commits:
-                seconds[result.plan.role] += result.seconds
-                left -= result.done
-                yield result
-            if left:
-                raise ReadError(f"{left} reads were lost on the way; run again")
-
-    def run(self, plan: pl.DataFrame, units: Sequence[Unit]) -> Iterator[UnitResult]:
-        """Read the units of a plan, of all readers together, in order; one is started while another is read.
-
-        Of what a program writes, thoughts are taken off as of all readers' texts.
-        """
-        if self.executor is not None:
-            spec = self.specs[0]
-            for result in self.executor(plan, units, spec):
-                yield replace(result, outputs=given(result.outputs, rule_of(spec)))
-            return
-        for role in {unit.reader for unit in units}:
-            self.reader(role)  # in the thread that reads
-
-        def started() -> Iterator[tuple[Unit, list[list[str]], Finish]]:
-            for unit in units:
-                inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
-                yield unit, inputs, start(self.reader(unit.reader), inputs)
-
-        for unit, inputs, finish in ahead(started()):
-            yield self.read_unit(unit, inputs, finish)
-
-    def read_unit(
-        self, unit: Unit, inputs: Sequence[Sequence[str]], finish: Finish | None = None
-    ) -> UnitResult:
-        """Read one unit, whose reads ``finish`` does where they were started; where that raises, read by read, so
-        that one bad read fails alone. Functions may pay for each prompt: where one raises, all of its call fail.
-
-        Raises:
-            ReadError: all reads of a reader's first unit (of a function, of its first two) fail alike, where the reader
-                raises (so would those that follow) or lacks memory.
-            InputError: raised by the reader.
-        """
-        role, reader, start = unit.reader, self.reader(unit.reader), time.perf_counter()
-        before = replace(reader.stats)
-        try:
-            outputs = finish() if finish else reader.read(inputs)
-        except Exception as error:
-            # Where it is an InputError, what a user's reader returns cannot be used: no other read would be.
-            if isinstance(error, InputError) or is_fatal(error):
-                raise
-            is_function = isinstance(reader, FunctionReader)
-            if is_function:
-                reason = reason_of(error)
-                if len(inputs) > 1:  # a function can tell which of its prompts failed
-                    reason += ", and its call failed as a whole: an error in the place of a text fails that read alone"
-                outputs = [ReadOutput.failed(reason)] * len(inputs)
-            else:
-                outputs = [_read_alone(reader, texts) for texts in inputs]
-            # One bad prompt may be why a function's first call failed, and not why two did.
-            if role not in self._proven and (role in self._failed or not is_function):
-                refuse_alike(outputs)
-            self._failed.add(role)
-        if role not in self._proven:
-            refuse_alike(outputs, only_memory=True)
-        if any(output.failure is None for output in outputs):
-            self._proven.add(role)
-        stats = reader.stats
-        ahead_of_turn = (stats.nanoseconds_ahead - before.nanoseconds_ahead) / 1e9
-        return UnitResult(
-            unit,
-            outputs,
-            self.worker,
-            time.perf_counter() - start - ahead_of_turn,
-            asdict(stats),
-            stats.prompt_tokens - before.prompt_tokens,
-            stats.padded_tokens - before.padded_tokens,
-        )
-
-    def commit(self, result: UnitResult) -> UnitResult:
-        """Put the outputs of a unit into the store of their reader, if it has one."""
-        role = result.plan.role
-        if result.reads is None or (place := self.places[role]) is None:
-            return result
-        spec = self.specs[role]
-        for record in records_of(spec) - self._told[role] if result.reads.height else ():
-            keep(place / spec.fingerprint, record)
-            self._told[role].add(record)
-        file = store.add(place, spec.fingerprint, result.reads, span=result.plan.span)
-        return replace(result, file=file)
-
-    def _results(self, made: Sequence[ReadPlan], units: Sequence[Unit]) -> Iterator[UnitResult]:
-        """The results of the units of a shard's plans; none is begun that would pass a bound."""
-        whole, limits = pl.concat([plan.reads for plan in made]), limits_of(self.bounds)
-        left = whole.height
-        limits.see(1)
-        if not self.bounds_itself:
-            limits.require()
-        for result in self.run(whole, units):
-            unit = result.unit
-            limits.took.append(result.seconds)
-            yield result.planned(made[unit.reader], whole.slice(unit.offset, unit.length))
-            left -= unit.length
-            if left and not self.bounds_itself:
-                limits.require()
-
-
-def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Callable[[], list[ReadOutput]]:
-    """Prepare reads, as far as the reader does that apart; what it raises is raised when they are done."""
-    if isinstance(reader, StartingReader):
-        with suppress(Exception):
-            return reader.start(inputs)
-    return partial(reader.read, inputs)
-
-
-# What reasons for one shortage differ in: sizes of what was asked for, of what was free, of prompts.
-_SIZE = re.compile(r"\d[\d.,]*( [KMGT]?i?B\b)?")
-
-
-def refuse_alike(outputs: Sequence[ReadOutput], *, only_memory: bool = False) -> None:
-    """Refuse to go on where all reads of a reader's first unit failed, for one reason; or, with ``only_memory``, for one shortage.
-
-    No other failure that is returned says so much: plans are longest first, and what fails for its length says nothing
-    of shorter reads.
-    """
-    reasons = [output.failure for output in outputs if output.failure is not None]
-    if len(outputs) < 2 or len(reasons) < len(outputs):
-        return
-    alike = {_SIZE.sub("0", reason) for reason in reasons} if only_memory else {*reasons}
-    if len(alike) > 1 or (only_memory and not all(map(lacked_memory, reasons))):
-        return
-    kind = "want of memory" if only_memory else "one reason"
-    remedy = f"; {MORE_MEMORY}" if only_memory and MORE_MEMORY not in reasons[0] else ""
-    raise ReadError(
-        f"the first {len(outputs)} LLM calls failed, all for {kind}: {reasons[0]}{remedy}"
-    )
-
-
-def _read_alone(reader: Reader, inputs: Sequence[str]) -> ReadOutput:
-    try:
-        return reader.read([inputs])[0]
-    except Exception as error:
-        if isinstance(error, InputError) or is_fatal(error):
-            raise
-        return ReadOutput.failed(reason_of(error))

@@ -20,7 +20,8 @@ from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import ReadError
-from engine.reading.backends import Backend, Executor, Local, backend_for, reads_here
+from engine.reading.backends import Backend, backend_for, reads_here
+from engine.reading.local import Executor, Local
 from engine.reading.plan import GROUP, SIZE, MadePlans, ReadPlan, answered
 from engine.reading.protocol import ReaderSpec
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY

@@ -35,9 +35,9 @@ from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
 from engine.machine.remote.limits import limits_of
 from engine.machine.watch import OnEvent, PoolTotals, Tally, log, silent, watched
 from engine.messages.errors import BoundError, ReadError
-from engine.reading.backends import USER_ERRORS, Local, start
 from engine.reading.costs import UnitResult
 from engine.reading.ledger import Attempts, planning_of, start_ledger
+from engine.reading.local import USER_ERRORS, Local, start
 from engine.reading.plan import INPUTS, SIZE, MadePlans, PaceOf, Plans, ReadPlan, Unit
 from engine.reading.protocol import ReadOutput, StartingReader
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY

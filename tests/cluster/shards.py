@@ -17,7 +17,7 @@ from engine.evaluation.jobs import Context
 from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles
 from engine.inputs.partition import partition
-from engine.reading.backends import Local
+from engine.reading.local import Local
 from engine.sources.io.folders import folder_at
 from tests.cluster.stage import Stage
 from tests.evaluation.in_shards import all_shards, assert_same

@@ -16,7 +16,7 @@ from ray.cluster_utils import Cluster
 
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import PoolTotals
-from engine.reading.backends import Local
+from engine.reading.local import Local
 from engine.reading.plan import MadePlans, ReadPlan
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.stream_on_ray import OnRay

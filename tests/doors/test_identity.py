@@ -11,7 +11,7 @@ from engine.evaluation.settings import Settings
 from engine.machine.functions import code_of, load_named
 from engine.machine.remote.api_settings import ApiSpec
 from engine.messages.errors import InputError
-from engine.reading import backends
+from engine.reading import local
 from engine.reading.backends import NamedExecutor
 from engine.reading.function import reader_function
 from tests.conftest import ScriptedReader
@@ -126,7 +126,7 @@ def of_before(self):
 def test_reads_of_before_are_taken_from_every_folder_that_is_known(asked, monkeypatch):
     with monkeypatch.context() as before:
         before.setattr(ApiSpec, "decisive", property(of_before))
-        before.setattr(backends, "keep", lambda folder, record: None)
+        before.setattr(local, "keep", lambda folder, record: None)
         assert [asked(server=server)[0] for server in ("fp_0", "fp_1", "fp_0")] == [7, 7, 0]
     for path, server in (("/v1", "fp_1"), ("/v1", "fp_2"), ("/a/v1", "fp_0")):
         new, said = asked(path, server=server)
@@ -251,7 +251,7 @@ def test_code_without_source_and_reads_of_before_are_noted(in_file, tmp_path, mo
     new, said = reads_of(unseen, tmp_path / "a")
     assert (new, "no source" in said) == (0, True)
     with monkeypatch.context() as before:
-        before.setattr(backends, "keep", lambda folder, record: None)
+        before.setattr(local, "keep", lambda folder, record: None)
         reads_of(in_file(BASE), tmp_path / "b")
     new, said = reads_of(in_file(BASE), tmp_path / "b")
     assert (new, "before it was kept which code" in said) == (0, True)

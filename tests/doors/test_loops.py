@@ -10,7 +10,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from engine.machine import device
 from engine.messages.errors import InputError
-from engine.reading.backends import Local
+from engine.reading.local import Local
 from engine.reading.models import continuing
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.encoder_decoder import EncoderDecoderReader

@@ -22,8 +22,9 @@ from engine.machine.survey import reading_dtype
 from engine.messages import extras
 from engine.messages.errors import InputError, ReadError
 from engine.reading import readers
-from engine.reading.backends import Local, NamedExecutor, backend_for
+from engine.reading.backends import NamedExecutor, backend_for
 from engine.reading.costs import UnitResult
+from engine.reading.local import Local
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.report.printed import full_lines
 from engine.report.summary import summarize

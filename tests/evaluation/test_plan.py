@@ -21,8 +21,9 @@ from engine.machine.pool import Pool
 from engine.messages.errors import InputError
 from engine.reading import plan as reading_plan
 from engine.reading import protocol, store
-from engine.reading.backends import Local, NamedExecutor
+from engine.reading.backends import NamedExecutor
 from engine.reading.lengths import passage_tokens
+from engine.reading.local import Local
 from engine.reading.plan import MadePlans
 from engine.reading.reader_settings import ReaderSettings
 from engine.reading.stream_on_ray import unit_rows

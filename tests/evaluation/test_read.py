@@ -16,8 +16,8 @@ from engine.machine import cluster, device
 from engine.messages.errors import BoundError, InputError, ReadError, WriteError
 from engine.reading import plan as reading_plan
 from engine.reading import store
-from engine.reading.backends import Local
 from engine.reading.function import ReaderFunction
+from engine.reading.local import Local
 from engine.reading.protocol import ReaderStats
 from engine.sources.io.folders import Folder, folder_at
 from tests.evaluation.in_shards import (

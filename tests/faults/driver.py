@@ -19,8 +19,8 @@ import polars as pl
 
 from benchmarks._reads import get_reads
 from engine.machine.pool import PoolSettings
-from engine.reading.backends import Local
 from engine.reading.costs import UnitResult
+from engine.reading.local import Local
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.sources.io import files

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from engine.reading.backends import Local
+from engine.reading.local import Local
 from engine.reading.protocol import ReaderSpec
 from tests.gpu_first import models
 from tests.gpu_first.checks import Check, alike, apart, require

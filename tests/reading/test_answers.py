@@ -9,10 +9,11 @@ import pytest
 from engine.machine.remote.api_settings import ApiSettings, ApiSpec
 from engine.machine.remote.client import answer_of
 from engine.reading.answers import Rule, rule_of
-from engine.reading.backends import Local, NamedExecutor
+from engine.reading.backends import NamedExecutor
 from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.function_reader import FunctionReader, specify_function
+from engine.reading.local import Local
 from engine.reading.models.decoding import Continuation, Writer
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReadOutput

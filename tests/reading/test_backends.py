@@ -16,8 +16,9 @@ from engine import tables
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
 from engine.messages.errors import InputError, ReadError
-from engine.reading.backends import Local, NamedExecutor, by_model
+from engine.reading.backends import NamedExecutor, by_model
 from engine.reading.costs import ReadingCosts, UnitResult, share_costs
+from engine.reading.local import Local
 from engine.reading.plan import (
     OUTPUT_COLUMNS,
     WANTED,

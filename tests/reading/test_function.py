@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 
 from engine.messages.errors import InputError, ReadError
-from engine.reading.backends import Local
 from engine.reading.function import ReaderFunction, reader_function
 from engine.reading.function_reader import FunctionReader, specify_function
+from engine.reading.local import Local
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.readers import load
 from tests.conftest import SPEC

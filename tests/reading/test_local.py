@@ -8,7 +8,7 @@ import pytest
 from engine.machine import device
 from engine.messages.errors import InputError, ReadError, WriteError
 from engine.reading import protocol
-from engine.reading.backends import Local
+from engine.reading.local import Local
 from engine.reading.plan import MadePlans, ReadPlan, Unit
 from engine.reading.protocol import ReaderStats, ReadOutput
 from tests.conftest import SPEC, planned

@@ -21,7 +21,7 @@ from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
 from engine.messages.errors import InputError, ReadError
 from engine.reading import stream_on_ray
-from engine.reading.backends import Local
+from engine.reading.local import Local
 from engine.reading.plan import MadePlans, ReadPlan, Unit
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.readers import specify

@@ -19,8 +19,8 @@ from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.client import Client
 from engine.machine.remote.limits import FEWEST_TOKENS, Limits, StoppedAskingError, limits_of
 from engine.messages.errors import InputError, ReadError
-from engine.reading.backends import Local, refuse_alike
 from engine.reading.costs import UnitResult
+from engine.reading.local import Local, refuse_alike
 from engine.reading.plan import INPUTS, MadePlans, Plans, Unit
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.remote.reader import ApiReader, Reply

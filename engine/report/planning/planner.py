@@ -37,10 +37,10 @@ from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.wording import listed
 from engine.reading import store
-from engine.reading.backends import Executor
 from engine.reading.costs import SINGLE, WHOLE, ReadingCosts
 from engine.reading.identity import earlier_reads
 from engine.reading.lengths import prompt_tokens
+from engine.reading.local import Executor
 from engine.reading.plan import INPUTS, missing_reads
 from engine.report.findings import Findings, costs_of, read_summary
 from engine.report.planning.forecast import (

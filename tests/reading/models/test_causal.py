@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks._single import default_prompt
-from engine.reading.backends import Local
+from engine.reading.local import Local
 from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
 from engine.reading.models.tokenizing import PromptRead

@@ -14,7 +14,7 @@ from benchmarks._single import default_prompt
 from engine.machine.pool import PoolSettings, decide
 from engine.messages.errors import InputError
 from engine.reading import readers
-from engine.reading.backends import Local
+from engine.reading.local import Local
 from engine.reading.models.causal import CausalReader
 from engine.reading.plan import INPUTS, MadePlans, ReadPlan
 from engine.reading.stream_on_ray import OnRay

@@ -11,7 +11,8 @@ from benchmarks._reads import Wanted, get_all_reads, get_reads
 from engine.machine.pool import PoolSettings
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError, ReadError
-from engine.reading.backends import Local, backend_for
+from engine.reading.backends import backend_for
+from engine.reading.local import Local
 from engine.reading.plan import WANTED, Unit, read_key
 from engine.reading.remote import run
 from engine.reading.remote.specify import TRIAL, specify_api
