@@ -68,10 +68,12 @@ ASKED = {
 }
 
 
-def made(tmp_path, queries=40, runs=("one", "two", "three"), cluster=None):
+def made(
+    tmp_path, queries=40, runs=("one", "two", "three"), cluster=None, *, passages=60, chance=None
+):
     """Files with equal queries, queries without results, judgments of some, and shared passages; what is there stays."""
-    chance = random.Random(1)
-    corpus = [(f"d{d}", f"T{d % 9}", f"text {d} a{d % 4}", f"A{d % 9}") for d in range(60)]
+    chance = chance or random.Random(1)
+    corpus = [(f"d{d}", f"T{d % 9}", f"text {d} a{d % 4}", f"A{d % 9}") for d in range(passages)]
     asked = [
         (f"q{q}", f"what is {q % 35}", [f"a{q % 4}"], [f"A{q % 9}"] if q % 3 else [])
         for q in range(queries)
@@ -82,7 +84,7 @@ def made(tmp_path, queries=40, runs=("one", "two", "three"), cluster=None):
         for run in runs
         for query_id, *_ in asked
         if chance.random() < 0.9
-        for rank, d in enumerate(chance.sample(range(60), chance.randint(1, 6)), start=1)
+        for rank, d in enumerate(chance.sample(range(passages), chance.randint(1, 6)), start=1)
     ]
     judged = [
         # Of q1 nothing was judged.

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine import tables
 from engine.inputs import lists
 from engine.inputs import partition as module
-from engine.inputs.files import InputFiles
 from engine.inputs.partition import partition
 from engine.inputs.read import read_inputs
 from engine.messages.errors import InputError
@@ -20,21 +20,12 @@ from engine.sources.io.folders import folder_at
 from engine.sources.passages.index import index_corpus
 from engine.sources.queries.buckets import buckets_of
 from tests.evaluation.in_shards import edit, made
-from tests.tables import table_files
 
-PASSAGES = [f"d{i}" for i in range(12)]
-WORDS = ["who", "what is it", "who is it", "where", "why so", "漢字", "is it Ann"]
+WORDS = ["who", "why", "where", "when", "how", "漢字", "Ann"]
 
 
 class Drawn(random.Random):
-    """The files of an evaluation, drawn at random, with faults now and then."""
-
-    def __init__(self, folder, seed):
-        super().__init__(seed)
-        self.folder = folder
-        folder.mkdir()
-        # Most evaluations have no fault: else few would get as far as the later checks.
-        self.faulty = self.sometimes(0.35)
+    """The files of ``made``, of twelve passages, edited at random, with faults now and then."""
 
     def sometimes(self, probability):
         return self.random() < probability
@@ -42,86 +33,79 @@ class Drawn(random.Random):
     def fault(self, probability=0.1):
         return self.faulty and self.sometimes(probability)
 
-    def write(self, name, lines):
-        path = self.folder / name
+    def write(self, path, lines):
+        path.unlink(missing_ok=True)
         if not self.fault(0.02):
             path.write_text("".join(f"{line}\n" for line in lines))
         return path
 
-    def files(self):
-        corpus = [
-            {"id": d, "text": self.choice(["", " ", f"It is {d}.", "the same text"])}
-            | self.choice([{}, {"title": f"T{i % 3} "}, {"article_id": f"T{i % 4}"}])
-            for i, d in enumerate(PASSAGES)
-        ]
-        queries = []
-        for number in range(self.randint(1, 7)):
-            gold = self.choices(["T0", "T1", "9", "none", "d3"], k=self.randint(0, 2))
-            shown = [{"title": t} if self.sometimes(0.7) else {"wikipedia_id": t} for t in gold]
-            output = [{"answer": "Ann", "provenance": shown}]
+    def files(self, folder):
+        # Most evaluations have no fault: else few would get as far as the later checks.
+        self.faulty = self.sometimes(0.35)
+        names = ("one", "two", "three")[: self.randint(1, 3)]
+        files, queries = made(folder, 7, names, passages=12, chance=self), []
+        # Those that are left out are foreign to runs and judgments.
+        for number in self.sample(range(7), self.choice([1, 3, 5, 7, 7])):
+            gold = self.choices(["T0", "T1", "A1", "none"], k=self.randint(0, 2))
+            named = [{"title": t} if self.sometimes(0.7) else {"wikipedia_id": t} for t in gold]
+            output = [{"answer": "Ann", "provenance": named}]
             queries.append({"id": f"q{number}", "input": self.choice(WORDS), "output": output})
-        runs = [self.run(number, queries, corpus) for number in range(self.randint(1, 3))]
-        ids, skip, lines = {row["id"] for row in queries}, self.choice([0, 0, 2]), corpus[:]
+        corpus, skip = pl.read_parquet(files.corpus).to_dicts(), self.choice([0, 0, 2])
+        for row in corpus:
+            row["text"] = self.choice(["", " ", row["text"], "the same text"])
+            for name in self.sample(["title", "article_id"], self.randint(1, 2)):
+                del row[name]
+        runs = [self.run(path, queries, corpus) for path in files.run]
         if self.fault():
             queries.append(self.choice([queries[0], {"id": "x", "input": " "}]))
         if self.fault() or (skip and self.sometimes(0.5)):
-            lines.insert(self.randrange(13), {"id": "bad"})
+            corpus.insert(self.randrange(13), {"doc_id": "bad"})
         if self.fault():
-            lines.append(lines[0])
-        others, judged = ["q90"] if self.fault() else [*sorted(ids), "q90"], {}
-        if self.sometimes(0.4):
-            pairs = [f"{q} 0 {d} 1" for q in others for d in self.sample(PASSAGES, 2)]
-            judged["qrels"] = self.write("qrels.txt", pairs)
-        if self.sometimes(0.3):
-            best = {"shown": ["d1", "d2"], "best": None}
-            rows = [json.dumps({"query_id": q, **best}) for q in others]
-            judged["preferences"] = self.write("p.jsonl", rows)
-        return InputFiles(
-            queries=self.write("q.jsonl", map(json.dumps, queries)),
-            corpus=self.write("c.jsonl", map(json.dumps, lines)),
+            corpus.append(corpus[0])
+        return replace(
+            files,
+            queries=self.write(folder / "q.jsonl", map(json.dumps, queries)),
+            corpus=self.write(folder / "c.jsonl", map(json.dumps, corpus)),
             run=tuple(runs),
             limit=self.choice([None, None, 1, 2, 4, 99]),
             skip_bad=skip,
-            tables=table_files(**judged),
+            tables={name: table for name, table in files.tables.items() if self.sometimes(0.4)},
             cluster=self.choice([None, None, "article"]),
         )
 
-    def run(self, number, queries, corpus):
+    def run(self, path, queries, corpus):
         """A run that names queries by their ids or texts, and passages too, where its layout can."""
-        layout, name = self.choice(["trec", "json", "parquet"]), f"s{number}"
-        keys = [text for text in WORDS if layout != "trec" or " " not in text]
-        if not self.sometimes(0.2) or {row["input"] for row in queries}.isdisjoint(keys):
-            foreign = self.choices(["q90", "q91"], k=self.randint(0, 1))
-            keys = [row["id"] for row in queries] + foreign
-        rows = []
-        for query in self.sample(keys, self.randint(1, len(keys))):
-            documents = self.sample(PASSAGES, self.randint(1, 8))
-            if layout == "json" and self.sometimes(0.3):
-                documents += [text for row in self.choices(corpus) if (text := row["text"]).strip()]
-            if self.fault():
-                documents.append(self.choice(["lost", documents[0]]))
-            scores = self.choices([0.5, 1.0, 1.00000001, -3e-5, 7.0], k=len(documents))
-            rows += zip([query] * len(documents), documents, scores, strict=True)
+        rows, layout = pl.read_parquet(path).to_dicts(), self.choice([".trec", ".json", ".parquet"])
+        if self.sometimes(0.2):
+            ids = {row["input"]: row["id"] for row in queries}
+            texts = {query_id: text for text, query_id in ids.items()}
+            rows = [row | {"query_id": texts.get(own := row["query_id"], own)} for row in rows]
+        if layout == ".json" and self.sometimes(0.3):
+            texts = [row["text"] for row in self.choices(corpus) if row["text"].strip()]
+            rows += [self.choice(rows) | {"doc_id": text} for text in texts]
+        if self.fault(0.2):
+            rows.append(rows[0] | {"doc_id": self.choice(["lost", rows[0]["doc_id"]])})
         self.shuffle(rows)
-        if layout == "json":
+        name = "one" if self.fault() else path.stem
+        ranks = self.sample(range(100), len(rows))
+        for row, rank in zip(rows, ranks, strict=True):
+            score = self.choice([0.5, 1.0, 1.00000001, -3e-5, 7.0])
+            row |= {"rank": rank, "score": score, "run": name}
+        path = path.with_suffix(layout)
+        if layout == ".json":
             lists = {}
-            for query, document, score in rows:
-                lists.setdefault(query, {})[document] = score
-            return self.write(f"{name}.json", [json.dumps(lists)])
-        name = "s0" if self.fault() else name
-        if layout == "trec":
-            lines = [f"{query} Q0 {document} 0 {score} {name}" for query, document, score in rows]
+            for row in rows:
+                lists.setdefault(row["query_id"], {})[row["doc_id"]] = row["score"]
+            return self.write(path, [json.dumps(lists)])
+        if layout == ".trec":
+            lines = ["{query_id} Q0 {doc_id} 0 {score} {run}".format(**row) for row in rows]
             bad = self.choice(["q Q0 d", "q Q0 d 0 x s", "q Q0 d 0 1 z"])
             for line in [bad] * self.fault() + [" \t"] * self.sometimes(0.2):
                 lines.insert(self.randint(0, len(lines)), line)
-            return self.write(f"r{number}.trec", [] if self.fault(0.03) else lines)
-        table = pl.DataFrame(rows, ["query_id", "doc_id", "score"], orient="row")
-        ranks, last = self.sample(range(100), len(rows)), pl.int_range(pl.len()) == pl.len() - 1
-        ranks[-1] = ranks[0] if self.fault() else ranks[-1]
-        score = self.choice([None, float("nan")]) if self.fault() else rows[-1][-1]
-        table = table.with_columns(rank=pl.Series(ranks), run=pl.lit(name))
-        path = self.folder / f"r{number}.parquet"
-        table.with_columns(score=pl.when(last).then(score).otherwise("score")).write_parquet(path)
+            return self.write(path, [] if self.fault(0.03) else lines)
+        if self.fault(0.4):
+            rows[-1] |= self.choice([{"rank": ranks[0]}, {"score": None}, {"score": float("nan")}])
+        pl.DataFrame(rows, tables.RUNS).write_parquet(path)
         return path
 
 
@@ -174,7 +158,7 @@ def test_shards_are_what_is_read_whole_and_errors_are_the_same(tmp_path_factory,
     @given(seed=st.integers(0, 2**32), most=st.sampled_from([1, 3, 8, 100]), k=st.integers(1, 5))
     def compare(seed, most, k):
         folder = tmp_path_factory.mktemp("partition")
-        files = Drawn(folder / "files", seed).files()
+        files = Drawn(seed).files(folder)
         whole = outcome(read_inputs, files, k=k)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(lists, "_PART_BYTES", 100)
