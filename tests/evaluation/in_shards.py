@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -136,21 +137,19 @@ def edited(name, **columns):
 GRADES = pl.when(query_id="q1").then(0.5).when(query_id="q2").then(2.0).otherwise(0.0)
 
 
-def settings(**more):
+def settings(functions=(), **more):
     annotators = ("erag", "containment", "provenance", "qrels", "judge", "utility")
     usual = {"k": 6, "annotators": annotators, "measures": "P@3 nDCG@6 UDCG@6", "resamples": 100}
-    return Settings.of(**{**usual, "dtype": "float32", "actors": 0, **more})
+    asked = Settings.of(**{**usual, "dtype": "float32", "actors": 0, **more})
+    return replace(asked, reader=replace(asked.reader, functions=functions))
 
 
 def evaluated(
     tmp_path, conditions, pairs=120, files=None, *, store="shards-store", inputs="inputs", **context
 ):
     """Files evaluated under some conditions, in shards of so many pairs; held where these are 0."""
-    k, cluster = max(one.ranking.k for one in conditions), conditions[0].bootstrap.cluster
-    files, how = (
-        files or made(tmp_path, cluster=cluster),
-        Context(store=tmp_path / store, **context),
-    )
+    k, how = max(one.ranking.k for one in conditions), Context(store=tmp_path / store, **context)
+    files = files or made(tmp_path, cluster=conditions[0].bootstrap.cluster)
     if not pairs:
         return evaluate_shards(InMemoryInputs(read_inputs(files, k=k)), conditions, how)
     cut = partition(files, folder_at(tmp_path / inputs), k=k, pairs_per_shard=pairs)

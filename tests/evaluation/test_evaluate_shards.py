@@ -6,11 +6,9 @@ What a shard leaves is taken for its own evaluation's, whole, or not at all.
 import gc
 import shutil
 import weakref
-from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
 
 import polars as pl
 import pytest
@@ -53,17 +51,6 @@ from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 __all__ = ["scripted"]  # a fixture
 
 
-def length(prompts):
-    return [f"a{len(prompt) % 4}" for prompt in prompts]
-
-
-def by_function(**more):
-    """Settings whose reader is a function without a version."""
-    asked = settings(**FEW, dtype=None, reader="mine", **more)
-    functions = (ReaderFunction(length, "mine"),)
-    return replace(asked, reader=replace(asked.reader, functions=functions))
-
-
 def with_texts(files):
     """Runs that carry the texts of their passages, without a corpus."""
     texts, paths = pl.read_parquet(files.corpus).select("doc_id", "text"), []
@@ -74,54 +61,53 @@ def with_texts(files):
     return InputFiles(queries=files.queries, run=tuple(paths))
 
 
-class Case(NamedTuple):
+def case(more=FEW, pairs=150, *codes, files=lambda files: files, executor=None):
     """Settings, pairs of a shard, codes of notes that they lead to, other files, and who reads in the reader's place."""
-
-    asked: Mapping[str, Any] | Callable[[], Any] = FEW
-    pairs: int = 150
-    codes: frozenset[str] = frozenset()
-    files: Callable[[InputFiles], InputFiles] = lambda files: files
-    executor: Any = None
+    return more, pairs, {*codes}, files, executor
 
 
-def case(pairs=150, codes=(), **more):
-    return Case({**FEW, **more}, pairs, frozenset(codes))
-
-
+MINE = ReaderFunction(lambda prompts: [f"a{len(prompt) % 4}" for prompt in prompts], "mine")
+SHORT = from_function("short", lambda q, a, title, text: 1 / len(text))
 NO_READS = {"annotators": ("containment",), "end_to_end": False}
 JUDGED = ("erag", "judge")
+SKIP = {"missing": "skip", "cluster": "article"}
 CASES = {
-    "one shard": Case({}, 10_000),
-    "several": Case({}, 150, frozenset({"tied_scores", "queries_judged_below_0"})),
-    "a shard for every query": Case({}, 1),
-    "skip, clusters": case(missing="skip", cluster="article"),
-    "no reads": case(**NO_READS, measures="nDCG@6"),
-    "real-valued": case(annotators=("erag", "preference"), measures="nDCG@6 P@3", metric="f1"),
-    "qrels": case(annotators=("qrels",), measures="R@6", relevant="qrels"),
-    "cut": case(
-        50, annotators=("containment", "erag"), k=2, end_to_end_k=1, measures="RR Judged@2"
+    "one shard": case({}, 10_000),
+    "several": case({}, 150, "tied_scores", "queries_judged_below_0"),
+    "a shard for every query": case({}, 1),
+    "skip, clusters": case({**FEW, **SKIP}),
+    "no reads": case({**NO_READS, "measures": "nDCG@6"}),
+    "real-valued": case(
+        {"annotators": ("erag", "preference"), "measures": "nDCG@6 P@3", "metric": "f1"}
     ),
-    "budget": case(end_to_end_k="12tok", measures="P@12tok Success@6tok"),
-    "lazy": case(codes={"labels_not_needed"}, annotators=JUDGED, measures="RR@6", lazy=True),
-    "lists": case(codes={"sampled_lists"}, lists=0.5),
-    "until": case(until="verdict", annotators=JUDGED),
-    "width": case(codes={"width_reached"}, width=0.3),
-    "dual, skip, clusters": case(30, annotators=("dual",), missing="skip", cluster="article"),
-    "texts in runs": Case(files=with_texts),
-    "graded qrels": Case(
+    "qrels": case({"annotators": ("qrels",), "measures": "R@6", "relevant": "qrels"}),
+    "cut": case(
+        {
+            "annotators": ("containment", "erag"),
+            "measures": "RR Judged@2",
+            "k": 2,
+            "end_to_end_k": 1,
+        },
+        50,
+    ),
+    "budget": case({**FEW, "measures": "P@12tok Success@6tok", "end_to_end_k": "12tok"}),
+    "lazy": case(
+        {"annotators": JUDGED, "measures": "RR@6", "lazy": True}, 150, "labels_not_needed"
+    ),
+    "lists": case({**FEW, "lists": 0.5}, 150, "sampled_lists"),
+    "until": case({**FEW, "annotators": JUDGED, "until": "verdict"}),
+    "width": case({**FEW, "width": 0.3}, 150, "width_reached"),
+    "dual, skip, clusters": case({**FEW, "annotators": ("dual",), **SKIP}, 30),
+    "texts in runs": case(files=with_texts),
+    "graded qrels": case(
         {"annotators": ("qrels",), "measures": "P(rel=1)@3 P@3 nDCG@6", "end_to_end": False},
         1,
         files=edited("qrels", label=GRADES),  # at which every shard has to be looked
     ),
-    "metric": Case(lambda: settings(**FEW, metric=metric_from_function(lambda a, b: len(a) / 9))),
-    "annotator": Case(
-        lambda: settings(
-            annotators=("erag", from_function("short", lambda q, a, title, text: 1 / len(text))),
-            measures="nDCG@6",
-        )
-    ),
-    "reader": Case(by_function),
-    "program": Case(executor=ScriptedReader(lambda prompt: f"a{len(prompt) % 4}")),
+    "metric": case({**FEW, "metric": metric_from_function(lambda a, b: len(a) / 9)}),
+    "annotator": case({"annotators": ("erag", SHORT), "measures": "nDCG@6"}),
+    "reader": case({**FEW, "dtype": None, "reader": "mine", "functions": (MINE,)}),
+    "program": case(executor=ScriptedReader(lambda prompt: f"a{len(prompt) % 4}")),
 }
 OWN = {"metric", "annotator", "reader", "program"}
 
@@ -130,10 +116,9 @@ OWN = {"metric", "annotator", "reader", "program"}
 def test_shards_have_the_figures_of_the_whole_and_are_taken_up(tmp_path, monkeypatch, name):
     """Unless they are made by the user's functions, of which nobody knows whether they do what they did."""
     monkeypatch.setattr(plans, "CPU_BATCH_TOKENS", 2)  # lazy labels rank by rank
-    asked, pairs, codes, files_of, executor = CASES[name]
-    asked = asked() if callable(asked) else settings(**asked)
-    files = made(tmp_path, queries=10 if pairs == 1 else 40, cluster=asked.bootstrap.cluster)
-    files = files_of(files)
+    more, pairs, codes, edit, executor = CASES[name]
+    asked = settings(**more)
+    files = edit(made(tmp_path, 10 if pairs == 1 else 40, cluster=asked.bootstrap.cluster))
     held, parts = compared(tmp_path, [asked], pairs, files, executor=executor)
     (held,), (parts,) = held[0], parts[0]
     assert codes <= {note.code for note in parts.notes if note.is_shown}
@@ -209,10 +194,6 @@ def test_real_readers_of_several_models_and_fused_ones(
     assert list(parts[0][0].readings) == roles
 
 
-class Interrupted(BaseException):
-    pass
-
-
 HOURS = {"max_hours": 1e-9}  # fewer than those of the first unit, which is read all the same
 
 
@@ -246,14 +227,14 @@ def test_an_evaluation_goes_on_from_where_it_was_stopped(
 
     def interrupted(self, text, one=Scripted.one):
         if stops and len(Scripted.asked) == stops[-1]:
-            raise Interrupted(stops.pop())
+            raise SystemExit(stops.pop())
         return one(self, text)
 
     monkeypatch.setattr(Scripted, "one", interrupted)
     for _ in range(2):
         before = len(Scripted.asked)
         said = "|".join(f"`{name}` is .*, which the next LLM calls" for name in bound)
-        with pytest.raises(BoundError if bound else Interrupted, match=said):
+        with pytest.raises(BoundError if bound else SystemExit, match=said):
             run(asked.but(**bound))
         assert len(Scripted.asked) > before
     assert begun == [0, 0] * is_program
@@ -390,12 +371,15 @@ def test_settings_that_change_no_score_take_up_all_and_others_the_reads(
     before = in_shards(tmp_path, settings(**first), 30)
     whole = the_whole(tmp_path, settings(**first, **more))
     count = len(Scripted.asked)
+    # As an evaluation leaves it that was killed when all was scored.
+    left = tmp_path / "shards" / before.parts.name / "plans/reader/000000.parquet"
+    left.touch()
     if is_same:
         monkeypatch.setattr(plans, "wanted_of", None)
         monkeypatch.setattr("engine.evaluation.read.score_shard", None)
     again = in_shards(tmp_path, settings(**first, **more), 30)
     assert len(Scripted.asked) == count
-    assert (again.parts.name == before.parts.name) == is_same
+    assert (again.parts.name == before.parts.name) == is_same != left.exists()
     assert_same(whole, again, tmp_path / "shards", costs=("wanted", "failed"))
     costs = again.readings["reader"].costs
     assert (costs.done, costs.reused) == (0, before.readings["reader"].costs.done)
@@ -410,13 +394,3 @@ def test_files_that_another_evaluation_takes_away_are_one_line(tmp_path, monkeyp
     monkeypatch.setattr(Scripted, "one", removed)
     with pytest.raises(InputError, match="files of shard 0 are gone, as where another evaluation"):
         in_shards(tmp_path, settings(**FEW))
-
-
-def test_plans_that_a_killed_evaluation_left_are_removed(tmp_path, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr("engine.evaluation.kept.ShardFolder.clear_plans", lambda parts: None)
-        first = in_shards(tmp_path, settings(**FEW))
-    left = tmp_path / "shards" / first.parts.name / "plans" / "reader"
-    assert any(left.iterdir())
-    in_shards(tmp_path, settings(**FEW))
-    assert not any(left.iterdir())

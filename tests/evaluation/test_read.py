@@ -1,7 +1,6 @@
 """Shards are read by all roles together, and scored; on Ray too, where what is lost is done again, and not for ever."""
 
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -242,8 +241,7 @@ def test_shards_on_ray_have_the_figures_of_the_whole(tmp_path, actors):
 @on_ray
 def test_a_function_of_the_users_travels_by_value_to_actors(tmp_path):
     reader = ReaderFunction(lambda prompts: [f"a{len(one) % 4}" for one in prompts], "mine")
-    asked = settings(**FEW, dtype=None, reader="mine").but(actors=1)
-    asked = replace(asked, reader=replace(asked.reader, functions=(reader,)))
+    asked = settings((reader,), **FEW, dtype=None, reader="mine").but(actors=1)
     whole = the_whole(tmp_path, asked.but(actors=0))
     assert_same(whole, in_shards(tmp_path, asked), tmp_path / "shards")
     assert not list((tmp_path / "shards").rglob("unkept/*/*.parquet"))

@@ -83,8 +83,9 @@ class Drawn(random.Random):
         if layout == ".json" and self.sometimes(0.3):
             texts = [row["text"] for row in self.choices(corpus) if row["text"].strip()]
             rows += [self.choice(rows) | {"doc_id": text} for text in texts]
-        if self.fault(0.2):
-            rows.append(rows[0] | {"doc_id": self.choice(["lost", rows[0]["doc_id"]])})
+        for document in self.choices(["lost", "gone", "d0"], k=3):
+            if self.fault(0.15):
+                rows.append(self.choice(rows) | {"doc_id": document})
         self.shuffle(rows)
         name = "one" if self.fault() else path.stem
         ranks = self.sample(range(100), len(rows))
@@ -183,14 +184,6 @@ def small(tmp_path):
     return files, folder, partition(files, folder, **CUT)
 
 
-def test_a_finished_partition_is_taken_up_without_reading_its_files(small, monkeypatch):
-    files, folder, first = small
-    assert len(first.shards) > 4
-    for name in ("check_inputs", "index_corpus"):
-        monkeypatch.setattr(module, name, lambda *a, **b: pytest.fail("read again"))
-    assert partition(files, folder, **CUT) == first
-
-
 BEST, LONGER = pl.when(query_id="q0", rank=1), pl.concat_str("text", pl.lit("!"))
 
 
@@ -227,10 +220,6 @@ def test_other_files_or_settings_make_another_partition_beside_it(small, what, c
     assert len(own - others) in expected[moved]
 
 
-class Killed(BaseException):
-    """The process ends here, as far as the code can tell."""
-
-
 @pytest.mark.parametrize("moment", ["runs", "passages", "shards"])
 def test_a_partition_that_was_killed_leaves_nothing_to_trip_over(small, tmp_path, moment):
     files, _, fresh = small
@@ -238,9 +227,9 @@ def test_a_partition_that_was_killed_leaves_nothing_to_trip_over(small, tmp_path
 
     def kill(doing, done):
         if doing == moment and (doing != "shards" or done == 3):
-            raise Killed
+            raise SystemExit
 
-    with pytest.raises(Killed):
+    with pytest.raises(SystemExit):
         partition(files, folder, **CUT, on_progress=kill)
     # A process that was killed outright leaves its temporary folder, too.
     left = f".partition.{writing._machine()}{'0' * 20}.erag"
@@ -270,14 +259,20 @@ def test_what_is_not_the_shard_that_was_cut_is_one_line_and_not_other_data(small
         replace(cut, passages=posing).read(0)
 
 
-def test_a_partition_at_an_address_is_read_from_there(tmp_path, monkeypatch):
+@pytest.mark.parametrize("root", ["", "memory://"])
+def test_a_finished_partition_is_taken_up_without_reading_its_files(tmp_path, monkeypatch, root):
+    """Also at an address."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    files, folder = made(tmp_path), folder_at(f"memory://{tmp_path.name}/w")
+    files, folder = made(tmp_path), folder_at(f"{root}{tmp_path}/w")
     cut = partition(files, folder, **CUT)
+    assert len(cut.shards) > 4
     assert_same_content(pickle.loads(pickle.dumps(cut)), read_inputs(files, k=4), files)
+    # The index at an address is kept for this machine's workers; nothing temporary.
+    left = "erag" if root else "w"
+    assert {path.name.split("-")[0] for path in tmp_path.iterdir()} == {"files", left}
+    for name in ("check_inputs", "index_corpus"):
+        monkeypatch.setattr(module, name, lambda *a, **b: pytest.fail("read again"))
     assert partition(files, folder, **CUT) == cut
-    # The index is kept for this machine's workers; nothing temporary.
-    assert {path.name.split("-")[0] for path in tmp_path.iterdir()} == {"files", "erag"}
 
 
 def test_digests_of_shards_are_those_of_earlier_versions():
