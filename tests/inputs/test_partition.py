@@ -83,9 +83,9 @@ class Drawn(random.Random):
         if layout == ".json" and self.sometimes(0.3):
             texts = [row["text"] for row in self.choices(corpus) if row["text"].strip()]
             rows += [self.choice(rows) | {"doc_id": text} for text in texts]
-        for document in self.choices(["lost", "gone", "d0"], k=3):
-            if self.fault(0.15):
-                rows.append(self.choice(rows) | {"doc_id": document})
+        if self.fault(0.3):
+            lost = self.choices(["lost", "gone", "away", "d0"], k=4)
+            rows += [self.choice(rows) | {"doc_id": document} for document in lost]
         self.shuffle(rows)
         name = "one" if self.fault() else path.stem
         ranks = self.sample(range(100), len(rows))
