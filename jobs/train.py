@@ -118,9 +118,9 @@ def parameters() -> list[inspect.Parameter]:
 @partial(with_verbosity, as_json=True)
 @partial(with_signature, parameters=parameters())
 def train(**options: Any) -> None:
-    """Train a reader of the T5 family, by default as Fusion-in-Decoder.
+    """Train a reader of the T5 family; the defaults are the recipe of eRAG's study.
 
-    The defaults of the recipe are those of eRAG's study. The trained model goes to the folder model in --out,
+    By default it reads as Fusion-in-Decoder. The trained model goes to the folder model in --out,
     which --reader takes, with the training curve beside it. To resume a killed command from its latest
     checkpoint, run it again.
     """

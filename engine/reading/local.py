@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -41,7 +42,7 @@ from engine.reading.protocol import (
     versions,
 )
 from engine.sources.io.folders import Folder
-from engine.sources.io.parallel import ahead, mapped
+from engine.sources.io.parallel import ahead
 
 # A program of the user's that reads: given the planned reads, their units, and the reader that it stands in for.
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
@@ -111,15 +112,9 @@ class Local:
                 size[role] += plan.size
             if not units:
                 continue
-            results = self._results(made, units)
-            # Each in a thread while the next one is read; all that were read, whatever ends the reading. A program,
-            # and requests, go on meanwhile by themselves.
-            commits = (
-                map(self.commit, results)
-                if self.bounds_itself or self.executor
-                else mapped(self.commit, results, to_the_end=True)
-            )
-            for result in commits:
+            whole = pl.concat([plan.reads for plan in made])
+            results = self._results(made, whole, self.run(whole, units))
+            for result in self._committed(results):
                 seconds[result.plan.role] += result.seconds
                 left -= result.done
                 yield result
@@ -133,9 +128,8 @@ class Local:
         """
         if self.executor is not None:
             spec = self.specs[0]
-            for result in self.executor(plan, units, spec):
-                yield replace(result, outputs=given(result.outputs, rule_of(spec)))
-            return
+            results = self.executor(plan, units, spec)
+            return (replace(r, outputs=given(r.outputs, rule_of(spec))) for r in results)
         for role in {unit.reader for unit in units}:
             self.reader(role)  # in the thread that reads
 
@@ -144,8 +138,7 @@ class Local:
                 inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
                 yield unit, inputs, start(self.reader(unit.reader), inputs)
 
-        for unit, inputs, finish in ahead(started()):
-            yield self.read_unit(unit, inputs, finish)
+        return (self.read_unit(unit, inputs, finish) for unit, inputs, finish in ahead(started()))
 
     def read_unit(
         self, unit: Unit, inputs: Sequence[Sequence[str]], finish: Finish | None = None
@@ -206,14 +199,38 @@ class Local:
         file = store.add(place, spec.fingerprint, result.reads, span=result.plan.span)
         return replace(result, file=file)
 
-    def _results(self, made: Sequence[ReadPlan], units: Sequence[Unit]) -> Iterator[UnitResult]:
+    def _committed(self, results: Iterator[UnitResult]) -> Iterator[UnitResult]:
+        """Commit units, each in a thread while the next one is read; all that were read, whatever ends the reading."""
+        if self.bounds_itself or self.executor:  # these go on meanwhile by themselves
+            yield from map(self.commit, results)
+            return
+        waiting: deque[Future[UnitResult]] = deque()
+        fault: Exception | None = None
+        with ThreadPoolExecutor(1) as thread:
+            while True:
+                try:
+                    result = next(results, None)
+                except Exception as error:  # after what was read before it
+                    fault, result = error, None
+                if result is None:
+                    break
+                waiting.append(thread.submit(self.commit, result))
+                if len(waiting) > 1:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        if fault is not None:
+            raise fault
+
+    def _results(
+        self, made: Sequence[ReadPlan], whole: pl.DataFrame, results: Iterator[UnitResult]
+    ) -> Iterator[UnitResult]:
         """The results of the units of a shard's plans; none is begun that would pass a bound."""
-        whole, limits = pl.concat([plan.reads for plan in made]), limits_of(self.bounds)
-        left = whole.height
+        limits, left = limits_of(self.bounds), whole.height
         limits.see(1)
         if not self.bounds_itself:
             limits.require()
-        for result in self.run(whole, units):
+        for result in results:
             unit = result.unit
             limits.took.append(result.seconds)
             yield result.planned(made[unit.reader], whole.slice(unit.offset, unit.length))

@@ -465,7 +465,8 @@ def test_few_files_lie_between_the_command_and_what_reads(files, tmp_path, is_mo
     stacks = [ast.literal_eval(line) for line in seen.read_text().splitlines()]
     assert stacks
     assert all(stack[0].endswith("jobs/evaluate.py") for stack in stacks)
-    assert max(map(len, stacks)) <= most, max(stacks, key=len)
+    longest = max(stacks, key=len)
+    assert len(longest) <= most, "\n".join(longest)
 
 
 def in_memory():
