@@ -52,7 +52,7 @@ class RankedLabels:
     Attributes:
         labels: (n_labels,) list after list, best rank first, at least 0; NaN where not judged.
         offsets: (n_lists + 1,) where each list begins; the last is n_labels.
-        judged: (n_judged,) judged set after set, in any order within a set, at least 0.
+        judged: (n_judged,) judged set after set, in any order within a set, at least 0; NaN where not judged.
         judged_offsets: (n_sets + 1,).
         judged_set: (n_lists,) the set of each list.
     """
@@ -159,7 +159,7 @@ def _matrix(flat: Floats, offsets: Ints, block: Ints) -> Floats:
 
 def _grades(ranked: RankedLabels, split: Split) -> int:
     """The highest grade where sets are short and labels few whole numbers, so that counts tell all; else 0."""
-    highest = ranked.judged.max(initial=0)
+    highest = np.fmax.reduce(ranked.judged, initial=0)  # NaN where not judged
     longest = np.diff(ranked.judged_offsets).max(initial=0)
     few = 1 <= highest <= split.grades and longest <= split.counted
     return int(highest) if few and not is_real_valued(ranked.judged) else 0

@@ -341,7 +341,7 @@ def _rank_labels(
     offsets = _offsets(joined[_LIST].to_numpy(), lists)
     tokens = joined[TOKENS].to_numpy() if TOKENS in joined.columns else np.zeros(0, dtype=np.int64)
     if relevant == "list":
-        own = RankedLabels.own_lists(np.nan_to_num(in_order, nan=0.0), offsets)
+        own = RankedLabels.own_lists(in_order, offsets)
         return own, Lengths(tokens, tokens)
     if relevant == "pool":
         judged = judged.join(listed, on=[_QUERY, DOC_ID], how="semi")
