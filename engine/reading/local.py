@@ -112,6 +112,9 @@ class Local:
                 size[role] += plan.size
             if not units:
                 continue
+            limits_of(self.bounds).see(1)
+            if not self.bounds_itself:  # before a reader is loaded, or a program called
+                limits_of(self.bounds).require()
             whole = pl.concat([plan.reads for plan in made])
             results = self._results(made, whole, self.run(whole, units))
             for result in self._committed(results):
@@ -227,9 +230,6 @@ class Local:
     ) -> Iterator[UnitResult]:
         """The results of the units of a shard's plans; none is begun that would pass a bound."""
         limits, left = limits_of(self.bounds), whole.height
-        limits.see(1)
-        if not self.bounds_itself:
-            limits.require()
         for result in results:
             unit = result.unit
             limits.took.append(result.seconds)

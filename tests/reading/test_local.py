@@ -6,12 +6,15 @@ from dataclasses import replace
 import pytest
 
 from engine.machine import device
-from engine.messages.errors import InputError, ReadError, WriteError
+from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.remote.limits import limits_of
+from engine.messages.errors import BoundError, InputError, ReadError, WriteError
 from engine.reading import protocol
+from engine.reading.costs import UnitResult
 from engine.reading.local import Local
 from engine.reading.plan import MadePlans, ReadPlan, Unit
 from engine.reading.protocol import ReaderStats, ReadOutput
-from tests.conftest import SPEC, planned
+from tests.conftest import SPEC, STATS, planned
 
 SOON = 20.0  # seconds that anything may take here
 
@@ -292,3 +295,24 @@ def test_a_shortage_of_memory_after_a_read_does_not_end_the_run():
     reader = Unsteady()
     read_unit(reader, "a", f"returns {OUT}")
     assert all(output.failure for output in read_unit(reader, f"returns {OUT}", f"returns {OUT}"))
+
+
+@pytest.mark.parametrize("is_program", [False, True])
+def test_beyond_a_bound_no_program_is_called_and_no_reader_is_loaded(is_program):
+    called = []
+
+    def program(plan, units, spec):
+        called.append("program")
+        outputs = [ReadOutput("x", 1, 1, False)]
+        return [UnitResult(unit, outputs, "program", 1.0, STATS) for unit in units]
+
+    class Loading(Local):
+        def load(self, spec):
+            called.append("reader")
+            return Reader()
+
+    bounds = ApiSettings(max_hours=1e-9)
+    limits_of(bounds).took.append(1.0)  # a unit of an earlier shard
+    with pytest.raises(BoundError, match="max_hours"):
+        list(read(Loading([SPEC], [None], bounds, program if is_program else None)))
+    assert called == []
