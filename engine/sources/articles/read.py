@@ -299,11 +299,7 @@ Layout = Literal["mediawiki", "json-lines", "squad", "parquet"]
 WHAT = "articles: a MediaWiki dump, JSONL, Parquet, a SQuAD document, or a directory of such files"
 # Half a second of work for wikitext.
 CHUNK_BYTES = 1 << 20
-_KNOWN = tuple(
-    f".{kind}{packed}"
-    for kind in ("xml", "jsonl", "json", "parquet", "pq")
-    for packed in ("", *PACKED)
-)
+_KNOWN = (".xml", ".jsonl", ".json", ".parquet", ".pq")
 
 
 @dataclass(frozen=True)
@@ -337,7 +333,7 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
             continue
         inside = locations.list_files(source)
         beir = locations.named(inside, "corpus.jsonl")
-        known = beir[:1] or [f for f in inside if locations.name_of(f).lower().endswith(_KNOWN)]
+        known = beir[:1] or [f for f in inside if _unpacked(f).endswith(_KNOWN)]
         if not known:
             raise InputError("a directory without articles", f"give {WHAT}", path=source)
         files += known
@@ -447,3 +443,10 @@ def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Artic
         return parse_page(chunk.path, line or 1, record, prose=prose)
     text = decode_line(chunk.path, line or 1, record)
     return parse_record(chunk.path, line, parse_json_object(chunk.path, line or 1, text))
+
+
+def _unpacked(path: Location) -> str:
+    name = locations.name_of(path).lower()
+    for suffix in PACKED:
+        name = name.removesuffix(suffix)
+    return name
