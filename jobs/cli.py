@@ -3,25 +3,55 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+from collections.abc import Collection, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
 from cyclopts import App
 
+from engine.messages.errors import InputError
 from engine.version import __version__
 from jobs._command import epilogue, help_of, run_app
 
 
+def optional_commands(taken: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Name, place and summary of the commands that entry points add; a name of two packages leads to neither."""
+    places: dict[str, dict[str, EntryPoint]] = {}
+    for entry in entry_points(group="erag.commands"):
+        places.setdefault(entry.name, {})[entry.value] = entry
+    for name in places.keys() - taken:
+        (place, entry), *others = places[name].items()
+        if others:
+            yield (
+                name,
+                "jobs.cli:refuse",
+                f"Added by several packages: {', '.join(sorted(places[name]))}.",
+            )
+        else:
+            yield name, place, summary_of(entry)
+
+
+def refuse() -> None:
+    """Refuse a command that several packages add."""
+    raise InputError(
+        "several packages add this command (erag --help names them)", "remove all but one"
+    )
+
+
 def summary_of(entry: EntryPoint) -> str:
     """The first line of the docstring of a command that an entry point names, read without an import."""
-    spec = find_spec(entry.module)
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return f"{entry.value}, which is not there."
-    tree = ast.parse(Path(spec.origin).read_bytes())
-    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
-    texts = (ast.get_docstring(node) for node in functions if node.name == entry.attr)
-    return next((text.splitlines()[0] for text in texts if text), entry.value)
+    top, *below = entry.module.split(".")
+    with contextlib.suppress(Exception):  # of a broken package, the other commands run
+        spec = find_spec(top)
+        assert spec is not None
+        folder = next(iter(spec.submodule_search_locations or ()), "")
+        file = Path(folder, *below).with_suffix(".py") if below else Path(str(spec.origin))
+        functions = (n for n in ast.parse(file.read_bytes()).body if isinstance(n, ast.FunctionDef))
+        texts = (ast.get_docstring(node) for node in functions if node.name == entry.attr)
+        return next(text.splitlines()[0] for text in texts if text)
+    return entry.value
 
 
 app = App(
@@ -46,9 +76,7 @@ COMMANDS = (
 )
 # Named by import path: a command's module is loaded only when the command runs or shows its help. Optional commands, and
 # those of other packages, are entry points.
-known = {name for name, _, _ in COMMANDS}
-optional = [(e.name, e.value, summary_of(e)) for e in entry_points(group="erag.commands")]
-for name, path, summary in (*COMMANDS, *(one for one in optional if one[0] not in known)):
+for name, path, summary in (*COMMANDS, *sorted(optional_commands([name for name, *_ in COMMANDS]))):
     # An app, like that of index, has its own.
     if path.endswith(":app"):
         app.command(path, name=name, help=summary)

@@ -16,6 +16,7 @@ from engine.machine.functions import code_of, is_named, load_named
 from engine.messages.packages import provided
 from engine.messages.wording import name_of
 from engine.reading.function import ReaderChoice, ReaderFunction, reader_function
+from engine.reading.models.weights import BUNDLED, BUNDLED_FID
 from engine.scoring.metrics import METRICS, Metric, metric_from_function
 
 # Options that name a model each.
@@ -40,7 +41,7 @@ def annotator_of(given: AnnotatorChoice) -> str | Annotator:
 
 def reader_of(given: ReaderChoice) -> str | ReaderFunction:
     """A reader by name, or the function that a user brings."""
-    part, name = _part("readers", given, ())
+    part, name = _part("readers", given, (BUNDLED, BUNDLED_FID))
     is_function = callable(part) or isinstance(part, ReaderFunction)
     return reader_function(part, name) if is_function else part
 

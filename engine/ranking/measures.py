@@ -94,6 +94,9 @@ def parse_measure(text: str) -> Measure:
 def _kind_of(name: str) -> tuple[str, str]:
     """The kind that a name stands for and the options that it says, of a package's measure too; empty for neither."""
     if name.lower() not in SYNONYMS and (measure := provided("measures", name)) is not None:
+        if getattr(measure, "kind", None) != name:
+            problem = f"{name!r} of erag.measures is no class of a measure whose `kind` is {name}"
+            raise InputError(problem, "correct the package, or remove it")
         register(measure)
     return SYNONYMS.get(name.lower(), ("", ""))
 

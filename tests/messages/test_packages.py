@@ -11,7 +11,7 @@ import pytest
 import engine
 from engine.messages.errors import InputError
 from engine.messages.packages import provided
-from engine.python.parts import metric_of
+from engine.python.parts import metric_of, reader_of
 from engine.ranking import measures
 from tests.commands import erag
 
@@ -125,12 +125,38 @@ def test_a_command_of_a_package_is_one_of_erag_and_is_loaded_when_it_runs(packag
     assert "loaded" not in listed
 
 
+def test_packages_that_clash_or_are_broken_leave_the_other_commands(package, tmp_path):
+    install(tmp_path, "elsewhere", {"commands": "count = elsewhere:count"})
+    install(tmp_path, "broken", {"commands": "lost = no_such_package.below:main"})
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), str(tmp_path), *sys.path])}
+
+    def run(*words):
+        command = [sys.executable, "-m", "jobs.cli", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=env)
+
+    listed = run("--help")
+    assert listed.returncode == 0
+    assert {"elsewhere:count,", "more:count."} <= {*listed.stdout.split()}
+    assert run("plan", "--help").returncode == run("train", "--help").returncode == 0
+    refused = run("count")
+    assert refused.returncode == 2
+    assert "several packages add this command" in refused.stderr
+
+
 def test_a_name_of_the_engine_is_not_taken_over(package, monkeypatch):
     install_as = package / "other"
     install_as.mkdir()
-    install(install_as, "em_of_others", {"metrics": "em = em_of_others:half"})
+    parts = {"metrics": "em = em_of_others:half", "readers": "bundled = em_of_others:read"}
+    install(install_as, "em_of_others", parts)
     monkeypatch.syspath_prepend(install_as)
-    assert metric_of("em") == "em"
+    assert (metric_of("em"), reader_of("bundled")) == ("em", "bundled")
+
+
+def test_a_part_that_is_no_measure_is_refused(package, monkeypatch, tmp_path):
+    install(tmp_path, "wrong", {"measures": "Half = wrong:half"})
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match="'Half' of erag.measures is no class of a measure"):
+        measures.parse_measure("Half@3")
 
 
 @pytest.mark.parametrize(
