@@ -263,6 +263,12 @@ def test_parquet_articles(tmp_path):
         list(read_source(path))
 
 
+def test_a_file_that_is_packed_twice_is_not_passed_over(tmp_path):
+    for name in ("a.jsonl", "b.jsonl.bz2.gz"):
+        (tmp_path / name).touch()
+    assert [f.name for f in source_files([tmp_path])] == ["a.jsonl", "b.jsonl.bz2.gz"]
+
+
 def test_the_files_of_a_directory_are_ordered_by_name(tmp_path):
     for name in ("b.xml.bz2", "a.jsonl", "c.parquet", "README.md", ".hidden.jsonl"):
         (tmp_path / name).write_bytes(b"x")
