@@ -203,7 +203,9 @@ def inputs_of(task: str, work: Path, data: Path | None) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     if task == "nq":
         if data is None:
-            raise InputError("the task nq without --data", "name the folder of its two files")
+            raise InputError(
+                "the task nq without --data", "name the folder of its two files", "settings.no-data"
+            )
         lines = (data / "queries.jsonl").read_text(encoding="utf-8").splitlines()[:MOST]
         found = read_corpus(data / "corpus.jsonl")
     else:
@@ -240,7 +242,9 @@ def settings_of(task: str, reader: str, work: Path) -> Settings:
                 f"benchmarks.bundled_reader.make --size {size} --hours 0.12 --out {model.parent}"
             )
         raise InputError(
-            f"no {reader} for {task}: {model} is not there", f"train it: python -m {command}"
+            f"no {reader} for {task}: {model} is not there",
+            f"train it: python -m {command}",
+            "replay.no-reader",
         )
     if way == "in-prompt":
         prompt = str(IN_PROMPT)

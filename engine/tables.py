@@ -454,25 +454,33 @@ def conform(
         raise InputError(
             f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
             f"a table of this kind has the columns {', '.join(schema)}",
+            "table.no-column",
             path=path,
         )
     # Of ids in floats, 1 would be 1.0, and what is missing the text "NaN".
     if floats := [n for n in schema if schema[n] == pl.String() and frame.schema[n].is_float()]:
-        raise InputError(f"{floats[0]} holds floating-point numbers", "write texts", path=path)
+        raise InputError(
+            f"{floats[0]} holds floating-point numbers", "write texts", "table.floats", path=path
+        )
     for name, kind in schema.items():
         given = frame.schema[name]
         if given != pl.Null and given.is_nested() != kind.is_nested():
-            raise InputError(f"{name} holds {given}", f"write {kind}", path=path)
+            raise InputError(f"{name} holds {given}", f"write {kind}", "table.type", path=path)
     try:
         frame = frame.select(pl.col(name).cast(kind) for name, kind in schema.items())
     except pl.exceptions.PolarsError as error:
         raise InputError(
-            f"a column has the wrong type ({error})", f"use {_types(schema)}", path=path
+            f"a column has the wrong type ({error})",
+            f"use {_types(schema)}",
+            "table.type",
+            path=path,
         ) from None
     for name in schema:
         if name not in _NULLABLE and frame[name].null_count():
             row = first_row + (frame[name].is_null().arg_max() or 0)
-            raise InputError(f"row {row} has no {name}", "fill it in, or leave it out", path=path)
+            raise InputError(
+                f"row {row} has no {name}", "fill it in, or leave it out", "table.null", path=path
+            )
     return frame
 
 

@@ -85,7 +85,7 @@ def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Ca
         *given: Any, quiet: bool = False, verbose: bool = False, json: bool = False, **options: Any
     ) -> None:
         if quiet and verbose:
-            raise InputError("`quiet` and `verbose`", "use one of them")
+            raise InputError("`quiet` and `verbose`", "use one of them", "settings.verbosity")
         if _VERBOSITY_SET.get():  # another command calls this one, and was told how much to say
             command(*given, **(defaults | options))
             return

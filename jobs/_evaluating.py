@@ -85,10 +85,14 @@ def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
         own = _options_in(path)
         if wrong := [quoted(name) for name in _OF_ALL if name in own]:
             problem = f"has {listed(wrong)}, of the study as a whole"
-            raise InputError(problem, "give it on the command line", path=path)
+            raise InputError(
+                problem, "give it on the command line", "settings.with-study", path=path
+            )
         if path.stem in (*found, BESIDE):
             problem = "names a data set that another file names, or the folder of the page"
-            raise InputError(problem, "give each file a name of its own", path=path)
+            raise InputError(
+                problem, "give each file a name of its own", "settings.data-set", path=path
+            )
         out = folder_at(options["out"] or "").place(path.stem)
         found[path.stem] = {**options, **own, "data": (), "out": out}
         own_annotators[path.stem] = "annotators" in own
@@ -116,6 +120,7 @@ def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
                 raise InputError(
                     f"`{what}` {which} {its} for the data set {name}, and {of} for {first}",
                     "give both the same: one table compares them",
+                    "settings.data-sets-differ",
                 )
 
 
@@ -151,7 +156,9 @@ def refuse_place(options: Mapping[str, Any]) -> None:
     folder = folder_at(options["out"])
     if (SUMMARY if options["data"] else across.CONTENT) in folder.names():
         what = "one evaluation" if options["data"] else "a study of several data sets"
-        raise InputError(f"holds {what}", "give another folder", path=folder.shown())
+        raise InputError(
+            f"holds {what}", "give another folder", "files.full-directory", path=folder.shown()
+        )
 
 
 def report(found: Mapping[str, Findings], options: Mapping[str, Any]) -> None:

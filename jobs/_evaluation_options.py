@@ -147,13 +147,17 @@ def sweep_of(options: Mapping[str, Any]) -> Sweep:
     names, cutoffs = items_of(options["augmentation"]), items_of(options["k_sweep"])
     if not names or any(name not in known for name in names):
         raise InputError(
-            f"`augmentation` is {','.join(names)!r}", f"use {', '.join(known)}, or several"
+            f"`augmentation` is {','.join(names)!r}",
+            f"use {', '.join(known)}, or several",
+            "settings.augmentation",
         )
     try:
         k_sweep = tuple(map(int, cutoffs))
     except ValueError:
         raise InputError(
-            f"`k_sweep` is {','.join(cutoffs)!r}", "give whole numbers, as in `k_sweep` 5,10,20,50"
+            f"`k_sweep` is {','.join(cutoffs)!r}",
+            "give whole numbers, as in `k_sweep` 5,10,20,50",
+            "settings.k-sweep",
         ) from None
     return Sweep(
         readers=tuple(map(reader_name, options["reader"])),
@@ -199,7 +203,9 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     from engine.inputs.read import located
 
     if lacking := next((name for name in ("queries", "run") if not options[name]), None):
-        raise InputError(f"`{lacking}` is missing", "give it (--help shows examples)")
+        raise InputError(
+            f"`{lacking}` is missing", "give it (--help shows examples)", "settings.missing"
+        )
     given = {name: options[name] for name in input_tables() if options[name] is not None}
     refuse_lacking_tables(settings, given)
     in_use = {a.needs_input.name for a in settings.resolved.annotators if a.needs_input}
@@ -211,6 +217,7 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
             raise InputError(
                 f"`{name}` without the annotator {users}",
                 f"add {users} to `annotators`, or leave `{name}` out",
+                "settings.no-annotator",
             )
     corpus = (
         options["corpus"] if len(options["corpus"]) > 1 else next(iter(options["corpus"]), None)

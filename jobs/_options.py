@@ -90,7 +90,9 @@ def parse_bytes(text: str) -> int:
     parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     size = float(parts[1]) * _UNITS.get(parts[2].lower(), 0) if parts else 0.0
     if not 1 <= size < 2**63:
-        raise InputError(f"{quoted(text)} is not a size", "write it like 1.5GiB or 800MB")
+        raise InputError(
+            f"{quoted(text)} is not a size", "write it like 1.5GiB or 800MB", "settings.size"
+        )
     return int(size)
 
 
@@ -236,13 +238,13 @@ def options_from(path: Path | None) -> list[Any]:
         for key, line in lines.items():
             fault = partial(InputError, path=path, line=line)
             if _field(key) not in known and (instead := replacement("option", _field(key))):
-                raise fault(f"the option {quoted(key)} is gone", instead)
+                raise fault(f"the option {quoted(key)} is gone", instead, "settings.gone")
             if _field(key) in opposites:
                 problem = f"the key {quoted(key)} turns an option off"
-                raise fault(problem, 'write "false" behind the option')
+                raise fault(problem, 'write "false" behind the option', "settings.unknown")
             if key == "config":
                 problem = "a file of options within a file of options"
-                raise fault(problem, "write its options into this one")
+                raise fault(problem, "write its options into this one", "settings.nested")
         # Without its command above it, an option that is named like a command would be left out: ``index``
         # and ``fuse`` of ``erag retrieve``.
         options = functools.reduce(lambda inner, command: {command: inner}, commands[::-1], values)
@@ -269,7 +271,7 @@ def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCol
     for kind, gone in GONE:
         if kind == "option" and gone not in known and os.environ.get(variable(gone)):
             problem = f"the variable {variable(gone)} stands for an option that is gone"
-            raise InputError(problem, f"unset it: {GONE[kind, gone]}")
+            raise InputError(problem, f"unset it: {GONE[kind, gone]}", "settings.variable")
     # cyclopts' Env does not split as a shell does, and takes ERAG_NO_X=on for X=on.
     for argument in arguments:
         if argument.tokens or argument.children or not argument.parse or not argument.name:
@@ -281,7 +283,7 @@ def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCol
             values = [text] if text and one else shlex.split(text)
         except ValueError:
             problem = f"the variable {name} has a quotation that does not end"
-            raise InputError(problem, "quote values as in a shell") from None
+            raise InputError(problem, "quote values as in a shell", "settings.variable") from None
         for place, value in enumerate(values):
             argument.append(Token(keyword=name, value=value, source=name, index=place))
 
@@ -311,6 +313,7 @@ def check_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
                 raise InputError(
                     f"`{_field(argument.name)}` is {quoted(token.value)}{where}",
                     f"give {what}, in decimal digits",
+                    "settings.value",
                 )
 
 

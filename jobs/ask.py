@@ -67,7 +67,9 @@ def ask(
     depth = max(lists, default=known) if k is None else fitted("k", k, Positive)
     inputs = read_inputs(files, k=depth)
     if not 2 <= len(inputs.run_names) <= 3:
-        raise InputError(f"`run` names {len(inputs.run_names)}", "give two or three runs")
+        raise InputError(
+            f"`run` names {len(inputs.run_names)}", "give two or three runs", "settings.one-run"
+        )
     made = write_ask_page(inputs, findings, out, tasks=tasks, seed=seed)
     say(f"{made} -> {out}")
 

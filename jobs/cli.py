@@ -36,7 +36,9 @@ def optional_commands(taken: Collection[str]) -> Iterator[tuple[str, str, str]]:
 def refuse() -> None:
     """Refuse a command that several packages add."""
     raise InputError(
-        "several packages add this command (erag --help names them)", "remove all but one"
+        "several packages add this command (erag --help names them)",
+        "remove all but one",
+        "command.twice",
     )
 
 

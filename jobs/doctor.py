@@ -97,6 +97,7 @@ def _gpu() -> str:
         raise InputError(
             f"there is a GPU, but torch {torch.__version__} cannot use it",
             "install a CUDA build of torch",
+            "machine.torch-gpu",
         )
     return "none; readers run on the CPU"
 
@@ -136,7 +137,7 @@ def _extra(extra: str) -> str:
     if lacking := missing(extra):
         verb = agreeing(len(lacking), "[is|are] not installed")
         problem = f"for {_USES[extra]}: {listed(lacking)} {verb}"
-        raise InputError(problem, command(extra))
+        raise InputError(problem, command(extra), "package.extra")
     return f"{_USES[extra]}: {', '.join(map(_version, EXTRAS[extra]))}"
 
 
@@ -166,7 +167,12 @@ def _cache() -> str:
     path = model_files.cache_directory()
     existing = next(p for p in (path, *path.parents) if p.exists())
     if not os.access(existing, os.W_OK):
-        raise InputError("cannot be written", "set ERAG_CACHE to another directory", path=path)
+        raise InputError(
+            "cannot be written",
+            "set ERAG_CACHE to another directory",
+            "files.unwritable",
+            path=path,
+        )
     return f"{Path(path)}, {shutil.disk_usage(existing).free / _GIB:.0f} GiB free"
 
 

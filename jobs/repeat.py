@@ -72,7 +72,9 @@ def repeat(
     seed = findings.bootstrap.seed if seed is None else fitted("seed", seed, Natural)
     settings = _settings(findings, functions)
     if not (jobs := dict(_jobs(findings, settings))):
-        raise InputError("no LLM call was made", "name an evaluation with some", path=folder)
+        raise InputError(
+            "no LLM call was made", "name an evaluation with some", "repeat.no-calls", path=folder
+        )
     tell_engines([*jobs.values()], settings, event)
     files, stored = findings.files("name an evaluation of files"), list[pl.DataFrame]()
     queries = read_queries_of(files).table
@@ -128,7 +130,9 @@ def _settings(findings: Findings, functions: Words) -> Settings:
     needed += [findings.metric] * (METRIC_CODE in findings.summary)
     for name in sorted({*needed}.difference(own, (one.name for one in readers))):
         problem = f"{name} is a function, which results do not hold"
-        raise InputError(problem, f"add `functions` FILE.py:{name}", path=findings.folder)
+        raise InputError(
+            problem, f"add `functions` FILE.py:{name}", "repeat.function", path=findings.folder
+        )
     given = {name: known[name] for name in (Settings().flat().keys() & known.keys()) - _LEFT_OUT}
     given["metric"] = metric_of(own.get(findings.metric, findings.metric))
     if "***" in (known.get("base_url") or ""):  # results hold no credentials
@@ -146,7 +150,9 @@ def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
         then, own, who = findings.summary[role.key], settings, role.title or "the reader"
         if role not in asks or then.get("executor"):
             problem = f"LLM calls of {who} were made for an annotator, or by a program, of yours"
-            raise InputError(problem, "repeat them there", path=findings.folder)
+            raise InputError(
+                problem, "repeat them there", "repeat.other-calls", path=findings.folder
+            )
         if then.get("engine") in ("transformers", "vllm"):
             own = settings.but(engine=then["engine"], dtype=then["dtype"])
         (job,) = specify_jobs([asks[role]], own, on_event=event)
@@ -155,7 +161,7 @@ def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
         spec = next((one for one in specs if one.fingerprint == then["fingerprint"]), None)
         if spec is None or job.prompt.digest != then["prompt_sha256"]:
             problem = f"{who} is not what it was (weights or version, prompt, settings)"
-            raise InputError(problem, _AGAIN, path=findings.folder)
+            raise InputError(problem, _AGAIN, "repeat.not-possible", path=findings.folder)
         yield role, replace(job, spec=spec)
 
 
@@ -181,7 +187,11 @@ def _wanted(
         new = {role: own.join(reads, on=READ_KEY, how="anti") for role, own in made.items()}
         whose = [r for r, own in new.items() if own.join(others, on=IDENTITY, how="semi").height]
         who = listed([role.title or "the reader" for role in whose or made])
-        raise InputError(f"queries, answers or passages that {who} read have changed", _AGAIN)
+        raise InputError(
+            f"queries, answers or passages that {who} read have changed",
+            _AGAIN,
+            "repeat.changed-inputs",
+        )
     keys = reads[READ_KEY].implode()
     return {role: own.filter(pl.col(READ_KEY).is_in(keys)) for role, own in made.items()}
 

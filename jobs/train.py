@@ -201,6 +201,7 @@ def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> 
         raise InputError(
             "is given as `checkpoints`, and the trained model will be written there",
             "give another folder with `checkpoints`",
+            "files.same-place",
             path=folder.shown(),
         )
 
@@ -212,12 +213,14 @@ def _refuse_trained(out: Folder, folder: Folder) -> None:
         raise InputError(
             "holds a trained model",
             "give another folder with `out`, or remove it",
+            "training.finished",
             path=out.shown(),
         )
     if (folder / MODEL).names() and not checkpoints.are_in(folder):
         raise InputError(
             "holds files that are not of this training",
             "give another folder with `checkpoints`",
+            "files.full-directory",
             path=(folder / MODEL).shown(),
         )
 

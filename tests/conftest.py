@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests import kept_reader
+from tests import expected, kept_reader
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # as readers.load does; tests share machines
@@ -148,6 +148,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="skip tests whose libraries make check does not install",
     )
+    parser.addoption("--write-texts", action="store_true", help="write tests/texts anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    expected.start(writes=config.getoption("--write-texts"))
+
+
+def pytest_sessionfinish() -> None:
+    expected.finish()
 
 
 @pytest.hookimpl(wrapper=True)

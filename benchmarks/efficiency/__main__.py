@@ -166,7 +166,7 @@ def conditions_of(
     share = 0.9 if gpu else _SHARE_OF_MEMORY
     known = {"bfloat16": "bfloat16", "float16": "float16", "float32": "float32"}
     if dtype is not None and dtype not in known:
-        raise InputError(f"`dtype` is {dtype}", f"use one of {', '.join(known)}")
+        raise InputError(f"`dtype` is {dtype}", f"use one of {', '.join(known)}", "settings.dtype")
     tokens = GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS // 4
     return Conditions(
         dtype=dtype or device.best_dtype(),  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ def _listed(option: str, text: str, values: Iterable[str | int]) -> list[str]:
     asked = [part.strip() for part in text.split(",")]
     if unknown := [value for value in asked if value not in known]:
         remedy = f"use some of {', '.join(known)}"
-        raise InputError(f"`{option}` names {quoted(unknown[0])}", remedy)
+        raise InputError(f"`{option}` names {quoted(unknown[0])}", remedy, "settings.unknown-name")
     return asked
 
 
@@ -228,7 +228,11 @@ def _run(options: argparse.Namespace) -> int:
     """
     for name in ("hours", "limit"):
         if not getattr(options, name) > 0:
-            raise InputError(f"`{name}` is {getattr(options, name):g}", "use more than 0")
+            raise InputError(
+                f"`{name}` is {getattr(options, name):g}",
+                "use more than 0",
+                "settings.not-positive",
+            )
     conditions = conditions_of(
         dtype=options.dtype,
         threads=options.threads,

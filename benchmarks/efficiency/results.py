@@ -71,12 +71,16 @@ class Results:
             self.outcomes = {Cell(**row["cell"]): row["outcome"] for row in stored["cells"]}
         except (ValueError, KeyError, TypeError, UnicodeDecodeError):
             raise InputError(
-                "not results of this benchmark", "give another `json`", path=self._path
+                "not results of this benchmark",
+                "give another `json`",
+                "replay.not-results",
+                path=self._path,
             ) from None
         if other := differences(known, self._circumstances):
             raise InputError(
                 f"measured in other circumstances ({'; '.join(other)})",
                 "give another `json`, or the options of that run",
+                "replay.other-machine",
                 path=self._path,
             )
 

@@ -120,7 +120,9 @@ def lists_of(task: str, work: Path, data: Path | None) -> dict[str, Path]:
     if not all(path.exists() for path in files.values()):
         folder.mkdir(parents=True, exist_ok=True)
         if task == "nq" and data is None:
-            raise InputError("the task nq without --data", "name the folder of its two files")
+            raise InputError(
+                "the task nq without --data", "name the folder of its two files", "settings.no-data"
+            )
         lines = made(task) if data is None or task != "nq" else asked(data)
         corpus = read_corpus(evaluated["corpus"])
         for part, found in zip(("", "dev-"), lines, strict=True):

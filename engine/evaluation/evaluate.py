@@ -305,7 +305,11 @@ def check(shards: InputShards, settings: Settings) -> None:
             for a query where ``missing`` is ``error``.
     """
     if settings.bootstrap.until and len(shards.runs) < 2:
-        raise InputError("`until` with one run, which has no rival", "give others, or leave it out")
+        raise InputError(
+            "`until` with one run, which has no rival",
+            "give others, or leave it out",
+            "settings.until-one-run",
+        )
     queries = shards.queries()
     refuse_lacking_tables(settings, shards.tables)
     _refuse_queries(shards, queries, settings)
@@ -376,6 +380,7 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
             raise InputError(
                 f"the annotator {needed.name} without `{table.name}`",
                 f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}",
+                "settings.needs-table",
             )
 
 
@@ -383,7 +388,9 @@ def _refuse_queries(shards: InputShards, queries: pl.DataFrame, settings: Settin
     """Refuse all queries without clusters or gold articles that are needed, or with answers that cannot be scored."""
     if settings.bootstrap.cluster and tables.CLUSTER not in queries.columns:
         raise InputError(
-            "`cluster`, but the inputs were read without", "give it to `read_inputs` too"
+            "`cluster`, but the inputs were read without",
+            "give it to `read_inputs` too",
+            "settings.cluster",
         )
     lacking = not int(queries[tables.PROVENANCE].list.len().sum())
     for annotator, needed in settings.resolved.needed:
@@ -391,12 +398,13 @@ def _refuse_queries(shards: InputShards, queries: pl.DataFrame, settings: Settin
             continue
         remedy = leave_out(annotator, needed.name)
         if lacking:
-            raise InputError("no query has provenance", remedy)
+            raise InputError("no query has provenance", remedy, "queries.no-provenance")
         query_id, path = shards.unmatchable[0], shards.queries_file
         raise InputError(
             f"the gold articles of query {query_id!r} have a title and no id, and no listed "
             "passage has a title",
             f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
+            "queries.gold-titles",
             path=path,
             line=None if path is None else line_of(path, query_id),
         )
@@ -428,6 +436,7 @@ def refuse_answers(metric: Metric, queries: pl.DataFrame, path: Location | None)
         raise InputError(
             f"the metric {metric.name} cannot score the answers of {whose}",
             f"write answers with {metric.needs}, or {instead}",
+            "metric.unfit-answers",
             path=path,
             line=None if path is None else line_of(path, lost[0][0]),
         )

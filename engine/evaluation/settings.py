@@ -270,6 +270,7 @@ def _check_cutoffs(settings: Settings) -> None:
         raise InputError(
             f"`end_to_end_k` {end_to_end_k} exceeds `k` {k}",
             "the reader of the whole list gets at most the passages that are labelled",
+            "settings.k-exceeded",
         )
 
 
@@ -281,6 +282,7 @@ def _check_tasks(settings: Settings) -> None:
                 f"{needed.name if annotator.rests_by else annotator.name} has no meaning for the "
                 f"task {task}: {reason}",
                 leave_out(annotator, needed.name),
+                "settings.task",
             )
 
 
@@ -305,7 +307,9 @@ def _check_options(settings: Settings) -> None:
         )
         for option, value in registry.changed_options(settings.options(annotator.options)).items():
             raise InputError(
-                f"`{option}` {value} without the annotator {users}", f"add {users} to `annotators`"
+                f"`{option}` {value} without the annotator {users}",
+                f"add {users} to `annotators`",
+                "settings.no-annotator",
             )
 
 
@@ -322,6 +326,7 @@ def _check_reads(settings: Settings) -> None:
             raise InputError(
                 f"{option}, but the reader is not asked for anything",
                 f"use `end_to_end` or the annotator {asking}, or leave it out",
+                "settings.nothing-read",
             )
 
 
@@ -332,6 +337,7 @@ def _check_relevant(settings: Settings) -> None:
             f"`relevant` {ALL_JUDGMENTS} does not fit {', '.join(others)}, "
             "who judge listed passages only",
             "leave it out: all judgments count by default, of those who judge others too",
+            "settings.relevant",
         )
 
 
@@ -343,7 +349,11 @@ def _check_measures(settings: Settings) -> None:
         if all(whys[place] for whys in reasons.values()):
             # That utilities have another measure is not news where other labels lack a threshold.
             named = plain[0] if plain else resolved.listed[0].name
-            raise InputError(f"{measure} is {reasons[named][place]}", "leave it out, or use others")
+            raise InputError(
+                f"{measure} is {reasons[named][place]}",
+                "leave it out, or use others",
+                "settings.measure",
+            )
     for name, scale in resolved.scales.items():
         refuse_without_measure(name, scale, reasons[name])
 
@@ -353,13 +363,20 @@ def _check_lazy(settings: Settings) -> None:
         return
     resolved = settings.resolved
     if any(measure.tokens for measure in resolved.measures):
-        raise InputError("`lazy` with a measure at a budget of tokens", "leave one of them out")
+        raise InputError(
+            "`lazy` with a measure at a budget of tokens",
+            "leave one of them out",
+            "settings.lazy-tokens",
+        )
     if not resolved.asks:
-        raise InputError("`lazy`, but no annotator has passages read", "leave it out")
+        raise InputError(
+            "`lazy`, but no annotator has passages read", "leave it out", "settings.lazy-unread"
+        )
     if not settings.ranking.measures:
         raise InputError(
             "`lazy` without `measures`: the usual ones need every label",
             'name those to be exact, as in `measures` "RR@10 Success@10"',
+            "settings.lazy-measures",
         )
     roles = [ask.role.name for ask in resolved.asks.values()]
     for annotator, needed in resolved.needed:
@@ -371,6 +388,7 @@ def _check_lazy(settings: Settings) -> None:
             raise InputError(
                 f"`lazy` with {annotator.name}, which needs the labels of all passages",
                 "leave one of them out",
+                "settings.lazy-annotator",
             )
 
 
@@ -378,19 +396,28 @@ def _check_until(settings: Settings) -> None:
     if not settings.bootstrap.until:
         return
     if not settings.reader.end_to_end and settings.ranking.relevant == "list":
-        raise InputError("`until` with `relevant` list, which does not compare runs", "use pool")
+        raise InputError(
+            "`until` with `relevant` list, which does not compare runs",
+            "use pool",
+            "settings.until-relevant",
+        )
     for annotator in settings.resolved.listed:
         if any(table.conclusion for table in annotator.further_tables):
             raise InputError(
                 f"`until` with {annotator.name}, whose intervals are of all queries",
                 "leave one out",
+                "settings.until-annotator",
             )
 
 
 def _check_lists(settings: Settings) -> None:
     if settings.bootstrap.samples and not settings.reader.end_to_end:
         name = "lists" if settings.bootstrap.lists else "width"
-        raise InputError(f"`{name}` without whole lists", "leave it out, or use `end_to_end`")
+        raise InputError(
+            f"`{name}` without whole lists",
+            "leave it out, or use `end_to_end`",
+            "settings.no-lists",
+        )
 
 
 def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str]) -> None:
@@ -400,6 +427,7 @@ def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str])
         raise InputError(
             f"every measure is undefined on the labels of {annotator} (the first is {reasons[0]})",
             f"add {fitting}",
+            "measure.all-undefined",
         )
 
 
@@ -430,7 +458,9 @@ class Sweep(Checked):
             ("k_sweep", self.k_sweep),
         ):
             if len(set(values)) < len(values):
-                raise InputError(f"`{option}` has a value twice", "give each once")
+                raise InputError(
+                    f"`{option}` has a value twice", "give each once", "settings.repeated"
+                )
 
 
 def begin(conditions: Collection[Settings]) -> None:
@@ -450,6 +480,7 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
         raise InputError(
             f"`{name}` without a reader behind an API",
             "name one, as in `reader` openai:MODEL, or leave it out",
+            "settings.no-server",
         )
     if settings and settings[0].running.failed_reads in ("zero", "skip"):
         for name in ("batch_out", "batch_in"):
@@ -457,22 +488,28 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
                 raise InputError(
                     f"`failed_reads` {settings[0].running.failed_reads} with `{name}`, whose missing answers would count",
                     "leave it out until all answers are there",
+                    "settings.failed-reads",
                 )
     name = next((condition.in_rounds for condition in settings if condition.in_rounds), "")
     if name and settings[0].api.is_batch:
         raise InputError(
             f"`{name}` with `batch_out` or `batch_in`: each round would be a file",
             "leave one of them out",
+            "settings.batch-rounds",
         )
     functions = [
         model for model in models if any(condition.reader.own(model) for condition in settings)
     ]
     if servers and len(servers) == len(models):
         for name, remedy in _given(settings[0], machines=True):
-            raise InputError(f"`{name}` with {servers[0]}, which a server runs", remedy)
+            raise InputError(
+                f"`{name}` with {servers[0]}, which a server runs", remedy, "settings.on-server"
+            )
     if functions and len(servers) + len(functions) == len(models):
         for name, remedy in _given(settings[0], machines=False):
-            raise InputError(f"`{name}` with {functions[0]}, a function", remedy)
+            raise InputError(
+                f"`{name}` with {functions[0]}, a function", remedy, "settings.on-function"
+            )
 
 
 def models_of(settings: Settings) -> Iterator[str]:

@@ -82,10 +82,14 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
     cutoffs = sweep.k_sweep
     if cutoffs and k not in cutoffs:
         swept = ",".join(map(str, cutoffs))
-        raise InputError(f"`k` {k} is not in `k_sweep` {swept}", "add it, or leave `k` out")
+        raise InputError(
+            f"`k` {k} is not in `k_sweep` {swept}", "add it, or leave `k` out", "settings.k-sweep"
+        )
     if cutoffs and reader.end_to_end_k is not None:
         raise InputError(
-            "`end_to_end_k` beside `k_sweep`, which reads lists of every k", "leave one of them out"
+            "`end_to_end_k` beside `k_sweep`, which reads lists of every k",
+            "leave one of them out",
+            "settings.two-sweeps",
         )
     measures = settings.resolved.measures
     for measure in measures:
@@ -93,6 +97,7 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
             raise InputError(
                 f"{measure} looks further than the smallest k of `k_sweep`, {min(cutoffs)}",
                 f"use @{k}, which follows k, or a smaller cutoff",
+                "settings.deep-measure",
             )
     conditions = {Condition(reader.reader, reader.augmentation, k): settings}
     for name, augmentation, cutoff in product(
@@ -108,7 +113,9 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
     refuse_unfit(conditions.values())
     if len(conditions) > 1 and (name := settings.in_rounds):
         raise InputError(
-            f"`{name}` with several readers, augmentations or k", "evaluate them one by one"
+            f"`{name}` with several readers, augmentations or k",
+            "evaluate them one by one",
+            "settings.with-study",
         )
     return conditions
 

@@ -273,6 +273,7 @@ def read_lists(
                 f"lists none of the {evaluated} queries of {numbering.path} "
                 f"(it has {quoted(has)}, they have {quoted(queries[QUERY_ID][0])})",
                 "give the queries that the run was made for",
+                "inputs.other-queries",
                 path=path,
             )
     all_parts = [part for _, run_parts in listed_runs for part in run_parts]
@@ -402,6 +403,7 @@ def _refuse_twice(lists: Lists) -> None:
             f"document {quoted(doc_id)} comes into the list of query {quoted(query_id)} twice, "
             "by its id and by its text",
             "name it once",
+            "inputs.listed-twice",
             path=lists.path_of(name),
         )
 
@@ -429,6 +431,7 @@ def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> Non
     raise InputError(
         f"document {quoted(doc_id)} of query {quoted(query_id)}{more} {where}",
         remedy,
+        "inputs.lost-passage",
         path=path,
         line=line,
     )

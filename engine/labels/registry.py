@@ -66,21 +66,29 @@ class LabelSettings(Checked):
         super().__post_init__()
         known = ", ".join(ANNOTATORS)
         if not self.annotators:
-            raise InputError("no annotators", f"use some of {known}")
+            raise InputError("no annotators", f"use some of {known}", "settings.no-annotators")
         taken: dict[str, str | Annotator] = {}
         for annotator in self.annotators:
             name = annotator if isinstance(annotator, str) else annotator.name
             if isinstance(annotator, str) and name not in ANNOTATORS:
                 if instead := replacement("annotator", name):
-                    raise InputError(f"the annotator {name} is gone", instead)
+                    raise InputError(f"the annotator {name} is gone", instead, "annotator.gone")
                 raise InputError(
-                    f"unknown annotator {name!r}", f"{meant(name, ANNOTATORS)}use {known}"
+                    f"unknown annotator {name!r}",
+                    f"{meant(name, ANNOTATORS)}use {known}",
+                    "annotator.unknown",
                 )
             # Twice the same would count every label and every query twice.
             if name in taken and taken[name] == annotator:
-                raise InputError(f"`annotators` has {name!r} twice", "give each annotator once")
+                raise InputError(
+                    f"`annotators` has {name!r} twice",
+                    "give each annotator once",
+                    "annotator.twice",
+                )
             if name in taken or (isinstance(annotator, Annotator) and name in ANNOTATORS):
-                raise InputError(f"two annotators are called {name!r}", "rename yours")
+                raise InputError(
+                    f"two annotators are called {name!r}", "rename yours", "annotator.same-name"
+                )
             taken[name] = annotator
 
     def listed(self) -> tuple[Annotator, ...]:

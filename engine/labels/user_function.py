@@ -31,7 +31,7 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
         function raises an error, or gives a value that is not a number in [0, 1], naming query and passage.
     """
     if not name.strip():
-        raise InputError("an annotator without a name", "give it one")
+        raise InputError("an annotator without a name", "give it one", "annotator.no-name")
 
     def label(material: Material) -> Labelled:
         of_query = material.queries.select(QUERY_ID, QUERY, ANSWERS)
@@ -57,11 +57,13 @@ def _value(
             f"the annotator {name} raises {reason_of(error)} for passage {quoted(doc_id)} of query "
             f"{quoted(query_id)}",
             "correct the function",
+            "annotator.raises",
         ) from error
     number = number_of(value)
     if math.isnan(number):
         raise InputError(
             f"{name!r} labels passage {doc_id!r} of query {query_id!r} with {value!r}",
             "give a number from 0 to 1",
+            "annotator.value",
         )
     return number

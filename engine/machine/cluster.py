@@ -93,7 +93,9 @@ def start_ray(plan_bytes: int = 0) -> None:
             if address == "local":
                 raise
             raise InputError(
-                f"RAY_ADDRESS is {address}, a cluster that cannot be joined ({error})", _JOINED
+                f"RAY_ADDRESS is {address}, a cluster that cannot be joined ({error})",
+                _JOINED,
+                "cluster.unjoined",
             ) from None
     if address == "local" and os.environ.get(_MODE) != "token":
         stop_ray()
@@ -113,13 +115,15 @@ def _refuse_unreachable(address: str) -> None:
     scheme, separated, _ = address.partition("://")
     if separated:
         kind = kinds.get(scheme, "no cluster of Ray's is")
-        raise InputError(f"RAY_ADDRESS is {address}, where {kind}", _JOINED)
+        raise InputError(f"RAY_ADDRESS is {address}, where {kind}", _JOINED, "cluster.address")
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWERS).close()
     except (OSError, ValueError, OverflowError) as error:
         raise InputError(
-            f"RAY_ADDRESS is {address}, where no cluster answers ({error})", _JOINED
+            f"RAY_ADDRESS is {address}, where no cluster answers ({error})",
+            _JOINED,
+            "cluster.unreachable",
         ) from None
 
 
@@ -253,7 +257,9 @@ def require_shared(folders: Sequence[Folder]) -> None:
                     address, reply = asked[answer]
                     if unseen := ray.get(answer) or _unseen(Folder(at), reply):
                         problem = f"is not shared by this node and {address}: {unseen}"
-                        raise InputError(problem, _SHARE, path=Folder(at).shown())
+                        raise InputError(
+                            problem, _SHARE, "cluster.not-shared", path=Folder(at).shown()
+                        )
         finally:
             Folder(at).delete([trial, *replies])
 

@@ -453,7 +453,9 @@ def lacking_compiler() -> str:
 def require_compiler() -> None:
     """Refuse, by an InputError, a machine on whose GPU vLLM could not start: without a C compiler, or headers for it."""
     if lacks := lacking_compiler():
-        raise InputError(f"vLLM cannot start: this machine has {lacks}", COMPILER_REMEDY)
+        raise InputError(
+            f"vLLM cannot start: this machine has {lacks}", COMPILER_REMEDY, "machine.no-compiler"
+        )
 
 
 # Where NVIDIA's driver describes each GPU; read without loading torch.
@@ -500,7 +502,11 @@ def refuse_other_versions(driver: Mapping[str, str], here: Mapping[str, str], wh
     if other := [name for name in driver if here.get(name) != driver[name]]:
         has = listed([f"{name} {here.get(name, '(none)')}" for name in other])
         problem = f"{where} has {has}, the driver {listed([driver[name] for name in other])}"
-        raise InputError(problem, "start all nodes with the driver's versions, as from one image")
+        raise InputError(
+            problem,
+            "start all nodes with the driver's versions, as from one image",
+            "machine.versions",
+        )
 
 
 def _gpu_models() -> tuple[str, ...]:

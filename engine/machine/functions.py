@@ -51,17 +51,22 @@ def load_named(text: str) -> Callable[..., Any]:
     """
     named = _NAMED.fullmatch(text)
     if named is None:
-        raise InputError(f"{text!r} names no function", _FORM)
+        raise InputError(f"{text!r} names no function", _FORM, "function.no-name")
     path, name = Path(named["file"]), named["name"]
     if not path.is_file():
-        raise InputError("no such file", _FORM, path=path)
+        raise InputError("no such file", _FORM, "files.missing", path=path)
     module = _module_of(path)
     found = getattr(module, name, None) if name else None
     if found is None:
         listed = ", ".join(_functions(module)) or "none"
-        raise InputError(f"has no function {name!r}", f"name one that it has: {listed}", path=path)
+        raise InputError(
+            f"has no function {name!r}",
+            f"name one that it has: {listed}",
+            "function.missing",
+            path=path,
+        )
     if not callable(found):
-        raise InputError(f"{name} is not a function", _FORM, path=path)
+        raise InputError(f"{name} is not a function", _FORM, "function.not-callable", path=path)
     return found
 
 
@@ -122,6 +127,7 @@ def _dumped(value: Any) -> bytes:
             raise InputError(
                 f"{name} cannot be sent to other processes ({reason_of(error)})",
                 "make what it holds when it is first called, or use `actors` 0",
+                "function.unpicklable",
             ) from None
         finally:
             for module in modules:
@@ -154,7 +160,9 @@ def _module_of(path: Path) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, place)
     if spec is None:
-        raise InputError("cannot be loaded", "give a file of Python code", path=path)
+        raise InputError(
+            "cannot be loaded", "give a file of Python code", "function.unloadable", path=path
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # Behind everything else: what is installed is not hidden by a file of the same name.
@@ -168,7 +176,11 @@ def _module_of(path: Path) -> ModuleType:
         line = _line_in(place, error)
         reason = reason_of(error.with_traceback(None))
         raise InputError(
-            f"cannot be loaded ({reason})", "correct it", path=path, line=line
+            f"cannot be loaded ({reason})",
+            "correct it",
+            "function.unloadable",
+            path=path,
+            line=line,
         ) from None
     return module
 

@@ -159,7 +159,9 @@ def tensors(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def _not_safetensors(file: Path) -> InputError:
-    return InputError("is not a safetensors file", "fetch the model again", path=file)
+    return InputError(
+        "is not a safetensors file", "fetch the model again", "model.not-safetensors", path=file
+    )
 
 
 def refuse_missing(loading: dict[str, Any], name: str) -> None:
@@ -174,6 +176,7 @@ def refuse_missing(loading: dict[str, Any], name: str) -> None:
         raise InputError(
             f"lacks {len(wanting)} of its weights, {first} first",
             "give a complete model; missing weights would be random",
+            "model.missing-weights",
             path=name,
         )
 
@@ -184,6 +187,7 @@ def refuse_of_provider(name: str) -> None:
         raise InputError(
             f"{name!r} is a model behind an API, not one on this machine",
             f"write openai:{name}, with `base_url` where the server is not OpenAI's",
+            "model.behind-api",
         )
 
 
@@ -199,12 +203,13 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
             refuse_of_provider(name)
         if what == "reader" and name.endswith(".py"):
             raise InputError(
-                f"reader {name!r} names no function", f"write {name}:FUNCTION"
+                f"reader {name!r} names no function", f"write {name}:FUNCTION", "function.no-name"
             ) from None
         others = ", a .gguf file, FILE.py:function, openai:MODEL" * (what == "reader")
         raise InputError(
             f"unknown {what} {name!r}: no directory or file, and not in the Hugging Face cache",
             f"use 'bundled', a directory{others}, or fetch it first: hf download {name}",
+            "model.unknown",
         ) from None
 
 
@@ -214,9 +219,9 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     config = read_json(path / "config.json")
     if config is None and not (path / "config.json").exists():
         remedy = "give a directory that transformers can load"
-        raise InputError("holds no config.json", remedy, path=name)
+        raise InputError("holds no config.json", remedy, "model.no-config", path=name)
     if not isinstance(config, dict):
-        raise fault("is not a JSON object", "fetch the model again")
+        raise fault("is not a JSON object", "fetch the model again", "model.bad-config")
     kind, classes = config.get("model_type"), config.get("architectures")
     are_names = isinstance(classes, list) and all(isinstance(item, str) for item in classes)
     for key, fits in (
@@ -224,7 +229,9 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         ("architectures", classes is None or are_names),
     ):
         if not fits:
-            raise fault(f"{key} is {quoted(config[key])}", "fetch the model again")
+            raise fault(
+                f"{key} is {quoted(config[key])}", "fetch the model again", "model.bad-config"
+            )
     return config
 
 
@@ -241,7 +248,9 @@ def read_json(file: Path) -> Any:
     except FileNotFoundError:
         return None
     except (ValueError, OSError) as error:
-        raise InputError(f"cannot be read ({error})", "fetch the model again", path=file) from None
+        raise InputError(
+            f"cannot be read ({error})", "fetch the model again", "model.unreadable", path=file
+        ) from None
 
 
 def file_digest(path: Path) -> str:
@@ -286,6 +295,7 @@ def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
         raise InputError(
             f"names code outside its own files ({foreign[0]})",
             "put that code beside the model, and name it in auto_map without '--'",
+            "model.foreign-code",
             path=name,
         )
     return code_digest(path)
@@ -302,7 +312,12 @@ def code_digest(path: Path) -> str:
 
 def needs_code(name: str) -> InputError:
     """The error for a model that cannot be loaded without its own code."""
-    return InputError("cannot be loaded without running Python code of its own", _REMEDY, path=name)
+    return InputError(
+        "cannot be loaded without running Python code of its own",
+        _REMEDY,
+        "model.needs-code",
+        path=name,
+    )
 
 
 def is_need_of_code(error: BaseException) -> bool:
@@ -320,7 +335,9 @@ def refusal(error: Exception, name: str, what: str = "") -> InputError | ReadErr
     if device.is_at_fault(error):
         return ReadError(f"{name}: the GPU failed while it was loaded ({reason}); see `nvidia-smi`")
     remedy = "check or fetch the model again"
-    return InputError(f"{what} cannot be loaded ({reason})".lstrip(), remedy, path=name)
+    return InputError(
+        f"{what} cannot be loaded ({reason})".lstrip(), remedy, "model.unloadable", path=name
+    )
 
 
 @contextlib.contextmanager
@@ -434,10 +451,15 @@ def plain_tensors(file: Path, where: Literal["cpu", "meta"] = "meta") -> dict[st
         if isinstance(error, pickle.UnpicklingError):  # of which PyTorch says how to run the code
             reason = "it is damaged, or would run code"
         raise InputError(
-            f"holds no plain tensors ({reason})", "fetch the model again", path=file
+            f"holds no plain tensors ({reason})",
+            "fetch the model again",
+            "model.no-tensors",
+            path=file,
         ) from None
     if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
-        raise InputError("is not a table of weights", "fetch the model again", path=file)
+        raise InputError(
+            "is not a table of weights", "fetch the model again", "model.no-tensors", path=file
+        )
     return state
 
 

@@ -68,10 +68,16 @@ class PoolSettings(Checked):
         gpus = self.gpus_per_actor
         if gpus is not None and gpus > 1 and gpus % 1:
             raise InputError(
-                f"`gpus_per_actor` is {gpus:g}", "use a fraction up to 1, or a whole number"
+                f"`gpus_per_actor` is {gpus:g}",
+                "use a fraction up to 1, or a whole number",
+                "cluster.gpus",
             )
         if self.accelerator_type is not None and gpus == 0:
-            raise InputError("`accelerator_type` with `gpus_per_actor` 0", "leave one of them out")
+            raise InputError(
+                "`accelerator_type` with `gpus_per_actor` 0",
+                "leave one of them out",
+                "cluster.no-gpu-type",
+            )
 
     def bounds(self) -> tuple[int, int | None]:
         """The least and the most actors; (1, None) where the cluster decides, (0, 0) for none."""
@@ -80,11 +86,15 @@ class PoolSettings(Checked):
         parts = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", str(self.actors).strip(), re.ASCII)
         if parts is None:
             raise InputError(
-                f"`actors` is {self.actors}", "use a number, 0 or more, or a range like 1:8"
+                f"`actors` is {self.actors}",
+                "use a number, 0 or more, or a range like 1:8",
+                "cluster.actors",
             )
         least, most = int(parts[1]), int(parts[2] or parts[1])
         if parts[2] is not None and not 1 <= least <= most:
-            raise InputError(f"`actors` is {self.actors}", "use a range like 1:8, from 1 on")
+            raise InputError(
+                f"`actors` is {self.actors}", "use a range like 1:8, from 1 on", "cluster.actors"
+            )
         return least, most
 
     @property
@@ -112,6 +122,7 @@ def require_gpus_used(settings: PoolSettings, reader: str, gpus: int) -> None:
         raise InputError(
             f"`gpus_per_actor` is {given:g}, and reader {reader!r} runs on {gpus} of them",
             "use `engine` vllm for decoder-only readers larger than a GPU, or 1 or a fraction",
+            "cluster.unused-gpus",
         )
 
 
@@ -254,6 +265,7 @@ def _refuse_impossible(needs: Needs, alive: list[Node], promised: list[Node] | N
     raise InputError(
         f"no node can host an actor with {needs}: {nodes.describe_largest(known)}",
         "ask for less with `gpus_per_actor`, `cpus_per_actor` or `accelerator_type`, or add such nodes",
+        "cluster.no-node",
     )
 
 
@@ -270,6 +282,7 @@ def _refuse_too_many(
             f"{actors} actors with {needs} each on {gpus} GPUs",
             f"use at most {room} actors, a smaller `gpus_per_actor`, or `actors` 1:{actors} "
             "if nodes will join",
+            "cluster.too-few-gpus",
         )
 
 
@@ -286,6 +299,7 @@ def _refuse_more_than_ever(
         raise InputError(
             f"`actors` {settings.actors} with {needs} each, on a cluster that can have room for {ever:.0f}",
             f"use at most {ever:.0f}, a range like 1:{least}, or let the autoscaler add more nodes",
+            "cluster.too-small",
         )
 
 
@@ -314,7 +328,7 @@ def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
         # Ray tells of an exception in its words alone. These are whole: an InputError is one line.
         if why.startswith(_OF_AN_INPUT):
             problem, _, remedy = why.removeprefix(_OF_AN_INPUT).rpartition("; ")
-            raise InputError(problem, remedy) from None
+            raise InputError(problem, remedy, "cluster.actor-error") from None
         raise kind(f"{doing} on Ray failed: {why}") from error
 
 

@@ -83,7 +83,9 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
     if engine == "vllm" and lacking:
         where = f"{counted(len(lacking), '[node|nodes]')} ({_kinds([node for _, node in lacking])})"
         raise InputError(
-            f"vLLM cannot start on {where}: there is {lacking[0][0]}", device.COMPILER_REMEDY
+            f"vLLM cannot start on {where}: there is {lacking[0][0]}",
+            device.COMPILER_REMEDY,
+            "cluster.no-compiler",
         )
     return engine == "vllm"
 
@@ -166,7 +168,9 @@ def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) 
             for answer, those in sorted(by_answer.items(), key=str)
         )
         raise InputError(
-            f"{differ}: {said}", f"choose one with `{option}`, or nodes with `accelerator_type`"
+            f"{differ}: {said}",
+            f"choose one with `{option}`, or nodes with `accelerator_type`",
+            "cluster.nodes-differ",
         )
     (answer,) = by_answer
     return answer

@@ -83,7 +83,9 @@ def fitted(name: str, value: Any, hint: Any) -> Any:
     if found is not _UNFIT:
         return found
     if isinstance(value, int) and value > MOST:
-        raise InputError(f"`{name}` is too large a number", f"use {MOST} or less")
+        raise InputError(
+            f"`{name}` is too large a number", f"use {MOST} or less", "settings.too-large"
+        )
     for kind, _ in _kinds(hint):
         if get_origin(kind) is tuple and isinstance(value, list | tuple):
             for one in value:  # names the one at fault
@@ -93,7 +95,9 @@ def fitted(name: str, value: Any, hint: Any) -> Any:
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     as_number = isinstance(value, float) and any(kind is float for kind, _ in _kinds(hint))
     shown = f"{value:g}" if as_number else _shown(value)
-    raise InputError(f"`{name}` is {shown}", f"{near}use {_wanted(hint, is_whole)}")
+    raise InputError(
+        f"`{name}` is {shown}", f"{near}use {_wanted(hint, is_whole)}", "settings.value"
+    )
 
 
 def _kinds(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:

@@ -47,13 +47,21 @@ class InputError(Exception):
     Args:
         problem: what is wrong, in one clause.
         remedy: what to do about it, in one clause.
+        code: the kind of problem, as ``room.words`` (``queries.no-answers``). It stays where the words change.
         path: the file, or None if a setting is at fault; of an address, credentials are masked.
         line: the line in the file, counted from 1, or None if lines have no meaning.
     """
 
     def __init__(
-        self, problem: str, remedy: str, *, path: str | Path | None = None, line: int | None = None
+        self,
+        problem: str,
+        remedy: str,
+        code: str = "",
+        *,
+        path: str | Path | None = None,
+        line: int | None = None,
     ) -> None:
+        self.code = code
         # Whoever shows an error shows no credentials: of an address, or of one in another library's words.
         without = None if path is None else masked(str(path))
         self.path = without if without is None or isinstance(path, str) else Path(without)
@@ -66,8 +74,9 @@ class InputError(Exception):
         text = f"{where}{_shortened(self.problem)}; {_shortened(self.remedy)}"
         super().__init__(" ".join(text.split()))
 
-    def __reduce__(self) -> tuple[partial[InputError], tuple[str, str]]:
-        return partial(type(self), path=self.path, line=self.line), (self.problem, self.remedy)
+    def __reduce__(self) -> tuple[partial[InputError], tuple[str, str, str]]:
+        args = (self.problem, self.remedy, self.code)
+        return partial(type(self), path=self.path, line=self.line), args
 
 
 def _shortened(text: str) -> str:

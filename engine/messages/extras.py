@@ -60,4 +60,6 @@ def require(what: str, extra: str, *modules: str) -> None:
     """
     if lacking := missing(extra, *modules):
         which = agreeing(len(lacking), "which [is|are] not installed")
-        raise InputError(f"{what} needs {listed(lacking)}, {which}", command(extra))
+        raise InputError(
+            f"{what} needs {listed(lacking)}, {which}", command(extra), "package.missing"
+        )

@@ -124,7 +124,9 @@ def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySe
     )
     rows = list(rows)
     if not rows:
-        raise InputError("there is no query", "give one with its answers", path=path)
+        raise InputError(
+            "there is no query", "give one with its answers", "queries.none", path=path
+        )
     answers = None if given.answers is None else _ANSWERS
     found = [] if answers is None else _answers(rows, given.answers)
     remedy = "add at least one, or give `answers`"
@@ -163,7 +165,7 @@ def _answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
         return read_answers(answers)
     if not isinstance(answers, Mapping):
         problem = f"is of the type {type(answers).__name__}"
-        raise InputError(problem, "give {query_id: [answer, …]}", path=_ANSWERS)
+        raise InputError(problem, "give {query_id: [answer, …]}", "queries.answers", path=_ANSWERS)
     given = {key: plain(own) for key, own in by_text(answers, _ANSWERS).items()}
     ids = {row.query_id for row in rows}
     texts = {composed(key) for key in given}
@@ -207,7 +209,12 @@ def _table(needed: InputTable, given: Any, name: Location) -> pl.DataFrame:
     table = pl.DataFrame(list(rows), infer_schema_length=None)
     if missing := [column for column in needed.columns if column not in table.columns]:
         listed = ", ".join(needed.columns)
-        raise InputError(f"lacks {', '.join(missing)}", f"give a table with {listed}", path=name)
+        raise InputError(
+            f"lacks {', '.join(missing)}",
+            f"give a table with {listed}",
+            "table.no-column",
+            path=name,
+        )
     return table
 
 
@@ -217,7 +224,7 @@ def _judgments(given: Mapping[Any, Any], name: str) -> Iterator[Record]:
     for query_id, judged in given.items():
         if not isinstance(judged, Mapping):
             problem = f"query {quoted(query_id)} has {quoted(plain(judged))} for its labels"
-            raise InputError(problem, "give {query_id: {doc_id: label}}", path=name)
+            raise InputError(problem, "give {query_id: {doc_id: label}}", "qrels.labels", path=name)
         by_text(judged, name)
         for doc_id, label in judged.items():
             yield {QUERY_ID: plain(query_id), DOC_ID: plain(doc_id), LABEL: plain(label)}
@@ -240,7 +247,9 @@ def runs_of(
     places: list[str] = []
     for name, one in each_run(given):
         if not is_text(name):
-            raise InputError(f"a run is called {quoted(name)}", "write valid Unicode", path=_RUNS)
+            raise InputError(
+                f"a run is called {quoted(name)}", "write valid Unicode", "runs.name", path=_RUNS
+            )
         if (retriever := retriever_of(one)) is not None and queries is not None:
             one = retrieved(retriever, name or _RUNS, queries, k, carried=carried)
         for run in _run_tables(name, one, carried=carried):
@@ -248,7 +257,7 @@ def runs_of(
             read.require_new_name(places[-1], run.rows[RUN][0], sources)
             found.append(run)
     if not found:
-        raise InputError("there is no run", _RUN_FORM, path=_RUNS)
+        raise InputError("there is no run", _RUN_FORM, "runs.none", path=_RUNS)
     return read.with_corpus(found, places, carried=carried)
 
 
@@ -280,7 +289,9 @@ def _run_tables(name: str, given: Any, *, carried: bool) -> Iterator[read.Texted
     if is_path(given):
         runs = read.read_texted_runs([given])
         if name and len(runs) > 1:
-            raise InputError("holds several runs", "give it without a name", path=given)
+            raise InputError(
+                "holds several runs", "give it without a name", "runs.several", path=given
+            )
         for run in runs:
             yield replace(run, rows=run.rows.with_columns(pl.lit(name).alias(RUN))) if name else run
         return
@@ -317,12 +328,14 @@ def retrieved(
             found = awaited(retriever(text, **{one: k for one in ("k", "top_k") if one in known}))
         except (Exception, SystemExit) as error:
             problem = f"the retriever raises {reason_of(error)} for query {quoted(query_id)}"
-            raise InputError(problem, "correct it", path=name) from error
+            raise InputError(problem, "correct it", "retriever.raises", path=name) from error
         if isinstance(found, Mapping):
             found = found.get("documents", dict(found))  # Haystack's
         if not isinstance(found, Iterable) or isinstance(found, str | bytes):
             problem = f"the retriever returns {type(found).__name__} for query {quoted(query_id)}"
-            raise InputError(problem, "return a list of passages, the best first", path=name)
+            raise InputError(
+                problem, "return a list of passages, the best first", "retriever.value", path=name
+            )
         run[query_id] = found if isinstance(found, dict) else [_passage(p, carried) for p in found]
     return run
 
@@ -363,7 +376,7 @@ def records(given: Any, name: str) -> Iterator[Record]:
     for number, row in enumerate(_rows(given, name), 1):
         if not isinstance(row, Mapping):
             problem = f"is a row of the type {type(row).__name__}"
-            raise InputError(problem, f"give {_FORMS}", path=name, line=number)
+            raise InputError(problem, f"give {_FORMS}", "table.row", path=name, line=number)
         yield {key: plain(value) for key, value in by_text(row, name).items()}
 
 
@@ -375,7 +388,9 @@ def by_text(given: Mapping[Any, Any], name: str | None = None) -> dict[str, Any]
     if len(found) < len(keys):
         twice = next(key for key, times in Counter(map(str, keys)).items() if times > 1)
         both = " and ".join(quoted(key) for key in keys if str(key) == twice)
-        raise InputError(f"the keys {both} are the same id", "keep one of them", path=name)
+        raise InputError(
+            f"the keys {both} are the same id", "keep one of them", "table.same-key", path=name
+        )
     return found
 
 
@@ -403,13 +418,20 @@ def _rows(given: Any, name: str) -> Iterable[Any]:
         named = [level for level in given.index.names if level is not None]
         frame = given.reset_index() if named else given
         if twice := next(iter(frame.columns[frame.columns.duplicated()]), None):
-            raise InputError(f"the column {quoted(twice)} is given twice", "keep one", path=name)
+            raise InputError(
+                f"the column {quoted(twice)} is given twice",
+                "keep one",
+                "table.twice-column",
+                path=name,
+            )
         slices = (frame.iloc[at : at + _AT_ONCE] for at in range(0, len(frame), _AT_ONCE))
         return (row for some in slices for row in some.to_dict("records"))
     if _module(given) == "pyarrow":
         return _rows(pl.DataFrame(given), name)
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
-        raise InputError(f"is of the type {type(given).__name__}", f"give {_FORMS}", path=name)
+        raise InputError(
+            f"is of the type {type(given).__name__}", f"give {_FORMS}", "python.type", path=name
+        )
     return given
 
 

@@ -132,7 +132,9 @@ class Result:
         further = {file.stem for file in folder.glob("*.parquet")} if not held else held.keys()
         if name not in further:
             listed = ", ".join(dict.fromkeys((*TABLES, *STATISTICS, *sorted(further))))
-            raise InputError(f"no table is called {name!r}", f"use one of {listed}")
+            raise InputError(
+                f"no table is called {name!r}", f"use one of {listed}", "result.no-table"
+            )
         return held[name] if held else read_parquet(self.findings.whole(name))
 
     def leaderboard(self) -> pl.DataFrame:
@@ -174,7 +176,7 @@ class Result:
             return frame.to_pandas()
         except ModuleNotFoundError:
             problem = "a pandas frame needs pandas, which is not installed"
-            raise InputError(problem, "pip install pandas") from None
+            raise InputError(problem, "pip install pandas", "package.no-pandas") from None
 
     def figure(self, name: str) -> Figure:
         """A picture of the page as a matplotlib figure, to look at or to save: ``figure("scores").savefig(…)``.
@@ -189,7 +191,7 @@ class Result:
         known = {drawing.name: drawing for drawing in drawings(self.findings)}
         if name not in known:
             problem = f"no figure is called {quoted(name)}"
-            raise InputError(problem, f"use one of {', '.join(known)}")
+            raise InputError(problem, f"use one of {', '.join(known)}", "result.no-figure")
         return figure_of(known[name])
 
     def metrics(self) -> dict[str, float]:
@@ -215,7 +217,11 @@ class Result:
         for parts, value in figures:
             name = _NOT_IN_NAMES.sub("_", "/".join(parts))
             if name in found:
-                raise InputError(f"two figures are called {name}", "give the runs other names")
+                raise InputError(
+                    f"two figures are called {name}",
+                    "give the runs other names",
+                    "result.two-figures",
+                )
             if value is not None and math.isfinite(value):
                 found[name] = float(value)
         return found
@@ -239,7 +245,7 @@ class Result:
         name = names[0] if annotator is None else annotator
         if name not in names:
             problem = f"no annotator is called {quoted(name)}"
-            raise InputError(problem, f"use one of {', '.join(names)}")
+            raise InputError(problem, f"use one of {', '.join(names)}", "result.no-annotator")
         found: dict[str, dict[str, float]] = {}
         labels = pl.concat(of_scored([self.labels], self.scores))
         labels = labels.filter(pl.col(ANNOTATOR) == name).select(QUERY_ID, DOC_ID, LABEL)
@@ -257,12 +263,17 @@ class Result:
     def _stated(self, scale: int, path: str | Path | None) -> str:
         """A scale of labels and the thresholds of the measures by it, in one word."""
         if path is not None and Path(path).suffix in (".tsv", ".parquet"):
-            raise InputError("cannot state `scale`", "write TREC text, as in labels.txt", path=path)
+            raise InputError(
+                "cannot state `scale`",
+                "write TREC text, as in labels.txt",
+                "result.no-scale",
+                path=path,
+            )
         measures = parse_measures(" ".join(self.findings.configuration["measures"]))
         rels = sorted({Fraction(repr(one.rel)) for one in measures if one.rel is not None})
         for rel in (one for one in rels if (one * scale).denominator > 1):
             problem = f"`scale` {scale} makes no whole number of the threshold {float(rel):g}"
-            raise InputError(problem, f"use a multiple of {rel.denominator}")
+            raise InputError(problem, f"use a multiple of {rel.denominator}", "result.scale")
         return ",".join([f"scale={scale}", *(f"rel={float(r):g}:{r * scale}" for r in rels)])
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
@@ -279,12 +290,19 @@ class Result:
         """
         if self.evaluation is None:
             place = self.findings.folder
-            raise InputError("is where this result is", "copy that folder instead", path=place)
+            raise InputError(
+                "is where this result is",
+                "copy that folder instead",
+                "result.same-place",
+                path=place,
+            )
         inputs, settings = self.evaluation.inputs, self.evaluation.settings
         parts = self.evaluation.parts
         if parts and lies_in(parts.folder.at, directory):
             problem = "holds the shards of this result and perhaps of others"
-            raise InputError(problem, "give another folder", path=Path(directory))
+            raise InputError(
+                problem, "give another folder", "result.in-shards", path=Path(directory)
+            )
         with sole_writer(directory):
             if not overwrite:
                 digests = dict(self.evaluation.sha256) or inputs.sha256

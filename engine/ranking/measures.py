@@ -72,6 +72,7 @@ def parse_measure(text: str) -> Measure:
             f"unknown measure {quoted(text)}",
             f"{_meant(text)}use {', '.join(KINDS)}, with a cutoff (nDCG@10) or a threshold "
             "(AP(rel=0.5)@10)",
+            "measure.unknown",
         )
     measure = KINDS[kind]
     cutoff = int(match["cutoff"]) if match["cutoff"] else None
@@ -79,11 +80,16 @@ def parse_measure(text: str) -> Measure:
         raise InputError(
             f"{kind} has no cutoff in tokens (in {quoted(text)})",
             f"use {', '.join(known for known, one in KINDS.items() if one.has_budget)}",
+            "measure.no-tokens",
         )
     if cutoff == 0:
-        raise InputError(f"cutoff 0 in {quoted(text)}", "use a cutoff of 1 or more")
+        raise InputError(
+            f"cutoff 0 in {quoted(text)}", "use a cutoff of 1 or more", "measure.zero-cutoff"
+        )
     if cutoff is not None and not measure.has_cutoff:
-        raise InputError(f"{kind} has no cutoff (in {quoted(text)})", "leave it out")
+        raise InputError(
+            f"{kind} has no cutoff (in {quoted(text)})", "leave it out", "measure.no-cutoff"
+        )
     given: dict[str, Any] = {"tokens" if match["unit"] else "cutoff": cutoff}
     for option in filter(None, (part.strip() for part in (match["options"] or said).split(","))):
         name, _, value = (part.strip() for part in option.partition("="))
@@ -96,7 +102,7 @@ def _kind_of(name: str) -> tuple[str, str]:
     if name.lower() not in SYNONYMS and (measure := provided("measures", name)) is not None:
         if getattr(measure, "kind", None) != name:
             problem = f"{name!r} of erag.measures is no class of a measure whose `kind` is {name}"
-            raise InputError(problem, "correct the package, or remove it")
+            raise InputError(problem, "correct the package, or remove it", "measure.unusable")
         register(measure)
     return SYNONYMS.get(name.lower(), ("", ""))
 
@@ -105,7 +111,9 @@ def _option(measure: type[Measure], name: str, value: str, text: str) -> Any:
     known, place = measure.options(), f"in {quoted(text)}"
     if name not in known:
         raise InputError(
-            f"{measure.kind} has no option {quoted(name)} ({place})", _options(measure)
+            f"{measure.kind} has no option {quoted(name)} ({place})",
+            _options(measure),
+            "measure.no-option",
         )
     if known[name].example.endswith("'"):
         value = value.strip("'\"")
@@ -113,7 +121,7 @@ def _option(measure: type[Measure], name: str, value: str, text: str) -> Any:
         return known[name].read(value)
     except ValueError:
         problem = f"{known[name].problem} {quoted(value)} {place}"
-        raise InputError(problem, known[name].remedy) from None
+        raise InputError(problem, known[name].remedy, "measure.option") from None
 
 
 def _options(measure: type[Measure]) -> str:
@@ -147,11 +155,15 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
     # Spaces inside parentheses do not separate.
     names = re.findall(r"[^\s(]*\([^)]*\)\S*|\S+", text)
     if not names:
-        raise InputError("no measures", 'name some, as in `measures` "P@10 nDCG@10"')
+        raise InputError(
+            "no measures", 'name some, as in `measures` "P@10 nDCG@10"', "measure.none"
+        )
     measures = tuple(parse_measure(name) for name in names)
     for place, measure in enumerate(measures):
         if measure in measures[:place]:
-            raise InputError(f"`measures` has {measure} twice", "give each measure once")
+            raise InputError(
+                f"`measures` has {measure} twice", "give each measure once", "measure.twice"
+            )
     return measures
 
 

@@ -107,11 +107,13 @@ class RankingSettings(Checked):
                 raise InputError(
                     f"{measure} looks further than `k` {self.k}",
                     f"use `k` {measure.cutoff}, or a smaller cutoff",
+                    "measure.deep",
                 )
             if self.relevant == "list" and measure.trivial_on_list:
                 raise InputError(
                     f"{measure.kind} is 1 by definition where `relevant` is list",
                     f"use `relevant` pool, or leave {measure.kind} out",
+                    "measure.trivial",
                 )
 
 
@@ -161,7 +163,9 @@ def score_runs(
     _refuse_measures(measures, relevant)
     if len(set(query_ids)) < len(query_ids):
         twice = pl.Series(query_ids).filter(pl.Series(query_ids).is_duplicated())[0]
-        raise InputError(f"query {twice!r} is given twice", "give every query once")
+        raise InputError(
+            f"query {twice!r} is given twice", "give every query once", "queries.twice"
+        )
     ids = pl.Enum(query_ids)
     of_runs = pl.Series(RUN, list(names) or runs[RUN].unique(maintain_order=True), pl.String)
     run_keys = runs.select(
@@ -192,17 +196,20 @@ def _refuse_measures(measures: Sequence[Measure], relevant: Relevant) -> None:
         raise InputError(
             f"{UTILITY_KIND} is defined only for utility labels",
             "leave it out, or give labels that are utilities",
+            "measure.utility-only",
         )
     trivial = [measure.kind for measure in measures if measure.trivial_on_list]
     if relevant == "list" and trivial:
         raise InputError(
             f"{trivial[0]} is 1 by definition where only the query's own list counts as judged",
             f"use `relevant` pool, or leave {trivial[0]} out",
+            "measure.trivial",
         )
     if relevant == "qrels" and (lacking := [m for m in measures if m.tokens and m.has_best]):
         raise InputError(
             f"{lacking[0]} is not defined where `relevant` is qrels: judged passages that no run lists have no length",
             "use `relevant` pool, or another measure",
+            "measure.unjudged",
         )
 
 
@@ -230,6 +237,7 @@ def lists_nothing(run: str, queries: int, first: str) -> InputError:
     return InputError(
         f"{run!r} lists nothing for {counted(queries, '[query|queries]')} ({first!r}, …)",
         "count these as 0 with `missing` zero, or leave them out with `missing` skip",
+        "runs.no-lists",
     )
 
 
@@ -257,6 +265,7 @@ def _score_annotator(
             f"{first} is not defined on the real-valued labels of {annotator!r}"
             + (", some of which exceed 1" if above_one else ""),
             f"give a threshold, as in {advice}, or use {others}",
+            "measure.real-labels",
         )
     values = np.zeros((len(names), len(measures), len(query_ids)))
     for start, end in _query_blocks(listed[_QUERY], labels[_QUERY], len(query_ids), split.rows):
@@ -293,6 +302,7 @@ def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure
         raise InputError(
             f"a label of {annotator!r} is {wrong[0]}, not a finite number up to {most:g}",
             f"correct the label{strict.for_larger if strict else ''}",
+            "annotator.not-finite",
         )
 
 
@@ -333,7 +343,11 @@ def _rank_labels(
         if suspected and frame.select(columns).n_unique() < frame.height:
             twice = frame.filter(pl.struct(columns).is_duplicated()).row(0, named=True)
             query = query_ids[first + twice[_QUERY]]
-            raise InputError(f"passage {twice[DOC_ID]!r} of query {query!r} {what}", "keep one")
+            raise InputError(
+                f"passage {twice[DOC_ID]!r} of query {query!r} {what}",
+                "keep one",
+                "runs.passage-twice",
+            )
     # A negative label is trec_eval's way to say that a passage was not judged.
     judged = labels.filter(pl.col(LABEL) >= 0)
     joined = joined.with_columns(pl.when(pl.col(LABEL) >= 0).then(LABEL).alias(LABEL))

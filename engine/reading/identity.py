@@ -176,10 +176,10 @@ def _other(
     if spec.api and not spec.executor:
         then = f"and answered as {quoted(one['who'])} where the store has LLM calls of {spec.name}"
         problem = f"{spec.api.settings.host} answers as {quoted(who)}, {then}"
-        return InputError(problem, f"give the name of the other model, or {anew}")
+        return InputError(problem, f"give the name of the other model, or {anew}", "reader.changed")
     files = f"({one['file']}, now {now['file']})"
     problem = f"the store has LLM calls by other code of {spec.executor or spec.name} {files}"
-    return InputError(problem, f"give this one another version, or {anew}")
+    return InputError(problem, f"give this one another version, or {anew}", "store.other-reader")
 
 
 def earlier_reads(spec: ReaderSpec, place: Folder, wanted: pl.DataFrame) -> pl.DataFrame:

@@ -163,6 +163,7 @@ def _scoring(spec: ReaderSpec, scores: Scores) -> ReaderSpec:
         raise InputError(
             f"the reader {spec.name} {why}",
             "leave out annotators that score texts, or give them another model",
+            "reader.no-scores",
         )
     return replace(spec, scores=scores, choices=())
 
@@ -202,6 +203,7 @@ def specify(
         raise InputError(
             f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
+            "reader.no-fid",
         )
     quantised = model_files.quantization(model.path, name)
     template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
@@ -285,6 +287,7 @@ def _refuse_quantised(model: weights.Weights, quantised: dict[str, Any]) -> None
             "use `engine` vllm"
             if model.architecture == "causal"
             else "give a checkpoint in full precision",
+            "model.quantised",
             path=model.name,
         )
 
@@ -327,6 +330,7 @@ def _refuse_too_little(spec: ReaderSpec, *, gpu: bool) -> None:
         raise InputError(
             f"`memory` of {spec.memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype}",
             f"give at least {device.as_budget(least)}",
+            "settings.memory",
         )
 
 
@@ -352,6 +356,7 @@ def _refuse_too_long(path: Path, prompt: Prompt, room: int) -> None:
         raise InputError(
             f"max_input_tokens {most} and max_new_tokens {generated} exceed the reader's {known}",
             f"use {known - generated} or fewer, or leave max_input_tokens out",
+            "prompt.too-long",
             path=prompt.template.path,
         )
 

@@ -132,7 +132,7 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
         reason = error.problem if isinstance(error, InputError) else error
         problem = f"broken file in the read store ({reason})"
         remedy = "delete it; its LLM calls are made again"
-        raise InputError(problem, remedy, path=place) from None
+        raise InputError(problem, remedy, "store.damaged", path=place) from None
     return tables.conform(_in_full(frame), tables.READS, place)
 
 

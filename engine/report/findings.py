@@ -121,7 +121,7 @@ class Findings:
         settings, counts = self.configuration, self.summary["counts"]
         if not settings.get("queries"):
             problem = "does not say which files were evaluated, since Python gave tables"
-            raise InputError(problem, remedy, path=self.folder / SUMMARY)
+            raise InputError(problem, remedy, "results.no-files", path=self.folder / SUMMARY)
         return InputFiles(
             queries=settings["queries"],
             **over(settings["corpus"]),
@@ -159,7 +159,7 @@ class Findings:
             found = pl.scan_parquet(path).filter(wanted).select(RUN, QUERY_ID, VALUE).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             problem = f"cannot be read ({str(error).splitlines()[0]})"
-            raise InputError(problem, _AGAIN, path=path) from None
+            raise InputError(problem, _AGAIN, "results.unreadable", path=path) from None
         return _finite(found, path)
 
     @cached_property
@@ -376,7 +376,7 @@ def _read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
     frame = tables.with_added(read_parquet(path), schema)
     if missing := [column for column in schema if column not in frame.columns]:
         problem = f"lacks {', '.join(missing)}: an earlier version wrote it"
-        raise InputError(problem, _AGAIN, path=path)
+        raise InputError(problem, _AGAIN, "results.old-version", path=path)
     return frame.select(list(schema))
 
 
@@ -384,7 +384,7 @@ def _finite(scores: pl.DataFrame, path: Path) -> pl.DataFrame:
     """Scores, which an evaluation writes as numbers."""
     if others := scores.height - int(scores[VALUE].is_finite().sum()):
         problem = counted(others, "[score is|scores are] not finite, or null")
-        raise InputError(problem, _AGAIN, path=path)
+        raise InputError(problem, _AGAIN, "results.not-finite", path=path)
     return scores
 
 
@@ -400,15 +400,17 @@ def read_summary(folder: Location) -> dict[str, Any]:
             summary = json.load(file)
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
-        raise InputError(problem, _REMEDY, path=path) from None
+        raise InputError(problem, _REMEDY, "results.unreadable", path=path) from None
     except ValueError as error:
-        raise InputError(f"is not JSON ({error})", _REMEDY, path=path) from None
+        raise InputError(f"is not JSON ({error})", _REMEDY, "results.not-json", path=path) from None
     if not isinstance(summary, dict):
-        raise InputError("is not the summary of an evaluation", _REMEDY, path=path)
+        raise InputError(
+            "is not the summary of an evaluation", _REMEDY, "results.no-summary", path=path
+        )
     digests = digests_of(summary)
     if (own := digests.pop(SUMMARY, None)) not in (None, json_digest(summary)):
         problem = "is not what was written: it was changed, or the disk damaged it"
-        raise InputError(problem, _AS_WRITTEN, path=path)
+        raise InputError(problem, _AS_WRITTEN, "results.changed", path=path)
     digests |= {SUMMARY: own} if own else {}
     return summary
 
@@ -422,5 +424,10 @@ def read_findings(folder: Path, sources: EvaluationInputs | None) -> Findings:
     summary = read_summary(folder)
     needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
     if not needed <= summary.keys():
-        raise InputError("is not the summary of an evaluation", _REMEDY, path=folder / SUMMARY)
+        raise InputError(
+            "is not the summary of an evaluation",
+            _REMEDY,
+            "results.no-summary",
+            path=folder / SUMMARY,
+        )
     return Findings(summary, folder, sources)

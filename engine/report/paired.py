@@ -75,19 +75,27 @@ class Comparison:
                 was left out.
         """
         if self.left_out:
-            raise InputError("; ".join(self.left_out), "name one results folder")
+            raise InputError("; ".join(self.left_out), "name one results folder", "results.differ")
         allow = fitted("allow", allow, tuple[Same, ...])
         if not 0 < margin < 1:
-            raise InputError(f"`margin` is {margin:g}", "give a number between 0 and 1")
+            raise InputError(
+                f"`margin` is {margin:g}", "give a number between 0 and 1", "settings.margin"
+            )
         if unlike := [name for name in self._unlike() if name not in allow]:
             why = f" ({'; '.join(self.unlike)})" if self.unlike and SAME[0] in unlike else ""
             problem = f"{listed(list(self.evaluations))} may differ in {listed(unlike)}{why}"
-            raise InputError(problem, f"evaluate both alike, or `allow` {','.join(unlike)}")
+            raise InputError(
+                problem, f"evaluate both alike, or `allow` {','.join(unlike)}", "results.differ"
+            )
         first = next(iter(self.evaluations))
         paired = {row[name] for row in self.pairs for name in (RUN, RUN_B)}
         alone = [run for run in self.scores.runs if run.startswith(f"{first}:")]
         if alone := [run for run in alone if run not in paired]:
-            raise InputError(f"{alone[0]} has no partner", "name a run of each, as FOLDER:RUN")
+            raise InputError(
+                f"{alone[0]} has no partner",
+                "name a run of each, as FOLDER:RUN",
+                "results.no-partner",
+            )
         of, family, clusters = self.scores.of, len(self.pairs), self.scores.clusters
         differences = [of(row[RUN_B]) - of(row[RUN]) for row in self.pairs]
         return [non_inferiority(d, margin, family=family, clusters=clusters) for d in differences]
@@ -142,7 +150,9 @@ def compare(
     runs = [(folders[path], run) for path, run in each]
     if len(runs) < 2:
         problem = "; ".join(["there are fewer than two runs", *left_out])
-        raise InputError(problem, "give another folder, or another FOLDER:RUN")
+        raise InputError(
+            problem, "give another folder, or another FOLDER:RUN", "results.few-folders"
+        )
     queries, unlike, is_changed = _shared(list(evaluations.values()))
     silent = list(_no_verdict(evaluations.values(), is_changed and "answers" not in allow))
     notes = [*unlike, *silent]
@@ -158,7 +168,11 @@ def compare(
     compared = comparer(bootstrap, unit, clusters)
     scores = compared(scored, None, None)
     if scores is None:
-        raise InputError("no query has a score in all runs", "compare runs of the same queries")
+        raise InputError(
+            "no query has a score in all runs",
+            "compare runs of the same queries",
+            "results.no-scores",
+        )
     if unscored := queries.height - scores.values.shape[1]:
         notes.append(counted(unscored, "shared [query has|queries have] no score in some run"))
     pairs: Rows = []
@@ -195,18 +209,27 @@ def _runs(findings: Findings, run: str | None) -> list[str]:
     """The run of that name; all where none is named."""
     if findings.configuration.get("until"):
         problem = "was read until its runs were told apart, which intervals here do not know"
-        raise InputError(problem, "evaluate without `until`", path=findings.folder)
+        raise InputError(
+            problem, "evaluate without `until`", "results.early-stop", path=findings.folder
+        )
     if findings.table("evaluated_queries").is_empty():
         problem = "lacks evaluated_queries.parquet: an earlier version wrote it"
-        raise InputError(problem, "evaluate again; LLM calls are cached", path=findings.folder)
+        raise InputError(
+            problem,
+            "evaluate again; LLM calls are cached",
+            "results.missing-table",
+            path=findings.folder,
+        )
     known = [one for one in findings.wholes if run in (None, one)]
     if not known:
         problem = f"has no end-to-end scores of {run or 'any run'}"
         remedy = f"it has {', '.join(findings.wholes) or 'none: evaluate with `end_to_end`'}"
-        raise InputError(problem, remedy, path=findings.folder)
+        raise InputError(problem, remedy, "results.no-end-to-end", path=findings.folder)
     if lost := [one for one in known if one not in findings.downstream[RUN]]:
         path = findings.folder / "downstream.parquet"
-        raise InputError(f"has no scores of {lost[0]}", "evaluate again", path=path)
+        raise InputError(
+            f"has no scores of {lost[0]}", "evaluate again", "results.lost-scores", path=path
+        )
     return known
 
 
@@ -291,7 +314,9 @@ def _clusters(
     if named and named not in stored:
         problem = f"`cluster` is {named}, by which no evaluation clustered its queries"
         known = " or ".join([*stored, _NONE])
-        raise InputError(problem, f"evaluate with `cluster` {named}, or give {known}")
+        raise InputError(
+            problem, f"evaluate with `cluster` {named}, or give {known}", "results.no-cluster"
+        )
     by = next(filter(None, [named, *asked]), ARTICLE)
     notes, how = [], f"by `cluster` {by}"
     if by not in stored:

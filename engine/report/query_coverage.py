@@ -251,7 +251,7 @@ def measure(
     user_texts = users[QUERY].str.strip_chars().n_unique()
     if clusters is not None and clusters > len(texts):
         problem = f"`clusters` is {clusters}, for {len(texts)} distinct queries"
-        raise InputError(problem, f"use {len(texts)} or fewer")
+        raise InputError(problem, f"use {len(texts)} or fewer", "settings.clusters")
     wanted = clusters or min(len(texts), max(2, round(math.sqrt(user_texts))))
     vectors = unit(encode(texts.to_list()))
     starts = clusterings(vectors, wanted, seed=seed)

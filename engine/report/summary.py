@@ -315,7 +315,11 @@ def place(path: Location | None) -> str | None:
     """A path or address without credentials; an InputError where results could not hold it."""
     text = "" if path is None else masked(str(locate(path)))
     if not is_text(text):
-        raise InputError(f"{quoted(text)} is no name in UTF-8", "rename it; results hold its name")
+        raise InputError(
+            f"{quoted(text)} is no name in UTF-8",
+            "rename it; results hold its name",
+            "results.not-utf-8",
+        )
     return text or None
 
 
@@ -354,7 +358,9 @@ def input_files(named: Mapping[str, str | list[str] | None]) -> list[dict[str, A
                     sha256 = file_sha256(path) if size <= MOST_BYTES else None
             except OSError as error:
                 problem = f"cannot be read ({error})"
-                raise InputError(problem, "leave it in place", path=path) from None
+                raise InputError(
+                    problem, "leave it in place", "results.unreadable", path=path
+                ) from None
             found.append({"role": role, "path": path, "bytes": size, "sha256": sha256})
             if role == "runs" and size and (header := header_of(path)):
                 found[-1]["header"] = header

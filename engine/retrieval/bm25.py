@@ -90,7 +90,9 @@ def build_index(
             (work / _OLD).rename(directory)
     manifest.require_place(directory, "bm25")
     if language not in LANGUAGES:
-        raise InputError(f"unknown language {language!r}", f"use one of {', '.join(LANGUAGES)}")
+        raise InputError(
+            f"unknown language {language!r}", f"use one of {', '.join(LANGUAGES)}", "index.language"
+        )
     require("an index for BM25", "retrieval", "pyserini")
     kiwi = Kiwi() if tokenizer else None
     fingerprint = Fingerprint()
@@ -166,6 +168,7 @@ def search(
             raise InputError(
                 f"was split into morphemes by {settings['tokenizer_version']}; {installed} is installed",
                 "install that version, or build the index again",
+                "index.other-version",
                 path=directory,
             )
         texts = kiwi.split(queries[QUERY].to_list())

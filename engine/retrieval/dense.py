@@ -175,7 +175,9 @@ def build_index(
             on_progress(len(keys) - len(remaining), len(keys))
         if remaining:
             problem = "the corpus changed while it was indexed"
-            raise InputError(problem, "run the command again", path=directory)
+            raise InputError(
+                problem, "run the command again", "index.corpus-changed", path=directory
+            )
     index = _manifest(fingerprint, spec, options, shard, keys)
     _build_approximate(directory, index)
     manifest.write(index, directory)
@@ -263,7 +265,7 @@ def search(
     spec = locate(encoder_of(index, options))
     if not spec.server and "scaled" not in index.settings["encoder"] and lacks_scaling(spec):
         problem = f"has inner products, and {spec.name} compares by the cosine, which earlier versions passed over"
-        raise InputError(problem, "build the index again", path=directory)
+        raise InputError(problem, "build the index again", "index.similarity", path=directory)
     texts = queries[QUERY].to_list()
     on_gpu = block or max(1, _GPU_BLOCK_NUMBERS // spec.dimensions)
     actors = _actors(spec, len(texts), _parts(directory, index, on_gpu), on_event)
@@ -384,10 +386,15 @@ def executor_for(
         raise InputError(
             f"`gpus_per_actor` is {settings.gpus_per_actor:g}, but an encoder runs on one GPU",
             "use 1 or a fraction",
+            "index.gpus",
         )
     if spec.server:
         if settings.actors not in (None, 0, "0"):
-            raise InputError(f"`actors` with {spec.name}, which a server runs", "use `concurrency`")
+            raise InputError(
+                f"`actors` with {spec.name}, which a server runs",
+                "use `concurrency`",
+                "index.on-server",
+            )
         return encode.execute
     small = count <= _FEW and not os.environ.get("RAY_ADDRESS") and not spec.memory
     if settings.in_process or (settings == PoolSettings() and small):
@@ -447,6 +454,7 @@ def _build_approximate(directory: Path, index: Manifest) -> None:
             raise InputError(
                 f"`factory` {factory} cannot be trained on {len(sample)} passages ({_reason(error)})",
                 "use fewer cells, or leave `factory` out",
+                "index.factory",
             ) from None
     for block in read_blocks(directory, index):
         faiss_index.add(block.vectors)
@@ -472,12 +480,16 @@ def search_approximate(
     path = _faiss_file(directory, index)
     if path is None or not path.exists():
         remedy = "build it with `factory`, or search exactly"
-        raise InputError("has no approximate index", remedy, path=directory)
+        raise InputError(
+            "has no approximate index", remedy, "index.not-approximate", path=directory
+        )
     require_whole(path, index.settings.get(_DIGEST), _AGAIN)
     try:
         faiss_index = faiss.read_index(str(path))
     except (RuntimeError, MemoryError) as error:
-        raise InputError(f"cannot be read ({error})", _AGAIN, path=path) from None
+        raise InputError(
+            f"cannot be read ({error})", _AGAIN, "index.unreadable", path=path
+        ) from None
     if parameters:
         try:
             space: Any = faiss.ParameterSpace()  # the stub lacks a form of the next call
@@ -486,6 +498,7 @@ def search_approximate(
             raise InputError(
                 f"FAISS refuses the parameters {parameters!r} ({_reason(error)})",
                 "write parameters of this index, like nprobe=16",
+                "index.parameters",
             ) from None
     scores, places = faiss_index.search(np.ascontiguousarray(queries), min(k, index.passages))
     filled = places >= 0  # a cell may hold fewer than k
@@ -518,6 +531,7 @@ def empty_index(factory: str, dimensions: int) -> Any:
         raise InputError(
             f"FAISS cannot build an index {factory!r} of {dimensions} dimensions ({_reason(error)})",
             "use a factory string like IVF1024,Flat or HNSW32",
+            "index.factory",
         ) from None
 
 

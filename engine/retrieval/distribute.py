@@ -274,7 +274,11 @@ class SearchActor:
 
     def nearest(self) -> Nearest:
         if not flat.gpu_count():
-            raise InputError("FAISS on one of the nodes has no GPU support", "run 'make gpu' there")
+            raise InputError(
+                "FAISS on one of the nodes has no GPU support",
+                "run 'make gpu' there",
+                "index.no-gpu",
+            )
         return flat.nearest_on_gpu()
 
 

@@ -64,6 +64,7 @@ class Embedder:
             raise InputError(
                 f"{self._host} gives no vectors of {spec.name!r} ({getattr(error, 'problem', error)})",
                 f"check {server.api_key_env}, `base_url`, the model, and the dimensions behind @",
+                "server.no-vectors",
             ) from None
         identity = json.dumps([self._host, model, trial.shape[1]])
         digest = hashlib.sha256(identity.encode()).hexdigest()
@@ -75,6 +76,7 @@ class Embedder:
             raise InputError(
                 f"{self._host} has another model {spec.name!r} than the one that made the vectors",
                 f"ask the same server, or {f'delete {self._path} and ' * bool(other)}build the index again",
+                "server.other-model",
             )
 
     def queries(self, texts: Sequence[str]) -> Vectors:
@@ -107,7 +109,9 @@ class Embedder:
         except RefusedError as error:
             if len(texts) == 1:
                 problem = f"{self._host} does not take the text {quoted(texts[0][:80])} ({error})"
-                raise InputError(problem, f"shorten it, or leave it out; {_KEPT}") from None
+                raise InputError(
+                    problem, f"shorten it, or leave it out; {_KEPT}", "server.refused-text"
+                ) from None
         half = len(texts) // 2
         return self._fetch(texts[:half]) | self._fetch(texts[half:])
 
@@ -139,7 +143,7 @@ class Embedder:
         if damaged:
             problem = counted(len(damaged), "kept vector[|s] [was|were] damaged, and removed")
             remedy = "check the disk, and run the same command again: it asks for them once more"
-            raise InputError(problem, remedy, path=self._path)
+            raise InputError(problem, remedy, "index.other-vectors", path=self._path)
         return {key: vector for key, vector in whole.items() if vector is not None}
 
     def _whole(self, kept: object) -> bytes | None:
@@ -170,7 +174,9 @@ class Embedder:
             remedy = "make room, delete it, or name another folder in ERAG_CACHE"
             if "locked" in str(error):
                 remedy = f"another process has held it for {_PATIENCE} seconds: wait until it ends, or end it"
-            raise InputError(f"cannot be used ({error})", remedy, path=self._path) from None
+            raise InputError(
+                f"cannot be used ({error})", remedy, "index.bad-cache", path=self._path
+            ) from None
 
 
 def _key(text: str) -> bytes:

@@ -182,7 +182,10 @@ def _layers(spec: EncoderSpec, width: int, where: torch.device) -> torch.nn.Sequ
         except Exception as error:  # a damaged file can make the libraries raise anything
             reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
             raise InputError(
-                f"holds no dense layer ({reason})", "fetch the model again", path=folder
+                f"holds no dense layer ({reason})",
+                "fetch the model again",
+                "encoder.no-dense-layer",
+                path=folder,
             ) from None
         width = config["out_features"]
     return layers.to(where)

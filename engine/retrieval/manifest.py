@@ -73,18 +73,27 @@ def read(directory: str | Path, kind: Kind | None = None) -> Manifest:
     """
     directory = Path(directory)
     if locate(directory) != directory:
-        raise InputError("is an address", "give an index on a local disk", path=directory)
+        raise InputError(
+            "is an address", "give an index on a local disk", "index.address", path=directory
+        )
     path = directory / FILE
     if not path.is_file():
         if is_unfinished(directory):
             remedy = "run the same 'erag index' again; it resumes where it stopped"
-            raise InputError("is an index whose build was interrupted", remedy, path=directory)
+            raise InputError(
+                "is an index whose build was interrupted",
+                remedy,
+                "index.unfinished",
+                path=directory,
+            )
         remedy = "build one with 'erag index bm25' or 'erag index dense'"
-        raise InputError("is not an index", remedy, path=directory)
+        raise InputError("is not an index", remedy, "index.not-one", path=directory)
     try:
         value = unsealed_json(path.read_bytes())
     except (ValueError, OSError) as error:
-        raise InputError(f"cannot be read ({error})", "build the index again", path=path) from None
+        raise InputError(
+            f"cannot be read ({error})", "build the index again", "index.unreadable", path=path
+        ) from None
     names = {field.name for field in fields(Manifest)}
     if not (
         value.get("format") == _FORMAT
@@ -98,9 +107,14 @@ def read(directory: str | Path, kind: Kind | None = None) -> Manifest:
         and _SETTINGS[value["kind"]] <= value["settings"].keys()
     ):
         problem = "is not a manifest of this version of the engine"
-        raise InputError(problem, "build the index again", path=path)
+        raise InputError(problem, "build the index again", "index.manifest", path=path)
     if kind not in (None, value["kind"]):
-        raise InputError(f"is a {value['kind']} index", f"give a {kind} index", path=directory)
+        raise InputError(
+            f"is a {value['kind']} index",
+            f"give a {kind} index",
+            "index.other-kind",
+            path=directory,
+        )
     return Manifest(**{name: value[name] for name in names})
 
 
@@ -120,7 +134,7 @@ def require_place(directory: Path, kind: Kind) -> None:
     if not directory.exists():
         return
     if not directory.is_dir():
-        raise fault("is a file", "give a directory")
+        raise fault("is a file", "give a directory", "index.is-file")
     names = sorted(path.name for path in directory.iterdir())
     if not names:
         return
@@ -131,11 +145,15 @@ def require_place(directory: Path, kind: Kind) -> None:
             value = parse_json((directory / FILE).read_bytes())
         existing = str(value["kind"]) if isinstance(value, dict) and "kind" in value else kind
         if existing != kind:
-            raise fault(f"holds an index of another kind, {existing}", remedy)
+            raise fault(f"holds an index of another kind, {existing}", remedy, "index.other-kind")
     elif kind != "dense" or not is_unfinished(directory):
-        raise fault("exists and is not an index", remedy)
+        raise fault("exists and is not an index", remedy, "index.not-one")
     if foreign := [name for name in names if not _OURS[kind].fullmatch(name)]:
-        raise fault(f"holds {foreign[0]!r} beside an index", "move it, or give another directory")
+        raise fault(
+            f"holds {foreign[0]!r} beside an index",
+            "move it, or give another directory",
+            "index.foreign-file",
+        )
 
 
 def require_corpus(
@@ -147,5 +165,6 @@ def require_corpus(
             f"is an index of another corpus than {corpus} (its fingerprint is "
             f"{manifest.corpus[:12]}, that of the corpus {fingerprint[:12]})",
             "build the index again from this corpus, or give the corpus that it was built from",
+            "index.other-corpus",
             path=directory,
         )

@@ -150,6 +150,7 @@ def _rouge_kilt(output: str, reference: str) -> float:
             f"rouge-l-kilt cannot score a text this long ({len(output.split())} and "
             f"{len(reference.split())} words; the package recurses once per word)",
             "use rouge-l",
+            "metric.too-long",
         ) from None
 
 
@@ -250,7 +251,9 @@ def get_metric(metric: str | Metric) -> Metric:
     if metric not in METRICS:
         other = OTHER_NAMES.get(metric.lower().replace("-", "_"))
         near = f"did you mean {other}? " if other else meant(metric, METRICS)
-        raise InputError(f"unknown metric {metric!r}", f"{near}use one of {', '.join(METRICS)}")
+        raise InputError(
+            f"unknown metric {metric!r}", f"{near}use one of {', '.join(METRICS)}", "metric.unknown"
+        )
     return METRICS[metric]
 
 
@@ -273,7 +276,7 @@ def score_outputs(
             values.append(score(output, answers[query_id]))
         except UnscoredError as error:
             problem = f"{error.problem} for the output {quoted(output)} of query {quoted(query_id)}"
-            raise InputError(problem, error.remedy) from error.__cause__
+            raise InputError(problem, error.remedy, "metric.value") from error.__cause__
     scored = distinct.with_columns(pl.Series(VALUE, values, dtype=pl.Float64))
     return outputs.join(scored, on=[QUERY_ID, OUTPUT], how="left", maintain_order="left")
 
@@ -298,9 +301,11 @@ def metric_from_function(
     """
     name = name_of(function) if name is None else name
     if not name.strip():
-        raise InputError("a metric without a name", "give it one")
+        raise InputError("a metric without a name", "give it one", "metric.no-name")
     if name in METRICS:
-        raise InputError(f"a metric of the engine is called {name!r}", "rename yours")
+        raise InputError(
+            f"a metric of the engine is called {name!r}", "rename yours", "metric.taken-name"
+        )
     return Metric(name, _Score(name, function), bool, "text", own=True, code=code)
 
 

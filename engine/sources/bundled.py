@@ -62,7 +62,7 @@ def require_for_demo() -> None:
     if commands:
         which = agreeing(2 if several else 1, "which [is|are] not installed")
         problem = f"the demo needs {listed(lacking)}, {which}"
-        raise InputError(problem, f"run {' && '.join(commands)}")
+        raise InputError(problem, f"run {' && '.join(commands)}", "package.missing")
 
 
 def install_command() -> str:
@@ -78,4 +78,4 @@ def _carried(distribution: str, inside: str, what: str) -> Path:
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (path := Path(location) / inside).exists():
             return path
-    raise InputError(f"{what} not installed", f"run {install_command()}")
+    raise InputError(f"{what} not installed", f"run {install_command()}", "package.missing")

@@ -52,7 +52,7 @@ def identity_of(place: str | Path) -> str:
 def _require(library: str, place: str) -> None:
     if missing("datasets", library):
         problem = f"needs {library}, which is not installed"
-        raise InputError(problem, command("datasets"), path=place)
+        raise InputError(problem, command("datasets"), "package.missing", path=place)
 
 
 class _WouldDownload(BaseException):
@@ -77,17 +77,23 @@ def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
                 patched.enter_context(refused)
             found = ir_datasets.load(name)
             if not getattr(found, f"has_{theirs}")():
-                raise InputError(f"has no {kind}", "give another data set", path=place)
+                raise InputError(
+                    f"has no {kind}", "give another data set", "data-set.no-part", path=place
+                )
             for record in getattr(found, f"{theirs}_iter")():
                 yield _named(record, kind)
     except KeyError:
         problem = "ir_datasets knows no such data set"
-        raise InputError(problem, "see ir_datasets list", path=place) from None
+        raise InputError(problem, "see ir_datasets list", "data-set.unknown", path=place) from None
     except _WouldDownload:
-        raise InputError("is not on this machine", remedy, path=place) from None
+        raise InputError(
+            "is not on this machine", remedy, "data-set.not-here", path=place
+        ) from None
     except (OSError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
-        raise InputError(f"cannot be read ({reason})", remedy, path=place) from None
+        raise InputError(
+            f"cannot be read ({reason})", remedy, "data-set.unreadable", path=place
+        ) from None
 
 
 def _named(record: Any, kind: Kind) -> dict[str, Any]:
@@ -122,7 +128,7 @@ def _of_hugging_face(place: str) -> Any:
         fetch = f"fetch it first, with datasets.load_dataset({name!r})"
         remedy = f"{fetch}, or name the configuration, as in hf:{name}:CONFIG:SPLIT"
         raise InputError(
-            f"cannot be loaded from the cache ({reason})", remedy, path=place
+            f"cannot be loaded from the cache ({reason})", remedy, "data-set.unreadable", path=place
         ) from None
     if not isinstance(found, Mapping):
         return found
@@ -132,7 +138,7 @@ def _of_hugging_face(place: str) -> Any:
         problem = f"has no split {split!r}" if split else "has several splits"
         names = [*map(str, found)]
         remedy = f"give one of them, {', '.join(names)}, as in hf:{name}:{config}:{names[0]}"
-        raise InputError(problem, remedy, path=place)
+        raise InputError(problem, remedy, "data-set.split", path=place)
     return next(iter(found.values()))
 
 

@@ -58,7 +58,12 @@ class Numbering:
             problem = f"queries without ids (numbered from 1 to {self.count}), while {self._seen[one]} names them by ids, as {quoted(one)}"
             names = " or ".join(map(quoted, sorted(meant)))
             remedy = f"is {names} the id? name it id, or " if meant else ""
-            raise InputError(problem, f"{remedy}add a field id to the queries", path=self.path)
+            raise InputError(
+                problem,
+                f"{remedy}add a field id to the queries",
+                "queries.without-ids",
+                path=self.path,
+            )
 
     def notes(self) -> tuple[Note, ...]:
         """That ids were taken as numbers of queries, with an example."""
@@ -98,4 +103,4 @@ def refuse_strangers(
     """As ``count_strangers``, of ids of which these others are not known; of the known ones some are enough."""
     if len(ids) and len(known) and len(others) == ids.n_unique():
         problem = f"{what} (it has {quoted(ids[0])}, they have {quoted(known[0])})"
-        raise InputError(problem, remedy, path=path)
+        raise InputError(problem, remedy, "inputs.strangers", path=path)

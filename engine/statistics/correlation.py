@@ -195,17 +195,26 @@ class Bootstrap(Checked):
             raise InputError(
                 f"`resamples` is {self.resamples}",
                 f"use {LEAST_RESAMPLES} or more, or 0 for no intervals",
+                "settings.resamples",
             )
         if self.until and not self.resamples:
-            raise InputError("`until` with `resamples` 0, which it cannot have", "leave one out")
+            raise InputError(
+                "`until` with `resamples` 0, which it cannot have",
+                "leave one out",
+                "settings.until-resamples",
+            )
         if self.lists and self.lists >= 1 and self.lists % 1:
             remedy = "use a share below 1, or a whole number of lists"
-            raise InputError(f"`lists` is {self.lists:g}", remedy)
+            raise InputError(f"`lists` is {self.lists:g}", remedy, "settings.lists")
         others = {"until": self.until, "cluster": self.cluster, "resamples": not self.resamples}
         others["width"] = bool(self.lists and self.width)
         if self.samples and (other := next((n for n, given in others.items() if given), "")):
             name = "lists" if self.lists else "width"
-            raise InputError(f"`{name}` with `{other}`, which it cannot have", "leave one out")
+            raise InputError(
+                f"`{name}` with `{other}`, which it cannot have",
+                "leave one out",
+                "settings.conflict",
+            )
 
     @property
     def samples(self) -> bool:

@@ -237,7 +237,11 @@ def drawn_share(query_ids: pl.Series, seed: int, lists: float) -> float:
     if lists >= max(1, count) or not is_drawn(query_ids, seed, share).any():
         what = "all" if lists >= 1 else "none"
         problem = f"`lists` {lists:.15g} draws {what} of {counted(count, '[query|queries]')}"
-        raise InputError(problem, "use another share or number, or leave it out to read all lists")
+        raise InputError(
+            problem,
+            "use another share or number, or leave it out to read all lists",
+            "settings.lists",
+        )
     return share
 
 

@@ -51,7 +51,9 @@ class TrainingFiles(Checked):
         super().__post_init__()
         if (self.dev_queries is None) != (self.dev_run is None):
             given, lacking = ("dev_queries", "dev_run")[:: 1 if self.dev_run is None else -1]
-            raise InputError(f"`{given}` without `{lacking}`", "give both, or neither")
+            raise InputError(
+                f"`{given}` without `{lacking}`", "give both, or neither", "settings.half-pair"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +76,9 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
     train, without_answers, without_results = trainable(given)
     if train.queries.is_empty():
         problem = "no query has both an answer and a listed passage"
-        raise InputError(problem, "add answers, or list passages", path=files.queries)
+        raise InputError(
+            problem, "add answers, or list passages", "training.no-queries", path=files.queries
+        )
     notes = [
         *notes_of_files,
         count_note(
@@ -94,7 +98,13 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
         path = files.dev_queries
         for query_id in dev.queries.filter(pl.col(ANSWERS).list.len() == 0)[QUERY_ID]:
             problem, line = f"query {query_id!r} has no answers", line_of(path, query_id)
-            raise InputError(problem, "add some, or leave the query out", path=path, line=line)
+            raise InputError(
+                problem,
+                "add some, or leave the query out",
+                "queries.no-answers",
+                path=path,
+                line=line,
+            )
         refuse_answers(get_metric(metric), dev.queries, path)
         learned = set(train.queries[QUERY].str.strip_chars().str.to_lowercase())
         both = dev.queries[QUERY].str.strip_chars().str.to_lowercase().is_in(learned).sum()

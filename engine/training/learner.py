@@ -121,6 +121,7 @@ class Learner:
                 raise InputError(
                     "memory ran out with a single query and its passages",
                     "give more `memory`, fewer passages with `k`, or a smaller reader",
+                    "training.memory",
                 )
 
     def cut(self, examples: Sequence[Example]) -> list[list[int]]:
@@ -197,6 +198,7 @@ def diverged(what: str) -> InputError:
     return InputError(
         f"training diverged: {what} is not a finite number",
         "use a lower `learning_rate` or a smaller `clip`",
+        "training.diverged",
     )
 
 
@@ -253,6 +255,7 @@ def load_learner(
             "is too large to train in memory: the model, its gradients and the optimizer take "
             f"{TRAINED_BYTES * parameters / 2**30:.1f} GiB, beside the activations",
             "use a smaller reader, or a machine with more memory",
+            "training.too-large",
             path=spec.name,
         ) from None
     return learner, tokenizer
@@ -288,14 +291,20 @@ def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
         raise fault(
             f"its tokenizer has {len(tokenizer)} tokens, and vocab_size is {known}",
             "set vocab_size in config.json to as many or more",
+            "model.vocabulary",
         )
     if model.generation_config.eos_token_id is None:
-        raise fault("has no eos_token_id", "name the token that ends answers in config.json")
+        raise fault(
+            "has no eos_token_id",
+            "name the token that ends answers in config.json",
+            "model.no-end-token",
+        )
     # T5's configuration has 1 where config.json says nothing: any word, in another's tokenizer.
     if tokenizer.eos_token_id not in (None, end := end_token(model)):
         raise fault(
             f"its tokenizer ends texts with token {tokenizer.eos_token_id}, and eos_token_id is {end}",
             "set eos_token_id in config.json to the tokenizer's",
+            "model.end-token",
         )
 
 

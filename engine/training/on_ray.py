@@ -153,6 +153,7 @@ def _gpus(workers: Workers) -> int:
         raise InputError(
             f"{workers.workers} workers with a GPU each on {has:g} GPUs",
             "use fewer `workers`, or `gpus_per_worker` 0",
+            "training.gpus",
         )
     return gpus
 

@@ -54,12 +54,17 @@ def specify_start(
     """
     model = resolve(name, required=False)
     if model.architecture == "causal":
-        raise InputError(f"reader {name!r} is decoder-only", "train a reader of the T5 family")
+        raise InputError(
+            f"reader {name!r} is decoder-only",
+            "train a reader of the T5 family",
+            "training.architecture",
+        )
     spec, made = specify(model, augmentation=augmentation, task=task, prompt=prompt, memory=memory)
     if made.template.choices:
         raise InputError(
             "a prompt with choices, but training needs answers that the reader generates",
             "use a prompt without choices",
+            "training.choices",
             path=made.template.path,
         )
     refuse_too_little(memory, spec.parameters)
@@ -73,12 +78,14 @@ def specify_start(
                 f"holds no *.safetensors{has}",
                 "fetch or convert the weights; to start from scratch, give a directory with its config.json and "
                 "tokenizer alone",
+                "model.no-weights",
                 path=name,
             )
         if read_config(path, name).get("model_type") == BIASED:
             raise InputError(
                 "has no weights, and those of a T5 with Fusion-in-Decoder's own position bias are not drawn at random",
                 "start from its weights, or from the configuration of a plain T5",
+                "training.no-start",
                 path=name,
             )
     return Start(spec, made, from_scratch)
@@ -112,4 +119,5 @@ def refuse_too_little(memory: int, parameters: int) -> None:
         raise InputError(
             f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader, its gradients and the optimizer",
             f"give at least {device.as_budget(least)}",
+            "settings.memory",
         )

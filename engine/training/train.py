@@ -52,7 +52,9 @@ class Plan:
     def __post_init__(self) -> None:
         if self.recipe.patience is not None and (self.dev is None or self.dev.queries.is_empty()):
             raise InputError(
-                "`patience` without `dev_queries`", "give development queries, or leave it out"
+                "`patience` without `dev_queries`",
+                "give development queries, or leave it out",
+                "settings.patience",
             )
 
 
@@ -94,7 +96,9 @@ def train(
         learner, tokenizer = load_learner(plan.start, plan.recipe, args.device, precision)
         examples = _examples(plan, tokenizer, learner)
         if not len(examples):
-            raise InputError("there is nothing to train on", "give queries with answers")
+            raise InputError(
+                "there is nothing to train on", "give queries with answers", "training.no-data"
+            )
         run = _run(plan, examples, precision)
         # All look before anybody writes.
         (known,) = broadcast_object_list([checkpoints.load_progress(folder, run)])
@@ -114,7 +118,9 @@ def train(
                     trainer.train(resume_from_checkpoint=begin and str(begin))
             except (SafetensorError, UnpicklingError, EOFError) as error:
                 remedy = "remove the checkpoints, and train anew"
-                raise InputError("a checkpoint is damaged", remedy, path=folder.shown()) from error
+                raise InputError(
+                    "a checkpoint is damaged", remedy, "training.damaged", path=folder.shown()
+                ) from error
         if args.should_save:
             _deliver(plan, learner, progress, folder)
         args.distributed_state.wait_for_everyone()

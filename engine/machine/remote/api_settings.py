@@ -39,7 +39,9 @@ def model_of(name: str) -> str:
     """
     model = name.removeprefix(PREFIX).strip()
     if not model:
-        raise InputError(f"{name!r} names no model", f"write it like {PREFIX}MODEL")
+        raise InputError(
+            f"{name!r} names no model", f"write it like {PREFIX}MODEL", "server.no-model"
+        )
     return model
 
 
@@ -81,6 +83,7 @@ class ServerSettings(Checked):
             raise InputError(
                 "`api_key_env` is not the name of an environment variable",
                 "name the variable that has the key, as in OPENROUTER_API_KEY; the key itself is not given here",
+                "server.key-variable",
             )
         lacking = [f"`{name}`" for name in self._prices if getattr(self, name) is None]
         given = [f"`{name}`" for name in self._prices if f"`{name}`" not in lacking]
@@ -88,9 +91,12 @@ class ServerSettings(Checked):
             raise InputError(
                 f"`max_cost` without {' and '.join(lacking)}",
                 "give the prices of a million tokens, or that of an hour, or bound tokens with `max_tokens`",
+                "server.no-prices",
             )
         if lacking and given:
-            raise InputError(f"{given[0]} without {lacking[0]}", "give both prices")
+            raise InputError(
+                f"{given[0]} without {lacking[0]}", "give both prices", "server.half-settings"
+            )
         if self.base_url is not None:
             _refuse_address(self.base_url, "`base_url`")
 
@@ -144,6 +150,7 @@ class ApiSettings(ServerSettings):
             raise InputError(
                 f"{self.api_key_env} holds {what}, and a key is of printable ASCII characters alone",
                 "set the variable to one key, and type what was copied with it",
+                "server.bad-key",
             )
         return key
 
@@ -195,6 +202,7 @@ class ApiSettings(ServerSettings):
             raise InputError(
                 f"{self.api_key_env} is not set, and {self.host} wants a key",
                 "set it in the environment, or give `base_url` for a server of your own",
+                "server.no-key",
             )
 
 
@@ -208,9 +216,13 @@ def _refuse_address(address: str, what: str) -> None:
     if not fits:
         # Without its scheme an address is not known as one, whose user and password are masked.
         shown = address if "://" in address else address.rpartition("@")[2]
-        raise InputError(f"{what} is {shown}", "write it like http://localhost:8000/v1")
+        raise InputError(
+            f"{what} is {shown}", "write it like http://localhost:8000/v1", "server.address"
+        )
     if parts.query or parts.fragment:
-        raise InputError(f"{what} {address} goes on behind its path", "leave out ? and #")
+        raise InputError(
+            f"{what} {address} goes on behind its path", "leave out ? and #", "server.address"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

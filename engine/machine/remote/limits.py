@@ -56,6 +56,7 @@ class Batch:
                     raise InputError(
                         "no answer of a batch: it lacks custom_id, or response and error",
                         "give the file that the provider wrote, with a line for each request",
+                        "server.not-a-batch",
                         path=path,
                         line=line,
                     )
@@ -116,7 +117,9 @@ def _refuse_present(paths: Iterable[Path]) -> None:
     """Refuse to write over requests, which a provider may be answering."""
     for path in paths:
         if path.exists():
-            raise InputError("is there already", "give another file, or delete it", path=path)
+            raise InputError(
+                "is there already", "give another file, or delete it", "files.exists", path=path
+            )
 
 
 _MINUTE = 60.0

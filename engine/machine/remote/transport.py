@@ -86,6 +86,7 @@ def _refuse_environment() -> None:
         raise InputError(
             f"{variable} is {os.environ.get(variable)}, which holds no certificates ({error})",
             "name a file of certificates, or unset it",
+            "server.certificates",
         ) from None
     for variable in filter(os.environ.get, map(_variable, ("http", "https", "all"))):
         address = os.environ[variable]
@@ -96,10 +97,13 @@ def _refuse_environment() -> None:
             raise InputError(
                 f"{variable} names a SOCKS proxy, which needs socksio, and that is not installed",
                 "pip install socksio, or unset it",
+                "server.socks",
             ) from None
         except (ValueError, httpx.InvalidURL):
             raise InputError(
-                f"{variable} is not the address of a proxy", "write it like http://host:3128"
+                f"{variable} is not the address of a proxy",
+                "write it like http://host:3128",
+                "server.proxy",
             ) from None
 
 

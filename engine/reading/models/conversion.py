@@ -332,7 +332,10 @@ def convert_gguf(source: Path, target: Path) -> None:
     except Exception as error:  # whatever a damaged file makes the libraries raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
-            f"cannot be converted ({reason})", "use a model that transformers reads", path=source
+            f"cannot be converted ({reason})",
+            "use a model that transformers reads",
+            "model.unconvertible",
+            path=source,
         ) from None
     finally:
         logging.set_verbosity(verbosity)
@@ -438,6 +441,7 @@ def convert_checkpoint(source: Path, target: Path) -> None:
         raise InputError(
             "holds no tokenizer (Fusion-in-Decoder's own code saves none)",
             "put the files of t5-base's tokenizer, tokenizer.json or spiece.model, in the directory",
+            "model.no-tokenizer",
             path=source,
         )
     state, wrapped = _unwrapped(_load(source))
@@ -458,12 +462,14 @@ def convert_checkpoint(source: Path, target: Path) -> None:
             raise InputError(
                 f"{name} is not the shared embeddings, which its config.json ties it to",
                 "give the checkpoint that its config.json belongs to",
+                "model.untied",
                 path=source,
             )
     if len(tokenizer) > (rows := len(shared)):
         raise InputError(
             f"the tokenizer has {len(tokenizer)} tokens and the model {rows}",
             "put the tokenizer that the model was trained with in the directory",
+            "model.vocabulary",
             path=source,
         )
     with torch.inference_mode():
@@ -504,11 +510,16 @@ def _weight_files(source: Path) -> list[Path]:
         names = sorted(set(parse_json(index.read_bytes())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"is not an index of weights ({error})", "fetch it again", path=index
+            f"is not an index of weights ({error})", "fetch it again", "model.bad-index", path=index
         ) from None
     for name in names:
         if Path(name).name != name or not (source / name).is_file():
-            raise InputError(f"names {name!r}, which is not there", "fetch it again", path=index)
+            raise InputError(
+                f"names {name!r}, which is not there",
+                "fetch it again",
+                "model.missing-file",
+                path=index,
+            )
     return [source / name for name in names]
 
 
@@ -538,7 +549,10 @@ def _empty_model(source: Path, config: dict[str, Any]) -> PreTrainedModel:
     except Exception as error:  # a value that the configuration or a layer refuses
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
-            f"describes no model ({reason})", "fetch it again", path=source / "config.json"
+            f"describes no model ({reason})",
+            "fetch it again",
+            "model.no-model",
+            path=source / "config.json",
         ) from None
 
 
@@ -563,5 +577,6 @@ def _refuse_other_weights(
             raise InputError(
                 f"{what} {len(names)} weights, {first} first",
                 "give a complete checkpoint with its own config.json",
+                "model.weights-differ",
                 path=source,
             )

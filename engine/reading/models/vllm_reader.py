@@ -219,6 +219,7 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
         raise InputError(
             f"vLLM has too little memory ({reason})",
             "change `memory`, or the memory that other processes take",
+            "vllm.memory",
             path=spec.name,
         ) from None
     finally:

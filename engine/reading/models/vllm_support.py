@@ -44,22 +44,26 @@ def refuse(reader: weights.Weights, *, choices: int = 0) -> None:
         raise InputError(
             f"reader {reader.name!r} is encoder-decoder, vLLM runs decoder-only readers",
             "use `engine` transformers",
+            "vllm.architecture",
         )
     if choices > MOST_CHOICES:
         raise InputError(
             f"{choices} choices for reader {reader.name!r}, and vLLM weighs {MOST_CHOICES} at most",
             "give fewer `choices` in the prompt, or use `engine` transformers",
+            "vllm.choices",
         )
     if not is_installed("vllm"):
         raise InputError(
             "`engine` is vllm, but vLLM is not installed",
             "run 'make gpu' (without a GPU: 'make vllm'), or use `engine` transformers",
+            "vllm.missing",
         )
     quantised = model_files.quantization(reader.path, reader.name)
     if quantised.get("quant_method") == _OF_A_PACKAGE and not is_installed(_OF_A_PACKAGE):
         raise InputError(
             f"its weights are quantised by {_OF_A_PACKAGE}, which is not installed",
             f"run 'pip install {_OF_A_PACKAGE}' wherever it is read",
+            "vllm.quantised",
             path=reader.name,
         )
 
@@ -73,6 +77,7 @@ def refuse_uneven(path: Path, name: str, gpus: int) -> None:
         raise InputError(
             f"`gpus_per_actor` is {gpus}, which cannot share the {heads} attention heads of {name!r}",
             f"use one of {', '.join(fitting)}",
+            "vllm.heads",
         )
 
 
@@ -93,6 +98,7 @@ def cache_memory(weight_bytes: int, *, dtype: Dtype, memory: int) -> int:
         raise InputError(
             f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader in {dtype} and vLLM",
             f"give at least {least / 2**20 + 1:.0f}MiB",
+            "vllm.memory",
         )
     return room
 

@@ -60,7 +60,9 @@ def resolve(name: str, *, required: bool = True) -> Weights:
     """
     if not name.strip() or "\0" in name:
         raise InputError(
-            "`reader` is empty", "give bundled, bundled-fid, a directory, a .gguf file, or an id"
+            "`reader` is empty",
+            "give bundled, bundled-fid, a directory, a .gguf file, or an id",
+            "settings.no-reader",
         )
     if missing("local") and not Path(name).exists():
         model_files.refuse_of_provider(name)  # which needs none of it
@@ -72,7 +74,7 @@ def resolve(name: str, *, required: bool = True) -> Weights:
         path = bundled.fid_reader_directory()
     elif name.endswith(".gguf"):
         if not Path(name).is_file():
-            raise InputError("no such file", "give a .gguf file", path=name)
+            raise InputError("no such file", "give a .gguf file", "files.missing", path=name)
         path, source = _from_gguf(Path(name)), str(Path(name).resolve())
     elif Path(name).is_dir():
         path = Path(name).resolve()
@@ -90,12 +92,14 @@ def resolve(name: str, *, required: bool = True) -> Weights:
         raise InputError(
             "holds no *.safetensors",
             "convert the weights (of pickles only a T5's pytorch_model.bin is read)",
+            "model.no-weights",
             path=name,
         )
     if encodes and kind not in {*_ENCODER_DECODERS, BIASED}:
         raise InputError(
             f"a {kind!r} model",
             f"encoder-decoder readers are {', '.join(sorted(_ENCODER_DECODERS))}",
+            "model.kind",
             path=name,
         )
     decisive = [
@@ -121,6 +125,7 @@ def _refuse_adapters(path: Path, name: str) -> None:
             f"holds an adapter (LoRA){beside}, which is not read",
             "merge it into its model (merge_and_unload of peft), and give the directory that this is saved in; "
             "or remove the adapter's files from this one to use the model without it",
+            "model.adapter",
             path=name,
         )
 
@@ -134,7 +139,10 @@ def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
         a.endswith(heads) or a.lower().startswith("fid") for a in architectures
     ):
         raise InputError(
-            f"is a {architectures[0]}, which writes no text", "give a generative model", path=name
+            f"is a {architectures[0]}, which writes no text",
+            "give a generative model",
+            "model.no-text",
+            path=name,
         )
 
 

@@ -132,7 +132,7 @@ def read_template(name: str, task: Purpose) -> Template:
     settings, lines, body, first = _take_apart(content, path)
 
     def fault(key: str, problem: str, remedy: str) -> InputError:
-        return InputError(problem, remedy, path=path, line=lines.get(key))
+        return InputError(problem, remedy, f"prompt.{key}", path=path, line=lines.get(key))
 
     for key in settings:
         if key not in _KEYS:
@@ -176,7 +176,11 @@ def _take_apart(content: str, path: Path) -> tuple[dict[str, Any], dict[str, int
     ends = [i for i, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE]
     if not ends:
         raise InputError(
-            "settings without an end", f'close them with a line "{_FENCE}"', path=path, line=1
+            "settings without an end",
+            f'close them with a line "{_FENCE}"',
+            "prompt.no-end",
+            path=path,
+            line=1,
         )
     end = ends[0]
     front = "\n".join(lines[1:end])
@@ -197,11 +201,15 @@ def _parse(text: str, allowed: tuple[str, ...], path: Path, line_at: Callable[[i
         if found[0] in ("{{", "}}"):
             literals[-1] += found[0][0]
         elif name is None:
-            raise fault("a brace without its other half", "write {{ or }} for a brace itself")
+            raise fault(
+                "a brace without its other half",
+                "write {{ or }} for a brace itself",
+                "prompt.brace",
+            )
         elif name not in allowed:
             known = ", ".join(f"{{{field}}}" for field in allowed)
             remedy = f"use {known}, and {{{{ and }}}} for braces themselves"
-            raise fault(f"unknown field {{{name}}}", remedy)
+            raise fault(f"unknown field {{{name}}}", remedy, "prompt.unknown-field")
         else:
             fields.append(name)
             literals.append("")
@@ -214,10 +222,17 @@ def _body(text: str, path: Path, line: int) -> Text:
     text = text.strip()
     body = _parse(text, (PASSAGES, QUERY), path, lambda at: line + text.count("\n", 0, at))
     if QUERY not in body.fields:
-        raise InputError("no {query} in the prompt", "write where the query goes", path=path)
+        raise InputError(
+            "no {query} in the prompt", "write where the query goes", "prompt.no-query", path=path
+        )
     if (times := body.fields.count(PASSAGES)) != 1:
         problem = "no {passages}" if not times else f"{{passages}} {times} times"
-        raise InputError(f"{problem} in the prompt", "write once where the passages go", path=path)
+        raise InputError(
+            f"{problem} in the prompt",
+            "write once where the passages go",
+            "prompt.fields",
+            path=path,
+        )
     return body
 
 
@@ -483,6 +498,7 @@ def make_prompt(
             "only blanks between {passages} and {query}: in a prompt that is too long, where the "
             "question begins would not be known",
             "write something there, as in Question: {query}",
+            "prompt.no-words",
             path=template.path,
         )
     return prompt

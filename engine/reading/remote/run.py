@@ -118,7 +118,7 @@ class Requests(Local):
         except StoppedAskingError as stop:
             if self._job.proven:
                 raise ReadError(f"{stop}; every finished LLM call is cached") from None
-            raise InputError(stop.problem, stop.remedy) from None
+            raise InputError(stop.problem, stop.remedy, "server.stopped") from None
         try:
             yield from work.results()
         finally:
@@ -133,6 +133,7 @@ def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
         raise InputError(
             f"`max_cost` with the models {', '.join(models)}, whose prices may differ",
             "bound tokens with `max_tokens`, or ask one model at a time",
+            "server.two-prices",
         )
     return settings
 

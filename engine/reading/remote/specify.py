@@ -63,6 +63,7 @@ def specify_api(
         raise InputError(
             f"reader {name!r} is behind an API and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
+            "reader.no-fid",
         )
     if tried:
         settings.require_server(f"reader {name!r}")
@@ -99,12 +100,14 @@ def _refuse_template(template: Template, name: str, settings: ApiSettings) -> No
         raise InputError(
             f"max_input_tokens with {name!r}: a server's tokens are not known here, nothing is cut",
             "leave it out",
+            "reader.no-tokens",
             path=template.path,
         )
     if template.chat and settings.endpoint == "completions":
         raise InputError(
             "a chat's prompt, and `endpoint` completions continues a text",
             "use `endpoint` chat, or a prompt without chat: true",
+            "server.endpoint",
             path=template.path,
         )
 
@@ -145,7 +148,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
     try:
         trial, answer, needed = _first_answer(name, client, api, template, output)
     except StoppedAskingError as error:
-        raise InputError(error.problem, error.remedy) from None
+        raise InputError(error.problem, error.remedy, "server.unanswered") from None
     except UnansweredError as error:
         raise ReadError(f"{error}; {error.remedy}") from None
     finally:
@@ -160,6 +163,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
         raise InputError(
             f"{settings.host} does not report tokens, and nobody else can count them",
             "leave out `max_tokens`, `max_cost` and `tokens_per_minute`",
+            "server.no-usage",
         )
     writes = not template.choices and scores != "target"
     text, tags = answer.text or "", _tags(answer, template) if writes else template.thought
@@ -268,6 +272,7 @@ def _without_refused(name: str, api: ApiSpec, error: RefusedError) -> ApiSpec:
     raise InputError(
         f"{api.settings.host} refuses a first request to {api.model!r} ({error})",
         "check the model, `endpoint` and the prompt",
+        "server.refused",
     )
 
 
@@ -278,6 +283,7 @@ def _no_log_probabilities(name: str, api: ApiSpec) -> InputError:
         "scoring texts need",
         "leave out annotators that judge passages, let the reader decline or score texts, or give them a model "
         f"of this machine, or try `endpoint` {kind}",
+        "server.no-scores",
     )
 
 

@@ -51,7 +51,10 @@ def write_ask_page(
         if of_answers and findings.summary.get("shards"):
             problem = "was made in shards, which keep no answers of the reader"
             raise InputError(
-                problem, "leave `results` out: passages are compared then", path=findings.folder
+                problem,
+                "leave `results` out: passages are compared then",
+                "results.in-shards",
+                path=findings.folder,
             )
         known = findings.table("evaluated_queries")
         queries = queries.join(known, on=[QUERY_ID, tables.QUERY], how="semi")
@@ -64,7 +67,9 @@ def write_ask_page(
         differing = differing.filter(~pl.col("common").any().over(QUERY_ID))
     if differing.is_empty():
         problem = f"no query has other {'answers' if of_answers else 'passages'} by {listed(names)}"
-        raise InputError(problem, "give runs that differ, and results of these")
+        raise InputError(
+            problem, "give runs that differ, and results of these", "results.no-queries"
+        )
     strata, compared = _strata(differing, findings), whole[QUERY_ID].n_unique()
     sizes = dict(strata[STRATUM].value_counts().sort(STRATUM).iter_rows())
     drawn = draw_tasks(strata, tasks, rng).join(queries, on=QUERY_ID, maintain_order="left")
@@ -99,7 +104,7 @@ def _answered(given: pl.DataFrame, findings: Findings, k: int | None) -> pl.Data
         other = lists.join(read.with_columns(head), on=keys, how="anti")[RUN].unique().sort()
         if other.len():
             problem = f"has answers from other lists of {listed(other.to_list())}"
-            raise InputError(problem, _OF_OTHERS, path=findings.folder)
+            raise InputError(problem, _OF_OTHERS, "results.other-lists", path=findings.folder)
     return answered
 
 
@@ -123,7 +128,12 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
         scores = labels.join(given, on=[QUERY_ID, OUTPUT], maintain_order="left")
     scores = scores.drop_nulls(VALUE)
     if scores.is_empty():
-        raise InputError("has no labels of what these runs list", _OF_OTHERS, path=findings.folder)
+        raise InputError(
+            "has no labels of what these runs list",
+            _OF_OTHERS,
+            "results.no-labels",
+            path=findings.folder,
+        )
     best = pl.col(RUN).filter(pl.col(VALUE) == pl.col(VALUE).max()).sort()
     is_disputed = pl.when(pl.col(STRATUM).n_unique() > 1)
     # Of the first label, and of the others together.

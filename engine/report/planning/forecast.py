@@ -43,11 +43,16 @@ class PlanSettings(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.budget and not BUDGET.fullmatch(self.budget):
-            raise InputError(f"`budget` is {quoted(self.budget)}", "use 20000reads, 2h or 5.00")
+            raise InputError(
+                f"`budget` is {quoted(self.budget)}",
+                "use 20000reads, 2h or 5.00",
+                "settings.budget",
+            )
         if self.finish_in is not None and self.pace is None:
             raise InputError(
                 "`finish_in` without `pace`: nothing says how long LLM calls take",
                 "give the results of an earlier evaluation as `pace`",
+                "plan.no-pace",
             )
 
 

@@ -102,12 +102,18 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         text = kilt_text(text, title)
     if page_id is None or isinstance(page_id, (bool, dict, list)) or not isinstance(text, str):
-        raise fault("an article without id or text", 'add "id" and "text"')
+        raise fault("an article without id or text", 'add "id" and "text"', "articles.no-text")
     if isinstance(page_id, float):
-        raise fault(f"the id {quoted(page_id)}", "write ids as strings or whole numbers")
+        raise fault(
+            f"the id {quoted(page_id)}", "write ids as strings or whole numbers", "articles.id"
+        )
     article = Article(str(page_id), title, text, str(first_of(record, NAME_FIELDS) or ""))
     if not is_text(article.page_id, article.title, article.text, article.name):
-        raise fault(f"article {quoted(page_id)} holds half a surrogate pair", "write valid Unicode")
+        raise fault(
+            f"article {quoted(page_id)} holds half a surrogate pair",
+            "write valid Unicode",
+            "articles.surrogate",
+        )
     return article
 
 
@@ -171,21 +177,30 @@ def read_squad(path: Location) -> Iterator[tuple[Article, list[dict[str, Any]]]]
     document = read_json_document(path, "a SQuAD document")
     entries = document.get("data") if isinstance(document, dict) else None
     if not isinstance(entries, list):
-        raise InputError('JSON without a list "data"', _REMEDY, path=path)
+        raise InputError('JSON without a list "data"', _REMEDY, "articles.no-data", path=path)
     stem = "_".join(locations.name_of(path).split(".json")[0].split())
     for number, entry in enumerate(entries):
         paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
         if not isinstance(paragraphs, list):
-            raise InputError(f"data[{number}] has no paragraphs", _REMEDY, path=path)
+            raise InputError(
+                f"data[{number}] has no paragraphs", _REMEDY, "articles.no-paragraphs", path=path
+            )
         title = str(entry.get("title") or "")
         for place, paragraph in enumerate(paragraphs):
             where = f"data[{number}].paragraphs[{place}]"
             context = paragraph.get("context") if isinstance(paragraph, dict) else None
             if not isinstance(context, str):
-                raise InputError(f"{where} has no context", _REMEDY, path=path)
+                raise InputError(
+                    f"{where} has no context", _REMEDY, "articles.no-context", path=path
+                )
             questions = paragraph.get("qas") or []
             if not isinstance(questions, list) or not all(isinstance(q, dict) for q in questions):
-                raise InputError(f"{where}.qas is not a list of objects", _REMEDY, path=path)
+                raise InputError(
+                    f"{where}.qas is not a list of objects",
+                    _REMEDY,
+                    "articles.questions",
+                    path=path,
+                )
             page_id = f"{stem}-{number}.{place}"
             yield Article(page_id, title, context, title or str(number)), questions
 
@@ -246,10 +261,12 @@ def raw_pages(
                         f"a page of more than {largest >> 20} MiB, or a page without an end tag"
                     )
                     number = _first_line(line, buffer)
-                    raise InputError(problem, f"give {_DUMP}", path=path, line=number)
+                    raise InputError(
+                        problem, f"give {_DUMP}", "articles.too-long", path=path, line=number
+                    )
         opened = buffer.find(_OPEN)
         if not any_page and opened < 0:
-            raise InputError("holds no <page>", f"give {_DUMP}", path=path)
+            raise InputError("holds no <page>", f"give {_DUMP}", "articles.no-page", path=path)
         if opened >= 0 or not buffer.rstrip().endswith(_END):
             where = "within a page" if opened >= 0 else "before </mediawiki>"
             raise _malformed(path, line + buffer.count(b"\n"), f"ends {where}")
@@ -259,7 +276,9 @@ def raw_pages(
 
 def _malformed(path: Location, line: int, problem: str) -> InputError:
     remedy = "download the dump again"
-    return InputError(f"not well-formed XML ({problem})", remedy, path=path, line=line)
+    return InputError(
+        f"not well-formed XML ({problem})", remedy, "articles.bad-xml", path=path, line=line
+    )
 
 
 def _first_line(line: int, text: bytes) -> int:
@@ -290,7 +309,9 @@ def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) ->
             text = plain_text(markup, BACK_MATTER)
     except RecursionError:
         problem = "a page whose markup is nested too deeply"
-        raise InputError(problem, "leave the page out", path=path, line=line) from None
+        raise InputError(
+            problem, "leave the page out", "articles.too-deep", path=path, line=line
+        ) from None
     return Article(element.findtext("id") or "", element.findtext("title") or "", text)
 
 
@@ -335,7 +356,9 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
         beir = locations.named(inside, "corpus.jsonl")
         known = beir[:1] or [f for f in inside if _unpacked(f).endswith(_KNOWN)]
         if not known:
-            raise InputError("a directory without articles", f"give {WHAT}", path=source)
+            raise InputError(
+                "a directory without articles", f"give {WHAT}", "articles.none", path=source
+            )
         files += known
     return files
 
@@ -356,7 +379,9 @@ def layout_of(path: Location) -> Layout:
     if text.startswith(b"<"):
         return "mediawiki"
     if text and text[:1] not in b"{[":
-        raise InputError(f"starts with {text[:20]!r}", f"give {WHAT}", path=path, line=1)
+        raise InputError(
+            f"starts with {text[:20]!r}", f"give {WHAT}", "articles.layout", path=path, line=1
+        )
     return "squad" if is_squad(path) else "json-lines"
 
 

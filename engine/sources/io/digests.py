@@ -160,7 +160,7 @@ def require_whole(
         problem = "is not what was written: it was changed, or the disk damaged it"
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
-    raise InputError(problem, remedy, path=called or path)
+    raise InputError(problem, remedy, "files.unreadable", path=called or path)
 
 
 def sealed_json(manifest: Mapping[str, Any]) -> bytes:

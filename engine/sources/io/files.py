@@ -61,7 +61,9 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     if path.exists() and any(path.iterdir()):
-        raise InputError("is a directory with content", "give a new directory", path=path)
+        raise InputError(
+            "is a directory with content", "give a new directory", "files.full-directory", path=path
+        )
     with reported_writing(path), temporary_directory(path) as temporary:
         yield temporary
         for file in temporary.iterdir():
@@ -341,6 +343,7 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
         raise InputError(
             f"is too long a path for temporary files: sockets in it may have {longest} bytes",
             "set TMPDIR (or RAY_TMPDIR) to a shorter one",
+            "files.long-path",
             path=parents[0],
         )
     # Exactly as many characters as mkdtemp adds: other folders may have names that begin alike.
@@ -355,7 +358,10 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
             # Another process took it for abandoned between two calls of this one.
     except OSError as error:
         raise InputError(
-            f"cannot hold temporary files ({error})", "set TMPDIR to another", path=fitting[0]
+            f"cannot hold temporary files ({error})",
+            "set TMPDIR to another",
+            "files.no-temporary",
+            path=fitting[0],
         ) from None
 
 

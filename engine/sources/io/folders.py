@@ -208,7 +208,9 @@ def require_folder(place: Location) -> None:
         InputError: something else is in its place or above it, it cannot be read or written, or its name is not UTF-8.
     """
     if not is_text(str(place)):
-        raise InputError(f"{quoted(str(place))} is no name in UTF-8", "use another folder")
+        raise InputError(
+            f"{quoted(str(place))} is no name in UTF-8", "use another folder", "files.not-utf-8"
+        )
     folder = folder_at(place)
     if isinstance(folder.at, Path):
         require_output(folder.at, directory=True)
@@ -236,7 +238,7 @@ def require_file_output(place: Location) -> None:
         return
     _refuse_packed(at)
     if "/" not in at.partition("://")[2] or at.endswith("/"):
-        raise InputError("has no name of a file", "give one", path=at)
+        raise InputError("has no name of a file", "give one", "files.no-name", path=at)
     require_folder(at.rpartition("/")[0])
 
 
@@ -247,26 +249,38 @@ def require_output(path: str | Path, *, directory: bool) -> None:
         InputError: something else is in its place or above it, or it cannot be written.
     """
     if locate(path) != Path(path):
-        raise InputError("results are written to local files", "give a path", path=locate(path))
+        raise InputError(
+            "results are written to local files",
+            "give a path",
+            "files.not-local",
+            path=locate(path),
+        )
     path = Path(path)
     if not directory:
         _refuse_packed(path)
     if any(len(os.fsencode(part)) > 255 for part in path.parts):
         raise InputError(
-            "a name of more than 255 bytes", "give another", path=locations.shown(path)
+            "a name of more than 255 bytes",
+            "give another",
+            "files.long-name",
+            path=locations.shown(path),
         )
     with reported(path):
         existing_part = next(p for p in (path, *path.absolute().parents) if p.exists())
     if existing_part == path and path.is_dir() != directory:
         existing, wanted = ("a file", "a directory") if directory else ("a directory", "a file")
-        raise InputError(f"is {existing}", f"give {wanted}", path=path)
+        raise InputError(f"is {existing}", f"give {wanted}", "files.exists", path=path)
     if existing_part != path and not existing_part.is_dir():
-        raise InputError(f"{existing_part} is a file", "give another path", path=path)
+        raise InputError(
+            f"{existing_part} is a file", "give another path", "files.is-file", path=path
+        )
     if not os.access(existing_part, os.W_OK):
-        raise InputError(f"{existing_part} cannot be written", "give another path", path=path)
+        raise InputError(
+            f"{existing_part} cannot be written", "give another path", "files.unwritable", path=path
+        )
 
 
 def _refuse_packed(place: Location) -> None:
     if locations.suffix_of(place) in locations.PACKED:
         problem, remedy = "results are written uncompressed", "leave out the last suffix"
-        raise InputError(problem, remedy, path=place)
+        raise InputError(problem, remedy, "files.compressed", path=place)

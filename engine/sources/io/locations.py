@@ -70,13 +70,15 @@ def _kept(path: Path, status: os.stat_result) -> tuple[IO[bytes], IO[bytes]]:
     is_empty = status.st_rdev == Path(os.devnull).stat().st_rdev
     if stat.S_ISCHR(status.st_mode) and not (is_empty or source.isatty()):
         source.close()
-        raise InputError("is a device", "give a file or a pipe", path=path)
+        raise InputError("is a device", "give a file or a pipe", "files.device", path=path)
     kept = tempfile.TemporaryFile(prefix="erag-pipe-", buffering=0)
     while block := source.read(_BLOCK):
         kept.write(block)
         if kept.tell() > LARGEST_PIPE:
             problem = f"gives more than {LARGEST_PIPE >> 30} GiB"
-            raise InputError(problem, "save it as a file, and give that", path=path)
+            raise InputError(
+                problem, "save it as a file, and give that", "files.too-large", path=path
+            )
     return kept, source
 
 
@@ -157,14 +159,16 @@ def require_file(path: Location, what: str) -> Location:
     """
     path = locate(path)
     if is_data_set(path):
-        raise InputError("is a data set, which cannot be read here", f"give {what}", path=path)
+        raise InputError(
+            "is a data set, which cannot be read here", f"give {what}", "files.data-set", path=path
+        )
     if is_directory(path):
-        raise InputError("is a directory", f"give {what}", path=path)
+        raise InputError("is a directory", f"give {what}", "files.directory", path=path)
     system, inside = file_system(path)
     with reported(path):
         exists = system.exists(inside)
     if not exists:
-        raise InputError("no such file", f"give {what}", path=path)
+        raise InputError("no such file", f"give {what}", "files.missing", path=path)
     return path
 
 
@@ -286,6 +290,7 @@ def file_system(place: Location) -> tuple[Any, str]:
         raise InputError(
             f"the driver for {place.partition(':')[0]}:// is not installed ({error})",
             "install that package into the engine's environment",
+            "files.no-driver",
             path=place,
         ) from None
     return system, inside
@@ -311,7 +316,7 @@ def reported(place: Location, *, unless: tuple[type[Exception], ...] = ()) -> It
         problem = f"cannot be opened ({what})"
         if isinstance(error, FileNotFoundError):
             problem, remedy = "no such file", remedy.partition(",")[0]
-        raise InputError(problem, remedy, path=shown(place)) from None
+        raise InputError(problem, remedy, "files.missing", path=shown(place)) from None
 
 
 def reason(address: str, error: Exception) -> str:

@@ -61,7 +61,9 @@ def refuse_overlap(inputs: Inputs, outputs: Outputs, *, option: str = "out") -> 
         replaced = [shown for shown, folder in folders if _are_in(names, folder)]
         for why in whys + [f"what is in {shown} may be replaced" for shown in replaced]:
             remedy = f"write to another place, `{option}`"
-            raise InputError(f"is given as `{field}`, and {why}", remedy, path=given)
+            raise InputError(
+                f"is given as `{field}`, and {why}", remedy, "files.same-place", path=given
+            )
 
     written = {name for _, names in files for name in names}
     for named, is_folder in ((inputs.files, False), (inputs.folders, True)):
@@ -94,7 +96,9 @@ def sole_writer(folder: Location) -> Iterator[None]:
             is_ours = held.enter_context(held_folder(place))
         if not is_ours:
             remedy = "wait until it has ended, or give another folder"
-            raise InputError("another command that is under way writes there", remedy, path=place)
+            raise InputError(
+                "another command that is under way writes there", remedy, "files.locked", path=place
+            )
         yield
 
 

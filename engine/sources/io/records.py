@@ -51,7 +51,9 @@ class SkipBad:
                 raise error from None
             which = f" (bad record {self.count + 1}; at most {self.limit} are skipped)"
             problem = f"{error.problem}{which}"
-            raise InputError(problem, error.remedy, path=error.path, line=error.line) from None
+            raise InputError(
+                problem, error.remedy, "files.too-many-bad", path=error.path, line=error.line
+            ) from None
         self.count += 1
         if len(self.first) < _SHOWN:
             self.first.append(error)
@@ -108,7 +110,9 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
             for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
                 if len(line) > LONGEST_LINE:
                     problem = f"a line of more than {LONGEST_LINE >> 20} MiB"
-                    raise InputError(problem, f"give {what}", path=path, line=number)
+                    raise InputError(
+                        problem, f"give {what}", "files.long-line", path=path, line=number
+                    )
                 if number == 1:
                     line = line.removeprefix(BOM)
                     _refuse_others(path, line, what)
@@ -127,7 +131,9 @@ def start_of(path: Location, what: str) -> bytes:
 
 def _refuse_others(path: Location, start: bytes, what: str) -> None:
     if start[:99].lstrip().lower().startswith(_OTHERS):
-        raise InputError("not a text file that is read here", f"give {what}", path=path, line=1)
+        raise InputError(
+            "not a text file that is read here", f"give {what}", "files.not-text", path=path, line=1
+        )
 
 
 def read_document(path: Location, what: str, most: int = -1) -> bytes:
@@ -156,7 +162,7 @@ def read_text(path: Location, what: str) -> str:
 def damaged(path: Location, line: int | None, error: Exception) -> InputError:
     """The error for a file that cannot be read from ``line`` on."""
     remedy = "check it, or fetch it again"
-    return InputError(f"cannot be read ({error})", remedy, path=path, line=line)
+    return InputError(f"cannot be read ({error})", remedy, "files.unreadable", path=path, line=line)
 
 
 def decode_line(path: Location, number: int, line: bytes) -> str:
@@ -170,7 +176,9 @@ def decode_line(path: Location, number: int, line: bytes) -> str:
     except UnicodeDecodeError as error:
         number += line.count(b"\n", 0, error.start)
         remedy = "save the file as UTF-8"
-        raise InputError("not UTF-8 text", remedy, path=path, line=number) from None
+        raise InputError(
+            "not UTF-8 text", remedy, "files.not-utf-8", path=path, line=number
+        ) from None
 
 
 def read_lines(
@@ -210,7 +218,7 @@ def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
         raise broken_json(path, _OBJECTS, error, number) from None
     if not isinstance(value, dict):
         problem = f"a JSON {type(value).__name__}, not an object"
-        raise InputError(problem, f"give {_OBJECTS}", path=path, line=number)
+        raise InputError(problem, f"give {_OBJECTS}", "json.not-object", path=path, line=number)
     return value
 
 
@@ -228,10 +236,10 @@ def broken_json(
 ) -> InputError:
     """The error for what ``parse_json`` refuses; ``line`` is the one that it was given, where it is one."""
     if isinstance(error, DuplicateKeyError):
-        return InputError(str(error), "keep one of them", path=path, line=line)
+        return InputError(str(error), "keep one of them", "json.broken", path=path, line=line)
     problem = f"broken JSON ({getattr(error, 'msg', None) or str(error)[:60]})"
     line = line or getattr(error, "lineno", None)
-    return InputError(problem, f"give {what}", path=path, line=line)
+    return InputError(problem, f"give {what}", "json.broken", path=path, line=line)
 
 
 class DuplicateKeyError(ValueError):
@@ -325,7 +333,9 @@ def read_json_records(
         line, value = item
         if not isinstance(value, dict):
             problem = f"a JSON {type(value).__name__}, not an object"
-            raise InputError(problem, "write a list of objects", path=path, line=line)
+            raise InputError(
+                problem, "write a list of objects", "json.not-object", path=path, line=line
+            )
         return line, value
 
     text = read_text(path, what)
@@ -417,7 +427,8 @@ def read_settings(
     """
 
     def fault(problem: str, at: int, remedy: str = _SETTINGS) -> InputError:
-        return InputError(problem, remedy, path=path, line=first_line + text.count("\n", 0, at))
+        line = first_line + text.count("\n", 0, at)
+        return InputError(problem, remedy, "files.yaml", path=path, line=line)
 
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -427,7 +438,7 @@ def read_settings(
         raise fault(f"broken YAML ({getattr(error, 'problem', None) or error})", at) from None
     except RecursionError:
         raise InputError(
-            "broken YAML (brackets are nested too deep)", _SETTINGS, path=path
+            "broken YAML (brackets are nested too deep)", _SETTINGS, "files.yaml", path=path
         ) from None
     if node is None or node.tag == f"{_TAG}null":
         return {}, {}

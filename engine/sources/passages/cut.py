@@ -38,12 +38,12 @@ class Cutting(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.words is not None and self.characters is not None:
-            raise InputError("`words` and `characters`", "use one of them")
+            raise InputError("`words` and `characters`", "use one of them", "settings.two-lengths")
         if self.overlap is not None and self.characters is None:
-            raise InputError("`overlap` without `characters`", "use both")
+            raise InputError("`overlap` without `characters`", "use both", "settings.overlap")
         if self.characters is not None and self.overlap_or_default >= self.characters:
             problem = f"`characters` is {self.characters}, `overlap` {self.overlap_or_default}"
-            raise InputError(problem, "use a smaller overlap")
+            raise InputError(problem, "use a smaller overlap", "settings.cutting")
         if self.characters is not None:
             require("`characters`", "articles", "langchain_text_splitters")
 

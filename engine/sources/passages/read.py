@@ -96,7 +96,7 @@ def scan_corpus(
             _refuse_duplicates(path, pl.Series(suspects), upto=passages)
         yield batch.frame
     if not passages:
-        raise InputError("the corpus is empty", f"give {_WHAT}", path=path)
+        raise InputError("the corpus is empty", f"give {_WHAT}", "corpus.empty", path=path)
 
 
 def read_corpus(
@@ -172,7 +172,7 @@ def _files(path: Location) -> list[Location]:
     if not beir and not shards:
         problem = "a directory without *.parquet files or a corpus.jsonl"
         remedy = "give a corpus in Parquet shards, a BEIR data set, or a file"
-        raise InputError(problem, remedy, path=path)
+        raise InputError(problem, remedy, "corpus.no-files", path=path)
     return beir[:1] or shards
 
 
@@ -266,18 +266,28 @@ def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row
     fault = partial(InputError, path=path, line=number)
     doc_id = first_of(record, DOC_ID_FIELDS)
     if doc_id is None or isinstance(doc_id, (dict, list, bool)):
-        raise fault("a passage without an id", "add a doc_id")
+        raise fault("a passage without an id", "add a doc_id", "corpus.no-id")
     if isinstance(doc_id, float):
-        raise fault(f"the id {quoted(doc_id)}", "write ids as strings or whole numbers")
+        raise fault(
+            f"the id {quoted(doc_id)}", "write ids as strings or whole numbers", "corpus.id"
+        )
     text = text_in(record)
     if not isinstance(text, str):
-        raise fault(f"passage {quoted(doc_id)} has no text", 'add a "text" string')
+        raise fault(
+            f"passage {quoted(doc_id)} has no text", 'add a "text" string', "corpus.no-text"
+        )
     title = record.get(tables.TITLE) or ""
     if not isinstance(title, str):
-        raise fault(f"passage {quoted(doc_id)} has a title that is not a string", "fix it")
+        raise fault(
+            f"passage {quoted(doc_id)} has a title that is not a string", "fix it", "corpus.title"
+        )
     article = str(record.get(tables.ARTICLE_ID) or record.get(_WIKIPEDIA_ID) or title or doc_id)
     if not is_text(str(doc_id), title, text, article):
-        raise fault(f"passage {quoted(doc_id)} holds half a surrogate pair", "write valid Unicode")
+        raise fault(
+            f"passage {quoted(doc_id)} holds half a surrogate pair",
+            "write valid Unicode",
+            "corpus.surrogate",
+        )
     return str(doc_id), title, text, article
 
 
@@ -302,7 +312,7 @@ def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> Non
 
 def _twice(path: Location, line: int | None, doc_id: str, where: str) -> InputError:
     problem = f"document id {quoted(doc_id)} {where}"
-    return InputError(problem, "make document ids unique", path=path, line=line)
+    return InputError(problem, "make document ids unique", "corpus.twice", path=path, line=line)
 
 
 def passages_of(records: Iterable[Mapping[str, Any]], name: str) -> Iterator[pl.DataFrame]:

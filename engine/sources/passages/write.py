@@ -80,7 +80,11 @@ def _duplicate(page_id: str, place: _Place, first_place: _Place) -> InputError:
     elif first_path != path:
         where = f"already occurs in {first_path}"
     return InputError(
-        f"article id {quoted(page_id)} {where}", "make article ids unique", path=path, line=line
+        f"article id {quoted(page_id)} {where}",
+        "make article ids unique",
+        "articles.twice",
+        path=path,
+        line=line,
     )
 
 
@@ -155,7 +159,9 @@ def write_passages(
     with (atomic_path if single else atomic_directory)(out) as temporary:
         passages, files = _write(pieces(), temporary, None if single else _SHARD)
         if not passages:
-            raise InputError("has no article with text", "give another source", path=sources[0])
+            raise InputError(
+                "has no article with text", "give another source", "articles.none", path=sources[0]
+            )
     return Written(passages, articles, empty, files)
 
 

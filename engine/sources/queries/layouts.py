@@ -80,7 +80,7 @@ def no_text(
     if value is not None:
         problem = f"the text of query {quoted(query_id)} is {quoted(value)}"
         remedy = "write it as a string, in quotes"
-    return InputError(problem, remedy, path=path, line=line)
+    return InputError(problem, remedy, "queries.no-text", path=path, line=line)
 
 
 def clean_row(
@@ -101,7 +101,11 @@ def clean_row(
     fault = partial(InputError, path=path, line=line)
     if query_id.split() != [query_id]:
         problem = f"query id {quoted(query_id)} is empty or contains white space"
-        raise fault(problem, "use another id, since run and qrels files are split at white space")
+        raise fault(
+            problem,
+            "use another id, since run and qrels files are split at white space",
+            "queries.id",
+        )
     lists = {
         text: items
         for text in (*answers, *articles)
@@ -113,7 +117,11 @@ def clean_row(
             for texts in (answers, articles)
         )
     if not is_text(query_id, query, *answers, *articles):
-        raise fault(f"query {quoted(query_id)} holds half a surrogate pair", "write valid Unicode")
+        raise fault(
+            f"query {quoted(query_id)} holds half a surrogate pair",
+            "write valid Unicode",
+            "queries.surrogate",
+        )
     stripped = (composed(answer).strip() for answer in answers if answer)
     return QueryRow(
         line,
@@ -140,7 +148,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     fault = partial(InputError, path=path, line=line)
     query_id = record.get("id")
     if isinstance(query_id, bool) or not isinstance(query_id, (str, int)) or query_id == "":
-        raise fault("a query without an id", 'add "id"')
+        raise fault("a query without an id", 'add "id"', "queries.no-id")
     query = record.get("input")
     if not isinstance(query, str):
         raise no_text(path, line, query_id, query, "input")
@@ -152,7 +160,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
         answer = output.get("answer")
         if answer is not None and not isinstance(answer, str):
             problem = f"an answer of query {quoted(query_id)} is not a string: {quoted(answer)}"
-            raise fault(problem, "quote it")
+            raise fault(problem, "quote it", "queries.answer")
         answers.append(answer or "")
         for source in _objects(output, "provenance", fault):
             names = (source.get("wikipedia_id"), source.get("title"))
@@ -170,7 +178,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
 def _objects(record: dict[str, Any], name: str, fault: partial[InputError]) -> list[dict[str, Any]]:
     found = record.get(name) or []
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise fault(f'"{name}" is not a list of objects', f"give {KILT}")
+        raise fault(f'"{name}" is not a list of objects', f"give {KILT}", "queries.not-objects")
     return found
 
 
@@ -195,7 +203,7 @@ def plain_rows(
         if numbered != (query_id is None) or isinstance(query_id, (bool, float, list, dict)):
             problem = "a query without an id" if query_id is None else f"the id {quoted(query_id)}"
             remedy = "give every query an id (a string or a whole number), or none of them"
-            raise InputError(problem, remedy, path=path, line=line)
+            raise InputError(problem, remedy, "queries.no-id", path=path, line=line)
         name = str(count if query_id is None else query_id)
         query = first_of(record, QUERY_FIELDS)
         query = "" if query is None and not need_text else query
@@ -225,7 +233,7 @@ def _texts(path: Location, line: int | None, what: str, value: Any) -> list[str]
     if texts is None:
         fault = "is not a list" if isinstance(value, str) else "are not strings"
         problem = f"{what} {fault}: {quoted(value)}"
-        raise InputError(problem, 'write ["a", "b"]', path=path, line=line)
+        raise InputError(problem, 'write ["a", "b"]', "queries.answers", path=path, line=line)
     return texts
 
 
@@ -322,7 +330,9 @@ def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Ite
         fields = QUERY_FIELDS if need_text else ANSWER_FIELDS
         if not set(table.names) & columns_of(fields):
             remedy = f"a table of this kind has the columns {', '.join(tables.QUERIES)}"
-            raise InputError(f"lacks a column {', '.join(fields)}", remedy, path=path)
+            raise InputError(
+                f"lacks a column {', '.join(fields)}", remedy, "queries.no-column", path=path
+            )
         columns = OWN_FIELDS | table.plain_names | columns_of([column] if column else [])
         if column and not columns_of([column]) & set(table.names):
             raise no_column(path, column, table.names)
@@ -337,13 +347,20 @@ def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Ite
 def no_column(path: Location, column: str, names: Iterable[str]) -> InputError:
     """The error for a column that no query has a value in, with the names of those that there are."""
     problem = f"no query has a value in a column {quoted(column)}"
-    return InputError(problem, f"name one of its columns: {', '.join(names)}", path=path)
+    return InputError(
+        problem, f"name one of its columns: {', '.join(names)}", "queries.no-column", path=path
+    )
 
 
 def _triviaqa_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     entries = read_json_document(path, WHAT)["Data"]
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise InputError('"Data" is not a list of objects', "fetch the file again", path=path)
+        raise InputError(
+            '"Data" is not a list of objects',
+            "fetch the file again",
+            "queries.not-objects",
+            path=path,
+        )
     yield from ((None, entry) for entry in entries)
 
 

@@ -140,7 +140,7 @@ def query_set_of(
         _refuse_twice(path, row, lines)
         if not row.query.strip() and not row.unanswerable:
             problem = f"query {row.query_id!r} is empty"
-            raise InputError(problem, "write its text", path=path, line=row.line)
+            raise InputError(problem, "write its text", "queries.empty", path=path, line=row.line)
         group = first_of(row.record, [column or CONTEXT_FIELD])
         if group is not None:
             text = composed(str(group))
@@ -153,7 +153,9 @@ def query_set_of(
         elif need_answers and not row.answers:
             here = "" if answers is None else f", neither here nor in {answers}"
             problem = f"query {row.query_id!r} has no answers{here}"
-            raise InputError(problem, remedy + _read_of(row), path=path, line=row.line)
+            raise InputError(
+                problem, remedy + _read_of(row), "queries.no-answers", path=path, line=row.line
+            )
         else:
             checked.append(replace(row, record={}))
         if len(checked) == _ROWS:  # as objects, queries take ten times the room
@@ -166,7 +168,7 @@ def query_set_of(
         problem = "no queries"
         if unanswerable:
             problem = f"only unanswerable questions ({unanswerable})"
-        raise InputError(problem, f"give {WHAT}", path=path)
+        raise InputError(problem, f"give {WHAT}", "queries.unanswerable", path=path)
     if column and not groups:
         raise no_column(path, column, names)
     titles |= {row.query_id: row.titles for row in checked if row.titles}
@@ -269,7 +271,9 @@ def joined(
             _refuse_twice(answers, one, lines)
         elif not text and not numbering.count:
             problem, remedy = "answers without ids and texts of queries", "give each the query's id"
-            raise InputError(problem, remedy, path=answers, line=one.line)
+            raise InputError(
+                problem, remedy, "queries.answers-without-ids", path=answers, line=one.line
+            )
         named = [one.query_id]
         if (one.numbered and text) or (has_texts and not has_ids):
             same = texts.get(text, [text])
@@ -279,7 +283,13 @@ def joined(
         for name in named:
             if found.setdefault(name, one).answers != one.answers and name in ids:
                 problem = f"query {quoted(one.query)} has other answers twice"
-                raise InputError(problem, "name queries by ids", path=answers, line=one.line)
+                raise InputError(
+                    problem,
+                    "name queries by ids",
+                    "queries.other-answers",
+                    path=answers,
+                    line=one.line,
+                )
     numbering.check()
     others = count_strangers(
         pl.Series(found.keys(), dtype=pl.String),
@@ -320,7 +330,7 @@ def _file(path: Location) -> Location:
         if files := locations.named(locations.list_files(path), "queries.jsonl"):
             return files[0]
         problem = "is a directory without queries.jsonl"
-        raise InputError(problem, "give BEIR's directory, or a file", path=path)
+        raise InputError(problem, "give BEIR's directory, or a file", "queries.no-files", path=path)
     return locations.require_file(path, WHAT)
 
 
@@ -328,7 +338,9 @@ def _refuse_twice(path: Location, row: QueryRow, lines: dict[str, int | None]) -
     if row.query_id in lines:
         first = f" (see line {lines[row.query_id]})" if lines[row.query_id] else ""
         problem = f"duplicate query id {row.query_id!r}{first}"
-        raise InputError(problem, "make query ids unique", path=path, line=row.line)
+        raise InputError(
+            problem, "make query ids unique", "queries.twice", path=path, line=row.line
+        )
     lines[row.query_id] = row.line
 
 
@@ -365,7 +377,9 @@ def _inputs(path: Location) -> Iterable[tuple[int, Any]]:
     for line, record in read_json_records(path, _USERS):
         if record.get("id") is not None:
             remedy = "give every query an id, or none of them"
-            raise InputError("a query with an id", remedy, path=path, line=line)
+            raise InputError(
+                "a query with an id", remedy, "queries.mixed-ids", path=path, line=line
+            )
         yield line, record.get("input")
 
 
@@ -374,8 +388,10 @@ def _numbered(path: Location, texts: Iterable[tuple[int, Any]]) -> pl.DataFrame:
     rows: list[QueryRow] = []
     for line, text in texts:
         if not isinstance(text, str) or not text.strip():
-            raise InputError("a query without text", "write its text", path=path, line=line)
+            raise InputError(
+                "a query without text", "write its text", "queries.no-text", path=path, line=line
+            )
         rows.append(clean_row(path, line, str(line), text.strip(), [], []))
     if not rows:
-        raise InputError("no queries", f"give {_USERS}", path=path)
+        raise InputError("no queries", f"give {_USERS}", "queries.none", path=path)
     return _table(rows)

@@ -157,7 +157,9 @@ def read_records(
         fault = partial(InputError, path=path, line=line)
         run = record.get(RUN)
         if run is not None and (not isinstance(run, str | int) or not is_text(str(run))):
-            raise fault(f"the run is called {quoted(run)}", "write its name as a string")
+            raise fault(
+                f"the run is called {quoted(run)}", "write its name as a string", "runs.name"
+            )
         run = name if run is None else str(run) or name
         if items is None:
             query_id = _query_of(fault, record, ROW_QUERIES)
@@ -191,8 +193,14 @@ def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -
     query = first_of(record, fields)
     if isinstance(query, bool) or not isinstance(query, str | int) or not is_text(str(query)):
         if query is None:
-            raise fault("names no query", 'add "query_id", or "query" with its text')
-        raise fault(f"names the query {quoted(query)}", "write ids as strings or whole numbers")
+            raise fault(
+                "names no query", 'add "query_id", or "query" with its text', "runs.no-query"
+            )
+        raise fault(
+            f"names the query {quoted(query)}",
+            "write ids as strings or whole numbers",
+            "runs.query",
+        )
     return str(query)
 
 
@@ -228,16 +236,16 @@ def _passage(
     title = first_of(item, TITLE_FIELDS) or ""
     here = f"a passage of query {quoted(query_id)}"
     if text is not None and not isinstance(text, str):
-        raise fault(f"{here} has the text {quoted(text)}", "quote it")
+        raise fault(f"{here} has the text {quoted(text)}", "quote it", "runs.text")
     if isinstance(doc_id, bool | float | list | dict) or not isinstance(title, str):
         wrong = doc_id if isinstance(title, str) else title
         remedy = "write ids as strings or whole numbers, and titles as strings"
-        raise fault(f"{here} has the id or title {quoted(wrong)}", remedy)
+        raise fault(f"{here} has the id or title {quoted(wrong)}", remedy, "runs.id")
     if doc_id is None and not (text or "").strip():
         for key in [key for key in RESULTS if key in item]:  # no list, and no passage
             if not isinstance(given := item[key], list):
                 problem = f"{key} is {'the text ' * isinstance(given, str)}{quoted(given)}"
-                raise fault(problem, 'write a list: ["a", "b"]')
+                raise fault(problem, 'write a list: ["a", "b"]', "runs.passage")
         raise _no_passage(fault, query_id, item)
     text, title = text and composed(text), composed(title)
     article = composed(str(first_of(item, _ARTICLES) or title))
@@ -252,12 +260,14 @@ def _passage(
 def _refuse_surrogates(fault: _Fault, query_id: str, *texts: str) -> None:
     if not is_text(*texts):
         problem = f"a passage of query {quoted(query_id)} holds half a surrogate pair"
-        raise fault(problem, "write valid Unicode")
+        raise fault(problem, "write valid Unicode", "runs.surrogate")
 
 
 def _no_passage(fault: _Fault, query_id: str, item: object) -> InputError:
     problem = f"query {quoted(query_id)} lists {quoted(item)}, which has neither an id nor a text"
-    return fault(problem, 'write passages as {"id": …, "text": …}, as texts, or as ids')
+    return fault(
+        problem, 'write passages as {"id": …, "text": …}, as texts, or as ids', "runs.no-passage"
+    )
 
 
 def _order_of(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -289,7 +299,7 @@ def _rank(fault: _Fault, query_id: str, rank: Any) -> int | None:
     is_whole = isinstance(rank, int) and not isinstance(rank, bool) and abs(rank) <= MOST
     if rank is not None and not is_whole:
         problem = f"the rank {quoted(rank)} of query {quoted(query_id)}"
-        raise fault(problem, "write a whole number, 1 for the best")
+        raise fault(problem, "write a whole number, 1 for the best", "runs.rank")
     return rank
 
 
@@ -299,7 +309,9 @@ def _score(fault: _Fault, query_id: str, score: Any) -> float | None:
     number = _number(score)
     if number is None or not abs(number) <= LARGEST_SCORE:
         problem = f"score {quoted(score)} of query {quoted(query_id)}"
-        raise fault(f"{problem} is not a number that single precision holds", IN_RANGE)
+        raise fault(
+            f"{problem} is not a number that single precision holds", IN_RANGE, "runs.score"
+        )
     return float(number)
 
 
@@ -311,7 +323,9 @@ def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
             row = rows[having.index(False)]
             problem = f"document {quoted(row.doc_id)} of query {quoted(row.query_id)} has no {what}"
             remedy = f"give every row a {what}, or none"
-            raise InputError(f"{problem}, and others have", remedy, path=path, line=row.line)
+            raise InputError(
+                f"{problem}, and others have", remedy, "runs.mixed", path=path, line=row.line
+            )
     if not rows:
         return []
     ranked, scored = rows[0].rank is not None, rows[0].score is not None
@@ -338,7 +352,7 @@ def checked_dictionary(
     """
     for query, ranking in rankings.items():
         if problem := problem_of(query, ranking):
-            raise InputError(problem, f"give {what}", path=path)
+            raise InputError(problem, f"give {what}", "runs.dictionary", path=path)
     return rankings
 
 
@@ -383,7 +397,7 @@ def of_dictionary(
             yield from ((None, row) for row in rows)
             continue
         if problem := problem_of(query_id, value):
-            raise InputError(problem, remedy, path=path)
+            raise InputError(problem, remedy, "runs.dictionary", path=path)
         for doc_id, score in value.items():
             yield None, {QUERY_ID: query_id, DOC_ID: doc_id, SCORE: score}
 

@@ -123,7 +123,12 @@ def _lines(table: pl.DataFrame, path: Path, stated: str) -> Iterator[str]:
             values = ", ".join(map(quoted, (query_id, doc_id, label)))
             problem = f"{'BEIR' if beir else 'TREC'} qrels cannot hold {values}"
             scaled = "" if label.is_integer() else ", or give a `scale`"
-            raise InputError(problem, f"write the judgments as .parquet instead{scaled}", path=path)
+            raise InputError(
+                problem,
+                f"write the judgments as .parquet instead{scaled}",
+                "qrels.unfit",
+                path=path,
+            )
         number = int(label) if label.is_integer() else label
         trec = f"{query_id} {stated} {doc_id} {number}\n"
         yield f"{query_id}\t{doc_id}\t{number!r}\n" if beir else trec
@@ -144,21 +149,23 @@ def qrels_of(
             known = isinstance(value, str | int) and not isinstance(value, bool)
             if not known or not is_text(str(value)):
                 problem = f"the id {quoted(value)} of a judgment"
-                raise fault(problem, "give query_id, doc_id and label")
+                raise fault(problem, "give query_id, doc_id and label", "qrels.id")
         try:
             label = math.nan if isinstance(given, str) else float(given)
         except (TypeError, ValueError, OverflowError):
             label = math.nan
         if not math.isfinite(label):
-            raise fault(f"label {quoted(given)} is not a finite number", "write a number")
+            raise fault(
+                f"label {quoted(given)} is not a finite number", "write a number", "qrels.label"
+            )
         if (pair := (str(query_id), str(doc_id))) in rows:
             first = rows[pair][1]
             see = "" if first is None else f" (see line {first})"
             problem = f"query {quoted(query_id)} judges document {quoted(doc_id)} twice{see}"
-            raise fault(problem, "keep one judgment")
+            raise fault(problem, "keep one judgment", "qrels.twice")
         rows[pair] = label, number
     if not rows:
-        raise InputError("holds no judgments", f"give {_WHAT}", path=path)
+        raise InputError("holds no judgments", f"give {_WHAT}", "qrels.none", path=path)
     found = [(*pair, label) for pair, (label, _) in rows.items()]
     judged = pl.DataFrame(found, schema=tables.QRELS, orient="row")
     if corpus is None:
@@ -170,7 +177,9 @@ def qrels_of(
         many = counted(lost[DOC_ID].n_unique(), "judged [document is|documents are]")
         problem = f"{many} not in the corpus {PurePath(corpus).stem}, the first {quoted(doc_id)}"
         line = rows[query_id, doc_id][1]
-        raise InputError(problem, "name the corpus that was judged", path=path, line=line)
+        raise InputError(
+            problem, "name the corpus that was judged", "qrels.other-corpus", path=path, line=line
+        )
     return texts.select(QUERY_ID, pl.col(TEXT).alias(DOC_ID), LABEL, pl.lit(False).alias(BY_TEXT))
 
 
@@ -182,7 +191,9 @@ def _in_texts(path: Location) -> Iterator[tuple[int | None, dict[str, Any]]]:
             records = [(None, query) for query in queries]
     for line, record in records:
         if not isinstance(record, dict):
-            raise InputError(f"{quoted(record)} is not a query", f"give {_WHAT}", path=path)
+            raise InputError(
+                f"{quoted(record)} is not a query", f"give {_WHAT}", "qrels.query", path=path
+            )
         for judged in list_in(record, (_RELEVANT, _CONTEXTS)) or ():
             one = judged if isinstance(judged, dict) else {"doc": judged}
             about = {DOC_ID: one.get("doc"), LABEL: one.get("relevance", 1)}
@@ -193,7 +204,12 @@ def _in_dictionary(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     document = read_json_document(path, _WHAT)
     for query_id, judged in checked_dictionary(document, path, _WHAT).items():
         if isinstance(judged, list):
-            raise InputError(f"query {quoted(query_id)} has no labels", f"give {_WHAT}", path=path)
+            raise InputError(
+                f"query {quoted(query_id)} has no labels",
+                f"give {_WHAT}",
+                "qrels.no-labels",
+                path=path,
+            )
         for doc_id, label in judged.items():
             yield None, {QUERY_ID: query_id, DOC_ID: doc_id, LABEL: label}
 
@@ -209,7 +225,7 @@ def _in_lines(path: Location) -> Iterator[tuple[int, dict[str, Any]]]:
             wanted = "BEIR qrels have 3" if beir else "TREC qrels have 4"
             problem = f"{len(columns)} columns, {wanted}"
             remedy = f"give {_WHAT}" if beir else 'write "query 0 document label"'
-            raise InputError(problem, remedy, path=path, line=number)
+            raise InputError(problem, remedy, "qrels.columns", path=path, line=number)
         label: float | str = columns[-1]
         with contextlib.suppress(ValueError):
             label = float(label)
@@ -236,7 +252,7 @@ def preferences_of(
     """The judgments of numbered records, as ``read_preferences`` refuses and gives them."""
     rows = [row for line, record in records for row in _rows(path, line, record)]
     if not rows:
-        raise InputError("holds no judgments", f"give {_PREFERENCES}", path=path)
+        raise InputError("holds no judgments", f"give {_PREFERENCES}", "qrels.none", path=path)
     return pl.DataFrame(rows, schema=tables.PREFERENCES, orient="row")
 
 
@@ -247,7 +263,9 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
     record = {name: value for name, value in record.items() if value is not None or name == "best"}
     query_id = _identifier(record.get("query_id"))
     if query_id is None:
-        raise fault("a judgment without a query id", 'add "query_id", as valid text')
+        raise fault(
+            "a judgment without a query id", 'add "query_id", as valid text', "qrels.no-query"
+        )
     of_answers = "answers" in record and "shown" not in record
     key, what = ("answers", "answer") if of_answers else ("shown", "passage")
     shown = record.get(key)
@@ -256,11 +274,18 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
         raise fault(
             f"{quoted(shown)} cannot be the {what}s shown for query {quoted(query_id)}",
             f'write "{key}" as a list of two or three {"texts" if of_answers else "document ids"}',
+            "qrels.shown",
         )
     if len({*known}) < len(known):
-        raise fault(f"shows one {what} twice ({quoted(shown)})", "list it once")
+        raise fault(
+            f"shows one {what} twice ({quoted(shown)})", "list it once", "qrels.shown-twice"
+        )
     if "best" not in record:
-        raise fault('a judgment without "best"', f"write which {what} was best, or null for none")
+        raise fault(
+            'a judgment without "best"',
+            f"write which {what} was best, or null for none",
+            "qrels.no-best",
+        )
     runs, labels, drawn = record.get("runs", []), {}, (1.0, "")
     criteria = {"": record["best"]}
     try:
@@ -277,7 +302,9 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
             if not (is_known and is_part and len(runs) == len(known)):
                 raise ValueError
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise fault('"runs", "drawn" or "criteria" is not as it was', _AS_IT_WAS) from None
+        raise fault(
+            '"runs", "drawn" or "criteria" is not as it was', _AS_IT_WAS, "qrels.drawn"
+        ) from None
     documents: Any = None if of_answers else known
     for criterion, value in criteria.items():
         given = value if isinstance(value, list) and value else [] if value is None else [value]
@@ -286,6 +313,7 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
             raise fault(
                 f"the best {what} {quoted(value)} was not shown",
                 f"write one of {quoted(shown)}, a list of equally good ones, or null for none",
+                "qrels.not-shown",
             )
         wins = {str(run): one in best for one, of in zip(known, runs, strict=False) for run in of}
         for run, run_b in combinations(sorted(wins), 2) if wins else [("", "")]:

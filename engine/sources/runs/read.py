@@ -95,7 +95,7 @@ class RunChecks:
         see = f" (see line {first})" if self.has_lines else ""
         problem = f"query {quoted(query_id)} lists {what} {quoted(value)} twice{see}"
         remedy, shown = f"list every {what} once per query", line if self.has_lines else None
-        error = InputError(problem, remedy, path=self._path, line=shown)
+        error = InputError(problem, remedy, "runs.passage-twice", path=self._path, line=shown)
         self._repeats.append(((line, place, query_id), error))
 
     def refuse_repeats(self) -> None:
@@ -112,10 +112,10 @@ class RunChecks:
         self.refuse_repeats()
         names = sorted(self._names)
         if not names:
-            raise InputError("the run is empty", f"give {WHAT}", path=self._path)
+            raise InputError("the run is empty", f"give {WHAT}", "runs.empty", path=self._path)
         if len(names) > 1:
             problem = f"holds several systems ({', '.join(names[:3])} …)"
-            raise InputError(problem, "write one file per run", path=self._path)
+            raise InputError(problem, "write one file per run", "runs.several", path=self._path)
         return names[0]
 
 
@@ -124,7 +124,7 @@ def require_new_name(path: Location, name: str, sources: dict[str, Location]) ->
     if name in sources:
         problem = f"the run is called {quoted(name)}, as is {sources[name]}"
         remedy = "give each run a different name (last column of a TREC run)"
-        raise InputError(problem, remedy, path=path)
+        raise InputError(problem, remedy, "runs.name", path=path)
     sources[name] = path
 
 
@@ -274,7 +274,7 @@ def runs_of_records(
     """
     batch = read_records(path, records, name or "run", texts=texts)
     if batch.rows.is_empty():
-        raise InputError("the run is empty", f"give {WHAT}", path=name or "run")
+        raise InputError("the run is empty", f"give {WHAT}", "runs.empty", path=name or "run")
     named = batch.rows.with_columns(pl.lit(name).alias(RUN)) if name else batch.rows
     for number, system in enumerate(named.partition_by(RUN, maintain_order=True)):
         checks = RunChecks(path)
@@ -383,7 +383,7 @@ def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
     for query_id, doc_id, rank, score, run in ordered.iter_rows():
         if any(part.split() != [part] for part in (query_id, doc_id, run)):
             ids = ", ".join(map(quoted, (query_id, doc_id, run)))
-            raise InputError(f"an id with white space ({ids})", remedy, path=path)
+            raise InputError(f"an id with white space ({ids})", remedy, "runs.id", path=path)
         single = np.float32(score)
         if previous is not None and previous[0] == query_id and not single < previous[1]:
             with np.errstate(over="ignore"):
@@ -392,7 +392,7 @@ def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
             if not np.isfinite(single):
                 where = "at the end of single precision"
                 problem = f"query {quoted(query_id)} has equal scores {where}"
-                raise InputError(problem, remedy, path=path)
+                raise InputError(problem, remedy, "runs.equal-scores", path=path)
         previous = (query_id, single)
         yield f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n"
 
@@ -485,6 +485,7 @@ def _refuse_conflict(given: pl.DataFrame, column: str, paths: Sequence[Location]
         f"passage {quoted(second[DOC_ID])} of query {quoted(second[QUERY_ID])} has another {column} "
         f"than in {paths[first[_FILE]]}{line} (query {quoted(first[QUERY_ID])})",
         "give each passage an id of its own, or the passages as `corpus`",
+        "runs.other-text",
         path=paths[second[_FILE]],
         line=second[LINE],
     )
@@ -514,6 +515,7 @@ def split_runs(
             raise InputError(
                 f"names {'two' if named else 'none'} of the corpora",
                 f"write behind it which one it is over, as in {file or run}{AT}{PurePath(corpora[0]).stem}",
+                "runs.which-corpus",
                 path=run,
             )
         pairs.append((type(run)(file), named[0]))
@@ -541,6 +543,7 @@ def _over(paths: Sequence[Location], corpora: Sequence[Location]) -> Together:
         raise InputError(
             f"document {quoted(doc_id)} of query {quoted(query_id)} not in the corpus {called}",
             "name the corpus that the run was made from",
+            "runs.not-in-corpus",
             path=files[name],
         )
     texts = passages.select(DOC_ID, TITLE, TEXT).unique()

@@ -281,7 +281,7 @@ def _trec_row(path: Location, number: int, line: str) -> tuple[tuple[object, ...
     if len(columns) != 6:
         problem = f"{len(columns)} columns, a TREC run has 6"
         remedy = 'write "query Q0 document rank score name"'
-        raise InputError(problem, remedy, path=path, line=number)
+        raise InputError(problem, remedy, "runs.columns", path=path, line=number)
     query_id, _, doc_id, rank, score_text, name = columns
     try:
         score = float(score_text)
@@ -299,7 +299,7 @@ def _bad_score(
     """The error for a score that a run could not be exported with and read back in the same order."""
     which = f"document {quoted(doc_id)} of query {quoted(query_id)}"
     problem = f"score {quoted(score)} is not a number that single precision holds ({which})"
-    return InputError(problem, IN_RANGE, path=path, line=line)
+    return InputError(problem, IN_RANGE, "runs.score", path=path, line=line)
 
 
 def _parsed(block: bytes, first_line: int) -> Batch | None:
@@ -485,7 +485,7 @@ def _stored(path: Location) -> int:
         try:
             return path.stat().st_size
         except (OSError, ValueError):
-            raise InputError("no such file", "give a run", path=path) from None
+            raise InputError("no such file", "give a run", "files.missing", path=path) from None
     system, inside = locations.file_system(path)
     with locations.reported(path):
         return int(system.info(inside).get("size") or 0)

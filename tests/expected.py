@@ -1,0 +1,132 @@
+"""Refusals by their code, and every text that a user reads, compared to what stands in ``tests/texts/``.
+
+A test names the code, the path and the line of a refusal; the words are in one file for each folder of
+tests, by test. ``pytest --write-texts`` writes the texts of the tests that it runs anew: who changes a
+sentence edits no test, and reads the difference of these files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import currently_in_test_context
+
+from engine.messages.errors import InputError
+
+ROOT = Path(__file__).parents[1]
+TEXTS = ROOT / "tests" / "texts"
+# What differs from machine to machine, and from run to run.
+_CHANGING = (
+    (
+        re.compile(r"(?:[\w./-]*/)?pytest-of-[^/\s]+/pytest-\d+(?:/popen-gw\d+)?/[^/\s:;,'\")]+"),
+        "TMP",
+    ),
+    (re.compile(rf"{re.escape(tempfile.gettempdir())}/[\w.-]+"), "TMP"),
+    (re.compile(re.escape(str(ROOT))), "ROOT"),
+    (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
+    (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
+)
+
+_writes = False
+_known: dict[Path, dict[str, dict[str, list[Any]]]] = {}
+_seen: dict[str, list[Any]] = defaultdict(list)
+_current: list[str] = []
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, str):
+        for pattern, stands in _CHANGING:
+            value = pattern.sub(stands, value)
+        return value
+    if isinstance(value, list | tuple):
+        return [_scrubbed(item) for item in value]
+    return (
+        value if value is None or isinstance(value, bool | int | float) else _scrubbed(str(value))
+    )
+
+
+def _file(module: str) -> Path:
+    """The texts of ``tests/jobs/test_x.py`` and its neighbours: ``tests/texts/jobs.yaml``."""
+    parts = Path(module).parts
+    return TEXTS / f"{parts[1] if len(parts) > 2 else 'tests'}.yaml"
+
+
+def _read(file: Path) -> dict[str, dict[str, list[Any]]]:
+    return yaml.load(file.read_bytes(), yaml.CSafeLoader) or {} if file.exists() else {}
+
+
+def as_expected(value: Any) -> None:
+    """Compare a text, or a list of texts, to the one that stands in ``tests/texts`` for this place in this test."""
+    node = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
+    if _current != [node]:
+        _current[:] = [node]
+        _seen.pop(node, None)
+    seen = _seen[node]
+    seen.append(_scrubbed(value))
+    if _writes:
+        return
+    module, _, test = node.partition("::")
+    file = _file(module)
+    if file not in _known:
+        _known[file] = _read(file)
+    known = _known[file].get(module, {}).get(test, [])
+    assert len(seen) <= len(known), f"no expected text; run {node} with --write-texts"
+    assert seen[-1] == known[len(seen) - 1]
+
+
+@contextmanager
+def refused(
+    code: str, *, path: Any = None, line: int | None = None, text: bool = True
+) -> Iterator[pytest.ExceptionInfo[InputError]]:
+    """Whether an InputError of this code is raised, at this path and line if they are given, in the expected words.
+
+    Args:
+        text: False for words that differ from machine to machine; examples that are drawn have no expected text.
+    """
+    with pytest.raises(InputError) as caught:
+        yield caught
+    error = caught.value
+    assert error.code == code, error
+    assert path is None or str(error.path) == str(path)
+    assert line is None or error.line == line
+    if text and not currently_in_test_context():
+        as_expected(str(error))
+
+
+def start(*, writes: bool) -> None:
+    """Compare texts from now on, or collect them."""
+    global _writes
+    _writes = writes
+
+
+def finish() -> None:
+    """Put the texts of this session's tests in the place of those that stood for them."""
+    by_file: dict[Path, list[str]] = defaultdict(list)
+    for node in _seen if _writes else ():
+        by_file[_file(node.partition("::")[0])].append(node)
+    TEXTS.mkdir(exist_ok=True)
+    for file, nodes in by_file.items():
+        with (TEXTS / ".lock").open(
+            "w"
+        ) as lock:  # processes of one session write one after the other
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            texts = _read(file)
+            for node in nodes:
+                module, _, test = node.partition("::")
+                texts.setdefault(module, {})[test] = _seen[node]
+            for module in texts:  # a test that is gone leaves no text
+                named = set(re.findall(r"def (test_\w+)", (ROOT / module).read_text("utf-8")))
+                kept = {t: x for t, x in texts[module].items() if t.partition("[")[0] in named}
+                texts[module] = kept
+            made = yaml.dump(texts, Dumper=yaml.CSafeDumper, width=10**6, allow_unicode=True)
+            file.write_text(made, encoding="utf-8")
