@@ -47,7 +47,7 @@ def table_of(results: Sequence[Path]) -> pl.DataFrame:
         raise InputError(
             f"{lacking} of {rows.height} listed passages, or their lists, have no read in the results",
             "use results of full evaluations, whose reads all succeeded",
-            "replay.missing-reads",
+            "replay.reads",
         )
     number = {query_id: place for place, query_id in enumerate(queries["query_id"])}
     return rows.select(

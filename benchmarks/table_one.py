@@ -204,7 +204,7 @@ def inputs_of(task: str, work: Path, data: Path | None) -> dict[str, Any]:
     if task == "nq":
         if data is None:
             raise InputError(
-                "the task nq without --data", "name the folder of its two files", "settings.no-data"
+                "the task nq without --data", "name the folder of its two files", "settings.data"
             )
         lines = (data / "queries.jsonl").read_text(encoding="utf-8").splitlines()[:MOST]
         found = read_corpus(data / "corpus.jsonl")
@@ -244,7 +244,7 @@ def settings_of(task: str, reader: str, work: Path) -> Settings:
         raise InputError(
             f"no {reader} for {task}: {model} is not there",
             f"train it: python -m {command}",
-            "replay.no-reader",
+            "replay.reader",
         )
     if way == "in-prompt":
         prompt = str(IN_PROMPT)

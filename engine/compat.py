@@ -63,12 +63,12 @@ def eval(  # noqa: A001  the package calls it so
         problem = (
             f"`retrieval_results` and `expected_outputs` have other queries (only one has {only})"
         )
-        raise InputError(problem, "give both for the same queries", "python.other-queries")
+        raise InputError(problem, "give both for the same queries", "python.queries")
     lists = {query: list(passages) for query, passages in retrieval_results.items()}
     labels = _labels(lists, expected_outputs, text_generator, downstream_metric)
     filled = {query: values for query, values in labels.items() if values}
     if not filled:
-        raise InputError("`retrieval_results` has no passages", "give some", "python.no-passages")
+        raise InputError("`retrieval_results` has no passages", "give some", "python.passages")
     binary = all(value in (0, 1) for values in filled.values() for value in values)
     names = sorted(set(retrieval_metrics))
     per_input: dict[str, dict[str, float]] = {query: {} for query in filled}
@@ -102,7 +102,7 @@ def _labels(
                 problem = (
                     f"`downstream_metric` gives {values[query]!r} for the query {quoted(query)}"
                 )
-                raise InputError(problem, "return a number from 0 to 1", "python.metric-value")
+                raise InputError(problem, "return a number from 0 to 1", "python.metric")
             labels[query].append(number)
     return labels
 
@@ -115,7 +115,7 @@ def _complete(function: str, given: dict[str, Any], asked: Mapping[str, object])
         raise InputError(
             f"`{function}` {what} the query {quoted(query)}",
             "return one value for each query that it is given",
-            "python.no-value",
+            "python.value",
         )
     return given
 
@@ -129,9 +129,7 @@ def _binary(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float
         measure = _WHOLE[name]()
     else:
         problem = f"the measure {name!r} in `retrieval_metrics`"
-        raise InputError(
-            problem, f"use some of {_NAMES}, with any cutoff", "python.unknown-measure"
-        )
+        raise InputError(problem, f"use some of {_NAMES}, with any cutoff", "python.measure")
     return _values(measure, labels)
 
 
@@ -143,14 +141,14 @@ def _shares(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float
             f"the measure {name!r} in `retrieval_metrics`, and `downstream_metric` gives values between 0 "
             "and 1",
             "use some of P, P_10, success, success_10, with any cutoff",
-            "python.graded-labels",
+            "python.graded",
         )
     k = int(cutoff) if cutoff else None
     if short := [query for query, values in labels.items() if k and len(values) < k]:
         raise InputError(
             f"{name} of the query {quoted(short[0])}, which has {len(labels[short[0]])} passages",
             "use a smaller cutoff",
-            "python.short-list",
+            "python.length",
         )
     return _values(_OF_SHARES[kind](k), labels)
 

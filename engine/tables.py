@@ -454,7 +454,7 @@ def conform(
         raise InputError(
             f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
             f"a table of this kind has the columns {', '.join(schema)}",
-            "table.no-column",
+            "table.column",
             path=path,
         )
     # Of ids in floats, 1 would be 1.0, and what is missing the text "NaN".

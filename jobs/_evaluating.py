@@ -85,13 +85,11 @@ def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
         own = _options_in(path)
         if wrong := [quoted(name) for name in _OF_ALL if name in own]:
             problem = f"has {listed(wrong)}, of the study as a whole"
-            raise InputError(
-                problem, "give it on the command line", "settings.with-study", path=path
-            )
+            raise InputError(problem, "give it on the command line", "settings.study", path=path)
         if path.stem in (*found, BESIDE):
             problem = "names a data set that another file names, or the folder of the page"
             raise InputError(
-                problem, "give each file a name of its own", "settings.data-set", path=path
+                problem, "give each file a name of its own", "settings.dataset", path=path
             )
         out = folder_at(options["out"] or "").place(path.stem)
         found[path.stem] = {**options, **own, "data": (), "out": out}
@@ -120,7 +118,7 @@ def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
                 raise InputError(
                     f"`{what}` {which} {its} for the data set {name}, and {of} for {first}",
                     "give both the same: one table compares them",
-                    "settings.data-sets-differ",
+                    "settings.datasets",
                 )
 
 
@@ -157,7 +155,7 @@ def refuse_place(options: Mapping[str, Any]) -> None:
     if (SUMMARY if options["data"] else across.CONTENT) in folder.names():
         what = "one evaluation" if options["data"] else "a study of several data sets"
         raise InputError(
-            f"holds {what}", "give another folder", "files.full-directory", path=folder.shown()
+            f"holds {what}", "give another folder", "files.occupied", path=folder.shown()
         )
 
 

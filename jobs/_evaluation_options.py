@@ -157,7 +157,7 @@ def sweep_of(options: Mapping[str, Any]) -> Sweep:
         raise InputError(
             f"`k_sweep` is {','.join(cutoffs)!r}",
             "give whole numbers, as in `k_sweep` 5,10,20,50",
-            "settings.k-sweep",
+            "settings.sweep",
         ) from None
     return Sweep(
         readers=tuple(map(reader_name, options["reader"])),
@@ -217,7 +217,7 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
             raise InputError(
                 f"`{name}` without the annotator {users}",
                 f"add {users} to `annotators`, or leave `{name}` out",
-                "settings.no-annotator",
+                "settings.annotator",
             )
     corpus = (
         options["corpus"] if len(options["corpus"]) > 1 else next(iter(options["corpus"]), None)

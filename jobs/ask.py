@@ -68,7 +68,7 @@ def ask(
     inputs = read_inputs(files, k=depth)
     if not 2 <= len(inputs.run_names) <= 3:
         raise InputError(
-            f"`run` names {len(inputs.run_names)}", "give two or three runs", "settings.one-run"
+            f"`run` names {len(inputs.run_names)}", "give two or three runs", "settings.run"
         )
     made = write_ask_page(inputs, findings, out, tasks=tasks, seed=seed)
     say(f"{made} -> {out}")

@@ -138,7 +138,7 @@ def settings_for(task: QuestionSet, augmentation: Augmentation) -> Settings:
         raise InputError(
             f"--augmentation fid with --task {task}: the bundled reader answers short questions only",
             "leave one of them out",
-            "settings.demo-fid",
+            "settings.fid",
         )
     return FID
 

@@ -97,7 +97,7 @@ def _gpu() -> str:
         raise InputError(
             f"there is a GPU, but torch {torch.__version__} cannot use it",
             "install a CUDA build of torch",
-            "machine.torch-gpu",
+            "machine.torch",
         )
     return "none; readers run on the CPU"
 

@@ -45,7 +45,7 @@ def fuse(
     fitted("k", k, Positive)
     fitted("constant", constant, Natural)
     if len(run) < 2:
-        raise InputError("only one --run", "give at least two", "settings.one-run")
+        raise InputError("only one --run", "give at least two", "settings.run")
     require_file_output(out)
     refuse_overlap(Inputs({"run": run, "config": config}, {}), Outputs([out]))
     fused = reciprocal_rank(read_runs(run), k=k, name=name, constant=constant)

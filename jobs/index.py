@@ -190,7 +190,7 @@ def _encoders(given: Sequence[str], server: ServerSettings) -> dict[str, Passage
             raise InputError(
                 f"`encoder` {model!r} needs the name {name!r} for its index, which is taken",
                 "give encoders with different names, or build them with erag index dense",
-                "settings.encoder-name",
+                "settings.name",
             )
         # Where no encoder is of a server, its settings are refused.
         own = vars(server) if is_api(model) or not is_asked else {}

@@ -57,7 +57,7 @@ def passages(
         raise InputError(
             "a corpus is written as Parquet",
             "give a name that ends in .parquet, or a directory",
-            "files.not-parquet",
+            "files.parquet",
             path=out,
         )
     if out.suffix == ".parquet":

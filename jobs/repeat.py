@@ -73,7 +73,7 @@ def repeat(
     settings = _settings(findings, functions)
     if not (jobs := dict(_jobs(findings, settings))):
         raise InputError(
-            "no LLM call was made", "name an evaluation with some", "repeat.no-calls", path=folder
+            "no LLM call was made", "name an evaluation with some", "repeat.empty", path=folder
         )
     tell_engines([*jobs.values()], settings, event)
     files, stored = findings.files("name an evaluation of files"), list[pl.DataFrame]()
@@ -150,9 +150,7 @@ def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
         then, own, who = findings.summary[role.key], settings, role.title or "the reader"
         if role not in asks or then.get("executor"):
             problem = f"LLM calls of {who} were made for an annotator, or by a program, of yours"
-            raise InputError(
-                problem, "repeat them there", "repeat.other-calls", path=findings.folder
-            )
+            raise InputError(problem, "repeat them there", "repeat.calls", path=findings.folder)
         if then.get("engine") in ("transformers", "vllm"):
             own = settings.but(engine=then["engine"], dtype=then["dtype"])
         (job,) = specify_jobs([asks[role]], own, on_event=event)
@@ -161,7 +159,7 @@ def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
         spec = next((one for one in specs if one.fingerprint == then["fingerprint"]), None)
         if spec is None or job.prompt.digest != then["prompt_sha256"]:
             problem = f"{who} is not what it was (weights or version, prompt, settings)"
-            raise InputError(problem, _AGAIN, "repeat.not-possible", path=findings.folder)
+            raise InputError(problem, _AGAIN, "repeat.impossible", path=findings.folder)
         yield role, replace(job, spec=spec)
 
 
@@ -190,7 +188,7 @@ def _wanted(
         raise InputError(
             f"queries, answers or passages that {who} read have changed",
             _AGAIN,
-            "repeat.changed-inputs",
+            "repeat.inputs",
         )
     keys = reads[READ_KEY].implode()
     return {role: own.filter(pl.col(READ_KEY).is_in(keys)) for role, own in made.items()}

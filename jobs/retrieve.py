@@ -59,12 +59,12 @@ class Output:
     def check(self, indexes: int) -> None:
         """Refuse an output that does not suit the number of indexes, before searching."""
         if self.fuse and indexes < 2:
-            raise InputError("--fuse with one index", "give another --index", "settings.one-index")
+            raise InputError("--fuse with one index", "give another --index", "settings.index")
         if indexes > 1 and not (self.fuse or self.is_directory(indexes)):
             raise InputError(
                 "is a file, but there are runs of several indexes",
                 "give a directory, or --fuse",
-                "files.is-file",
+                "files.file",
                 path=self.out,
             )
         if self.is_directory(indexes):
@@ -134,12 +134,12 @@ def retrieve(
             raise InputError(
                 f"{option} without a dense index",
                 "leave it out, or add a dense one",
-                "settings.no-dense",
+                "settings.dense",
             )
     of_server = any(is_api(one.settings.get("encoder", {}).get("name", "")) for one in manifests)
     for setting in () if of_server else options.server().changed():
         raise InputError(
-            f"`{setting}` without vectors of a server", "leave it out", "settings.on-machine"
+            f"`{setting}` without vectors of a server", "leave it out", "settings.local"
         )
     if corpus is not None:
         fingerprint = Fingerprint()

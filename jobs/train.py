@@ -201,7 +201,7 @@ def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> 
         raise InputError(
             "is given as `checkpoints`, and the trained model will be written there",
             "give another folder with `checkpoints`",
-            "files.same-place",
+            "files.overwritten",
             path=folder.shown(),
         )
 
@@ -220,7 +220,7 @@ def _refuse_trained(out: Folder, folder: Folder) -> None:
         raise InputError(
             "holds files that are not of this training",
             "give another folder with `checkpoints`",
-            "files.full-directory",
+            "files.occupied",
             path=(folder / MODEL).shown(),
         )
 

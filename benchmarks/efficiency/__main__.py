@@ -216,7 +216,7 @@ def _listed(option: str, text: str, values: Iterable[str | int]) -> list[str]:
     asked = [part.strip() for part in text.split(",")]
     if unknown := [value for value in asked if value not in known]:
         remedy = f"use some of {', '.join(known)}"
-        raise InputError(f"`{option}` names {quoted(unknown[0])}", remedy, "settings.unknown-name")
+        raise InputError(f"`{option}` names {quoted(unknown[0])}", remedy, "settings.unknown")
     return asked
 
 
@@ -231,7 +231,7 @@ def _run(options: argparse.Namespace) -> int:
             raise InputError(
                 f"`{name}` is {getattr(options, name):g}",
                 "use more than 0",
-                "settings.not-positive",
+                "settings.positive",
             )
     conditions = conditions_of(
         dtype=options.dtype,

@@ -164,7 +164,7 @@ def sample(cell: Cell, subject: Subject, folder: Path, tokenizer: Any, queries: 
         raise InputError(
             f"the bundled data has no {queries} lists of {cell.k} passages of {cell.length} tokens",
             "give a smaller `tokens`",
-            "replay.too-few-lists",
+            "replay.lists",
         )
     render: Callable[..., list[str]] = subject.prompt.render
     lists, singles = [], []

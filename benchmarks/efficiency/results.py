@@ -73,14 +73,14 @@ class Results:
             raise InputError(
                 "not results of this benchmark",
                 "give another `json`",
-                "replay.not-results",
+                "replay.results",
                 path=self._path,
             ) from None
         if other := differences(known, self._circumstances):
             raise InputError(
                 f"measured in other circumstances ({'; '.join(other)})",
                 "give another `json`, or the options of that run",
-                "replay.other-machine",
+                "replay.machine",
                 path=self._path,
             )
 

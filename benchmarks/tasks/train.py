@@ -121,7 +121,7 @@ def lists_of(task: str, work: Path, data: Path | None) -> dict[str, Path]:
         folder.mkdir(parents=True, exist_ok=True)
         if task == "nq" and data is None:
             raise InputError(
-                "the task nq without --data", "name the folder of its two files", "settings.no-data"
+                "the task nq without --data", "name the folder of its two files", "settings.data"
             )
         lines = made(task) if data is None or task != "nq" else asked(data)
         corpus = read_corpus(evaluated["corpus"])

@@ -126,7 +126,7 @@ def refuse_unjudged(labelled_queries: Mapping[str, int]) -> None:
             raise InputError(
                 f"no query is judged by {name} (a label below 0 means not judged)",
                 "give judgments of the queries that are evaluated",
-                "qrels.none-judged",
+                "qrels.unjudged",
             )
 
 

@@ -308,7 +308,7 @@ def check(shards: InputShards, settings: Settings) -> None:
         raise InputError(
             "`until` with one run, which has no rival",
             "give others, or leave it out",
-            "settings.until-one-run",
+            "settings.until",
         )
     queries = shards.queries()
     refuse_lacking_tables(settings, shards.tables)
@@ -380,7 +380,7 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
             raise InputError(
                 f"the annotator {needed.name} without `{table.name}`",
                 f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}",
-                "settings.needs-table",
+                "settings.table",
             )
 
 
@@ -398,13 +398,13 @@ def _refuse_queries(shards: InputShards, queries: pl.DataFrame, settings: Settin
             continue
         remedy = leave_out(annotator, needed.name)
         if lacking:
-            raise InputError("no query has provenance", remedy, "queries.no-provenance")
+            raise InputError("no query has provenance", remedy, "queries.provenance")
         query_id, path = shards.unmatchable[0], shards.queries_file
         raise InputError(
             f"the gold articles of query {query_id!r} have a title and no id, and no listed "
             "passage has a title",
             f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
-            "queries.gold-titles",
+            "queries.titles",
             path=path,
             line=None if path is None else line_of(path, query_id),
         )
@@ -436,7 +436,7 @@ def refuse_answers(metric: Metric, queries: pl.DataFrame, path: Location | None)
         raise InputError(
             f"the metric {metric.name} cannot score the answers of {whose}",
             f"write answers with {metric.needs}, or {instead}",
-            "metric.unfit-answers",
+            "metric.answers",
             path=path,
             line=None if path is None else line_of(path, lost[0][0]),
         )

@@ -248,4 +248,4 @@ def all_there(folder: Folder, shard: int) -> Iterator[None]:
         problem, remedy = f"files of shard {shard} are damaged", "delete this folder, and run again"
     else:
         return
-    raise InputError(problem, remedy, "results.lost-shard", path=folder.shown())
+    raise InputError(problem, remedy, "results.damaged", path=folder.shown())

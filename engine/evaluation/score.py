@@ -461,7 +461,7 @@ def refuse_without_threshold(
         f"lie between whole numbers ({label:g} for passage {doc_id!r} of query {query_id!r})",
         f"say what is relevant, as in {unanswered[0].with_threshold()} "
         f'(`measures` "{" ".join(thresholds)}"), or correct the label',
-        "measure.needs-rel",
+        "measure.threshold",
     )
 
 

@@ -270,7 +270,7 @@ def _check_cutoffs(settings: Settings) -> None:
         raise InputError(
             f"`end_to_end_k` {end_to_end_k} exceeds `k` {k}",
             "the reader of the whole list gets at most the passages that are labelled",
-            "settings.k-exceeded",
+            "settings.cutoff",
         )
 
 
@@ -309,7 +309,7 @@ def _check_options(settings: Settings) -> None:
             raise InputError(
                 f"`{option}` {value} without the annotator {users}",
                 f"add {users} to `annotators`",
-                "settings.no-annotator",
+                "settings.annotator",
             )
 
 
@@ -326,7 +326,7 @@ def _check_reads(settings: Settings) -> None:
             raise InputError(
                 f"{option}, but the reader is not asked for anything",
                 f"use `end_to_end` or the annotator {asking}, or leave it out",
-                "settings.nothing-read",
+                "settings.unread",
             )
 
 
@@ -366,17 +366,17 @@ def _check_lazy(settings: Settings) -> None:
         raise InputError(
             "`lazy` with a measure at a budget of tokens",
             "leave one of them out",
-            "settings.lazy-tokens",
+            "settings.lazy",
         )
     if not resolved.asks:
         raise InputError(
-            "`lazy`, but no annotator has passages read", "leave it out", "settings.lazy-unread"
+            "`lazy`, but no annotator has passages read", "leave it out", "settings.lazy"
         )
     if not settings.ranking.measures:
         raise InputError(
             "`lazy` without `measures`: the usual ones need every label",
             'name those to be exact, as in `measures` "RR@10 Success@10"',
-            "settings.lazy-measures",
+            "settings.lazy",
         )
     roles = [ask.role.name for ask in resolved.asks.values()]
     for annotator, needed in resolved.needed:
@@ -388,7 +388,7 @@ def _check_lazy(settings: Settings) -> None:
             raise InputError(
                 f"`lazy` with {annotator.name}, which needs the labels of all passages",
                 "leave one of them out",
-                "settings.lazy-annotator",
+                "settings.lazy",
             )
 
 
@@ -399,14 +399,14 @@ def _check_until(settings: Settings) -> None:
         raise InputError(
             "`until` with `relevant` list, which does not compare runs",
             "use pool",
-            "settings.until-relevant",
+            "settings.until",
         )
     for annotator in settings.resolved.listed:
         if any(table.conclusion for table in annotator.further_tables):
             raise InputError(
                 f"`until` with {annotator.name}, whose intervals are of all queries",
                 "leave one out",
-                "settings.until-annotator",
+                "settings.until",
             )
 
 
@@ -416,7 +416,7 @@ def _check_lists(settings: Settings) -> None:
         raise InputError(
             f"`{name}` without whole lists",
             "leave it out, or use `end_to_end`",
-            "settings.no-lists",
+            "settings.listless",
         )
 
 
@@ -427,7 +427,7 @@ def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str])
         raise InputError(
             f"every measure is undefined on the labels of {annotator} (the first is {reasons[0]})",
             f"add {fitting}",
-            "measure.all-undefined",
+            "measure.undefined",
         )
 
 
@@ -480,7 +480,7 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
         raise InputError(
             f"`{name}` without a reader behind an API",
             "name one, as in `reader` openai:MODEL, or leave it out",
-            "settings.no-server",
+            "settings.server",
         )
     if settings and settings[0].running.failed_reads in ("zero", "skip"):
         for name in ("batch_out", "batch_in"):
@@ -488,14 +488,14 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
                 raise InputError(
                     f"`failed_reads` {settings[0].running.failed_reads} with `{name}`, whose missing answers would count",
                     "leave it out until all answers are there",
-                    "settings.failed-reads",
+                    "settings.failures",
                 )
     name = next((condition.in_rounds for condition in settings if condition.in_rounds), "")
     if name and settings[0].api.is_batch:
         raise InputError(
             f"`{name}` with `batch_out` or `batch_in`: each round would be a file",
             "leave one of them out",
-            "settings.batch-rounds",
+            "settings.batch",
         )
     functions = [
         model for model in models if any(condition.reader.own(model) for condition in settings)
@@ -503,12 +503,12 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
     if servers and len(servers) == len(models):
         for name, remedy in _given(settings[0], machines=True):
             raise InputError(
-                f"`{name}` with {servers[0]}, which a server runs", remedy, "settings.on-server"
+                f"`{name}` with {servers[0]}, which a server runs", remedy, "settings.served"
             )
     if functions and len(servers) + len(functions) == len(models):
         for name, remedy in _given(settings[0], machines=False):
             raise InputError(
-                f"`{name}` with {functions[0]}, a function", remedy, "settings.on-function"
+                f"`{name}` with {functions[0]}, a function", remedy, "settings.function"
             )
 
 

@@ -83,13 +83,13 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
     if cutoffs and k not in cutoffs:
         swept = ",".join(map(str, cutoffs))
         raise InputError(
-            f"`k` {k} is not in `k_sweep` {swept}", "add it, or leave `k` out", "settings.k-sweep"
+            f"`k` {k} is not in `k_sweep` {swept}", "add it, or leave `k` out", "settings.sweep"
         )
     if cutoffs and reader.end_to_end_k is not None:
         raise InputError(
             "`end_to_end_k` beside `k_sweep`, which reads lists of every k",
             "leave one of them out",
-            "settings.two-sweeps",
+            "settings.sweeps",
         )
     measures = settings.resolved.measures
     for measure in measures:
@@ -97,7 +97,7 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
             raise InputError(
                 f"{measure} looks further than the smallest k of `k_sweep`, {min(cutoffs)}",
                 f"use @{k}, which follows k, or a smaller cutoff",
-                "settings.deep-measure",
+                "settings.depth",
             )
     conditions = {Condition(reader.reader, reader.augmentation, k): settings}
     for name, augmentation, cutoff in product(
@@ -115,7 +115,7 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
         raise InputError(
             f"`{name}` with several readers, augmentations or k",
             "evaluate them one by one",
-            "settings.with-study",
+            "settings.study",
         )
     return conditions
 

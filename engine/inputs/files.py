@@ -91,7 +91,7 @@ class InputFiles(Checked):
         super().__post_init__()
         if self.corpora and self.skip_bad:
             problem = "`skip_bad` with several corpora"
-            raise InputError(problem, "leave it out, or give one `corpus`", "settings.skip-bad")
+            raise InputError(problem, "leave it out, or give one `corpus`", "settings.tolerance")
 
     @property
     def passages(self) -> Location | tuple[Location, ...] | None:
@@ -200,7 +200,7 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
         raise InputError(
             f"`k` {k} exceeds the {inputs.k} passages per query that the inputs were read with",
             f"read them with `k` {k}, or evaluate with `k` {inputs.k} or less",
-            "inputs.k-exceeded",
+            "inputs.cutoff",
         )
     beyond = inputs.runs[RANK] > k
     if not beyond.any():

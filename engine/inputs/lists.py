@@ -273,7 +273,7 @@ def read_lists(
                 f"lists none of the {evaluated} queries of {numbering.path} "
                 f"(it has {quoted(has)}, they have {quoted(queries[QUERY_ID][0])})",
                 "give the queries that the run was made for",
-                "inputs.other-queries",
+                "inputs.unrelated",
                 path=path,
             )
     all_parts = [part for _, run_parts in listed_runs for part in run_parts]
@@ -403,7 +403,7 @@ def _refuse_twice(lists: Lists) -> None:
             f"document {quoted(doc_id)} comes into the list of query {quoted(query_id)} twice, "
             "by its id and by its text",
             "name it once",
-            "inputs.listed-twice",
+            "inputs.duplicate",
             path=lists.path_of(name),
         )
 
@@ -431,7 +431,7 @@ def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> Non
     raise InputError(
         f"document {quoted(doc_id)} of query {quoted(query_id)}{more} {where}",
         remedy,
-        "inputs.lost-passage",
+        "inputs.passage",
         path=path,
         line=line,
     )

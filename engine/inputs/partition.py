@@ -96,7 +96,7 @@ class Partition:
                 "no such file", "run the same command again", "files.missing", path=path
             ) from None
         if self.digest(archive) != self.shards[number].digest:
-            raise InputError("a damaged shard", _AGAIN, "inputs.damaged-shard", path=path)
+            raise InputError("a damaged shard", _AGAIN, "inputs.shard", path=path)
         with zipfile.ZipFile(io.BytesIO(archive)) as content:
             names = content.namelist()
             parts = {name: read_parquet(path, content=content.read(name)) for name in names}
@@ -111,7 +111,7 @@ class Partition:
                 more = f" and {others} more" if others else ""
                 where = f"not in the corpus {self.passages.folder.place(self.passages.name)}"
                 problem = f"document {quoted(doc_id)} of query {quoted(query_id)}{more} {where}"
-                raise InputError(problem, _AGAIN, "inputs.lost-passage", path=path)
+                raise InputError(problem, _AGAIN, "inputs.passage", path=path)
         inputs = EvaluationInputs(
             queries=parts[_QUERIES],
             corpus=corpus,

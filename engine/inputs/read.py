@@ -170,7 +170,7 @@ def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
         raise InputError(
             f"`{by_id[0]}` names documents of one corpus, beside several",
             f"{way}, or give one `corpus`",
-            "inputs.which-corpus",
+            "inputs.corpus",
             path=file.path,
         )
     return judged

@@ -236,7 +236,7 @@ class _Corpus:
                 "with its own passages",
                 "count over the corpus beforehand and look at `passages`, or have all queries labelled together "
                 "(a larger `shard_pairs`, without `until` and `width`)",
-                "annotator.whole-corpus",
+                "annotator.corpus",
             )
         return material.passages
 

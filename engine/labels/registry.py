@@ -66,7 +66,7 @@ class LabelSettings(Checked):
         super().__post_init__()
         known = ", ".join(ANNOTATORS)
         if not self.annotators:
-            raise InputError("no annotators", f"use some of {known}", "settings.no-annotators")
+            raise InputError("no annotators", f"use some of {known}", "settings.annotators")
         taken: dict[str, str | Annotator] = {}
         for annotator in self.annotators:
             name = annotator if isinstance(annotator, str) else annotator.name
@@ -87,7 +87,7 @@ class LabelSettings(Checked):
                 )
             if name in taken or (isinstance(annotator, Annotator) and name in ANNOTATORS):
                 raise InputError(
-                    f"two annotators are called {name!r}", "rename yours", "annotator.same-name"
+                    f"two annotators are called {name!r}", "rename yours", "annotator.ambiguous"
                 )
             taken[name] = annotator
 

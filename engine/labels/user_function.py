@@ -31,7 +31,7 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
         function raises an error, or gives a value that is not a number in [0, 1], naming query and passage.
     """
     if not name.strip():
-        raise InputError("an annotator without a name", "give it one", "annotator.no-name")
+        raise InputError("an annotator without a name", "give it one", "annotator.nameless")
 
     def label(material: Material) -> Labelled:
         of_query = material.queries.select(QUERY_ID, QUERY, ANSWERS)

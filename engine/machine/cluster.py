@@ -258,7 +258,7 @@ def require_shared(folders: Sequence[Folder]) -> None:
                     if unseen := ray.get(answer) or _unseen(Folder(at), reply):
                         problem = f"is not shared by this node and {address}: {unseen}"
                         raise InputError(
-                            problem, _SHARE, "cluster.not-shared", path=Folder(at).shown()
+                            problem, _SHARE, "cluster.unshared", path=Folder(at).shown()
                         )
         finally:
             Folder(at).delete([trial, *replies])

@@ -454,7 +454,7 @@ def require_compiler() -> None:
     """Refuse, by an InputError, a machine on whose GPU vLLM could not start: without a C compiler, or headers for it."""
     if lacks := lacking_compiler():
         raise InputError(
-            f"vLLM cannot start: this machine has {lacks}", COMPILER_REMEDY, "machine.no-compiler"
+            f"vLLM cannot start: this machine has {lacks}", COMPILER_REMEDY, "machine.compiler"
         )
 
 

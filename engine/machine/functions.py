@@ -51,7 +51,7 @@ def load_named(text: str) -> Callable[..., Any]:
     """
     named = _NAMED.fullmatch(text)
     if named is None:
-        raise InputError(f"{text!r} names no function", _FORM, "function.no-name")
+        raise InputError(f"{text!r} names no function", _FORM, "function.nameless")
     path, name = Path(named["file"]), named["name"]
     if not path.is_file():
         raise InputError("no such file", _FORM, "files.missing", path=path)
@@ -66,7 +66,7 @@ def load_named(text: str) -> Callable[..., Any]:
             path=path,
         )
     if not callable(found):
-        raise InputError(f"{name} is not a function", _FORM, "function.not-callable", path=path)
+        raise InputError(f"{name} is not a function", _FORM, "function.uncallable", path=path)
     return found
 
 

@@ -160,7 +160,7 @@ def tensors(file: Path) -> dict[str, dict[str, Any]]:
 
 def _not_safetensors(file: Path) -> InputError:
     return InputError(
-        "is not a safetensors file", "fetch the model again", "model.not-safetensors", path=file
+        "is not a safetensors file", "fetch the model again", "model.safetensors", path=file
     )
 
 
@@ -176,7 +176,7 @@ def refuse_missing(loading: dict[str, Any], name: str) -> None:
         raise InputError(
             f"lacks {len(wanting)} of its weights, {first} first",
             "give a complete model; missing weights would be random",
-            "model.missing-weights",
+            "model.incomplete",
             path=name,
         )
 
@@ -187,7 +187,7 @@ def refuse_of_provider(name: str) -> None:
         raise InputError(
             f"{name!r} is a model behind an API, not one on this machine",
             f"write openai:{name}, with `base_url` where the server is not OpenAI's",
-            "model.behind-api",
+            "model.api",
         )
 
 
@@ -203,7 +203,7 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
             refuse_of_provider(name)
         if what == "reader" and name.endswith(".py"):
             raise InputError(
-                f"reader {name!r} names no function", f"write {name}:FUNCTION", "function.no-name"
+                f"reader {name!r} names no function", f"write {name}:FUNCTION", "function.nameless"
             ) from None
         others = ", a .gguf file, FILE.py:function, openai:MODEL" * (what == "reader")
         raise InputError(
@@ -219,9 +219,9 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     config = read_json(path / "config.json")
     if config is None and not (path / "config.json").exists():
         remedy = "give a directory that transformers can load"
-        raise InputError("holds no config.json", remedy, "model.no-config", path=name)
+        raise InputError("holds no config.json", remedy, "model.unconfigured", path=name)
     if not isinstance(config, dict):
-        raise fault("is not a JSON object", "fetch the model again", "model.bad-config")
+        raise fault("is not a JSON object", "fetch the model again", "model.config")
     kind, classes = config.get("model_type"), config.get("architectures")
     are_names = isinstance(classes, list) and all(isinstance(item, str) for item in classes)
     for key, fits in (
@@ -229,9 +229,7 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         ("architectures", classes is None or are_names),
     ):
         if not fits:
-            raise fault(
-                f"{key} is {quoted(config[key])}", "fetch the model again", "model.bad-config"
-            )
+            raise fault(f"{key} is {quoted(config[key])}", "fetch the model again", "model.config")
     return config
 
 
@@ -295,7 +293,7 @@ def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
         raise InputError(
             f"names code outside its own files ({foreign[0]})",
             "put that code beside the model, and name it in auto_map without '--'",
-            "model.foreign-code",
+            "model.foreign",
             path=name,
         )
     return code_digest(path)
@@ -315,7 +313,7 @@ def needs_code(name: str) -> InputError:
     return InputError(
         "cannot be loaded without running Python code of its own",
         _REMEDY,
-        "model.needs-code",
+        "model.code",
         path=name,
     )
 
@@ -453,12 +451,12 @@ def plain_tensors(file: Path, where: Literal["cpu", "meta"] = "meta") -> dict[st
         raise InputError(
             f"holds no plain tensors ({reason})",
             "fetch the model again",
-            "model.no-tensors",
+            "model.tensors",
             path=file,
         ) from None
     if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
         raise InputError(
-            "is not a table of weights", "fetch the model again", "model.no-tensors", path=file
+            "is not a table of weights", "fetch the model again", "model.tensors", path=file
         )
     return state
 

@@ -76,7 +76,7 @@ class PoolSettings(Checked):
             raise InputError(
                 "`accelerator_type` with `gpus_per_actor` 0",
                 "leave one of them out",
-                "cluster.no-gpu-type",
+                "cluster.accelerator",
             )
 
     def bounds(self) -> tuple[int, int | None]:
@@ -122,7 +122,7 @@ def require_gpus_used(settings: PoolSettings, reader: str, gpus: int) -> None:
         raise InputError(
             f"`gpus_per_actor` is {given:g}, and reader {reader!r} runs on {gpus} of them",
             "use `engine` vllm for decoder-only readers larger than a GPU, or 1 or a fraction",
-            "cluster.unused-gpus",
+            "cluster.idle",
         )
 
 
@@ -265,7 +265,7 @@ def _refuse_impossible(needs: Needs, alive: list[Node], promised: list[Node] | N
     raise InputError(
         f"no node can host an actor with {needs}: {nodes.describe_largest(known)}",
         "ask for less with `gpus_per_actor`, `cpus_per_actor` or `accelerator_type`, or add such nodes",
-        "cluster.no-node",
+        "cluster.node",
     )
 
 
@@ -282,7 +282,7 @@ def _refuse_too_many(
             f"{actors} actors with {needs} each on {gpus} GPUs",
             f"use at most {room} actors, a smaller `gpus_per_actor`, or `actors` 1:{actors} "
             "if nodes will join",
-            "cluster.too-few-gpus",
+            "cluster.oversubscribed",
         )
 
 
@@ -299,7 +299,7 @@ def _refuse_more_than_ever(
         raise InputError(
             f"`actors` {settings.actors} with {needs} each, on a cluster that can have room for {ever:.0f}",
             f"use at most {ever:.0f}, a range like 1:{least}, or let the autoscaler add more nodes",
-            "cluster.too-small",
+            "cluster.size",
         )
 
 
@@ -328,7 +328,7 @@ def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
         # Ray tells of an exception in its words alone. These are whole: an InputError is one line.
         if why.startswith(_OF_AN_INPUT):
             problem, _, remedy = why.removeprefix(_OF_AN_INPUT).rpartition("; ")
-            raise InputError(problem, remedy, "cluster.actor-error") from None
+            raise InputError(problem, remedy, "cluster.failed") from None
         raise kind(f"{doing} on Ray failed: {why}") from error
 
 

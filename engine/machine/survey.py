@@ -85,7 +85,7 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
         raise InputError(
             f"vLLM cannot start on {where}: there is {lacking[0][0]}",
             device.COMPILER_REMEDY,
-            "cluster.no-compiler",
+            "cluster.compiler",
         )
     return engine == "vllm"
 
@@ -170,7 +170,7 @@ def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) 
         raise InputError(
             f"{differ}: {said}",
             f"choose one with `{option}`, or nodes with `accelerator_type`",
-            "cluster.nodes-differ",
+            "cluster.unlike",
         )
     (answer,) = by_answer
     return answer

@@ -83,9 +83,7 @@ def fitted(name: str, value: Any, hint: Any) -> Any:
     if found is not _UNFIT:
         return found
     if isinstance(value, int) and value > MOST:
-        raise InputError(
-            f"`{name}` is too large a number", f"use {MOST} or less", "settings.too-large"
-        )
+        raise InputError(f"`{name}` is too large a number", f"use {MOST} or less", "settings.large")
     for kind, _ in _kinds(hint):
         if get_origin(kind) is tuple and isinstance(value, list | tuple):
             for one in value:  # names the one at fault

@@ -130,7 +130,7 @@ def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation
     if files is None and settings.running.shard_pairs:
         given_as = f"`shard_pairs` {settings.running.shard_pairs}"
         problem = f"{given_as} with tables in memory, which are held already"
-        raise InputError(problem, "give files, or leave it out", "python.unfit-tables")
+        raise InputError(problem, "give files, or leave it out", "python.tables")
     k, wanted = settings.ranking.k, settings.running.shard_pairs
     pairs = shard_pairs(files, wanted, k=k) if files is not None else 0
     if files is None or not pairs:
@@ -183,9 +183,7 @@ def _refuse_unused(settings: Settings, given: Given) -> None:
     in_use = {one.needs_input.name for one in settings.resolved.annotators if one.needs_input}
     if unused := [name for name in given.tables if name not in in_use]:
         problem = f"`{unused[0]}` without an annotator that needs it"
-        raise InputError(
-            problem, "add one to `annotators`, or leave it out", "settings.no-annotator"
-        )
+        raise InputError(problem, "add one to `annotators`, or leave it out", "settings.annotator")
 
 
 @contextlib.contextmanager

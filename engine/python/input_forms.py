@@ -212,7 +212,7 @@ def _table(needed: InputTable, given: Any, name: Location) -> pl.DataFrame:
         raise InputError(
             f"lacks {', '.join(missing)}",
             f"give a table with {listed}",
-            "table.no-column",
+            "table.column",
             path=name,
         )
     return table
@@ -389,7 +389,7 @@ def by_text(given: Mapping[Any, Any], name: str | None = None) -> dict[str, Any]
         twice = next(key for key, times in Counter(map(str, keys)).items() if times > 1)
         both = " and ".join(quoted(key) for key in keys if str(key) == twice)
         raise InputError(
-            f"the keys {both} are the same id", "keep one of them", "table.same-key", path=name
+            f"the keys {both} are the same id", "keep one of them", "table.key", path=name
         )
     return found
 
@@ -421,7 +421,7 @@ def _rows(given: Any, name: str) -> Iterable[Any]:
             raise InputError(
                 f"the column {quoted(twice)} is given twice",
                 "keep one",
-                "table.twice-column",
+                "table.duplicate",
                 path=name,
             )
         slices = (frame.iloc[at : at + _AT_ONCE] for at in range(0, len(frame), _AT_ONCE))

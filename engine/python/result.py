@@ -132,9 +132,7 @@ class Result:
         further = {file.stem for file in folder.glob("*.parquet")} if not held else held.keys()
         if name not in further:
             listed = ", ".join(dict.fromkeys((*TABLES, *STATISTICS, *sorted(further))))
-            raise InputError(
-                f"no table is called {name!r}", f"use one of {listed}", "result.no-table"
-            )
+            raise InputError(f"no table is called {name!r}", f"use one of {listed}", "result.table")
         return held[name] if held else read_parquet(self.findings.whole(name))
 
     def leaderboard(self) -> pl.DataFrame:
@@ -176,7 +174,7 @@ class Result:
             return frame.to_pandas()
         except ModuleNotFoundError:
             problem = "a pandas frame needs pandas, which is not installed"
-            raise InputError(problem, "pip install pandas", "package.no-pandas") from None
+            raise InputError(problem, "pip install pandas", "package.pandas") from None
 
     def figure(self, name: str) -> Figure:
         """A picture of the page as a matplotlib figure, to look at or to save: ``figure("scores").savefig(…)``.
@@ -191,7 +189,7 @@ class Result:
         known = {drawing.name: drawing for drawing in drawings(self.findings)}
         if name not in known:
             problem = f"no figure is called {quoted(name)}"
-            raise InputError(problem, f"use one of {', '.join(known)}", "result.no-figure")
+            raise InputError(problem, f"use one of {', '.join(known)}", "result.figure")
         return figure_of(known[name])
 
     def metrics(self) -> dict[str, float]:
@@ -220,7 +218,7 @@ class Result:
                 raise InputError(
                     f"two figures are called {name}",
                     "give the runs other names",
-                    "result.two-figures",
+                    "result.ambiguous",
                 )
             if value is not None and math.isfinite(value):
                 found[name] = float(value)
@@ -245,7 +243,7 @@ class Result:
         name = names[0] if annotator is None else annotator
         if name not in names:
             problem = f"no annotator is called {quoted(name)}"
-            raise InputError(problem, f"use one of {', '.join(names)}", "result.no-annotator")
+            raise InputError(problem, f"use one of {', '.join(names)}", "result.annotator")
         found: dict[str, dict[str, float]] = {}
         labels = pl.concat(of_scored([self.labels], self.scores))
         labels = labels.filter(pl.col(ANNOTATOR) == name).select(QUERY_ID, DOC_ID, LABEL)
@@ -266,7 +264,7 @@ class Result:
             raise InputError(
                 "cannot state `scale`",
                 "write TREC text, as in labels.txt",
-                "result.no-scale",
+                "result.scaleless",
                 path=path,
             )
         measures = parse_measures(" ".join(self.findings.configuration["measures"]))
@@ -293,16 +291,14 @@ class Result:
             raise InputError(
                 "is where this result is",
                 "copy that folder instead",
-                "result.same-place",
+                "result.place",
                 path=place,
             )
         inputs, settings = self.evaluation.inputs, self.evaluation.settings
         parts = self.evaluation.parts
         if parts and lies_in(parts.folder.at, directory):
             problem = "holds the shards of this result and perhaps of others"
-            raise InputError(
-                problem, "give another folder", "result.in-shards", path=Path(directory)
-            )
+            raise InputError(problem, "give another folder", "result.shards", path=Path(directory))
         with sole_writer(directory):
             if not overwrite:
                 digests = dict(self.evaluation.sha256) or inputs.sha256

@@ -80,15 +80,15 @@ def parse_measure(text: str) -> Measure:
         raise InputError(
             f"{kind} has no cutoff in tokens (in {quoted(text)})",
             f"use {', '.join(known for known, one in KINDS.items() if one.has_budget)}",
-            "measure.no-tokens",
+            "measure.tokens",
         )
     if cutoff == 0:
         raise InputError(
-            f"cutoff 0 in {quoted(text)}", "use a cutoff of 1 or more", "measure.zero-cutoff"
+            f"cutoff 0 in {quoted(text)}", "use a cutoff of 1 or more", "measure.cutoff"
         )
     if cutoff is not None and not measure.has_cutoff:
         raise InputError(
-            f"{kind} has no cutoff (in {quoted(text)})", "leave it out", "measure.no-cutoff"
+            f"{kind} has no cutoff (in {quoted(text)})", "leave it out", "measure.uncuttable"
         )
     given: dict[str, Any] = {"tokens" if match["unit"] else "cutoff": cutoff}
     for option in filter(None, (part.strip() for part in (match["options"] or said).split(","))):
@@ -113,7 +113,7 @@ def _option(measure: type[Measure], name: str, value: str, text: str) -> Any:
         raise InputError(
             f"{measure.kind} has no option {quoted(name)} ({place})",
             _options(measure),
-            "measure.no-option",
+            "measure.optionless",
         )
     if known[name].example.endswith("'"):
         value = value.strip("'\"")

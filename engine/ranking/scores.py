@@ -196,7 +196,7 @@ def _refuse_measures(measures: Sequence[Measure], relevant: Relevant) -> None:
         raise InputError(
             f"{UTILITY_KIND} is defined only for utility labels",
             "leave it out, or give labels that are utilities",
-            "measure.utility-only",
+            "measure.utility",
         )
     trivial = [measure.kind for measure in measures if measure.trivial_on_list]
     if relevant == "list" and trivial:
@@ -237,7 +237,7 @@ def lists_nothing(run: str, queries: int, first: str) -> InputError:
     return InputError(
         f"{run!r} lists nothing for {counted(queries, '[query|queries]')} ({first!r}, …)",
         "count these as 0 with `missing` zero, or leave them out with `missing` skip",
-        "runs.no-lists",
+        "runs.unlisted",
     )
 
 
@@ -265,7 +265,7 @@ def _score_annotator(
             f"{first} is not defined on the real-valued labels of {annotator!r}"
             + (", some of which exceed 1" if above_one else ""),
             f"give a threshold, as in {advice}, or use {others}",
-            "measure.real-labels",
+            "measure.real",
         )
     values = np.zeros((len(names), len(measures), len(query_ids)))
     for start, end in _query_blocks(listed[_QUERY], labels[_QUERY], len(query_ids), split.rows):
@@ -302,7 +302,7 @@ def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure
         raise InputError(
             f"a label of {annotator!r} is {wrong[0]}, not a finite number up to {most:g}",
             f"correct the label{strict.for_larger if strict else ''}",
-            "annotator.not-finite",
+            "annotator.infinite",
         )
 
 
@@ -346,7 +346,7 @@ def _rank_labels(
             raise InputError(
                 f"passage {twice[DOC_ID]!r} of query {query!r} {what}",
                 "keep one",
-                "runs.passage-twice",
+                "runs.duplicate",
             )
     # A negative label is trec_eval's way to say that a passage was not judged.
     judged = labels.filter(pl.col(LABEL) >= 0)

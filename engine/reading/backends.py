@@ -118,7 +118,7 @@ class NamedExecutor:
 
     def __post_init__(self) -> None:
         if not self.name.strip():
-            raise InputError("an executor without a name", "name what reads", "reader.no-name")
+            raise InputError("an executor without a name", "name what reads", "reader.nameless")
 
     def __call__(
         self, plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec

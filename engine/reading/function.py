@@ -43,7 +43,7 @@ class ReaderFunction:
             raise InputError(
                 f"the reader {self.function!r} is not a function",
                 "give a function",
-                "reader.not-callable",
+                "reader.uncallable",
             )
         if not self.name:
             object.__setattr__(self, "name", name_of(self.function))
@@ -55,7 +55,7 @@ class ReaderFunction:
             raise InputError(
                 f"the reader {self.name} has an empty version",
                 "give one, or leave it out",
-                "reader.no-version",
+                "reader.version",
             )
         object.__setattr__(self, "function", _by_value(self.function))
 

@@ -42,7 +42,7 @@ def specify_function(
         raise InputError(
             f"the reader {reader.name} is a function and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
-            "reader.no-fid",
+            "reader.fid",
         )
     template = read_template(prompt or _STYLE, task)
     if template.choices:
@@ -50,13 +50,13 @@ def specify_function(
             f"the reader {reader.name} is a function and gives no probabilities, which choosing between "
             "answers needs",
             "leave out annotators that judge passages or let the reader decline, or give them a model",
-            "reader.no-choices",
+            "reader.choices",
         )
     if template.max_input_tokens:
         raise InputError(
             f"max_input_tokens with {reader.name}, a function: its tokens are not known here, nothing is cut",
             "leave it out",
-            "reader.no-tokens",
+            "reader.tokens",
             path=template.path,
         )
     rendered = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
@@ -135,13 +135,13 @@ class FunctionReader:
             raise InputError(
                 f"the reader {reader.name} returns {returned} for {counted(len(inputs), 'prompt[|s]')}",
                 "return a list with one text for each prompt",
-                "reader.answer-count",
+                "reader.count",
             )
         if wrong := [text for text in texts if not isinstance(text, str | BaseException | None)]:
             raise InputError(
                 f"the reader {reader.name} returns {type(wrong[0]).__name__} for a prompt",
                 "return a text for each prompt",
-                "reader.answer-type",
+                "reader.type",
             )
         return [
             self._rule.output(text, 0, 0)

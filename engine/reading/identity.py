@@ -179,7 +179,7 @@ def _other(
         return InputError(problem, f"give the name of the other model, or {anew}", "reader.changed")
     files = f"({one['file']}, now {now['file']})"
     problem = f"the store has LLM calls by other code of {spec.executor or spec.name} {files}"
-    return InputError(problem, f"give this one another version, or {anew}", "store.other-reader")
+    return InputError(problem, f"give this one another version, or {anew}", "store.reader")
 
 
 def earlier_reads(spec: ReaderSpec, place: Folder, wanted: pl.DataFrame) -> pl.DataFrame:

@@ -92,14 +92,14 @@ class ReaderSettings(Checked):
             raise InputError(
                 f"`end_to_end_k` is {quoted(most)}",
                 "give a number of passages, or a budget of tokens, as in 300tok",
-                "settings.end-to-end-k",
+                "settings.lengths",
             )
         names = [one.name for one in self.functions]
         if twice := [name for name in names if names.count(name) > 1]:
             raise InputError(
                 f"two reader functions are called {twice[0]!r}",
                 "rename one of them",
-                "reader.same-name",
+                "reader.ambiguous",
             )
         if self.prompt is not None:
             read_template(self.prompt, self.task)

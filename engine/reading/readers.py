@@ -163,7 +163,7 @@ def _scoring(spec: ReaderSpec, scores: Scores) -> ReaderSpec:
         raise InputError(
             f"the reader {spec.name} {why}",
             "leave out annotators that score texts, or give them another model",
-            "reader.no-scores",
+            "reader.scores",
         )
     return replace(spec, scores=scores, choices=())
 
@@ -203,7 +203,7 @@ def specify(
         raise InputError(
             f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
-            "reader.no-fid",
+            "reader.fid",
         )
     quantised = model_files.quantization(model.path, name)
     template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
@@ -356,7 +356,7 @@ def _refuse_too_long(path: Path, prompt: Prompt, room: int) -> None:
         raise InputError(
             f"max_input_tokens {most} and max_new_tokens {generated} exceed the reader's {known}",
             f"use {known - generated} or fewer, or leave max_input_tokens out",
-            "prompt.too-long",
+            "prompt.length",
             path=prompt.template.path,
         )
 

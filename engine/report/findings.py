@@ -121,7 +121,7 @@ class Findings:
         settings, counts = self.configuration, self.summary["counts"]
         if not settings.get("queries"):
             problem = "does not say which files were evaluated, since Python gave tables"
-            raise InputError(problem, remedy, "results.no-files", path=self.folder / SUMMARY)
+            raise InputError(problem, remedy, "results.files", path=self.folder / SUMMARY)
         return InputFiles(
             queries=settings["queries"],
             **over(settings["corpus"]),
@@ -376,7 +376,7 @@ def _read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
     frame = tables.with_added(read_parquet(path), schema)
     if missing := [column for column in schema if column not in frame.columns]:
         problem = f"lacks {', '.join(missing)}: an earlier version wrote it"
-        raise InputError(problem, _AGAIN, "results.old-version", path=path)
+        raise InputError(problem, _AGAIN, "results.version", path=path)
     return frame.select(list(schema))
 
 
@@ -384,7 +384,7 @@ def _finite(scores: pl.DataFrame, path: Path) -> pl.DataFrame:
     """Scores, which an evaluation writes as numbers."""
     if others := scores.height - int(scores[VALUE].is_finite().sum()):
         problem = counted(others, "[score is|scores are] not finite, or null")
-        raise InputError(problem, _AGAIN, "results.not-finite", path=path)
+        raise InputError(problem, _AGAIN, "results.infinite", path=path)
     return scores
 
 
@@ -402,10 +402,10 @@ def read_summary(folder: Location) -> dict[str, Any]:
         problem = f"cannot be read ({error.strerror or error})"
         raise InputError(problem, _REMEDY, "results.unreadable", path=path) from None
     except ValueError as error:
-        raise InputError(f"is not JSON ({error})", _REMEDY, "results.not-json", path=path) from None
+        raise InputError(f"is not JSON ({error})", _REMEDY, "results.json", path=path) from None
     if not isinstance(summary, dict):
         raise InputError(
-            "is not the summary of an evaluation", _REMEDY, "results.no-summary", path=path
+            "is not the summary of an evaluation", _REMEDY, "results.summary", path=path
         )
     digests = digests_of(summary)
     if (own := digests.pop(SUMMARY, None)) not in (None, json_digest(summary)):
@@ -427,7 +427,7 @@ def read_findings(folder: Path, sources: EvaluationInputs | None) -> Findings:
         raise InputError(
             "is not the summary of an evaluation",
             _REMEDY,
-            "results.no-summary",
+            "results.summary",
             path=folder / SUMMARY,
         )
     return Findings(summary, folder, sources)

@@ -126,7 +126,7 @@ def _read(out: Location) -> dict[str, Any]:
     if isinstance(record, dict) and "calls_expected" in record:
         return record
     problem, remedy = f"has no {PROGRESS} of an evaluation", "give what `out` named"
-    raise InputError(problem, remedy, "results.nothing-runs", path=folder.shown())
+    raise InputError(problem, remedy, "results.idle", path=folder.shown())
 
 
 def _lines(record: dict[str, Any]) -> Iterator[str]:

@@ -94,7 +94,7 @@ class Comparison:
             raise InputError(
                 f"{alone[0]} has no partner",
                 "name a run of each, as FOLDER:RUN",
-                "results.no-partner",
+                "results.partner",
             )
         of, family, clusters = self.scores.of, len(self.pairs), self.scores.clusters
         differences = [of(row[RUN_B]) - of(row[RUN]) for row in self.pairs]
@@ -150,9 +150,7 @@ def compare(
     runs = [(folders[path], run) for path, run in each]
     if len(runs) < 2:
         problem = "; ".join(["there are fewer than two runs", *left_out])
-        raise InputError(
-            problem, "give another folder, or another FOLDER:RUN", "results.few-folders"
-        )
+        raise InputError(problem, "give another folder, or another FOLDER:RUN", "results.folders")
     queries, unlike, is_changed = _shared(list(evaluations.values()))
     silent = list(_no_verdict(evaluations.values(), is_changed and "answers" not in allow))
     notes = [*unlike, *silent]
@@ -171,7 +169,7 @@ def compare(
         raise InputError(
             "no query has a score in all runs",
             "compare runs of the same queries",
-            "results.no-scores",
+            "results.scores",
         )
     if unscored := queries.height - scores.values.shape[1]:
         notes.append(counted(unscored, "shared [query has|queries have] no score in some run"))
@@ -210,25 +208,25 @@ def _runs(findings: Findings, run: str | None) -> list[str]:
     if findings.configuration.get("until"):
         problem = "was read until its runs were told apart, which intervals here do not know"
         raise InputError(
-            problem, "evaluate without `until`", "results.early-stop", path=findings.folder
+            problem, "evaluate without `until`", "results.stopped", path=findings.folder
         )
     if findings.table("evaluated_queries").is_empty():
         problem = "lacks evaluated_queries.parquet: an earlier version wrote it"
         raise InputError(
             problem,
             "evaluate again; LLM calls are cached",
-            "results.missing-table",
+            "results.table",
             path=findings.folder,
         )
     known = [one for one in findings.wholes if run in (None, one)]
     if not known:
         problem = f"has no end-to-end scores of {run or 'any run'}"
         remedy = f"it has {', '.join(findings.wholes) or 'none: evaluate with `end_to_end`'}"
-        raise InputError(problem, remedy, "results.no-end-to-end", path=findings.folder)
+        raise InputError(problem, remedy, "results.labels-only", path=findings.folder)
     if lost := [one for one in known if one not in findings.downstream[RUN]]:
         path = findings.folder / "downstream.parquet"
         raise InputError(
-            f"has no scores of {lost[0]}", "evaluate again", "results.lost-scores", path=path
+            f"has no scores of {lost[0]}", "evaluate again", "results.incomplete", path=path
         )
     return known
 
@@ -315,7 +313,7 @@ def _clusters(
         problem = f"`cluster` is {named}, by which no evaluation clustered its queries"
         known = " or ".join([*stored, _NONE])
         raise InputError(
-            problem, f"evaluate with `cluster` {named}, or give {known}", "results.no-cluster"
+            problem, f"evaluate with `cluster` {named}, or give {known}", "results.cluster"
         )
     by = next(filter(None, [named, *asked]), ARTICLE)
     notes, how = [], f"by `cluster` {by}"

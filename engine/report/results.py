@@ -85,7 +85,7 @@ def refuse_another(
         raise InputError(
             f"holds another evaluation ({other})",
             "give another folder, or `overwrite` to replace it",
-            "results.other-evaluation",
+            "results.occupied",
             path=folder.shown(),
         )
 

@@ -318,7 +318,7 @@ def place(path: Location | None) -> str | None:
         raise InputError(
             f"{quoted(text)} is no name in UTF-8",
             "rename it; results hold its name",
-            "results.not-utf-8",
+            "results.encoding",
         )
     return text or None
 

@@ -168,7 +168,7 @@ def search(
             raise InputError(
                 f"was split into morphemes by {settings['tokenizer_version']}; {installed} is installed",
                 "install that version, or build the index again",
-                "index.other-version",
+                "index.version",
                 path=directory,
             )
         texts = kiwi.split(queries[QUERY].to_list())

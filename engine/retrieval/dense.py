@@ -175,9 +175,7 @@ def build_index(
             on_progress(len(keys) - len(remaining), len(keys))
         if remaining:
             problem = "the corpus changed while it was indexed"
-            raise InputError(
-                problem, "run the command again", "index.corpus-changed", path=directory
-            )
+            raise InputError(problem, "run the command again", "index.stale", path=directory)
     index = _manifest(fingerprint, spec, options, shard, keys)
     _build_approximate(directory, index)
     manifest.write(index, directory)
@@ -393,7 +391,7 @@ def executor_for(
             raise InputError(
                 f"`actors` with {spec.name}, which a server runs",
                 "use `concurrency`",
-                "index.on-server",
+                "index.server",
             )
         return encode.execute
     small = count <= _FEW and not os.environ.get("RAY_ADDRESS") and not spec.memory
@@ -480,9 +478,7 @@ def search_approximate(
     path = _faiss_file(directory, index)
     if path is None or not path.exists():
         remedy = "build it with `factory`, or search exactly"
-        raise InputError(
-            "has no approximate index", remedy, "index.not-approximate", path=directory
-        )
+        raise InputError("has no approximate index", remedy, "index.exact", path=directory)
     require_whole(path, index.settings.get(_DIGEST), _AGAIN)
     try:
         faiss_index = faiss.read_index(str(path))

@@ -277,7 +277,7 @@ class SearchActor:
             raise InputError(
                 "FAISS on one of the nodes has no GPU support",
                 "run 'make gpu' there",
-                "index.no-gpu",
+                "index.gpu",
             )
         return flat.nearest_on_gpu()
 

@@ -64,7 +64,7 @@ class Embedder:
             raise InputError(
                 f"{self._host} gives no vectors of {spec.name!r} ({getattr(error, 'problem', error)})",
                 f"check {server.api_key_env}, `base_url`, the model, and the dimensions behind @",
-                "server.no-vectors",
+                "server.vectors",
             ) from None
         identity = json.dumps([self._host, model, trial.shape[1]])
         digest = hashlib.sha256(identity.encode()).hexdigest()
@@ -76,7 +76,7 @@ class Embedder:
             raise InputError(
                 f"{self._host} has another model {spec.name!r} than the one that made the vectors",
                 f"ask the same server, or {f'delete {self._path} and ' * bool(other)}build the index again",
-                "server.other-model",
+                "server.model",
             )
 
     def queries(self, texts: Sequence[str]) -> Vectors:
@@ -110,7 +110,7 @@ class Embedder:
             if len(texts) == 1:
                 problem = f"{self._host} does not take the text {quoted(texts[0][:80])} ({error})"
                 raise InputError(
-                    problem, f"shorten it, or leave it out; {_KEPT}", "server.refused-text"
+                    problem, f"shorten it, or leave it out; {_KEPT}", "server.text"
                 ) from None
         half = len(texts) // 2
         return self._fetch(texts[:half]) | self._fetch(texts[half:])
@@ -143,7 +143,7 @@ class Embedder:
         if damaged:
             problem = counted(len(damaged), "kept vector[|s] [was|were] damaged, and removed")
             remedy = "check the disk, and run the same command again: it asks for them once more"
-            raise InputError(problem, remedy, "index.other-vectors", path=self._path)
+            raise InputError(problem, remedy, "index.vectors", path=self._path)
         return {key: vector for key, vector in whole.items() if vector is not None}
 
     def _whole(self, kept: object) -> bytes | None:
@@ -175,7 +175,7 @@ class Embedder:
             if "locked" in str(error):
                 remedy = f"another process has held it for {_PATIENCE} seconds: wait until it ends, or end it"
             raise InputError(
-                f"cannot be used ({error})", remedy, "index.bad-cache", path=self._path
+                f"cannot be used ({error})", remedy, "index.cache", path=self._path
             ) from None
 
 

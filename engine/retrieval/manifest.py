@@ -87,7 +87,7 @@ def read(directory: str | Path, kind: Kind | None = None) -> Manifest:
                 path=directory,
             )
         remedy = "build one with 'erag index bm25' or 'erag index dense'"
-        raise InputError("is not an index", remedy, "index.not-one", path=directory)
+        raise InputError("is not an index", remedy, "index.absent", path=directory)
     try:
         value = unsealed_json(path.read_bytes())
     except (ValueError, OSError) as error:
@@ -112,7 +112,7 @@ def read(directory: str | Path, kind: Kind | None = None) -> Manifest:
         raise InputError(
             f"is a {value['kind']} index",
             f"give a {kind} index",
-            "index.other-kind",
+            "index.kind",
             path=directory,
         )
     return Manifest(**{name: value[name] for name in names})
@@ -134,7 +134,7 @@ def require_place(directory: Path, kind: Kind) -> None:
     if not directory.exists():
         return
     if not directory.is_dir():
-        raise fault("is a file", "give a directory", "index.is-file")
+        raise fault("is a file", "give a directory", "index.file")
     names = sorted(path.name for path in directory.iterdir())
     if not names:
         return
@@ -145,14 +145,14 @@ def require_place(directory: Path, kind: Kind) -> None:
             value = parse_json((directory / FILE).read_bytes())
         existing = str(value["kind"]) if isinstance(value, dict) and "kind" in value else kind
         if existing != kind:
-            raise fault(f"holds an index of another kind, {existing}", remedy, "index.other-kind")
+            raise fault(f"holds an index of another kind, {existing}", remedy, "index.kind")
     elif kind != "dense" or not is_unfinished(directory):
-        raise fault("exists and is not an index", remedy, "index.not-one")
+        raise fault("exists and is not an index", remedy, "index.absent")
     if foreign := [name for name in names if not _OURS[kind].fullmatch(name)]:
         raise fault(
             f"holds {foreign[0]!r} beside an index",
             "move it, or give another directory",
-            "index.foreign-file",
+            "index.foreign",
         )
 
 
@@ -165,6 +165,6 @@ def require_corpus(
             f"is an index of another corpus than {corpus} (its fingerprint is "
             f"{manifest.corpus[:12]}, that of the corpus {fingerprint[:12]})",
             "build the index again from this corpus, or give the corpus that it was built from",
-            "index.other-corpus",
+            "index.corpus",
             path=directory,
         )

@@ -150,7 +150,7 @@ def _rouge_kilt(output: str, reference: str) -> float:
             f"rouge-l-kilt cannot score a text this long ({len(output.split())} and "
             f"{len(reference.split())} words; the package recurses once per word)",
             "use rouge-l",
-            "metric.too-long",
+            "metric.length",
         ) from None
 
 
@@ -301,10 +301,10 @@ def metric_from_function(
     """
     name = name_of(function) if name is None else name
     if not name.strip():
-        raise InputError("a metric without a name", "give it one", "metric.no-name")
+        raise InputError("a metric without a name", "give it one", "metric.nameless")
     if name in METRICS:
         raise InputError(
-            f"a metric of the engine is called {name!r}", "rename yours", "metric.taken-name"
+            f"a metric of the engine is called {name!r}", "rename yours", "metric.taken"
         )
     return Metric(name, _Score(name, function), bool, "text", own=True, code=code)
 

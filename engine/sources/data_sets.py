@@ -78,21 +78,19 @@ def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
             found = ir_datasets.load(name)
             if not getattr(found, f"has_{theirs}")():
                 raise InputError(
-                    f"has no {kind}", "give another data set", "data-set.no-part", path=place
+                    f"has no {kind}", "give another data set", "dataset.part", path=place
                 )
             for record in getattr(found, f"{theirs}_iter")():
                 yield _named(record, kind)
     except KeyError:
         problem = "ir_datasets knows no such data set"
-        raise InputError(problem, "see ir_datasets list", "data-set.unknown", path=place) from None
+        raise InputError(problem, "see ir_datasets list", "dataset.unknown", path=place) from None
     except _WouldDownload:
-        raise InputError(
-            "is not on this machine", remedy, "data-set.not-here", path=place
-        ) from None
+        raise InputError("is not on this machine", remedy, "dataset.absent", path=place) from None
     except (OSError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
         raise InputError(
-            f"cannot be read ({reason})", remedy, "data-set.unreadable", path=place
+            f"cannot be read ({reason})", remedy, "dataset.unreadable", path=place
         ) from None
 
 
@@ -128,7 +126,7 @@ def _of_hugging_face(place: str) -> Any:
         fetch = f"fetch it first, with datasets.load_dataset({name!r})"
         remedy = f"{fetch}, or name the configuration, as in hf:{name}:CONFIG:SPLIT"
         raise InputError(
-            f"cannot be loaded from the cache ({reason})", remedy, "data-set.unreadable", path=place
+            f"cannot be loaded from the cache ({reason})", remedy, "dataset.unreadable", path=place
         ) from None
     if not isinstance(found, Mapping):
         return found
@@ -138,7 +136,7 @@ def _of_hugging_face(place: str) -> Any:
         problem = f"has no split {split!r}" if split else "has several splits"
         names = [*map(str, found)]
         remedy = f"give one of them, {', '.join(names)}, as in hf:{name}:{config}:{names[0]}"
-        raise InputError(problem, remedy, "data-set.split", path=place)
+        raise InputError(problem, remedy, "dataset.split", path=place)
     return next(iter(found.values()))
 
 

@@ -61,7 +61,7 @@ class Numbering:
             raise InputError(
                 problem,
                 f"{remedy}add a field id to the queries",
-                "queries.without-ids",
+                "queries.unidentified",
                 path=self.path,
             )
 

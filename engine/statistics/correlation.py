@@ -201,7 +201,7 @@ class Bootstrap(Checked):
             raise InputError(
                 "`until` with `resamples` 0, which it cannot have",
                 "leave one out",
-                "settings.until-resamples",
+                "settings.until",
             )
         if self.lists and self.lists >= 1 and self.lists % 1:
             remedy = "use a share below 1, or a whole number of lists"

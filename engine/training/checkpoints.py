@@ -105,14 +105,14 @@ def load_progress(folder: Folder, run: str) -> Progress | None:
         raise InputError(
             "is not a training checkpoint of this version of the engine",
             "give another folder, or remove it to train anew",
-            "training.not-checkpoint",
+            "training.format",
             path=folder.shown(_STATE),
         ) from None
     if progress.run != run:
         raise InputError(
             "holds checkpoints of another training (other data, another start or another recipe)",
             "train in another folder, or remove them",
-            "training.other-checkpoint",
+            "training.checkpoint",
             path=folder.shown(),
         )
     return progress
@@ -150,9 +150,7 @@ def load(folder: Folder, step: int, directory: Path, *names: str) -> Path:
             source.download(name, target / name)
     except FileNotFoundError:
         problem, remedy = "is missing", "remove the checkpoints, and train anew"
-        raise InputError(
-            problem, remedy, "training.no-checkpoint", path=source.shown(name)
-        ) from None
+        raise InputError(problem, remedy, "training.missing", path=source.shown(name)) from None
     return target
 
 

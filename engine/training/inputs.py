@@ -52,7 +52,7 @@ class TrainingFiles(Checked):
         if (self.dev_queries is None) != (self.dev_run is None):
             given, lacking = ("dev_queries", "dev_run")[:: 1 if self.dev_run is None else -1]
             raise InputError(
-                f"`{given}` without `{lacking}`", "give both, or neither", "settings.half-pair"
+                f"`{given}` without `{lacking}`", "give both, or neither", "settings.pair"
             )
 
 
@@ -77,7 +77,7 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
     if train.queries.is_empty():
         problem = "no query has both an answer and a listed passage"
         raise InputError(
-            problem, "add answers, or list passages", "training.no-queries", path=files.queries
+            problem, "add answers, or list passages", "training.queries", path=files.queries
         )
     notes = [
         *notes_of_files,

@@ -255,7 +255,7 @@ def load_learner(
             "is too large to train in memory: the model, its gradients and the optimizer take "
             f"{TRAINED_BYTES * parameters / 2**30:.1f} GiB, beside the activations",
             "use a smaller reader, or a machine with more memory",
-            "training.too-large",
+            "training.size",
             path=spec.name,
         ) from None
     return learner, tokenizer
@@ -297,14 +297,14 @@ def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
         raise fault(
             "has no eos_token_id",
             "name the token that ends answers in config.json",
-            "model.no-end-token",
+            "model.endless",
         )
     # T5's configuration has 1 where config.json says nothing: any word, in another's tokenizer.
     if tokenizer.eos_token_id not in (None, end := end_token(model)):
         raise fault(
             f"its tokenizer ends texts with token {tokenizer.eos_token_id}, and eos_token_id is {end}",
             "set eos_token_id in config.json to the tokenizer's",
-            "model.end-token",
+            "model.ends",
         )
 
 

@@ -94,5 +94,5 @@ class Workers(Checked):
             raise InputError(
                 "`gpus_per_worker` without workers (`workers` 0)",
                 "leave it out, or set `workers` to 1 or more",
-                "training.no-workers",
+                "training.workers",
             )

@@ -78,14 +78,14 @@ def specify_start(
                 f"holds no *.safetensors{has}",
                 "fetch or convert the weights; to start from scratch, give a directory with its config.json and "
                 "tokenizer alone",
-                "model.no-weights",
+                "model.weightless",
                 path=name,
             )
         if read_config(path, name).get("model_type") == BIASED:
             raise InputError(
                 "has no weights, and those of a T5 with Fusion-in-Decoder's own position bias are not drawn at random",
                 "start from its weights, or from the configuration of a plain T5",
-                "training.no-start",
+                "training.start",
                 path=name,
             )
     return Start(spec, made, from_scratch)

@@ -97,7 +97,7 @@ def train(
         examples = _examples(plan, tokenizer, learner)
         if not len(examples):
             raise InputError(
-                "there is nothing to train on", "give queries with answers", "training.no-data"
+                "there is nothing to train on", "give queries with answers", "training.empty"
             )
         run = _run(plan, examples, precision)
         # All look before anybody writes.

@@ -17,7 +17,6 @@ from engine.evaluation.settings import Settings, refuse_unfit
 from engine.evaluation.study import Sweep, vary
 from engine.inputs.files import InputFiles
 from engine.inputs.partition import partition
-from engine.messages.errors import InputError
 from engine.reading import readers
 from engine.reading.backends import NamedExecutor
 from engine.reading.protocol import ReaderStats, ReadOutput
@@ -29,6 +28,7 @@ from engine.statistics.correlation import Bootstrap
 from engine.statistics.runs import comparer, place_of
 from engine.statistics.until import decided
 from tests.conftest import ScriptedReader
+from tests.expected import refused
 from tests.tables import amount, framed, inputs_of
 
 UNTIL = {"k": 3, "measures": "RR@3 P@3", "until": "verdict", "actors": 0, "dtype": "float32"}
@@ -335,26 +335,29 @@ def test_results_of_all_queries_are_not_replaced_by_those_of_some(tmp_path):
     inputs = made(queries=40)
     write_results(run(tmp_path / "store", inputs, until=None), {}, tmp_path / "out")
     settings = Settings.of(**UNTIL)
-    with pytest.raises(InputError, match="`until` none there, verdict here"):
+    with refused("results.occupied"):
         refuse_another(tmp_path / "out", vary(settings, Sweep()))
 
 
 def test_what_has_no_verdict_or_other_intervals_is_refused(tmp_path):
     for options, problem in (
-        ({"resamples": 0}, "resamples"),
-        ({"annotators": ("dual",), "measures": "P@3"}, "dual"),
-        ({"end_to_end": False, "relevant": "list"}, "does not compare"),
+        ({"settings.until": 0}, "settings.until"),
+        (
+            {"annotators": ("settings.until",), "measures": "P@3"},
+            "settings.until",
+        ),
+        ({"end_to_end": False, "relevant": "list"}, "settings.until"),
     ):
-        with pytest.raises(InputError, match=problem):
+        with refused(problem):
             Settings.of(**{**UNTIL, **options})
     settings = Settings.of(**UNTIL)
-    with pytest.raises(InputError, match="one by one"):
+    with refused("settings.study"):
         vary(settings, Sweep(augmentations=("in-prompt", "fid")))
     batch = settings.but(reader="openai:x", base_url="http://127.0.0.1:9", batch_out="batch")
-    with pytest.raises(InputError, match="`until` with `batch_out`"):
+    with refused("settings.batch"):
         refuse_unfit([batch])
     alone = made(queries=5)
-    with pytest.raises(InputError, match="no rival"):
+    with refused("settings.until"):
         run(tmp_path, replace(alone, runs=alone.runs.filter(pl.col("run") == "good")))
 
 

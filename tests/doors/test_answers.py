@@ -13,7 +13,6 @@ from engine.labels.annotator import READER, Ask
 from engine.machine.remote import client, limits
 from engine.machine.remote.api_settings import ApiSettings, ApiSpec
 from engine.machine.remote.client import answer_of
-from engine.messages.errors import InputError
 from engine.reading.answers import ended_by, rule_of
 from engine.reading.models import causal
 from engine.reading.models.decoding import Continuation, Writer
@@ -26,6 +25,7 @@ from engine.reading.remote.specify import TRIAL
 from engine.scoring.metrics import get_metric
 from tests.conftest import SPEC
 from tests.doors.test_prompts import specified
+from tests.expected import refused
 from tests.reading.models.test_decoding import Letters, logits_for, spec
 from tests.reading.models.test_vllm_support import on_vllm, vllm  # noqa: F401
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
@@ -281,7 +281,5 @@ def test_a_refusal_for_want_of_tokens_is_asked_again_with_room_for_a_thought(ris
         if rising:
             assert specified(url).room == 4096
         else:
-            with pytest.raises(
-                InputError, match="refuses a first request to 'm' .*Could not finish"
-            ):
+            with refused("server.refused"):
                 specified(url)

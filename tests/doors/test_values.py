@@ -17,6 +17,7 @@ from engine.python.input_forms import Given, inputs_of
 from engine.report.summary import input_files
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import read_run, read_runs
+from tests.expected import refused
 
 SETTINGS = Settings.of(annotators=("containment",), resamples=0)
 # Written by ``to_csv``, ``to_json`` and ``to_parquet`` of datasets 5.2.0 (pandas 3.1.1, NumPy 2.4.6), with the features of
@@ -107,7 +108,7 @@ def test_answers_that_are_written_as_a_text_are_read_alike(tmp_path, door):
     "text", ["['Lima' 'Callao' ... 'x']", "{'text': array(['Lima'", "array([1899])", "{'a': 'b'}"]
 )
 def test_a_text_that_only_begins_as_a_collection_is_refused(tmp_path, door, text):
-    with pytest.raises(InputError, match="answers of query 'q1' (is not a list|are not strings)"):
+    with refused("queries.answers"):
         QUERY_DOORS[door](tmp_path, [{"id": "q1", "query": "x", "answers": text}])
 
 
@@ -191,7 +192,7 @@ def test_the_first_text_that_is_not_empty_counts(tmp_path, door):
     ],
 )
 def test_two_keys_that_become_one_are_refused(given):
-    with pytest.raises(InputError, match=r"the keys (1|1\.0|True) and '\1' are the same id"):
+    with refused("table.key"):
         by_python(**given)
 
 
@@ -323,10 +324,10 @@ def test_a_trec_run_may_begin_with_comments_and_the_audit_keeps_them(tmp_path):
     (file,) = input_files({"runs": [str(path)]})
     assert file["header"] == ["method: a b 1.0 d", "k1: 0.9"]
     path.write_text("\ufeff# a\n" + "1 Q0 d1 1 x m\n")
-    with pytest.raises(InputError, match=r"r\.trec:2: score 'x'"):
+    with refused("runs.score"):
         read_run(path)
     path.write_text(rows + "# a comment below\n")
-    with pytest.raises(InputError, match=r"r\.trec:3: 4 columns"):
+    with refused("runs.columns"):
         read_run(path)
     path.write_text("# k: v\n" + "".join(f"1 Q0 d{n} 1 {n}.0 m\n" for n in range(5000)))
     assert read_run(path).height == 5000

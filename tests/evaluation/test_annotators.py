@@ -21,6 +21,7 @@ from engine.sources.runs.qrels import preferences_of
 from engine.sources.runs.read import write_run
 from tests.commands import evaluate as evaluate_files
 from tests.conftest import ScriptedReader, make_run
+from tests.expected import refused
 from tests.tables import findings_of, inputs, label_rows, read_files, say_last, with_qrels
 
 
@@ -76,7 +77,7 @@ def test_preferences_of_an_evaluation(tmp_path):
     assert {query for _, query in values} == {"q1", "q2"}
     assert result.means["n"].unique().to_list() == [2]
     assert result.further["preference_labels"].filter(doc_id="d1")["times_shown"].to_list() == [2]
-    with pytest.raises(InputError, match="give `preferences` FILE"):
+    with refused("settings.table"):
         evaluate(inputs(), settings, store=tmp_path)
 
 
@@ -150,7 +151,7 @@ def test_labels_above_one_of_a_users_own_annotator_ask_for_a_threshold_too(tmp_p
 
     minutes = Annotator(name="minutes", label=label)
     settings = Settings.of(k=3, annotators=(minutes,), end_to_end=False, measures="P@3")
-    with pytest.raises(InputError, match=r"labels of minutes: .* as in P\(rel=1\)@3"):
+    with refused("measure.threshold"):
         evaluate(inputs(), settings, store=tmp_path)
     counted = evaluate(inputs(), settings.but(measures="P(rel=2.5)@3"), store=tmp_path)
     assert counted.means["value"].to_list() == [pytest.approx((3 + 2 + 2) / 3 / 3)]

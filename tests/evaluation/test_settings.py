@@ -15,6 +15,7 @@ from engine.report.planning.planner import plan_evaluation
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader
+from tests.expected import refused
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 from tests.tables import amount, findings_of, inputs, say_last
 
@@ -150,7 +151,7 @@ def test_a_judge_behind_an_api_labels_by_its_log_probabilities(tmp_path):
     result = read(tmp_path, Behaviour(say), annotators=("judge",), end_to_end=False)
     labels = {(q, d): v for q, d, _, v in result.labels.iter_rows()}
     assert {pair for pair, label in labels.items() if label} == {("q1", "d1")}
-    with pytest.raises(InputError, match="gives no log-probabilities"):
+    with refused("server.scores"):
         read(tmp_path, Behaviour(lambda body: Said("Yes")), annotators=("judge",))
 
 
@@ -206,7 +207,7 @@ def test_a_plan_bounds_the_price_and_asks_for_no_read(tmp_path):
 
 
 def test_a_plan_says_no_number_of_actors_where_a_server_reads(tmp_path):
-    with pytest.raises(InputError, match="`finish_in` asks for a number of actors"):
+    with refused("plan.actorless"):
         asked = PlanSettings(pace="out", finish_in=1)
         plan_evaluation(inputs(), [settings()], asked, store=tmp_path)
 

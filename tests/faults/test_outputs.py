@@ -5,13 +5,13 @@ import os
 
 import pytest
 
-from engine.messages.errors import InputError
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.runs.export import exported_files, write_exports
 from jobs import cli
 from tests.commands import erag
 from tests.conftest import make_labels, make_run
+from tests.expected import refused
 
 # Per command: its options, and in which file or folder of them ``--out`` would write. ``{x}`` is a path
 # in the test's folder, which holds whatever content the test gives it.
@@ -152,7 +152,7 @@ def test_one_file_by_two_names_is_found(tmp_path):
         tmp_path / "in" / ".." / "in" / "a",
         str(file),
     ):
-        with pytest.raises(InputError, match="is given as `run`, and .* will be written"):
+        with refused("files.overwritten"):
             refuse_overlap(Inputs({"run": given}, {}), Outputs([file]))
     refuse_overlap(Inputs({"run": ["s3://bucket/a", tmp_path / "b", "c"]}, {}), Outputs([file]))
     refuse_overlap(
@@ -182,16 +182,16 @@ def test_an_address_that_would_be_written_is_refused_as_input(given, refused):
     if refused is None:
         refuse_overlap(Inputs({"run": [given]}, {}), outputs)
         return
-    with pytest.raises(InputError, match=f"is given as `run`, and .*{refused}") as error:
+    with refused("files.overwritten") as error:
         refuse_overlap(Inputs({"run": given}, {}), outputs)
     assert "secret" not in str(error.value)
 
 
 def test_addresses_of_the_same_place_are_known_by_other_schemes():
     for one, other in (("s3a://b/x", "s3://b/x"), ("gcs://b/x", "gs://b//x/")):
-        with pytest.raises(InputError, match="will be written"):
+        with refused("files.overwritten"):
             refuse_overlap(Inputs({"run": one}, {}), Outputs([other]))
-        with pytest.raises(InputError, match="may be replaced"):
+        with refused("files.overwritten"):
             refuse_overlap(Inputs({}, {"reader": one}), Outputs(folders=[other]))
 
 

@@ -12,6 +12,7 @@ from engine.evaluation.study import Sweep, study, vary
 from engine.inputs.files import cut_inputs
 from engine.messages.errors import InputError
 from tests.conftest import ScriptedReader
+from tests.expected import refused
 from tests.tables import amount, inputs, read_files, say_last
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,7 @@ def test_a_document_that_the_corpus_lacks_is_named_with_its_line(files):
 def test_a_run_for_other_queries_is_refused(files, tmp_path):
     other = tmp_path / "other.trec"
     other.write_text("9 Q0 a 1 1 t\n")
-    with pytest.raises(InputError, match="lists none of the 2 queries"):
+    with refused("inputs.unrelated"):
         read_files(files[0], files[1], [files[2], other], k=2)
 
 
@@ -61,7 +62,7 @@ def test_a_limit_counts_queries_and_never_drops_a_run_quietly(files, tmp_path):
     assert inputs.corpus["doc_id"].to_list() == ["a"]
     # Query 9 is in no file; query 2 was left out on request.
     assert amount(inputs, "ignored_queries") == 1
-    with pytest.raises(InputError, match=r"late\.trec: lists none of the 1 queries"):
+    with refused("inputs.unrelated"):
         read_files(files[0], files[1], [files[2], late], k=2, limit=1)
 
 
@@ -80,8 +81,8 @@ def test_runs_of_the_erag_package_go_by_texts(tmp_path):
     assert sorted(inputs.corpus["doc_id"]) == ["a", "b"]
     assert (amount(inputs, "ignored_queries"), inputs.cut_runs) == (1, ("mine",))
     write(run, [{"where": ["It is nowhere."]}])
-    said = r"mine\.json: document 'It is nowhere\.' of query '3' not in"
-    with pytest.raises(InputError, match=said):
+    said = "inputs.passage"
+    with refused(said):
         read_files(queries, corpus, [run], k=2)
 
 
@@ -89,7 +90,7 @@ def test_what_was_left_out_is_counted(files):
     queries, corpus, run = files
     with corpus.open("a") as stream:
         stream.write('{"id": \n')
-    with pytest.raises(InputError, match="broken JSON"):
+    with refused("json.broken"):
         read_files(queries, corpus, [run], k=2)
     assert amount(read_files(queries, corpus, [run], k=2, skip_bad=1), "skipped_records") == 1
 
@@ -102,8 +103,8 @@ def test_inputs_know_their_cutoff_and_refuse_a_larger_one(files):
     assert (smaller.k, smaller.runs["doc_id"].to_list(), smaller.cut_runs) == (1, ["a"], ("s",))
     assert smaller.corpus["doc_id"].to_list() == ["a"]
     assert amount(smaller, "empty_passages") == 0  # that of b was beyond
-    refused = "`k` 3 exceeds the 2 passages per query that the inputs were read with; read them with `k` 3"
-    with pytest.raises(InputError, match=refused):
+    refused = "inputs.cutoff"
+    with refused(refused):
         cut_inputs(inputs, 3)
 
 
@@ -119,9 +120,9 @@ def test_inputs_of_a_smaller_cutoff_are_refused_before_any_read(tmp_path):
     reader = ScriptedReader(say_last)
     short = cut_inputs(inputs(), 2)
     settings = Settings.of(k=3, measures="P@3", resamples=0)
-    with pytest.raises(InputError, match="`k` 3 exceeds the 2 passages per query"):
+    with refused("inputs.cutoff"):
         evaluate(short, settings, store=tmp_path, executor=reader)
-    with pytest.raises(InputError, match="`k` 3 exceeds the 2 passages per query"):
+    with refused("inputs.cutoff"):
         study(short, vary(settings, Sweep(k_sweep=(1, 3))), store=tmp_path, executor=reader)
     assert reader.asked == []
 

@@ -9,7 +9,6 @@ import pytest
 from engine import tables
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
-from engine.messages.errors import InputError
 from engine.reading.backends import NamedExecutor
 from engine.reading.costs import ReadingCosts, UnitResult
 from engine.reading.protocol import ReadOutput
@@ -18,6 +17,7 @@ from engine.sources.queries.read import read_queries
 from jobs import demo
 from tests.commands import erag
 from tests.conftest import make_run
+from tests.expected import refused
 
 
 def costs(rate, *, start=15.0, actors=2, done=132):
@@ -209,7 +209,7 @@ def test_the_fusion_in_decoder_reader_gets_whole_lists_of_short_answers_only():
     settings = demo.settings_for("short-answer", "fid")
     assert (settings.reader.reader, settings.reader.augmentation) == ("bundled-fid", "fid")
     assert settings.reader.end_to_end_k in (None, demo.K)
-    with pytest.raises(InputError, match="--augmentation fid with --task claims"):
+    with refused("settings.fid"):
         demo.settings_for("claims", "fid")
     for task, usual in demo.SETTINGS.items():
         assert demo.settings_for(task, "in-prompt") == usual

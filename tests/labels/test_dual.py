@@ -10,13 +10,13 @@ import pytest
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.labels.dual import PROBABILITIES
-from engine.messages.errors import InputError
 from engine.report.printed import full_lines
 from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet
 from engine.sources.passages.cut import passages
 from engine.sources.runs.read import write_run
 from tests.conftest import make_run
+from tests.expected import refused
 from tests.tables import findings_of, read_files
 
 # Contexts by name, under their titles, each a passage: island and mountain are of one document, city
@@ -151,5 +151,5 @@ def test_particles_hide_korean_answers_from_tokens(tmp_path):
 
 
 def test_a_way_to_look_for_answers_that_nobody_uses_is_refused():
-    with pytest.raises(InputError, match="`dual_words` substring without the annotator dual"):
+    with refused("settings.annotator"):
         Settings.of(dual_words="substring")

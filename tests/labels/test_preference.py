@@ -15,6 +15,7 @@ from engine.labels import preference
 from engine.messages.errors import InputError
 from engine.python.input_forms import records
 from engine.sources.runs.qrels import preferences_of, read_preferences
+from tests.expected import refused
 from tests.tables import framed
 
 
@@ -276,5 +277,5 @@ def test_bad_preferences_are_refused_with_their_line(tmp_path, changed, words):
 def test_a_file_without_preferences_is_refused(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text("\n")
-    with pytest.raises(InputError, match="holds no judgments"):
+    with refused("qrels.none"):
         read_preferences(path)

@@ -10,11 +10,11 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs
 from engine.labels import erag
-from engine.messages.errors import InputError
 from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReadOutput
 from engine.report.summary import summarize
+from tests.expected import refused
 from tests.tables import CORPUS, QUERIES, RUN, inputs, label_rows, say_last
 
 ALL = ("erag", "gain", "likelihood", "dig", "pmi", "perplexity")
@@ -171,21 +171,21 @@ def test_a_failed_read_counts_as_a_probability_of_nothing(tmp_path):
     [
         (
             {"annotators": ("pmi",), "measures": "nDCG@3"},
-            "nDCG@3 is not defined on utilities, which may be negative: UDCG sums them up",
+            "settings.measure",
         ),
         (
             {"annotators": ("likelihood",), "measures": "RR(rel=0.5)@3", "lazy": True},
-            "`lazy` with likelihood, which needs the labels of all passages",
+            "settings.lazy",
         ),
     ],
 )
 def test_what_has_no_meaning_is_refused(options, problem):
-    with pytest.raises(InputError, match=problem):
+    with refused(problem):
         Settings.of(k=3, **options)
 
 
 def test_a_function_that_reads_gives_no_log_probabilities(tmp_path):
     mine = ReaderFunction(name="mine", version="1", function=lambda prompts: ["Ann"] * len(prompts))
     settings = partial(Settings.of, k=3, resamples=0, reader="mine", functions=(mine,))
-    with pytest.raises(InputError, match="mine is a function and gives no log-probabilities"):
+    with refused("reader.scores"):
         evaluate(inputs(), settings(annotators=("dig",)), store=tmp_path)

@@ -13,8 +13,8 @@ from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs
 from engine.labels.annotator import Material
 from engine.labels.user_function import from_function
-from engine.messages.errors import InputError
 from tests.conftest import make_run
+from tests.expected import refused
 from tests.tables import framed, label_rows
 
 QUERIES = framed([("1", "red fox", ["Ann"], ["A"]), ("2", "blue", ["Bo"], [])], tables.QUERIES)
@@ -54,12 +54,12 @@ def test_a_function_is_given_query_answers_title_and_text():
 @pytest.mark.parametrize("value", [1.01, -0.1, math.nan, math.inf, None, "good", "0.5"])
 def test_values_that_are_no_labels_are_refused_with_their_pair(value):
     mine = from_function("mine", lambda query, *_: value if query == "blue" else 1)
-    with pytest.raises(InputError, match="'mine' labels passage 'y' of query '2' with "):
+    with refused("annotator.value"):
         mine.label(MATERIAL)
 
 
 def test_an_annotator_has_a_name():
-    with pytest.raises(InputError, match="an annotator without a name"):
+    with refused("annotator.nameless"):
         from_function(" ", lambda *_: 1.0)
 
 
@@ -81,14 +81,14 @@ MINE = from_function("mine", lambda *_: 1.0)
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (("containment", from_function("erag", len)), "two annotators are called 'erag'"),
-        (("erag", MINE, from_function("mine", len)), "two annotators are called 'mine'"),
-        (("containment", "erag", "containment"), "`annotators` has 'containment' twice; give each"),
-        ((MINE, MINE), "`annotators` has 'mine' twice; give each"),
+        (("containment", from_function("erag", len)), "annotator.ambiguous"),
+        (("erag", MINE, from_function("mine", len)), "annotator.ambiguous"),
+        (("containment", "erag", "containment"), "annotator.twice"),
+        ((MINE, MINE), "annotator.twice"),
     ],
 )
 def test_a_name_stands_for_one_annotator_which_is_given_once(given, problem):
-    with pytest.raises(InputError, match=problem):
+    with refused(problem):
         Settings.of(annotators=given)
 
 

@@ -11,11 +11,11 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.inputs.files import EvaluationInputs
 from engine.labels import erag
-from engine.messages.errors import InputError
 from engine.reading.costs import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
+from tests.expected import refused
 from tests.tables import (
     CORPUS,
     QUERIES,
@@ -163,15 +163,15 @@ UTILITY = ("utility",)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"helpful": "containment"}, "`helpful` containment without the annotator utility"),
-        ({"abstain_prompt": "chat"}, "`abstain_prompt` chat without the annotator utility"),
-        ({"annotators": UTILITY, "helpful": "judge"}, "`helpful` is 'judge'"),
-        ({"annotators": UTILITY, "measures": "P@5"}, "P@5 is not defined on utilities"),
+        ({"helpful": "containment"}, "settings.annotator"),
+        ({"abstain_prompt": "chat"}, "settings.annotator"),
+        ({"annotators": UTILITY, "helpful": "judge"}, "settings.value"),
+        ({"annotators": UTILITY, "measures": "P@5"}, "settings.measure"),
         (
             {"annotators": ("erag", "utility"), "measures": "P@5"},
-            "every measure is undefined on the labels of utility",
+            "measure.undefined",
         ),
-        ({"measures": "P@5 UDCG@5"}, "UDCG@5 is not defined on labels that are not utilities"),
+        ({"measures": "P@5 UDCG@5"}, "settings.measure"),
         (
             {
                 "annotators": UTILITY,
@@ -179,13 +179,13 @@ UTILITY = ("utility",)
                 "metric": "accuracy",
                 "helpful": "containment",
             },
-            "leave containment out of `helpful`",
+            "settings.task",
         ),
-        ({"annotators": ("containment",), "erag_reader": "x"}, "`erag_reader` x without"),
+        ({"annotators": ("containment",), "erag_reader": "x"}, "settings.annotator"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(options, words):
-    with pytest.raises(InputError, match=words):
+    with refused(words):
         Settings.of(**options)
 
 

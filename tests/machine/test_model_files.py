@@ -31,6 +31,7 @@ from engine.reading import readers
 from engine.reading.readers import specify
 from engine.retrieval import encoders
 from tests.commands import evaluate
+from tests.expected import refused
 from tests.retrieval.tiny_encoder import save_tiny_encoder
 
 CPU = torch.device("cpu")
@@ -397,7 +398,7 @@ def test_with_the_flag_it_warns_and_reads(foreign, files, marker, tmp_path, caps
 
 def test_what_actors_call_runs_the_agreed_code_and_no_other(foreign, marker):
     spec = specified(foreign, trust_remote_code=True)
-    with pytest.raises(InputError, match="Python code of its own.*`trust_remote_code`"):
+    with refused("model.code"):
         readers.load(replace(spec, code=""))
     assert not marker.exists()
     (foreign / "foreign.py").write_text((foreign / "foreign.py").read_text() + "\nX = 1\n")
@@ -426,7 +427,7 @@ def test_code_that_is_not_needed_does_not_run_and_changes_no_key(tiny_t5, tmp_pa
 def test_code_of_another_model_is_refused(foreign):
     auto_map = {"AutoConfig": "someone/else--code.Config"}
     change(foreign / "config.json", auto_map=auto_map)
-    with pytest.raises(InputError, match=r"outside its own files \(someone/else--code.Config\)"):
+    with refused("model.foreign"):
         specified(foreign, trust_remote_code=True)
 
 
@@ -445,10 +446,10 @@ def test_an_encoder_runs_agreed_code_alone(tmp_path, marker):
     assert plain.code == ""
     assert spec.fingerprint != replace(spec, code="").fingerprint
     (path / "evil.py").write_text("other")
-    with pytest.raises(InputError, match="its code differs"):
+    with refused("encoder.other"):
         Encoder(spec)
     change(path / "config.json", model_type="foreign")
-    with pytest.raises(InputError, match="`trust_remote_code`"):
+    with refused("model.code"):
         encoders.specify(encoders.EncoderOptions(encoder=str(path)))
     assert not marker.exists()
 

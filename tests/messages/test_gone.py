@@ -5,8 +5,8 @@ import pytest
 import engine
 from engine.evaluation.settings import Settings
 from engine.messages import gone
-from engine.messages.errors import InputError
 from tests.commands import erag
+from tests.expected import refused
 
 ROWS = {
     ("command", "weigh"): "use erag measure",
@@ -60,7 +60,7 @@ def test_an_option_that_another_command_still_has(tmp_path, monkeypatch, capsys)
 def test_names_that_are_gone_in_python():
     with pytest.raises(TypeError, match="old_way is gone: write it as a run"):
         Settings.of(old_way=3)
-    with pytest.raises(InputError, match="oracle is gone; use erag"):
+    with refused("annotator.gone"):
         Settings.of(annotators=("oracle",))
     with pytest.raises(AttributeError, match="engine.weighing is gone: use engine.evaluate"):
         _ = engine.weighing

@@ -15,7 +15,7 @@ from benchmarks._reads import Wanted, get_all_reads, get_reads
 from engine import tables
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
-from engine.messages.errors import InputError, ReadError
+from engine.messages.errors import ReadError
 from engine.reading.backends import NamedExecutor, by_model
 from engine.reading.costs import ReadingCosts, UnitResult, share_costs
 from engine.reading.local import Local
@@ -32,6 +32,7 @@ from engine.sources.io import files
 from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
 from tests.conftest import SPEC, STATS, ScriptedReader
+from tests.expected import refused
 from tests.reading.stored import load
 from tests.reading.test_store import EARLIER
 from tests.tables import framed
@@ -145,7 +146,7 @@ def test_another_reader_does_not_share_reads(tmp_path):
 
 
 def test_an_executor_has_a_name():
-    with pytest.raises(InputError, match="an executor without a name; name what reads"):
+    with refused("reader.nameless"):
         NamedExecutor(" ", ScriptedReader(str.upper))
 
 
@@ -263,7 +264,7 @@ def test_a_broken_store_file_of_an_earlier_version_is_named(tmp_path):
     old = file.rename(file.with_name(f"{file.name[:32]}.parquet"))
     assert load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1
     old.write_bytes(old.read_bytes()[:50])
-    with pytest.raises(InputError, match="broken file in the read store"):
+    with refused("store.damaged"):
         ask(["a"], tmp_path, ScriptedReader(str.upper))
 
 
@@ -324,6 +325,6 @@ def test_sizes_do_not_count_the_shared_prefix():
 
 
 def test_a_reader_is_given_one_gpu_at_most(tmp_path):
-    said = "`gpus_per_actor` is 4, and reader 'test' runs on 1 of them"
-    with pytest.raises(InputError, match=said):
+    said = "cluster.idle"
+    with refused(said):
         get_reads(wanted("a"), SPEC, tmp_path, pool=PoolSettings(gpus_per_actor=4))

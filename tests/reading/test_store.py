@@ -10,10 +10,11 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.messages.errors import InputError, WriteError
+from engine.messages.errors import WriteError
 from engine.reading import store
 from engine.reading.store import keys_of, span_of
 from engine.sources.io.folders import Folder, folder_at
+from tests.expected import refused
 from tests.reading.stored import load
 
 READER = "reader"
@@ -432,7 +433,7 @@ def test_a_file_that_a_user_put_there_under_another_name_is_read(place):
     folder.delete([name])
     assert found(place, "a", "b") == ["A"]
     folder.write("mine.parquet", b"no Parquet")
-    with pytest.raises(InputError, match="broken file in the read store"):
+    with refused("store.damaged"):
         found(place, "a")
 
 

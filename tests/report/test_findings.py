@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from engine.messages.errors import InputError
 from engine.report.findings import Findings, read_findings
 from engine.report.printed import answer_parts, full_parts
 from engine.report.results import write_results
 from engine.statistics.runs import mean_interval
+from tests.expected import refused
 from tests.report.made import as_earlier
 from tests.report.test_printed import GOOD, POOR, evaluated
 
@@ -56,12 +56,16 @@ def test_the_best_run_comes_first(folder):
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(None, "cannot be read"), ("{", "is not JSON"), ('{"clusters": 1}', "is not the summary")],
+    [
+        (None, "results.unreadable"),
+        ("{", "results.json"),
+        ('{"clusters": 1}', "results.summary"),
+    ],
 )
 def test_folders_without_an_evaluation_are_refused(tmp_path, content, problem):
     if content is not None:
         (tmp_path / "summary.json").write_text(content)
-    with pytest.raises(InputError, match=problem):
+    with refused(problem):
         read_findings(tmp_path, None)
 
 
@@ -73,7 +77,7 @@ def test_tables_of_an_earlier_version_are_refused_by_name(tmp_path, folder):
     )
     summary = as_earlier(json.loads((copy / "summary.json").read_text()))
     (copy / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(InputError, match="lacks confidence"):
+    with refused("results.version"):
         _ = read_findings(copy, None).traces
 
 

@@ -6,6 +6,7 @@ import pytest
 from engine import compare
 from engine.messages.errors import InputError
 from engine.reading.protocol import UNNAMED
+from tests.expected import refused
 from tests.report.made import ANSWERED, values, write_evaluation
 from tests.report.page import results
 
@@ -96,7 +97,7 @@ def test_queries_are_shared_by_id_and_text(tmp_path, old):
     asked = compare(f"{old}:bm25", new, allow=["answers"])
     assert asked.notes == found.notes[:3]
     assert asked.verdict
-    with pytest.raises(InputError, match="`allow` is"):
+    with refused("settings.value"):
         compare(f"{old}:bm25", new, allow=["queries"])
 
 
@@ -133,7 +134,7 @@ def test_a_gate_wants_the_same_data_and_reader_unless_they_may_differ(tmp_path, 
     runs = {"bm25": values(60)}
     old = write_evaluation(tmp_path / "old", runs)
     found = compare(old, write_evaluation(tmp_path / "new", runs, **other))
-    with pytest.raises(InputError, match=f"old and new may differ in {what}; evaluate both alike"):
+    with refused("results.differ"):
         found.gate(0.02)
     (one,) = found.gate(0.02, what.split(" and "))
     assert one.decision == "not worse"
@@ -286,7 +287,7 @@ def test_clusters_that_no_evaluation_has_are_refused(tmp_path, old):
     )
     runs = {"bm25": values(60), "dense": values(60)}
     earlier = write_evaluation(tmp_path / "new", runs, cluster=None)
-    with pytest.raises(InputError, match="evaluate with `cluster` article, or give none$"):
+    with refused("results.cluster"):
         compare(earlier, cluster="article")
 
 
@@ -302,13 +303,13 @@ def test_a_folder_of_results_stands_for_all_of_them(tmp_path):
 @pytest.mark.parametrize(
     ("places", "message"),
     [
-        (["old:bm25"], "there are fewer than two runs; give another folder, or another FOLDER:RUN"),
-        (["old", "nowhere"], "nowhere.*cannot be read .*; name the folder that `erag evaluate`"),
-        (["old:rrf", "new"], "old: has no end-to-end scores of rrf; it has bm25, dense"),
-        (["old", "labels"], "has no end-to-end scores of any run; it has none: evaluate with"),
-        (["old", "earlier"], "earlier: lacks evaluated_queries.parquet: an earlier version wrote"),
-        (["old", "stopped"], "stopped: was read until .*; evaluate without `until`"),
-        (["old", "others"], "no query has a score in all runs; compare runs of the same queries"),
+        (["old:bm25"], "results.folders"),
+        (["old", "nowhere"], "results.unreadable"),
+        (["old:rrf", "new"], "results.labels-only"),
+        (["old", "labels"], "results.labels-only"),
+        (["old", "earlier"], "results.table"),
+        (["old", "stopped"], "results.stopped"),
+        (["old", "others"], "results.scores"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(tmp_path, old, places, message):
@@ -318,7 +319,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path, old, places, message):
     earlier = write_evaluation(tmp_path / "earlier", {"bm25": values(1)})
     (earlier / "evaluated_queries.parquet").unlink()
     write_evaluation(tmp_path / "others", {"bm25": values(1)}, texts={"z": "?"})
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         compare(*(f"{tmp_path}/{place}" for place in places))
 
 
@@ -341,14 +342,14 @@ def test_the_verdict_is_that_of_an_evaluation(tmp_path, old, right, first, metri
 
 def test_a_gate_refuses_what_it_does_not_know(tmp_path, old):
     found = compare(old, write_evaluation(tmp_path / "new", {"bm25": values(60), "x": values(1)}))
-    unknown, range_ = "`allow` is .*queries, corpus, metric", "give a number between 0 and 1"
+    unknown, range_ = "settings.value", "settings.margin"
     for margin, allow, message in (
         (0.02, ["reader", "prompt"], unknown),
         (0.02, "reader", unknown),
         *((margin, (), range_) for margin in (0, 1, -0.1, float("nan"))),
-        (0.02, (), "old:dense has no partner; name a run of each"),
+        (0.02, (), "results.partner"),
     ):
-        with pytest.raises(InputError, match=message):
+        with refused(message):
             found.gate(margin, allow)
 
 
@@ -367,21 +368,21 @@ def damaged(folder, change):
     [
         *(
             (lambda frame, one=one: frame.with_columns(value=pl.when(pl.col("query_id") == "q7")
-              .then(one).otherwise("value")), "downstream.parquet: 1 score is not finite, or null; evaluate again")
+              .then(one).otherwise("value")), "results.infinite")
             for one in (None, float("nan"), float("inf"))
         ),
-        (lambda frame: frame.drop("value"), "downstream.parquet: lacks value"),
-        (lambda frame: frame.head(0), "downstream.parquet: has no scores of bm25"),
-        (None, "downstream.parquet: has no scores of bm25"),
-        (b"", "downstream.parquet: not a readable Parquet file"),
-        (b"PAR1" * 9, "downstream.parquet: not a readable Parquet file"),
+        (lambda frame: frame.drop("value"), "results.version"),
+        (lambda frame: frame.head(0), "results.incomplete"),
+        (None, "results.incomplete"),
+        (b"", "files.parquet"),
+        (b"PAR1" * 9, "files.parquet"),
     ],
 )  # fmt: skip
 def test_scores_that_are_none_are_refused_by_name(tmp_path, old, change, message):
     """Of results of earlier versions, whose tables have no digests."""
     new = write_evaluation(tmp_path / "new", {"bm25": values(60)})
     damaged(new, change)
-    with pytest.raises(InputError, match=message):
+    with refused(message):
         compare(old, new)
 
 
@@ -392,7 +393,7 @@ def test_two_evaluations_of_the_same_files_differ_in_what_was_changed(folder, tm
     assert differing == {"end_to_end_k", "runs"}  # which lie elsewhere
     assert len(found.pairs) == 2
     # Nothing says that an unnamed program reads the same again.
-    with pytest.raises(InputError, match="may differ in reader; evaluate both alike"):
+    with refused("results.differ"):
         found.gate(0.9)
     assert all(one.n == results.N for one in found.gate(0.9, ["reader"]))
     assert {one.decision for one in compare(folder, folder).gate(0.9)} == {"not worse"}

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.messages.errors import InputError
 from engine.report.query_coverage import measure
+from tests.expected import refused
 from tests.report.query_coverage_topics import EVALUATION, asked, encode, queries
 
 
@@ -105,5 +105,5 @@ def test_more_clusters_than_texts_are_refused_before_anything_is_encoded():
     def never(texts):
         raise AssertionError
 
-    with pytest.raises(InputError, match="`clusters` is 3, for 2 distinct queries; use 2 or fewer"):
+    with refused("settings.clusters"):
         measure(queries("films 1", "films 1"), queries("law 1"), never, clusters=3)

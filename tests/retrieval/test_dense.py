@@ -24,6 +24,7 @@ from engine.sources.bundled import wikipedia_dump
 from engine.sources.passages.cut import passages
 from engine.sources.passages.read import scan_corpus, split_corpus
 from engine.tables import DOC_ID, QUERY_ID
+from tests.expected import refused
 from tests.retrieval import search_actors
 from tests.retrieval.tiny_encoder import WORDS, save_tiny_encoder
 
@@ -191,14 +192,14 @@ def test_approximate_search_by_a_factory_string(factory, corpus, queries, spec, 
     if factory.startswith("IVF"):
         all_cells = search(tmp_path / "i", queries, k=K, approximate="nprobe=4")
         assert np.abs(all_cells["score"] - exact["score"]).max() < 1e-5
-        with pytest.raises(InputError, match="refuses the parameters"):
+        with refused("index.parameters"):
             search(tmp_path / "i", queries, k=K, approximate="nonsense=4")
 
 
 def test_factory_strings_are_checked_before_anything_is_encoded(corpus, spec, tmp_path):
-    with pytest.raises(InputError, match="FAISS cannot build an index 'XYZ'"):
+    with refused("index.factory"):
         build(corpus, tmp_path / "i", spec, factory="XYZ", executor=never)
-    with pytest.raises(InputError, match="`factory` IVF500,Flat cannot be trained on 300 passages"):
+    with refused("index.factory"):
         build(corpus, tmp_path / "i", spec, factory="IVF500,Flat")
 
 
@@ -225,7 +226,7 @@ def test_a_killed_build_resumes_and_encodes_no_shard_twice(corpus, queries, spec
     first, second = Counting(fail_at=2), Counting()
     with pytest.raises(EncodeError):
         build(corpus, tmp_path / "i", spec, shard=64, executor=first)
-    with pytest.raises(InputError, match="build was interrupted"):
+    with refused("index.unfinished"):
         search(tmp_path / "i", queries, k=K)
     build(corpus, tmp_path / "i", spec, shard=64, executor=second)
     assert len(first.keys) == 2
@@ -248,7 +249,7 @@ def test_a_corpus_that_grew_costs_only_new_shards_and_unused_files_are_removed(
 
 def test_a_corpus_that_changes_between_the_passes_is_refused(corpus, spec, tmp_path):
     passes = iter([corpus, corpus.reverse()])
-    with pytest.raises(InputError, match="corpus changed while"):
+    with refused("index.stale"):
         options = dense.IndexOptions(actors=0)
         dense.build_index(lambda: iter([next(passes)]), tmp_path / "i", spec, options, shard=64)
     assert not (tmp_path / "i" / manifest.FILE).exists()
@@ -260,10 +261,10 @@ def test_another_encoder_is_refused(corpus, queries, tmp_path, spec, tiny):
     moved = shutil.copytree(other, tmp_path / "moved")
     there = search(tmp_path / "i", queries, k=K, encoder=str(moved))
     assert there.equals(search(tmp_path / "i", queries, k=K))
-    with pytest.raises(InputError, match="is not the encoder"):
+    with refused("encoder.other"):
         search(tmp_path / "i", queries, k=K, encoder=str(tiny))
     save_tiny_encoder(other, seed=9)
-    with pytest.raises(InputError, match="is not the encoder"):
+    with refused("encoder.other"):
         search(tmp_path / "i", queries, k=K)
 
 
@@ -279,7 +280,7 @@ def test_an_index_of_before_cosines_is_refused_and_built_again(corpus, queries, 
     assert index["settings"]["encoder"].pop("scaled") is False
     index["settings"]["encoder"]["digest"] = spec.digest  # as if the files had said so then
     file.write_text(json.dumps(index))
-    with pytest.raises(InputError, match="compares by the cosine.*; build the index again"):
+    with refused("index.similarity"):
         search(tmp_path / "i", queries, k=K)
     build(corpus, tmp_path / "i", spec)
     assert search(tmp_path / "i", queries, k=K)["score"].is_between(-1.00001, 1.00001).all()
@@ -332,11 +333,11 @@ def test_manifests_describe_an_index(index, corpus, tmp_path):
     found = manifest.read(index)
     assert (found.kind, found.passages) == ("dense", corpus.height)
     assert found.settings["encoder"]["text"]["pooling"] == "mean"
-    with pytest.raises(InputError, match="index of another corpus than c.parquet"):
+    with refused("index.corpus"):
         manifest.require_corpus(found, "0" * 64, directory=index, corpus="c.parquet")
     manifest.require_corpus(found, found.corpus, directory=index, corpus="c.parquet")
     (tmp_path / manifest.FILE).write_text(json.dumps({"kind": "bm25", "passages": 3}))
-    with pytest.raises(InputError, match="not a manifest of this version"):
+    with refused("index.manifest"):
         manifest.read(tmp_path)
 
 
@@ -344,7 +345,7 @@ def test_a_broken_shard_is_named(corpus, queries, spec, tmp_path):
     build(corpus, tmp_path / "i", spec, shard=64)
     file = sorted((tmp_path / "i" / "shards").iterdir())[0]
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(InputError, match=f"{file.name}: broken shard"):
+    with refused("index.shard"):
         search(tmp_path / "i", queries, k=K)
 
 
@@ -377,23 +378,23 @@ def test_a_changed_approximate_index_is_named_and_built_again(corpus, queries, s
     content = file.read_bytes()
     for damage in (content[:-9], b"", content[:5000] + b"\x01" + content[5001:]):
         file.write_bytes(damage)
-        with pytest.raises(InputError, match=f"{file.name}: is not what was written"):
+        with refused("files.unreadable"):
             found()
     file.unlink()
-    with pytest.raises(InputError, match="has no approximate index"):
+    with refused("index.exact"):
         found()
     file.write_bytes(content[:-9])
     build(corpus, tmp_path / "i", spec, factory="HNSW16", executor=never)
     assert found().equals(expected)
     described = tmp_path / "i" / manifest.FILE
     described.write_text(described.read_text().replace('"passages": 300', '"passages": 200'))
-    with pytest.raises(InputError, match="erag-index.json: cannot be read .it was changed"):
+    with refused("index.unreadable"):
         found()
 
 
 def test_other_files_are_never_overwritten(corpus, spec, tmp_path):
     (tmp_path / "precious.txt").write_text("x")
-    with pytest.raises(InputError, match="exists and is not an index"):
+    with refused("index.absent"):
         build(corpus, tmp_path, spec, executor=never)
 
 

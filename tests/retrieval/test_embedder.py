@@ -20,6 +20,7 @@ from engine.retrieval.encoders import (
     Preset,
     kept_of,
 )
+from tests.expected import refused
 from tests.reading.remote.conftest import _alone  # noqa: F401 (a fixture)
 from tests.reading.remote.server import Behaviour, Said, serving, vector_of
 
@@ -108,10 +109,10 @@ def test_what_is_no_vector_of_each_text_is_refused_and_nothing_of_it_kept(behavi
     with serving(behaviour) as url:
         expected = vectors(url, TEXTS[:first])
         behaviour.given = lambda records: given(records) if len(records) == 128 else records
-        with pytest.raises(EncodeError) as refused:
+        with pytest.raises(EncodeError) as caught:
             vectors(url, [*TEXTS[:first], *(f"more {i}" for i in range(128))])
-        assert said in str(refused.value)
-        assert str(refused.value).endswith("run the same command again to go on from there")
+        assert said in str(caught.value)
+        assert str(caught.value).endswith("run the same command again to go on from there")
         behaviour.given = lambda records: records
         before = len(behaviour.texts)
         found = vectors(url, [*TEXTS[:first], *(f"more {i}" for i in range(128))])
@@ -139,10 +140,10 @@ def test_what_a_first_request_shows_is_one_line_before_anything_is_paid(
 ):
     for field, value in changed.items():
         setattr(behaviour, field, value)
-    with serving(behaviour) as url, pytest.raises((InputError, EncodeError)) as refused:
+    with serving(behaviour) as url, pytest.raises((InputError, EncodeError)) as caught:
         vectors(url, name=name)
-    assert said.replace("PORT", url.split(":")[-1][:-3]) in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert said.replace("PORT", url.split(":")[-1][:-3]) in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert behaviour.texts == []
 
 
@@ -153,11 +154,11 @@ def test_another_model_of_the_same_name_is_refused(behaviour, cache):
         behaviour.embed = lambda text: [number + 0.003 for number in rounded(text)]
         vectors(url, ["as rounding has it"])
         behaviour.embed = lambda text: vector_of(f"another {text}")
-        with pytest.raises(InputError, match="has another model 'openai:m' than") as refused:
+        with refused("server.model") as caught:
             Embedder(spec)
     (file,) = cache.iterdir()
-    assert f"or delete {file} and build the index again" in str(refused.value)
-    with serving(behaviour) as url, pytest.raises(InputError, match="or build the index again"):
+    assert f"or delete {file} and build the index again" in str(caught.value)
+    with serving(behaviour) as url, refused("server.model"):
         elsewhere = EncoderOptions("openai:m", base_url=url).server()
         Embedder(type(spec)(**{**vars(spec), "server": elsewhere}))
 
@@ -169,7 +170,7 @@ def test_what_a_server_does_not_take_together_is_asked_for_in_halves(behaviour):
         assert sorted(behaviour.texts) == sorted(TEXTS[:-1])
         np.testing.assert_allclose(found[200], vector_of(TEXTS[200]), rtol=1e-6)
         before = len(behaviour.texts)
-        with pytest.raises(InputError, match=r"does not take the text '' \(status 400: too"):
+        with refused("server.text"):
             vectors(url, ["new", "", "newer"])
         vectors(url, ["new"])
     assert behaviour.texts[before:].count("new") == 1
@@ -218,7 +219,7 @@ def test_a_file_of_vectors_that_cannot_be_used_is_named(behaviour, cache):
         with sqlite3.connect(file) as database:
             assert database.execute("SELECT count(*) FROM vectors").fetchone() == (2,)
         file.write_bytes(b"no database, but long enough to look like one" * 9)
-        with pytest.raises(InputError, match=r"sqlite: cannot be used \(file is not a database\)"):
+        with refused("index.cache"):
             vectors(url, ["a"])
 
 
@@ -245,11 +246,9 @@ def test_a_kept_vector_that_is_damaged_is_never_used(behaviour, cache, damage):
             rows = database.execute("SELECT * FROM vectors").fetchall()
             changed = [(damage(kept), key) for key, kept in rows]
             database.executemany("UPDATE vectors SET vector = ? WHERE key = ?", changed)
-        with pytest.raises(
-            InputError, match=r"sqlite: 1 kept vector was damaged, and removed; che"
-        ):
+        with refused("index.vectors"):
             embedder(url)  # the trial
-        with pytest.raises(InputError, match=r"sqlite: 2 kept vectors were damaged, and removed"):
+        with refused("index.vectors"):
             vectors(url, ["a", "b"])
         np.testing.assert_array_equal(vectors(url, ["a", "b"]), expected)
     assert behaviour.texts[asked:].count("a") == 1
@@ -273,7 +272,7 @@ def test_a_file_of_vectors_that_another_process_holds_is_named_after_a_while(
         (file,) = cache.iterdir()
         with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
-            with pytest.raises(InputError, match="locked.; another process has held it for 0.2"):
+            with refused("index.cache"):
                 vectors(url, ["b"])
 
 
@@ -287,12 +286,12 @@ def test_settings_that_do_not_fit_an_encoder_of_a_server_are_refused():
         ({"max_cost": 1}, "`max_cost` without `price_in`; give the prices of a million"),
         ({"base_url": None}, "OPENAI_API_KEY is not set, and api.openai.com wants a key"),
     ):
-        with pytest.raises(InputError) as refused:
+        with pytest.raises(InputError) as caught:
             options = {"encoder": "openai:m", "base_url": "http://127.0.0.1:9/v1"} | given
             specify(PassageEncoderOptions(**options))
-        assert said in str(refused.value)
+        assert said in str(caught.value)
     settings = dense.IndexOptions(actors=2).pool()
     spec = specify(EncoderOptions(), threads=1)
     remote = type(spec)(**{**vars(spec), "server": ServerSettings().server()})
-    with pytest.raises(InputError, match="`actors` with bundled, .*; use `concurrency`"):
+    with refused("index.server"):
         dense.executor_for(settings, 9, remote)

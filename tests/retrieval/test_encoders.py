@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from engine.messages.errors import EncodeError, InputError
 from engine.retrieval.encoder import Encoder
 from engine.retrieval.encoders import PRESETS, EncoderOptions, specify
+from tests.expected import refused
 from tests.retrieval.tiny_encoder import save_tiny_encoder
 
 
@@ -68,18 +69,20 @@ def test_the_fingerprint_covers_every_file_and_setting_that_decides_a_vector(tin
     assert len({spec.fingerprint, *(other.fingerprint for other in changed)}) == 6
 
 
-def refused(path, words, **options):
+def is_refused(path, words, **options):
     with pytest.raises(InputError, match=words):
         specified(path, **options)
 
 
 def test_models_that_are_not_supported_encoders_are_refused(tiny, tiny_t5, tmp_path):
-    refused(tmp_path / "nothing", "unknown encoder")
-    refused(tiny_t5, "which is not an encoder")
-    refused(f"{tiny}@33", "gives 32 dimensions, of which 33 cannot be kept")
+    is_refused(tmp_path / "nothing", "unknown encoder")
+    is_refused(tiny_t5, "which is not an encoder")
+    is_refused(f"{tiny}@33", "gives 32 dimensions, of which 33 cannot be kept")
     both = {"pooling_mode_max_tokens": True, "pooling_mode_cls_token": True}
     (tiny / "1_Pooling" / "config.json").write_text(json.dumps(both))
-    refused(tiny, "pools by max and cls; give an encoder that pools by one of mean, cls, lasttoken")
+    is_refused(
+        tiny, "pools by max and cls; give an encoder that pools by one of mean, cls, lasttoken"
+    )
     modules = json.loads((tiny / "modules.json").read_text())
     for kind in (
         "sentence_transformers.models.Dense",
@@ -88,15 +91,15 @@ def test_models_that_are_not_supported_encoders_are_refused(tiny, tiny_t5, tmp_p
     ):
         more = [*modules, {"type": kind, "path": "3"}]
         (tiny / "modules.json").write_text(json.dumps(more))
-        refused(
+        is_refused(
             tiny, f"Normalize, {kind.removeprefix('sentence_transformers.models.')}, which are not"
         )
     (tiny / "modules.json").write_text("{")
-    refused(tiny, "modules.json: cannot be read")
+    is_refused(tiny, "modules.json: cannot be read")
     (tiny / "modules.json").unlink()
-    refused(tiny, "pooled .it has no modules.json.")
+    is_refused(tiny, "pooled .it has no modules.json.")
     (tiny / "model.safetensors").rename(tiny / "pytorch_model.bin")
-    refused(tiny, "pytorch_model.bin: holds no plain tensors .it is damaged", preset="mean")
+    is_refused(tiny, "pytorch_model.bin: holds no plain tensors .it is damaged", preset="mean")
 
 
 def test_a_model_without_some_of_its_weights_is_refused(tiny):
@@ -106,7 +109,7 @@ def test_a_model_without_some_of_its_weights_is_refused(tiny):
     Encoder(specified(tiny))  # the pooler is not needed
     kept.pop("encoder.layer.1.output.dense.weight")
     save_file(kept, tiny / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match="lacks 1 of its weights"):
+    with refused("model.incomplete"):
         Encoder(specified(tiny))
 
 
@@ -144,9 +147,7 @@ def test_vectors_are_compared_as_the_models_files_say(said, scaled, tiny):
     (tiny / "modules.json").write_text(json.dumps(modules))
     (tiny / "config_sentence_transformers.json").write_text(json.dumps(said))
     if scaled is None:
-        with pytest.raises(
-            InputError, match="compares by .*, which is not searched; give an encoder"
-        ):
+        with refused("encoder.similarity"):
             specified(tiny)
     else:
         assert specified(tiny).text.normalize is scaled

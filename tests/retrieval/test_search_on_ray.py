@@ -14,9 +14,10 @@ from engine.machine import cluster
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.machine.watch import silent
-from engine.messages.errors import EncodeError, InputError
+from engine.messages.errors import EncodeError
 from engine.retrieval import distribute, encode, flat
 from engine.retrieval.encode import Block
+from tests.expected import refused
 from tests.retrieval.search_actors import (
     TEXTS,
     Actor,
@@ -112,7 +113,7 @@ def test_a_cluster_of_one_gpu_or_none_has_no_actors(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("ray_session")
 def test_nodes_without_code_for_gpus_say_so(vectors, queries):
-    with pytest.raises(InputError, match="run 'make gpu'"):
+    with refused("cluster.failed"):
         searcher = searching(distribute.SearchActor, cut(vectors, ROWS))
         flat.search_flat((), queries, k=5, searcher=searcher)
 
@@ -121,5 +122,5 @@ def test_nodes_without_code_for_gpus_say_so(vectors, queries):
 def test_a_part_that_a_node_does_not_see_is_named(queries, tmp_path):
     part = partial(encode.read_shards, tmp_path, ["0" * 40], "fp32", WIDTH)
     searcher = distribute.SearchOnRay(POOL, SimpleNamespace(), [part, part], silent, Actor)
-    with pytest.raises(InputError, match="0000.parquet: broken shard"):
+    with refused("cluster.failed"):
         flat.search_flat((), queries, k=5, searcher=searcher)

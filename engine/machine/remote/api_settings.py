@@ -40,7 +40,7 @@ def model_of(name: str) -> str:
     model = name.removeprefix(PREFIX).strip()
     if not model:
         raise InputError(
-            f"{name!r} names no model", f"write it like {PREFIX}MODEL", "server.no-model"
+            f"{name!r} names no model", f"write it like {PREFIX}MODEL", "server.modelless"
         )
     return model
 
@@ -83,7 +83,7 @@ class ServerSettings(Checked):
             raise InputError(
                 "`api_key_env` is not the name of an environment variable",
                 "name the variable that has the key, as in OPENROUTER_API_KEY; the key itself is not given here",
-                "server.key-variable",
+                "server.variable",
             )
         lacking = [f"`{name}`" for name in self._prices if getattr(self, name) is None]
         given = [f"`{name}`" for name in self._prices if f"`{name}`" not in lacking]
@@ -91,11 +91,11 @@ class ServerSettings(Checked):
             raise InputError(
                 f"`max_cost` without {' and '.join(lacking)}",
                 "give the prices of a million tokens, or that of an hour, or bound tokens with `max_tokens`",
-                "server.no-prices",
+                "server.prices",
             )
         if lacking and given:
             raise InputError(
-                f"{given[0]} without {lacking[0]}", "give both prices", "server.half-settings"
+                f"{given[0]} without {lacking[0]}", "give both prices", "server.settings"
             )
         if self.base_url is not None:
             _refuse_address(self.base_url, "`base_url`")
@@ -150,7 +150,7 @@ class ApiSettings(ServerSettings):
             raise InputError(
                 f"{self.api_key_env} holds {what}, and a key is of printable ASCII characters alone",
                 "set the variable to one key, and type what was copied with it",
-                "server.bad-key",
+                "server.key",
             )
         return key
 
@@ -202,7 +202,7 @@ class ApiSettings(ServerSettings):
             raise InputError(
                 f"{self.api_key_env} is not set, and {self.host} wants a key",
                 "set it in the environment, or give `base_url` for a server of your own",
-                "server.no-key",
+                "server.keyless",
             )
 
 

@@ -291,7 +291,7 @@ def _refuse_headers(headers: Mapping[str, Any]) -> None:
             raise InputError(
                 f"{listed(given) or 'the environment'} gives requests a header that is not of printable ASCII characters",
                 "correct it, or unset it",
-                "server.bad-header",
+                "server.header",
             )
 
 

@@ -56,7 +56,7 @@ class Batch:
                     raise InputError(
                         "no answer of a batch: it lacks custom_id, or response and error",
                         "give the file that the provider wrote, with a line for each request",
-                        "server.not-a-batch",
+                        "server.batch",
                         path=path,
                         line=line,
                     )

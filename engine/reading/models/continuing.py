@@ -173,7 +173,7 @@ def _kept(spec: ReaderSpec, model: Any, find: Callable[[], tuple[int, str]], rem
         raise InputError(
             f"a {model.config.model_type!r} model, which the loops of `engine` transformers do not continue ({reason})",
             remedy,
-            "model.unsound-loop",
+            "model.loop",
             path=spec.name,
         )
     return way

@@ -441,7 +441,7 @@ def convert_checkpoint(source: Path, target: Path) -> None:
         raise InputError(
             "holds no tokenizer (Fusion-in-Decoder's own code saves none)",
             "put the files of t5-base's tokenizer, tokenizer.json or spiece.model, in the directory",
-            "model.no-tokenizer",
+            "model.tokenizer",
             path=source,
         )
     state, wrapped = _unwrapped(_load(source))
@@ -510,14 +510,14 @@ def _weight_files(source: Path) -> list[Path]:
         names = sorted(set(parse_json(index.read_bytes())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"is not an index of weights ({error})", "fetch it again", "model.bad-index", path=index
+            f"is not an index of weights ({error})", "fetch it again", "model.index", path=index
         ) from None
     for name in names:
         if Path(name).name != name or not (source / name).is_file():
             raise InputError(
                 f"names {name!r}, which is not there",
                 "fetch it again",
-                "model.missing-file",
+                "model.file",
                 path=index,
             )
     return [source / name for name in names]
@@ -551,7 +551,7 @@ def _empty_model(source: Path, config: dict[str, Any]) -> PreTrainedModel:
         raise InputError(
             f"describes no model ({reason})",
             "fetch it again",
-            "model.no-model",
+            "model.empty",
             path=source / "config.json",
         ) from None
 
@@ -577,6 +577,6 @@ def _refuse_other_weights(
             raise InputError(
                 f"{what} {len(names)} weights, {first} first",
                 "give a complete checkpoint with its own config.json",
-                "model.weights-differ",
+                "model.weights",
                 path=source,
             )

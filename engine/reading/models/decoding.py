@@ -209,7 +209,7 @@ def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> lis
         raise InputError(
             f"begins two of the answers {', '.join(choices)} with the same token, or one with none",
             "let the reader write its answers, or take another reader",
-            "model.alike-choices",
+            "model.choices",
             path=name,
         )
     return first

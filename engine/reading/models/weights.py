@@ -62,7 +62,7 @@ def resolve(name: str, *, required: bool = True) -> Weights:
         raise InputError(
             "`reader` is empty",
             "give bundled, bundled-fid, a directory, a .gguf file, or an id",
-            "settings.no-reader",
+            "settings.reader",
         )
     if missing("local") and not Path(name).exists():
         model_files.refuse_of_provider(name)  # which needs none of it
@@ -92,7 +92,7 @@ def resolve(name: str, *, required: bool = True) -> Weights:
         raise InputError(
             "holds no *.safetensors",
             "convert the weights (of pickles only a T5's pytorch_model.bin is read)",
-            "model.no-weights",
+            "model.weightless",
             path=name,
         )
     if encodes and kind not in {*_ENCODER_DECODERS, BIASED}:
@@ -141,7 +141,7 @@ def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
         raise InputError(
             f"is a {architectures[0]}, which writes no text",
             "give a generative model",
-            "model.no-text",
+            "model.textless",
             path=name,
         )
 

@@ -178,9 +178,7 @@ def _read(file: Path) -> dict[str, Any]:
             f"cannot be read ({error})", "fetch the model again", "model.unreadable", path=file
         ) from None
     if not isinstance(content, dict):
-        raise InputError(
-            "is not a JSON object", "fetch the model again", "model.bad-config", path=file
-        )
+        raise InputError("is not a JSON object", "fetch the model again", "model.config", path=file)
     return content
 
 
@@ -222,7 +220,7 @@ def around_message(
         raise fault(
             "has no chat template",
             "use a prompt without chat: true, or a model that was trained on conversations",
-            "model.no-template",
+            "model.templateless",
         )
     apply = functools.partial(
         tokenizer.apply_chat_template,
@@ -239,20 +237,20 @@ def around_message(
         raise fault(
             f"its chat template cannot be applied ({error})"[:300],
             "leave the system message out" if system else "use a prompt without chat: true",
-            "model.bad-template",
+            "model.template",
         ) from error
     head, *rest = text.split(_MESSAGE)
     if len(rest) != 1:
         raise fault(
             f"its chat template writes the user's message {len(rest)} times",
             "use a prompt without chat: true",
-            "model.bad-template",
+            "model.template",
         )
     if _SYSTEM not in tried:
         raise fault(
             "its chat template leaves the system message out",
             "put it into the prompt's text, before the passages",
-            "model.bad-template",
+            "model.template",
         )
     return head, rest[0]
 

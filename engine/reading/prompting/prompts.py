@@ -178,7 +178,7 @@ def _take_apart(content: str, path: Path) -> tuple[dict[str, Any], dict[str, int
         raise InputError(
             "settings without an end",
             f'close them with a line "{_FENCE}"',
-            "prompt.no-end",
+            "prompt.unclosed",
             path=path,
             line=1,
         )
@@ -209,7 +209,7 @@ def _parse(text: str, allowed: tuple[str, ...], path: Path, line_at: Callable[[i
         elif name not in allowed:
             known = ", ".join(f"{{{field}}}" for field in allowed)
             remedy = f"use {known}, and {{{{ and }}}} for braces themselves"
-            raise fault(f"unknown field {{{name}}}", remedy, "prompt.unknown-field")
+            raise fault(f"unknown field {{{name}}}", remedy, "prompt.field")
         else:
             fields.append(name)
             literals.append("")
@@ -223,7 +223,7 @@ def _body(text: str, path: Path, line: int) -> Text:
     body = _parse(text, (PASSAGES, QUERY), path, lambda at: line + text.count("\n", 0, at))
     if QUERY not in body.fields:
         raise InputError(
-            "no {query} in the prompt", "write where the query goes", "prompt.no-query", path=path
+            "no {query} in the prompt", "write where the query goes", "prompt.query", path=path
         )
     if (times := body.fields.count(PASSAGES)) != 1:
         problem = "no {passages}" if not times else f"{{passages}} {times} times"
@@ -498,7 +498,7 @@ def make_prompt(
             "only blanks between {passages} and {query}: in a prompt that is too long, where the "
             "question begins would not be known",
             "write something there, as in Question: {query}",
-            "prompt.no-words",
+            "prompt.blank",
             path=template.path,
         )
     return prompt

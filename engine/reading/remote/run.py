@@ -133,7 +133,7 @@ def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
         raise InputError(
             f"`max_cost` with the models {', '.join(models)}, whose prices may differ",
             "bound tokens with `max_tokens`, or ask one model at a time",
-            "server.two-prices",
+            "server.costs",
         )
     return settings
 

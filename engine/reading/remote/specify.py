@@ -63,7 +63,7 @@ def specify_api(
         raise InputError(
             f"reader {name!r} is behind an API and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
-            "reader.no-fid",
+            "reader.fid",
         )
     if tried:
         settings.require_server(f"reader {name!r}")
@@ -100,7 +100,7 @@ def _refuse_template(template: Template, name: str, settings: ApiSettings) -> No
         raise InputError(
             f"max_input_tokens with {name!r}: a server's tokens are not known here, nothing is cut",
             "leave it out",
-            "reader.no-tokens",
+            "reader.tokens",
             path=template.path,
         )
     if template.chat and settings.endpoint == "completions":
@@ -163,7 +163,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
         raise InputError(
             f"{settings.host} does not report tokens, and nobody else can count them",
             "leave out `max_tokens`, `max_cost` and `tokens_per_minute`",
-            "server.no-usage",
+            "server.usage",
         )
     writes = not template.choices and scores != "target"
     text, tags = answer.text or "", _tags(answer, template) if writes else template.thought
@@ -283,7 +283,7 @@ def _no_log_probabilities(name: str, api: ApiSpec) -> InputError:
         "scoring texts need",
         "leave out annotators that judge passages, let the reader decline or score texts, or give them a model "
         f"of this machine, or try `endpoint` {kind}",
-        "server.no-scores",
+        "server.scores",
     )
 
 

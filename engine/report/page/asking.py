@@ -53,7 +53,7 @@ def write_ask_page(
             raise InputError(
                 problem,
                 "leave `results` out: passages are compared then",
-                "results.in-shards",
+                "results.shards",
                 path=findings.folder,
             )
         known = findings.table("evaluated_queries")
@@ -67,9 +67,7 @@ def write_ask_page(
         differing = differing.filter(~pl.col("common").any().over(QUERY_ID))
     if differing.is_empty():
         problem = f"no query has other {'answers' if of_answers else 'passages'} by {listed(names)}"
-        raise InputError(
-            problem, "give runs that differ, and results of these", "results.no-queries"
-        )
+        raise InputError(problem, "give runs that differ, and results of these", "results.queries")
     strata, compared = _strata(differing, findings), whole[QUERY_ID].n_unique()
     sizes = dict(strata[STRATUM].value_counts().sort(STRATUM).iter_rows())
     drawn = draw_tasks(strata, tasks, rng).join(queries, on=QUERY_ID, maintain_order="left")
@@ -104,7 +102,7 @@ def _answered(given: pl.DataFrame, findings: Findings, k: int | None) -> pl.Data
         other = lists.join(read.with_columns(head), on=keys, how="anti")[RUN].unique().sort()
         if other.len():
             problem = f"has answers from other lists of {listed(other.to_list())}"
-            raise InputError(problem, _OF_OTHERS, "results.other-lists", path=findings.folder)
+            raise InputError(problem, _OF_OTHERS, "results.lists", path=findings.folder)
     return answered
 
 
@@ -131,7 +129,7 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
         raise InputError(
             "has no labels of what these runs list",
             _OF_OTHERS,
-            "results.no-labels",
+            "results.unlabelled",
             path=findings.folder,
         )
     best = pl.col(RUN).filter(pl.col(VALUE) == pl.col(VALUE).max()).sort()

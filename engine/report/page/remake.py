@@ -158,7 +158,7 @@ def _unchanged(findings: Findings, inputs: EvaluationInputs) -> EvaluationInputs
             raise InputError(
                 f"was made of other {'passages' if name == 'corpus' else name} than {findings.configuration[name]} has now",
                 "evaluate again, or make the page without `passages`",
-                "results.other-inputs",
+                "results.inputs",
                 path=findings.folder / SUMMARY,
             )
     return inputs

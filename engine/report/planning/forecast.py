@@ -52,7 +52,7 @@ class PlanSettings(Checked):
             raise InputError(
                 "`finish_in` without `pace`: nothing says how long LLM calls take",
                 "give the results of an earlier evaluation as `pace`",
-                "plan.no-pace",
+                "plan.pace",
             )
 
 

@@ -360,7 +360,7 @@ def pace_of(summary: Mapping[str, Any]) -> Pace:
         InputError: it is not of an evaluation, or of one that read nothing.
     """
     if not {"configuration", "reader", "reading"} <= summary.keys():
-        raise InputError("is not the summary of an evaluation", _REMEDY, "results.no-summary")
+        raise InputError("is not the summary of an evaluation", _REMEDY, "results.summary")
     if study := summary.get("study"):
         # Its rows name reader and augmentation; all readers of a study have one precision.
         dtype = {"dtype": (summary["reader"] or {}).get("dtype")}
@@ -373,7 +373,7 @@ def pace_of(summary: Mapping[str, Any]) -> Pace:
         roles = [(role.name, RolePace(summary[role.key] or {}, found[role])) for role in found]
     if not any(kind.done for _, one in roles for kind in one.costs.kinds.values()):
         raise InputError(
-            "has no time of LLM calls: all were cached, or none was needed", _REMEDY, "plan.no-pace"
+            "has no time of LLM calls: all were cached, or none was needed", _REMEDY, "plan.pace"
         )
     return Pace(tuple(roles), summary)
 
@@ -389,7 +389,7 @@ def read_pace(results: Location) -> Pace:
         return pace_of(read_summary(folder))
     except InputError as error:
         raise InputError(
-            error.problem, _REMEDY, "plan.no-pace", path=shown(inside_of(folder, SUMMARY))
+            error.problem, _REMEDY, "plan.pace", path=shown(inside_of(folder, SUMMARY))
         ) from None
 
 
@@ -468,7 +468,7 @@ def pace_for(asked: PlanSettings, conditions: Collection[Settings]) -> Pace | No
         raise InputError(
             "`finish_in` asks for a number of actors, and a reader behind an API has none",
             "leave it out, and try other values of `concurrency`",
-            "plan.no-actors",
+            "plan.actorless",
         )
     return None if asked.pace is None else read_pace(asked.pace)
 
@@ -514,13 +514,13 @@ def _at_pace(made: Forecast, pace: Pace, unlike: list[str]) -> Forecast:
         left = hours * HOUR - made.start
         if reading is None:
             raise InputError(
-                f"`finish_in` by `pace`, but {lacks}", "name one that did", "plan.no-pace"
+                f"`finish_in` by `pace`, but {lacks}", "name one that did", "plan.pace"
             )
         if left <= 0:
             raise InputError(
                 f"`finish_in` is {hours:g} hours, and the start of the actors alone takes {made.start:.0f} s",
                 f"give more than {made.start / HOUR:.2g} hours",
-                "plan.too-soon",
+                "plan.deadline",
             )
         actors = max(1, math.ceil(reading / left))
     unlike = [*unlike, *["actors"] * (actors != pace.actors)]

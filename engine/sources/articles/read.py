@@ -102,7 +102,7 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         text = kilt_text(text, title)
     if page_id is None or isinstance(page_id, (bool, dict, list)) or not isinstance(text, str):
-        raise fault("an article without id or text", 'add "id" and "text"', "articles.no-text")
+        raise fault("an article without id or text", 'add "id" and "text"', "articles.text")
     if isinstance(page_id, float):
         raise fault(
             f"the id {quoted(page_id)}", "write ids as strings or whole numbers", "articles.id"
@@ -177,22 +177,20 @@ def read_squad(path: Location) -> Iterator[tuple[Article, list[dict[str, Any]]]]
     document = read_json_document(path, "a SQuAD document")
     entries = document.get("data") if isinstance(document, dict) else None
     if not isinstance(entries, list):
-        raise InputError('JSON without a list "data"', _REMEDY, "articles.no-data", path=path)
+        raise InputError('JSON without a list "data"', _REMEDY, "articles.data", path=path)
     stem = "_".join(locations.name_of(path).split(".json")[0].split())
     for number, entry in enumerate(entries):
         paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
         if not isinstance(paragraphs, list):
             raise InputError(
-                f"data[{number}] has no paragraphs", _REMEDY, "articles.no-paragraphs", path=path
+                f"data[{number}] has no paragraphs", _REMEDY, "articles.paragraphs", path=path
             )
         title = str(entry.get("title") or "")
         for place, paragraph in enumerate(paragraphs):
             where = f"data[{number}].paragraphs[{place}]"
             context = paragraph.get("context") if isinstance(paragraph, dict) else None
             if not isinstance(context, str):
-                raise InputError(
-                    f"{where} has no context", _REMEDY, "articles.no-context", path=path
-                )
+                raise InputError(f"{where} has no context", _REMEDY, "articles.context", path=path)
             questions = paragraph.get("qas") or []
             if not isinstance(questions, list) or not all(isinstance(q, dict) for q in questions):
                 raise InputError(
@@ -262,11 +260,11 @@ def raw_pages(
                     )
                     number = _first_line(line, buffer)
                     raise InputError(
-                        problem, f"give {_DUMP}", "articles.too-long", path=path, line=number
+                        problem, f"give {_DUMP}", "articles.length", path=path, line=number
                     )
         opened = buffer.find(_OPEN)
         if not any_page and opened < 0:
-            raise InputError("holds no <page>", f"give {_DUMP}", "articles.no-page", path=path)
+            raise InputError("holds no <page>", f"give {_DUMP}", "articles.page", path=path)
         if opened >= 0 or not buffer.rstrip().endswith(_END):
             where = "within a page" if opened >= 0 else "before </mediawiki>"
             raise _malformed(path, line + buffer.count(b"\n"), f"ends {where}")
@@ -277,7 +275,7 @@ def raw_pages(
 def _malformed(path: Location, line: int, problem: str) -> InputError:
     remedy = "download the dump again"
     return InputError(
-        f"not well-formed XML ({problem})", remedy, "articles.bad-xml", path=path, line=line
+        f"not well-formed XML ({problem})", remedy, "articles.xml", path=path, line=line
     )
 
 
@@ -310,7 +308,7 @@ def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) ->
     except RecursionError:
         problem = "a page whose markup is nested too deeply"
         raise InputError(
-            problem, "leave the page out", "articles.too-deep", path=path, line=line
+            problem, "leave the page out", "articles.depth", path=path, line=line
         ) from None
     return Article(element.findtext("id") or "", element.findtext("title") or "", text)
 

@@ -62,7 +62,7 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     if path.exists() and any(path.iterdir()):
         raise InputError(
-            "is a directory with content", "give a new directory", "files.full-directory", path=path
+            "is a directory with content", "give a new directory", "files.occupied", path=path
         )
     with reported_writing(path), temporary_directory(path) as temporary:
         yield temporary
@@ -343,7 +343,7 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
         raise InputError(
             f"is too long a path for temporary files: sockets in it may have {longest} bytes",
             "set TMPDIR (or RAY_TMPDIR) to a shorter one",
-            "files.long-path",
+            "files.path",
             path=parents[0],
         )
     # Exactly as many characters as mkdtemp adds: other folders may have names that begin alike.
@@ -360,7 +360,7 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
         raise InputError(
             f"cannot hold temporary files ({error})",
             "set TMPDIR to another",
-            "files.no-temporary",
+            "files.temporary",
             path=fitting[0],
         ) from None
 

@@ -209,7 +209,7 @@ def require_folder(place: Location) -> None:
     """
     if not is_text(str(place)):
         raise InputError(
-            f"{quoted(str(place))} is no name in UTF-8", "use another folder", "files.not-utf-8"
+            f"{quoted(str(place))} is no name in UTF-8", "use another folder", "files.encoding"
         )
     folder = folder_at(place)
     if isinstance(folder.at, Path):
@@ -238,7 +238,7 @@ def require_file_output(place: Location) -> None:
         return
     _refuse_packed(at)
     if "/" not in at.partition("://")[2] or at.endswith("/"):
-        raise InputError("has no name of a file", "give one", "files.no-name", path=at)
+        raise InputError("has no name of a file", "give one", "files.nameless", path=at)
     require_folder(at.rpartition("/")[0])
 
 
@@ -252,7 +252,7 @@ def require_output(path: str | Path, *, directory: bool) -> None:
         raise InputError(
             "results are written to local files",
             "give a path",
-            "files.not-local",
+            "files.remote",
             path=locate(path),
         )
     path = Path(path)
@@ -262,7 +262,7 @@ def require_output(path: str | Path, *, directory: bool) -> None:
         raise InputError(
             "a name of more than 255 bytes",
             "give another",
-            "files.long-name",
+            "files.name",
             path=locations.shown(path),
         )
     with reported(path):
@@ -271,9 +271,7 @@ def require_output(path: str | Path, *, directory: bool) -> None:
         existing, wanted = ("a file", "a directory") if directory else ("a directory", "a file")
         raise InputError(f"is {existing}", f"give {wanted}", "files.exists", path=path)
     if existing_part != path and not existing_part.is_dir():
-        raise InputError(
-            f"{existing_part} is a file", "give another path", "files.is-file", path=path
-        )
+        raise InputError(f"{existing_part} is a file", "give another path", "files.file", path=path)
     if not os.access(existing_part, os.W_OK):
         raise InputError(
             f"{existing_part} cannot be written", "give another path", "files.unwritable", path=path

@@ -76,9 +76,7 @@ def _kept(path: Path, status: os.stat_result) -> tuple[IO[bytes], IO[bytes]]:
         kept.write(block)
         if kept.tell() > LARGEST_PIPE:
             problem = f"gives more than {LARGEST_PIPE >> 30} GiB"
-            raise InputError(
-                problem, "save it as a file, and give that", "files.too-large", path=path
-            )
+            raise InputError(problem, "save it as a file, and give that", "files.size", path=path)
     return kept, source
 
 
@@ -160,7 +158,7 @@ def require_file(path: Location, what: str) -> Location:
     path = locate(path)
     if is_data_set(path):
         raise InputError(
-            "is a data set, which cannot be read here", f"give {what}", "files.data-set", path=path
+            "is a data set, which cannot be read here", f"give {what}", "files.dataset", path=path
         )
     if is_directory(path):
         raise InputError("is a directory", f"give {what}", "files.directory", path=path)
@@ -290,7 +288,7 @@ def file_system(place: Location) -> tuple[Any, str]:
         raise InputError(
             f"the driver for {place.partition(':')[0]}:// is not installed ({error})",
             "install that package into the engine's environment",
-            "files.no-driver",
+            "files.driver",
             path=place,
         ) from None
     return system, inside

@@ -62,7 +62,7 @@ def refuse_overlap(inputs: Inputs, outputs: Outputs, *, option: str = "out") -> 
         for why in whys + [f"what is in {shown} may be replaced" for shown in replaced]:
             remedy = f"write to another place, `{option}`"
             raise InputError(
-                f"is given as `{field}`, and {why}", remedy, "files.same-place", path=given
+                f"is given as `{field}`, and {why}", remedy, "files.overwritten", path=given
             )
 
     written = {name for _, names in files for name in names}

@@ -56,7 +56,7 @@ class ParquetTable:
             self.rows: int = file.metadata.num_rows
         if twice := next((name for name in self.names if self.names.count(name) > 1), None):
             problem = f"the column {quoted(twice)} is given twice"
-            raise InputError(problem, "keep one of them", "table.twice-column", path=path)
+            raise InputError(problem, "keep one of them", "table.duplicate", path=path)
 
     def batches(self, rows: int, columns: Collection[str]) -> Iterator[pl.DataFrame]:
         """Yield those of ``columns`` that the file has, in batches of at most ``rows`` rows."""
@@ -148,5 +148,5 @@ def _refusing_damage(path: Location) -> Iterator[None]:
         reason = str(error).split("\n")[0]
         problem = f"not a readable Parquet file ({reason})"
         raise InputError(
-            problem, "check it, or write it again", "files.not-parquet", path=path
+            problem, "check it, or write it again", "files.parquet", path=path
         ) from None

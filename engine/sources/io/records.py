@@ -52,7 +52,7 @@ class SkipBad:
             which = f" (bad record {self.count + 1}; at most {self.limit} are skipped)"
             problem = f"{error.problem}{which}"
             raise InputError(
-                problem, error.remedy, "files.too-many-bad", path=error.path, line=error.line
+                problem, error.remedy, "files.intolerable", path=error.path, line=error.line
             ) from None
         self.count += 1
         if len(self.first) < _SHOWN:
@@ -110,9 +110,7 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
             for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
                 if len(line) > LONGEST_LINE:
                     problem = f"a line of more than {LONGEST_LINE >> 20} MiB"
-                    raise InputError(
-                        problem, f"give {what}", "files.long-line", path=path, line=number
-                    )
+                    raise InputError(problem, f"give {what}", "files.line", path=path, line=number)
                 if number == 1:
                     line = line.removeprefix(BOM)
                     _refuse_others(path, line, what)
@@ -132,7 +130,7 @@ def start_of(path: Location, what: str) -> bytes:
 def _refuse_others(path: Location, start: bytes, what: str) -> None:
     if start[:99].lstrip().lower().startswith(_OTHERS):
         raise InputError(
-            "not a text file that is read here", f"give {what}", "files.not-text", path=path, line=1
+            "not a text file that is read here", f"give {what}", "files.binary", path=path, line=1
         )
 
 
@@ -177,7 +175,7 @@ def decode_line(path: Location, number: int, line: bytes) -> str:
         number += line.count(b"\n", 0, error.start)
         remedy = "save the file as UTF-8"
         raise InputError(
-            "not UTF-8 text", remedy, "files.not-utf-8", path=path, line=number
+            "not UTF-8 text", remedy, "files.encoding", path=path, line=number
         ) from None
 
 
@@ -218,7 +216,7 @@ def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
         raise broken_json(path, _OBJECTS, error, number) from None
     if not isinstance(value, dict):
         problem = f"a JSON {type(value).__name__}, not an object"
-        raise InputError(problem, f"give {_OBJECTS}", "json.not-object", path=path, line=number)
+        raise InputError(problem, f"give {_OBJECTS}", "json.object", path=path, line=number)
     return value
 
 
@@ -334,7 +332,7 @@ def read_json_records(
         if not isinstance(value, dict):
             problem = f"a JSON {type(value).__name__}, not an object"
             raise InputError(
-                problem, "write a list of objects", "json.not-object", path=path, line=line
+                problem, "write a list of objects", "json.object", path=path, line=line
             )
         return line, value
 

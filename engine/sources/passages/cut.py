@@ -38,7 +38,7 @@ class Cutting(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.words is not None and self.characters is not None:
-            raise InputError("`words` and `characters`", "use one of them", "settings.two-lengths")
+            raise InputError("`words` and `characters`", "use one of them", "settings.lengths")
         if self.overlap is not None and self.characters is None:
             raise InputError("`overlap` without `characters`", "use both", "settings.overlap")
         if self.characters is not None and self.overlap_or_default >= self.characters:

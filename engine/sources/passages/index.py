@@ -217,9 +217,7 @@ def _opened(index: PassageIndex) -> Iterator[sqlite3.Connection]:
             yield connection
     except sqlite3.Error as error:
         problem = f"the index of passages cannot be read ({error})"
-        raise InputError(
-            problem, "delete it, and run again", "corpus.bad-cache", path=path
-        ) from None
+        raise InputError(problem, "delete it, and run again", "corpus.cache", path=path) from None
 
 
 def _fetched(index: PassageIndex) -> Path:
@@ -252,7 +250,7 @@ def _kept_here(name: str) -> Path:
     status = folder.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
         problem = "belongs to somebody else, or is open to others"
-        raise InputError(problem, "set TMPDIR to another", "corpus.not-owner", path=folder)
+        raise InputError(problem, "set TMPDIR to another", "corpus.owner", path=folder)
     return folder / name
 
 

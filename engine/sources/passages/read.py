@@ -172,7 +172,7 @@ def _files(path: Location) -> list[Location]:
     if not beir and not shards:
         problem = "a directory without *.parquet files or a corpus.jsonl"
         remedy = "give a corpus in Parquet shards, a BEIR data set, or a file"
-        raise InputError(problem, remedy, "corpus.no-files", path=path)
+        raise InputError(problem, remedy, "corpus.files", path=path)
     return beir[:1] or shards
 
 
@@ -266,16 +266,14 @@ def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row
     fault = partial(InputError, path=path, line=number)
     doc_id = first_of(record, DOC_ID_FIELDS)
     if doc_id is None or isinstance(doc_id, (dict, list, bool)):
-        raise fault("a passage without an id", "add a doc_id", "corpus.no-id")
+        raise fault("a passage without an id", "add a doc_id", "corpus.unnamed")
     if isinstance(doc_id, float):
         raise fault(
             f"the id {quoted(doc_id)}", "write ids as strings or whole numbers", "corpus.id"
         )
     text = text_in(record)
     if not isinstance(text, str):
-        raise fault(
-            f"passage {quoted(doc_id)} has no text", 'add a "text" string', "corpus.no-text"
-        )
+        raise fault(f"passage {quoted(doc_id)} has no text", 'add a "text" string', "corpus.text")
     title = record.get(tables.TITLE) or ""
     if not isinstance(title, str):
         raise fault(

@@ -80,7 +80,7 @@ def no_text(
     if value is not None:
         problem = f"the text of query {quoted(query_id)} is {quoted(value)}"
         remedy = "write it as a string, in quotes"
-    return InputError(problem, remedy, "queries.no-text", path=path, line=line)
+    return InputError(problem, remedy, "queries.text", path=path, line=line)
 
 
 def clean_row(
@@ -148,7 +148,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     fault = partial(InputError, path=path, line=line)
     query_id = record.get("id")
     if isinstance(query_id, bool) or not isinstance(query_id, (str, int)) or query_id == "":
-        raise fault("a query without an id", 'add "id"', "queries.no-id")
+        raise fault("a query without an id", 'add "id"', "queries.unnamed")
     query = record.get("input")
     if not isinstance(query, str):
         raise no_text(path, line, query_id, query, "input")
@@ -178,7 +178,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
 def _objects(record: dict[str, Any], name: str, fault: partial[InputError]) -> list[dict[str, Any]]:
     found = record.get(name) or []
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise fault(f'"{name}" is not a list of objects', f"give {KILT}", "queries.not-objects")
+        raise fault(f'"{name}" is not a list of objects', f"give {KILT}", "queries.objects")
     return found
 
 
@@ -203,7 +203,7 @@ def plain_rows(
         if numbered != (query_id is None) or isinstance(query_id, (bool, float, list, dict)):
             problem = "a query without an id" if query_id is None else f"the id {quoted(query_id)}"
             remedy = "give every query an id (a string or a whole number), or none of them"
-            raise InputError(problem, remedy, "queries.no-id", path=path, line=line)
+            raise InputError(problem, remedy, "queries.unnamed", path=path, line=line)
         name = str(count if query_id is None else query_id)
         query = first_of(record, QUERY_FIELDS)
         query = "" if query is None and not need_text else query
@@ -331,7 +331,7 @@ def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Ite
         if not set(table.names) & columns_of(fields):
             remedy = f"a table of this kind has the columns {', '.join(tables.QUERIES)}"
             raise InputError(
-                f"lacks a column {', '.join(fields)}", remedy, "queries.no-column", path=path
+                f"lacks a column {', '.join(fields)}", remedy, "queries.column", path=path
             )
         columns = OWN_FIELDS | table.plain_names | columns_of([column] if column else [])
         if column and not columns_of([column]) & set(table.names):
@@ -348,7 +348,7 @@ def no_column(path: Location, column: str, names: Iterable[str]) -> InputError:
     """The error for a column that no query has a value in, with the names of those that there are."""
     problem = f"no query has a value in a column {quoted(column)}"
     return InputError(
-        problem, f"name one of its columns: {', '.join(names)}", "queries.no-column", path=path
+        problem, f"name one of its columns: {', '.join(names)}", "queries.column", path=path
     )
 
 
@@ -358,7 +358,7 @@ def _triviaqa_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
         raise InputError(
             '"Data" is not a list of objects',
             "fetch the file again",
-            "queries.not-objects",
+            "queries.objects",
             path=path,
         )
     yield from ((None, entry) for entry in entries)

@@ -271,9 +271,7 @@ def joined(
             _refuse_twice(answers, one, lines)
         elif not text and not numbering.count:
             problem, remedy = "answers without ids and texts of queries", "give each the query's id"
-            raise InputError(
-                problem, remedy, "queries.answers-without-ids", path=answers, line=one.line
-            )
+            raise InputError(problem, remedy, "queries.unnumbered", path=answers, line=one.line)
         named = [one.query_id]
         if (one.numbered and text) or (has_texts and not has_ids):
             same = texts.get(text, [text])
@@ -286,7 +284,7 @@ def joined(
                 raise InputError(
                     problem,
                     "name queries by ids",
-                    "queries.other-answers",
+                    "queries.differ",
                     path=answers,
                     line=one.line,
                 )
@@ -330,7 +328,7 @@ def _file(path: Location) -> Location:
         if files := locations.named(locations.list_files(path), "queries.jsonl"):
             return files[0]
         problem = "is a directory without queries.jsonl"
-        raise InputError(problem, "give BEIR's directory, or a file", "queries.no-files", path=path)
+        raise InputError(problem, "give BEIR's directory, or a file", "queries.files", path=path)
     return locations.require_file(path, WHAT)
 
 
@@ -377,9 +375,7 @@ def _inputs(path: Location) -> Iterable[tuple[int, Any]]:
     for line, record in read_json_records(path, _USERS):
         if record.get("id") is not None:
             remedy = "give every query an id, or none of them"
-            raise InputError(
-                "a query with an id", remedy, "queries.mixed-ids", path=path, line=line
-            )
+            raise InputError("a query with an id", remedy, "queries.mixed", path=path, line=line)
         yield line, record.get("input")
 
 
@@ -389,7 +385,7 @@ def _numbered(path: Location, texts: Iterable[tuple[int, Any]]) -> pl.DataFrame:
     for line, text in texts:
         if not isinstance(text, str) or not text.strip():
             raise InputError(
-                "a query without text", "write its text", "queries.no-text", path=path, line=line
+                "a query without text", "write its text", "queries.text", path=path, line=line
             )
         rows.append(clean_row(path, line, str(line), text.strip(), [], []))
     if not rows:

@@ -194,7 +194,7 @@ def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -
     if isinstance(query, bool) or not isinstance(query, str | int) or not is_text(str(query)):
         if query is None:
             raise fault(
-                "names no query", 'add "query_id", or "query" with its text', "runs.no-query"
+                "names no query", 'add "query_id", or "query" with its text', "runs.queryless"
             )
         raise fault(
             f"names the query {quoted(query)}",
@@ -266,7 +266,7 @@ def _refuse_surrogates(fault: _Fault, query_id: str, *texts: str) -> None:
 def _no_passage(fault: _Fault, query_id: str, item: object) -> InputError:
     problem = f"query {quoted(query_id)} lists {quoted(item)}, which has neither an id nor a text"
     return fault(
-        problem, 'write passages as {"id": …, "text": …}, as texts, or as ids', "runs.no-passage"
+        problem, 'write passages as {"id": …, "text": …}, as texts, or as ids', "runs.passageless"
     )
 
 

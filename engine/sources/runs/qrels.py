@@ -178,7 +178,7 @@ def qrels_of(
         problem = f"{many} not in the corpus {PurePath(corpus).stem}, the first {quoted(doc_id)}"
         line = rows[query_id, doc_id][1]
         raise InputError(
-            problem, "name the corpus that was judged", "qrels.other-corpus", path=path, line=line
+            problem, "name the corpus that was judged", "qrels.corpus", path=path, line=line
         )
     return texts.select(QUERY_ID, pl.col(TEXT).alias(DOC_ID), LABEL, pl.lit(False).alias(BY_TEXT))
 
@@ -207,7 +207,7 @@ def _in_dictionary(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
             raise InputError(
                 f"query {quoted(query_id)} has no labels",
                 f"give {_WHAT}",
-                "qrels.no-labels",
+                "qrels.unlabelled",
                 path=path,
             )
         for doc_id, label in judged.items():
@@ -264,7 +264,7 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
     query_id = _identifier(record.get("query_id"))
     if query_id is None:
         raise fault(
-            "a judgment without a query id", 'add "query_id", as valid text', "qrels.no-query"
+            "a judgment without a query id", 'add "query_id", as valid text', "qrels.queryless"
         )
     of_answers = "answers" in record and "shown" not in record
     key, what = ("answers", "answer") if of_answers else ("shown", "passage")
@@ -277,14 +277,12 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
             "qrels.shown",
         )
     if len({*known}) < len(known):
-        raise fault(
-            f"shows one {what} twice ({quoted(shown)})", "list it once", "qrels.shown-twice"
-        )
+        raise fault(f"shows one {what} twice ({quoted(shown)})", "list it once", "qrels.repeated")
     if "best" not in record:
         raise fault(
             'a judgment without "best"',
             f"write which {what} was best, or null for none",
-            "qrels.no-best",
+            "qrels.best",
         )
     runs, labels, drawn = record.get("runs", []), {}, (1.0, "")
     criteria = {"": record["best"]}
@@ -313,7 +311,7 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
             raise fault(
                 f"the best {what} {quoted(value)} was not shown",
                 f"write one of {quoted(shown)}, a list of equally good ones, or null for none",
-                "qrels.not-shown",
+                "qrels.unshown",
             )
         wins = {str(run): one in best for one, of in zip(known, runs, strict=False) for run in of}
         for run, run_b in combinations(sorted(wins), 2) if wins else [("", "")]:

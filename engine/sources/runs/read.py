@@ -95,7 +95,7 @@ class RunChecks:
         see = f" (see line {first})" if self.has_lines else ""
         problem = f"query {quoted(query_id)} lists {what} {quoted(value)} twice{see}"
         remedy, shown = f"list every {what} once per query", line if self.has_lines else None
-        error = InputError(problem, remedy, "runs.passage-twice", path=self._path, line=shown)
+        error = InputError(problem, remedy, "runs.duplicate", path=self._path, line=shown)
         self._repeats.append(((line, place, query_id), error))
 
     def refuse_repeats(self) -> None:
@@ -392,7 +392,7 @@ def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
             if not np.isfinite(single):
                 where = "at the end of single precision"
                 problem = f"query {quoted(query_id)} has equal scores {where}"
-                raise InputError(problem, remedy, "runs.equal-scores", path=path)
+                raise InputError(problem, remedy, "runs.ties", path=path)
         previous = (query_id, single)
         yield f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n"
 
@@ -485,7 +485,7 @@ def _refuse_conflict(given: pl.DataFrame, column: str, paths: Sequence[Location]
         f"passage {quoted(second[DOC_ID])} of query {quoted(second[QUERY_ID])} has another {column} "
         f"than in {paths[first[_FILE]]}{line} (query {quoted(first[QUERY_ID])})",
         "give each passage an id of its own, or the passages as `corpus`",
-        "runs.other-text",
+        "runs.conflict",
         path=paths[second[_FILE]],
         line=second[LINE],
     )
@@ -515,7 +515,7 @@ def split_runs(
             raise InputError(
                 f"names {'two' if named else 'none'} of the corpora",
                 f"write behind it which one it is over, as in {file or run}{AT}{PurePath(corpora[0]).stem}",
-                "runs.which-corpus",
+                "runs.corpus",
                 path=run,
             )
         pairs.append((type(run)(file), named[0]))
@@ -543,7 +543,7 @@ def _over(paths: Sequence[Location], corpora: Sequence[Location]) -> Together:
         raise InputError(
             f"document {quoted(doc_id)} of query {quoted(query_id)} not in the corpus {called}",
             "name the corpus that the run was made from",
-            "runs.not-in-corpus",
+            "runs.unknown",
             path=files[name],
         )
     texts = passages.select(DOC_ID, TITLE, TEXT).unique()

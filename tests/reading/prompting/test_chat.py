@@ -3,8 +3,8 @@
 import pytest
 from transformers import AutoTokenizer
 
-from engine.messages.errors import InputError
 from engine.reading.prompting.controls import around_message
+from tests.expected import refused
 from tests.reading.models.tiny_models import save_tokenizer
 
 USER = "{% for m in messages if m.role == 'user' %}w5 {{ m.content }} w6{% endfor %}"
@@ -27,7 +27,7 @@ def model(directory, template):
 def test_a_template_that_leaves_the_system_message_out_is_refused(template, tmp_path):
     model(tmp_path, template)
     assert around_message(tmp_path, "tiny")  # without one it is as good as others
-    with pytest.raises(InputError, match="leaves the system message out; put it into the prompt"):
+    with refused("model.template"):
         around_message(tmp_path, "tiny", "w1 w2")
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks._single import default_prompt
-from engine.messages.errors import InputError
 from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import make_prompt, read_template
+from tests.expected import refused
 
 PASSAGES = [("T\n1", "best\n {text}"), ("", "other")]
 SHORT_ANSWER = """Answer each question with a few words from the passages.
@@ -161,7 +161,7 @@ def test_unset_template_fields_take_the_values_of_the_task(tmp_path):
 
 
 def test_decoder_only_readers_must_know_where_the_question_begins(tmp_path):
-    with pytest.raises(InputError, match=r"p.txt: only blanks between \{passages\} and \{query\}"):
+    with refused("prompt.blank"):
         made(tmp_path, "{passages}\n{query}")
     made(tmp_path, "{passages}\n{query}", "encoder-decoder")
 

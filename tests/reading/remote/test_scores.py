@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from engine.machine.remote.api_settings import ApiSettings
-from engine.messages.errors import InputError
 from engine.reading.remote.reader import ApiReader, following
 from engine.reading.remote.specify import specify_api
+from tests.expected import refused
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 
 
@@ -70,11 +70,11 @@ def test_a_server_that_echoes_nothing_or_gives_no_log_probabilities_is_refused()
         echo, refuse=lambda body: "unknown parameter echo" if "echo" in body else None
     )
     for behaviour in (silent, deaf, refusing):
-        with pytest.raises(InputError, match="gives no log-probabilities of 'openai:m'"):
+        with refused("server.scores"):
             scored("target", [["a", " b"]], behaviour)
-    with pytest.raises(InputError, match="gives no log-probabilities .*`endpoint` completions"):
+    with refused("server.scores"):
         scored("target", [["a", " b"]], endpoint="chat")
-    with pytest.raises(InputError, match="gives no log-probabilities"):
+    with refused("server.scores"):
         scored("own", [["a"]], silent)
 
 

@@ -12,7 +12,6 @@ import pytest
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
 from engine.inputs.read import read_inputs
-from engine.messages.errors import InputError
 from engine.python.result import Result
 from engine.report.page.remake import make_page, remake
 from engine.report.page_files import page_files
@@ -20,6 +19,7 @@ from engine.sources.io.folders import folder_at
 from jobs._evaluating import write_results
 from tests.commands import erag
 from tests.conftest import ScriptedReader
+from tests.expected import refused
 from tests.report.made import as_earlier
 from tests.report.page import results
 
@@ -127,7 +127,7 @@ def test_labels_of_an_annotator_that_is_gone_are_shown_compared_and_exported(
     content = json.loads((copied / "summary.json").read_text().replace("containment", "grogu"))
     content["grounded"] = content["reader"] | {"reading": content["reading"]}
     (copied / "summary.json").write_text(json.dumps(as_earlier(content)))
-    with pytest.raises(InputError, match="the annotator grogu is gone; use pmi, dig or likelihood"):
+    with refused("annotator.gone"):
         Settings.of(annotators=("grogu",))
     assert erag("report", copied) == 0
     assert "grogu" in (copied / "report.html").read_text()
@@ -149,7 +149,7 @@ def test_other_inputs_than_those_evaluated_are_refused(copied, folder, tmp_path)
     other.write_text(text.replace("question 7", "question seven"))
     configured(copied, lambda known: known | {"queries": str(other)})
     page = (copied / "report.html").read_bytes()
-    with pytest.raises(InputError, match="other queries"):
+    with refused("results.inputs"):
         remake(copied, single_file=False, passages=True)
     assert (copied / "report.html").read_bytes() == page
     remake(copied, single_file=False, passages=False)
@@ -173,7 +173,7 @@ def test_the_command_says_what_it_wrote(copied, capsys):
 def test_tables_from_python_have_no_files_to_read_again(copied):
     files = ("queries", "corpus", "runs")
     configured(copied, lambda known: {key: known[key] for key in known if key not in files})
-    with pytest.raises(InputError, match="Python gave tables"):
+    with refused("results.files"):
         remake(copied, single_file=False, passages=True)
 
 

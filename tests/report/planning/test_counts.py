@@ -3,12 +3,12 @@
 import pytest
 
 from engine.inputs.files import InputFiles
-from engine.messages.errors import InputError
 from engine.report.planning.planner import take_sample
 from engine.sources.io.files import write_parquet
 from engine.sources.queries.buckets import buckets_of
 from engine.sources.runs.read import write_run
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RUN
+from tests.expected import refused
 from tests.report.planning.test_planner import wide
 
 QUERIES, K = 600, 8
@@ -73,5 +73,5 @@ def test_a_small_evaluation_is_its_own_sample(files):
 def test_faults_are_those_of_the_files_that_were_given(files, tmp_path):
     lines = (tmp_path / "run1.trec").read_text().replace(" d1", " lost")
     (tmp_path / "run1.trec").write_text(lines)
-    with pytest.raises(InputError, match=r"run1\.trec: .*lost"):
+    with refused("inputs.passage"):
         take_sample(files, k=K, pairs=10**6)

@@ -5,7 +5,6 @@ import json
 import polars as pl
 import pytest
 
-from engine.messages.errors import InputError
 from engine.sources.articles.read import (
     Article,
     article_chunks,
@@ -19,6 +18,7 @@ from engine.sources.articles.read import (
     source_files,
 )
 from engine.sources.io.records import SkipBad
+from tests.expected import refused
 
 
 def test_articles_of_the_usual_layouts_are_read():
@@ -56,15 +56,15 @@ def test_kilt_paragraphs_lose_title_headings_markers_and_back_matter():
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        ({"id": "1"}, "without id or text"),
-        ({"text": "x"}, "without id or text"),
-        ({"id": ["1"], "text": "x"}, "without id or text"),
-        ({"id": "1", "text": ["x", 3]}, "without id or text"),
-        ({"id": "1", "text": "\ud800"}, "surrogate"),
+        ({"id": "1"}, "articles.text"),
+        ({"text": "x"}, "articles.text"),
+        ({"id": ["1"], "text": "x"}, "articles.text"),
+        ({"id": "1", "text": ["x", 3]}, "articles.text"),
+        ({"id": "1", "text": "\ud800"}, "articles.surrogate"),
     ],
 )
 def test_bad_records_are_refused(record, words):
-    with pytest.raises(InputError, match=words) as caught:
+    with refused(words) as caught:
         parse_record("a.jsonl", 5, record)
     assert caught.value.line == 5
 
@@ -106,21 +106,21 @@ def test_squad_documents_are_distinguished_from_json_lines(tmp_path):
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ('{\n"data": [\n{"title": }]}', 3, "broken JSON"),
-        ('{"data": 3}', None, 'without a list "data"'),
-        ('{"data": [{"title": "x"}]}', None, r"data\[0\] has no paragraphs"),
-        ('{"data": [{"paragraphs": [{"qas": []}]}]}', None, r"paragraphs\[0\] has no context"),
+        ('{\n"data": [\n{"title": }]}', 3, "json.broken"),
+        ('{"data": 3}', None, "articles.data"),
+        ('{"data": [{"title": "x"}]}', None, "articles.paragraphs"),
+        ('{"data": [{"paragraphs": [{"qas": []}]}]}', None, "articles.context"),
         (
             '{"data": [{"paragraphs": [{"context": "x", "qas": [1]}]}]}',
             None,
-            "not a list of objects",
+            "articles.questions",
         ),
     ],
 )
 def test_bad_documents_are_refused(tmp_path, text, line, words):
     path = tmp_path / "s.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=words) as caught:
+    with refused(words) as caught:
         list(read_squad(path))
     assert caught.value.line == line
 
@@ -145,7 +145,7 @@ def test_redirects_and_other_namespaces_are_left_out(tmp_path):
 def test_files_that_are_not_dumps_are_refused(tmp_path):
     path = tmp_path / "d.xml"
     path.write_text("<html></html>")
-    with pytest.raises(InputError, match="holds no <page>"):
+    with refused("articles.page"):
         list(read_source(path))
 
 
@@ -172,16 +172,16 @@ def test_pages_do_not_depend_on_the_size_of_the_blocks_read(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "line", "words"),
     [
-        (page(8, "a & b"), 4, "not well-formed"),
-        (page(8, "a\nb < c"), 5, "not well-formed"),
-        (page(8, end=""), 4, "a page without an end"),
-        ("scrap\n", 4, "text between pages: b'scrap'"),
-        ("</page>\n", 4, "an end tag of a page without its start tag"),
+        (page(8, "a & b"), 4, "articles.xml"),
+        (page(8, "a\nb < c"), 5, "articles.xml"),
+        (page(8, end=""), 4, "articles.xml"),
+        ("scrap\n", 4, "articles.xml"),
+        ("</page>\n", 4, "articles.xml"),
     ],
 )
 def test_broken_pages_are_named_by_line_and_may_be_skipped(tmp_path, bad, line, words):
     path = dump(tmp_path / "d.xml", page(1), bad, page(2), page(3))
-    with pytest.raises(InputError, match=words) as caught:
+    with refused(words) as caught:
         list(read_source(path))
     assert caught.value.line == line
     skip = SkipBad(1)
@@ -192,13 +192,13 @@ def test_broken_pages_are_named_by_line_and_may_be_skipped(tmp_path, bad, line, 
 def test_a_truncated_dump_is_refused_for_any_number_of_tolerated_pages(tmp_path):
     path = dump(tmp_path / "d.xml", page(1), page(2))
     whole = path.read_text()
-    for cut, where in ((whole.index("T2"), "within a page"), (-13, "before </mediawiki>")):
+    for cut in (whole.index("T2"), -13):
         path.write_text(whole[:cut])
-        with pytest.raises(InputError, match=f"ends {where}"):
+        with refused("articles.xml"):
             list(read_source(path, skip_bad=100))
     packed = tmp_path / "d.xml.gz"
     packed.write_bytes(gzip.compress(whole.encode())[:-9])
-    with pytest.raises(InputError, match="cannot be read"):
+    with refused("files.unreadable"):
         list(read_source(packed, skip_bad=100))
 
 
@@ -211,7 +211,7 @@ def test_concatenated_dumps_are_read_as_one(tmp_path):
 
 def test_a_page_without_an_end_tag_does_not_fill_the_memory(tmp_path):
     path = dump(tmp_path / "d.xml", page(1), "<page>" + "x" * (5 << 20))
-    with pytest.raises(InputError, match=":4: a page of more than 3 MiB"):
+    with refused("articles.length"):
         list(raw_pages(path, skip=SkipBad(0), largest=3 << 20))
 
 
@@ -259,7 +259,7 @@ def test_parquet_articles(tmp_path):
     assert list(read_source(path)) == ARTICLES
     assert in_chunks(path, rows=2) == [ARTICLES[:2], ARTICLES[2:4], ARTICLES[4:]]
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(InputError, match="not a readable Parquet file"):
+    with refused("files.parquet"):
         list(read_source(path))
 
 
@@ -277,9 +277,9 @@ def test_the_files_of_a_directory_are_ordered_by_name(tmp_path):
     files = source_files([tmp_path, tmp_path / "b.xml.bz2"])
     assert [f.name for f in files] == ["corpus.jsonl", "b.xml.bz2"]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="a directory without articles"):
+    with refused("articles.none"):
         source_files([tmp_path / "empty"])
-    with pytest.raises(InputError, match="no such file"):
+    with refused("files.missing"):
         source_files([tmp_path / "none"])
 
 
@@ -287,9 +287,9 @@ def test_bad_records_are_named_and_may_be_skipped(tmp_path):
     path = tmp_path / "a.jsonl"
     lines = JSONL.splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], b'{"id": "9"\n', b"\xff\n", b'{"id": 1}\n', *lines[1:]]))
-    with pytest.raises(InputError, match=":2: broken JSON"):
+    with refused("json.broken"):
         list(read_source(path))
-    with pytest.raises(InputError, match=":4: an article without id or text"):
+    with refused("files.intolerable"):
         list(read_source(path, skip_bad=2))
     skip = SkipBad(3)
     assert list(read_source(path, skip_bad=skip)) == ARTICLES
@@ -299,12 +299,12 @@ def test_bad_records_are_named_and_may_be_skipped(tmp_path):
 @pytest.mark.parametrize("content", [b"plain words", b"\x00\x01", b"id\ttext\ttitle\n"])
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(InputError, match="starts with"):
+    with refused("articles.layout"):
         list(read_source(tmp_path / "a"))
 
 
 def test_a_file_that_is_not_compressed_as_its_name_says_is_refused(tmp_path):
     for name in ("a.jsonl.gz", "a.xml.bz2"):
         (tmp_path / name).write_bytes(JSONL)
-        with pytest.raises(InputError, match="cannot be read"):
+        with refused("files.unreadable"):
             list(read_source(tmp_path / name))

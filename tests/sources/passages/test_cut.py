@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.messages.errors import InputError
 from engine.sources.articles.read import Article
 from engine.sources.passages.cut import Cutting, cut, cut_characters, cut_words, passages
+from tests.expected import refused
 
 TEXTS = st.text(alphabet="ab \n.", max_size=400)
 
@@ -47,16 +47,16 @@ def test_a_cutting_decides_between_words_and_characters():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"words": 0}, "use 1 or more"),
-        ({"characters": 0}, "use 1 or more"),
-        ({"characters": 20}, "use a smaller overlap"),
-        ({"characters": 9, "overlap": -1}, "use 0 or more"),
-        ({"words": 5, "characters": 9}, "`words` and `characters`; use one of them"),
-        ({"overlap": 5}, "`overlap` without `characters`; use both"),
+        ({"words": 0}, "settings.value"),
+        ({"characters": 0}, "settings.value"),
+        ({"characters": 20}, "settings.cutting"),
+        ({"characters": 9, "overlap": -1}, "settings.value"),
+        ({"words": 5, "characters": 9}, "settings.lengths"),
+        ({"overlap": 5}, "settings.overlap"),
     ],
 )
 def test_impossible_cuttings_are_refused(options, words):
-    with pytest.raises(InputError, match=words):
+    with refused(words):
         Cutting(**options)
 
 

@@ -14,6 +14,7 @@ from engine.sources.io.files import write_parquet
 from engine.sources.io.records import SkipBad
 from engine.sources.passages import read as corpus
 from engine.sources.passages.read import read_corpus, scan_corpus, split_corpus
+from tests.expected import refused
 
 
 def write(path, *records):
@@ -89,14 +90,14 @@ COLUMNS = {"doc_id": [1, 1], "title": ["", ""], "text": ["a", "b"], "article_id"
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (pl.DataFrame(COLUMNS), "'1' occurs more than once"),
-        (pl.DataFrame(COLUMNS).clear(), "corpus is empty"),
-        (pl.DataFrame({"doc_id": ["1"], "title": ["a"]}), "lacks the columns text"),
+        (pl.DataFrame(COLUMNS), "corpus.twice"),
+        (pl.DataFrame(COLUMNS).clear(), "corpus.empty"),
+        (pl.DataFrame({"doc_id": ["1"], "title": ["a"]}), "table.column"),
     ],
 )
 def test_bad_parquet_corpora_are_refused(tmp_path, table, words, wanted):
     table.write_parquet(tmp_path / "c.parquet")
-    with pytest.raises(InputError, match=words):
+    with refused(words):
         read_corpus(tmp_path / "c.parquet", wanted=wanted)
 
 
@@ -143,9 +144,9 @@ def test_shards_are_read_in_the_order_of_their_names(tmp_path):
         pl.DataFrame(row).write_parquet(tmp_path / f"{name}.parquet")
     assert read_corpus(tmp_path)["doc_id"].to_list() == ["1", "2", "3"]
     (tmp_path / "d.parquet").write_bytes((tmp_path / "b.parquet").read_bytes())
-    with pytest.raises(InputError, match=r"d\.parquet: document id '2' occurs more than once"):
+    with refused("corpus.twice"):
         read_corpus(tmp_path)
-    with pytest.raises(InputError, match="without"):
+    with refused("corpus.files"):
         read_corpus(tmp_path.parent / tmp_path.name / "..")
 
 
@@ -160,7 +161,7 @@ def test_batches_joined_are_the_corpus_and_duplicates_far_apart_are_found(tmp_pa
     assert [b.height for b in scan_corpus(tmp_path / "c.parquet")] == [7] * 7 + [1]
     assert read_corpus(tmp_path / "c.parquet").equals(pl.concat(batches))
     write(path, *records, {"id": "3", "text": "again"})
-    with pytest.raises(InputError, match=r":51: document id '3' already occurs in line 4"):
+    with refused("corpus.twice"):
         list(scan_corpus(path, distinct=True))
 
 
@@ -173,7 +174,7 @@ def test_different_ids_with_equal_hashes_are_not_duplicates(tmp_path, monkeypatc
     path = write(tmp_path / "c.jsonl", *({"id": str(i), "text": "t"} for i in range(5)))
     assert read_corpus(path).height == 5
     write(path, *({"id": str(i), "text": "t"} for i in (0, 1, 2, 1)))
-    with pytest.raises(InputError, match=r":4: document id '1' already occurs in line 2"):
+    with refused("corpus.twice"):
         read_corpus(path)
 
 
@@ -186,11 +187,9 @@ def test_bad_records_are_skipped_up_to_a_limit_and_counted(tmp_path):
     assert read_corpus(path, skip_bad=skip)["doc_id"].to_list() == ["1", "5"]
     assert skip.count == 3
     assert skip.described().startswith(f"3 bad records skipped ({path}:2: broken JSON")
-    with pytest.raises(
-        InputError, match=r":4: not UTF-8 text \(bad record 3; at most 2 are skipped\)"
-    ):
+    with refused("files.intolerable"):
         read_corpus(path, skip_bad=2)
-    with pytest.raises(InputError, match=r":2: broken JSON"):
+    with refused("json.broken"):
         read_corpus(path)
 
 
@@ -198,7 +197,7 @@ def test_a_truncated_file_is_refused_for_any_number_of_tolerated_records(tmp_pat
     path = tmp_path / "c.jsonl.gz"
     lines = "".join(json.dumps({"id": str(i), "text": f"{i * i}"}) + "\n" for i in range(999))
     path.write_bytes(gzip.compress(lines.encode())[:-60])
-    with pytest.raises(InputError, match="cannot be read") as caught:
+    with refused("files.unreadable") as caught:
         read_corpus(path, skip_bad=10**6)
     assert caught.value.line > 1
 
@@ -245,11 +244,11 @@ def test_names_of_fields_are_the_same_in_every_layout(tmp_path, record, row):
 def test_bad_items_of_an_array_can_be_skipped_and_broken_json_cannot(tmp_path):
     path = tmp_path / "c.json"
     path.write_text('[{"id": "1", "text": "x"},\n 5,\n {"id": "2"},\n {"id": "3", "text": "y"}]')
-    with pytest.raises(InputError, match=r"c\.json:2: a JSON int, not an object"):
+    with refused("json.object"):
         read_corpus(path)
     assert read_corpus(path, skip_bad=2)["doc_id"].to_list() == ["1", "3"]
     path.write_text('[{"id": "1", "text": "x"},\n {"id": "2", "text": }]')
-    with pytest.raises(InputError, match=r"c\.json:2: broken JSON"):
+    with refused("json.broken"):
         read_corpus(path, skip_bad=9)
 
 

@@ -10,6 +10,7 @@ from engine.messages.errors import InputError
 from engine.sources.runs import scan
 from engine.sources.runs.read import id_of, read_run, read_runs_with_texts, read_texted_runs
 from engine.sources.runs.scan import layout_of, lists_at_least, scan_run
+from tests.expected import refused
 
 ANN, BO = "Ann did it.", "Bo did it."
 
@@ -150,5 +151,5 @@ def test_records_name_their_system_or_go_by_their_file(tmp_path):
     ]
     assert read_run(lines(tmp_path / "r.jsonl", *rows))["run"].unique().to_list() == ["dense"]
     rows[1]["run"] = "bm25"
-    with pytest.raises(InputError, match="holds several systems .bm25, dense"):
+    with refused("runs.several"):
         read_run(lines(tmp_path / "r.jsonl", *rows))
