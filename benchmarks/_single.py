@@ -7,13 +7,12 @@ import numpy.typing as npt
 
 from engine.reading.prompting.prompts import (
     DEFAULT_STYLE,
-    Architecture,
     Prompt,
     Task,
     make_prompt,
     read_template,
 )
-from engine.reading.protocol import Augmentation
+from engine.reading.protocol import Architecture, Augmentation
 from engine.statistics.correlation import Bootstrap, Correlation, describe, method_of, undefined
 from engine.statistics.methods import side
 from engine.statistics.resampling import replicate

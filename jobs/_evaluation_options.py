@@ -19,7 +19,7 @@ from engine.messages.errors import InputError
 from engine.python.parts import MODELS, annotator_of, metric_of, reader_of
 from engine.ranking.scores import RankingSettings
 from engine.reading.function import ReaderFunction
-from engine.reading.protocol import Augmentation
+from engine.reading.protocol import ENGINES, Augmentation
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
 from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
@@ -27,6 +27,7 @@ from jobs._command import ConfigFile
 from jobs._options import Models, Paths, Size, Words, items_of, keyword, option, options_of, take
 
 HELP = "FILE.py:function names a function of yours."
+_ENGINES = "; ".join(f"{name}: {engine.help}" for name, engine in ENGINES.items() if engine.help)
 
 
 def reader_name(name: str) -> str:
@@ -136,7 +137,11 @@ def _of_reader() -> list[inspect.Parameter]:
             "augmentation": (ReaderSettings.augmentation,),
         },
         helps={"metric": f"Downstream metric (docs/methods.md): {', '.join(METRICS)}. {HELP}"},
-        more_help={"reader": f"Several are compared. {HELP}", "augmentation": "Both are compared."},
+        more_help={
+            "reader": f"Several are compared. {HELP}",
+            "augmentation": "Both are compared.",
+            "engine": f"{_ENGINES}.",
+        },
         leave_out=["functions"],
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 
@@ -26,6 +26,7 @@ from engine.messages.errors import InputError
 from engine.messages.wording import counted, listed
 from engine.python.parts import metric_of
 from engine.reading.plan import WANTED, answered
+from engine.reading.protocol import EngineChoice
 from engine.reading.repetition import repeat_sample
 from engine.report.findings import Findings, read_findings
 from engine.report.summary import METRIC_CODE, PACKAGES, REPEATED, versions
@@ -151,7 +152,7 @@ def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
         if role not in asks or then.get("executor"):
             problem = f"LLM calls of {who} were made for an annotator, or by a program, of yours"
             raise InputError(problem, "repeat them there", "repeat.calls", path=findings.folder)
-        if then.get("engine") in ("transformers", "vllm"):
+        if then.get("engine") in get_args(EngineChoice):
             own = settings.but(engine=then["engine"], dtype=then["dtype"])
         (job,) = specify_jobs([asks[role]], own, on_event=event)
         # Its reads may have been made anew before.

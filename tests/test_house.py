@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.reading.protocol import ENGINES
+
 ROOT = Path(__file__).parent.parent
 # The folders and modules of engine/ from the top layer down: each may import those after it (and itself).
 ORDER = [
@@ -200,7 +202,11 @@ def test_parts_of_single_commands_are_reached_from_these_alone(part, commands):
             },
         ),
         ("accelerate", {"training/train.py", "training/trainer.py"}),
-        ("vllm", {"reading/models/vllm_reader.py"}),
+        *(
+            (library, {f"reading/{place.split(':')[0].replace('.', '/')}.py" for place in row.readers.values()})
+            for row in ENGINES.values()
+            for library in row.modules
+        ),
         (
             "matplotlib",
             {f"report/page/{name}.py" for name in ("drawings", "plotting")}

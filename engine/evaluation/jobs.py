@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -25,19 +24,18 @@ from engine.labels.annotator import Ask
 from engine.machine.device import refuse_other_versions
 from engine.machine.functions import by_value
 from engine.machine.pool import require_gpus_used
-from engine.machine.remote.api_settings import ApiSettings, is_api
-from engine.machine.survey import either_engine_reads, reading_dtype
+from engine.machine.remote.api_settings import ApiSettings
+from engine.machine.survey import either_engine_reads
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.extras import command
 from engine.reading.backends import Progress, read_by, reads_here
 from engine.reading.costs import ReadingCosts, UnitResult
 from engine.reading.identity import identified
 from engine.reading.local import Executor, Local
-from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import QUESTION, Prompt
-from engine.reading.protocol import ReaderSpec, versions
-from engine.reading.readers import engine_for, specify_asked
+from engine.reading.protocol import ENGINES, ReaderSpec, call, versions
+from engine.reading.readers import specify_asked
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 from engine.tables import ANSWERS, DOC_IDS, QUERY, QUERY_ID
@@ -203,18 +201,13 @@ def specify_jobs(
     for whose the reads are that it has (``identity.identified``, which says what ``begun`` is).
     """
     jobs: list[Job] = []
-    dtype, pool = settings.reader.dtype, settings.running.pool()
+    pool, how = settings.running.pool(), (settings.reader, settings.running, settings.api)
     for ask in asks:
-        engine = engine_for(ask.model, settings.reader, pool, on_event, asked=executor is None)
-        elsewhere = is_api(ask.model) or settings.reader.own(ask.model)
-        if dtype is None and executor is None and not elsewhere:
-            dtype = reading_dtype(pool, on_event)
-        how = settings.reader, settings.running, settings.api
-        spec, prompt = specify_asked(ask, *how, dtype, engine, asked=executor is None)
+        spec, prompt = specify_asked(ask, *how, on_event, asked=executor is None)
         if executor is None and spec.is_reproducible:
-            if engine == "vllm":
+            if refuse_gpus := ENGINES[spec.engine].refuse_gpus:
                 spec = replace(spec, gpus=max(1, int(pool.gpus_per_actor or 1)))
-                refuse_uneven(Path(spec.path), spec.name, spec.gpus)
+                call(refuse_gpus, spec)
             require_gpus_used(pool, spec.name, spec.gpus)
         elif executor is None and spec.function and not reads_here(pool, spec):
             spec.function.reader.require_sendable()
@@ -254,8 +247,9 @@ def tell_engines(jobs: Sequence[Job], settings: Settings, on_event: OnEvent) -> 
         on_event(f"this process reads, since Ray is not installed; {command('ray')} adds others")
     as_stored = settings.reader.engine == "auto" and either_engine_reads(pool)
     why = ", as its reads in the store did; `engine` names the other" if as_stored else ""
-    for name in dict.fromkeys(job.spec.name for job in jobs if job.spec.engine == "vllm"):
-        on_event(f"reader {name} runs on vLLM{why}")
+    for name, engine in dict.fromkeys((job.spec.name, job.spec.engine) for job in jobs):
+        if engine != "transformers" and ENGINES[engine].help:
+            on_event(f"reader {name} runs on {ENGINES[engine].title}{why}")
     asked = ((job.spec.name, job.spec.api, job.spec.room, job.spec.max_new_tokens) for job in jobs)
     for name, api, room, tokens in dict.fromkeys(asked):
         if api is None:

@@ -18,9 +18,7 @@ from engine import tables
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
 from engine.ranking.scores import RankingSettings, Relevant
-from engine.reading.prompting.prompts import Purpose
-from engine.reading.protocol import Augmentation, Scores
-from engine.reading.reader_settings import ReaderSettings
+from engine.reading.reader_settings import ReaderAsk, ReaderSettings
 from engine.scoring.metrics import score_outputs
 from engine.sources.input_tables import InputTable
 from engine.statistics.comparison import Clusters
@@ -68,33 +66,21 @@ READER = Role("reader", "", "reader")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class Ask(ReaderAsk):
     """What an annotator asks to be read: every listed passage alone, and perhaps each query without a passage.
 
     Attributes:
-        model: the model's name, as ``ReaderSettings.reader`` is.
-        task: what it is asked; chooses the prompt.
-        prompt: a prompt template; None for the usual one of the task and the kind of model.
-        augmentation: how it gets its passage; None for the reader's way, in one prompt where the
-            model is decoder-only.
         value: the label of each read from the reads and the queries, to count the labels that a
             repetition changes (``engine.reading.repetition``). If several annotators share a role, the
             first one's function counts.
         description: what else ``summary.json`` says of this role.
-        scores: as in ``ReaderSpec``; the targets are the query's reference answers, each in a read of its own, or the
-            query where the task asks for that.
         singles, lists, closed: what is read: each listed passage alone, whole lists, each query without passages (closed
             book).
     """
 
     role: Role
-    model: str
-    task: Purpose
-    prompt: str | None
-    augmentation: Augmentation | None
     value: Callable[[pl.DataFrame, pl.DataFrame], pl.Series]
     description: Mapping[str, Any] = field(default_factory=dict)
-    scores: Scores = ""
     singles: bool = True
     lists: bool = False
     closed: bool = False

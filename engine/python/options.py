@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
 from engine.reading.function import ReaderChoice
+from engine.reading.protocol import EngineChoice
 from engine.sources.io.locations import Location
 
 
@@ -24,7 +25,7 @@ class EvaluateOptions(TypedDict, total=False):
     prompt: str | None
     end_to_end: bool
     end_to_end_k: int | str | None
-    engine: Literal["auto", "transformers", "vllm"]
+    engine: EngineChoice
     dtype: Literal["bfloat16", "float16", "float32"] | None
     trust_remote_code: bool
     measures: str | Sequence[str]

@@ -15,10 +15,7 @@ from engine.messages.errors import InputError
 from engine.reading.costs import UnitResult
 from engine.reading.local import Executor, Local
 from engine.reading.plan import Plans, Unit
-from engine.reading.protocol import (
-    UNNAMED,
-    ReaderSpec,
-)
+from engine.reading.protocol import UNNAMED, ReaderSpec
 from engine.sources.io.folders import Folder
 
 Progress = Callable[[int, int], None]

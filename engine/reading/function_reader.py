@@ -15,36 +15,29 @@ from engine.messages.wording import counted, reason_of
 from engine.reading.answers import rule_of
 from engine.reading.function import FunctionSpec, ReaderFunction
 from engine.reading.prompting.controls import COMMON
-from engine.reading.prompting.prompts import Prompt, Purpose, make_prompt, read_template
-from engine.reading.protocol import Augmentation, ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.prompting.prompts import Prompt, make_prompt, read_template
+from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.reader_settings import ReaderAsk
 
 # The template of models that were trained on conversations.
 _STYLE = "chat"
 
 
-def specify_function(
-    reader: ReaderFunction,
-    *,
-    augmentation: Augmentation,
-    task: Purpose,
-    prompt: str | None = None,
-) -> tuple[ReaderSpec, Prompt]:
+def specify_function(reader: ReaderFunction, ask: ReaderAsk) -> tuple[ReaderSpec, Prompt]:
     """The specification of a function that reads, and the prompt that it is given.
 
-    Args:
-        augmentation, task, prompt: as in ``readers.specify``. Where generation ends, the function says: of the
-            template, ``stop`` and ``max_new_tokens`` are not used.
+    Where generation ends, the function says: of the template, ``stop`` and ``max_new_tokens`` are not used.
 
     Raises:
         InputError: what it is asked for is not a text, or the prompt cannot be used.
     """
-    if augmentation == "fid":
+    if ask.augmentation == "fid":
         raise InputError(
             f"the reader {reader.name} is a function and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
             "reader.fid",
         )
-    template = read_template(prompt or _STYLE, task)
+    template = read_template(ask.prompt or _STYLE, ask.task)
     if template.choices:
         raise InputError(
             f"the reader {reader.name} is a function and gives no probabilities, which choosing between "
@@ -59,7 +52,7 @@ def specify_function(
             "reader.tokens",
             path=template.path,
         )
-    rendered = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
+    rendered = make_prompt(template, ask.task, "causal", "in-prompt", controls=COMMON)
     spec = ReaderSpec(
         max_new_tokens=rendered.max_new_tokens,
         name=reader.name,

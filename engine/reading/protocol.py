@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from pkgutil import resolve_name
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from engine.machine import device
 from engine.machine.device import Dtype, weight_bytes
@@ -15,10 +16,9 @@ from engine.messages.wording import as_unicode
 from engine.reading.function import FunctionSpec
 
 Augmentation = Literal["in-prompt", "fid"]
-# What does a reader's work: openai stands for a server that is asked, function for a function of the user's.
-Engine = Literal["transformers", "vllm", "openai", "function"]
 # What a user asks for; auto is one of the others, by the machines that read, and by the reads that the store has.
 EngineChoice = Literal["auto", "transformers", "vllm"]
+Architecture = Literal["causal", "encoder-decoder"]
 # Of what a reader gives the log-probability: of a target that it is given, or of the answer that it writes.
 Scores = Literal["", "target", "own"]
 # What ended an output: an end token, a string that ends answers, or the most tokens that it may have.
@@ -34,12 +34,86 @@ UNNAMED = "a function without a name"
 # Part of every read's key. Raise it with any change that makes a reader answer differently: how prompts
 # are cut, where output ends, how it is cleaned.
 READING_VERSION = 3
-_LIBRARIES = {"transformers": ("torch", "transformers"), "vllm": ("torch", "transformers", "vllm")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderEngine:
+    """What runs readers: what it can do, and its code, ``module:name`` in ``engine.reading``, imported when it is used.
+
+    Attributes:
+        title: its name in messages.
+        readers: its classes of ``Reader``, made of a ``ReaderSpec``, by the architectures that it runs.
+        help: its part in the help of ``engine``; empty if the name of a reader chooses it.
+        modules, install: what must be installed, and the remedy if it is not.
+        libraries: packages whose versions its reads depend on.
+        choices: the most texts between which it chooses; None for any number.
+        scores: the log-probabilities that it gives.
+        generation: the settings of ``generation_config.json`` that it applies; None for all that change logits.
+        loads_alone: whether it takes memory that others load into meanwhile for its own.
+        stored_bytes: of a model (``weights.Weights``), the bytes of weights that it uses as they are stored, 0 for none;
+            refuses those that it cannot read. Without it quantised weights are refused.
+        refuse_gpus: of a ``ReaderSpec``, refuses its number of GPUs; without it a model is on one.
+        refuse_memory: of a ``ReaderSpec``, refuses a budget for a CPU that lacks room beside the weights.
+        prepare: sets a process up, before torch is loaded.
+    """
+
+    title: str
+    readers: Mapping[Architecture, str]
+    help: str = ""
+    modules: tuple[str, ...] = ()
+    install: str = ""
+    libraries: tuple[str, ...] = ()
+    choices: int | None = None
+    scores: tuple[Scores, ...] = ("target", "own")
+    generation: Collection[str] | None = None
+    loads_alone: bool = False
+    stored_bytes: str = ""
+    refuse_gpus: str = ""
+    refuse_memory: str = ""
+    prepare: str = ""
+
+
+def call(place: str, *given: object) -> Any:
+    """Call a function or class of a ``ReaderEngine``; None if there is none."""
+    return resolve_name(f"engine.reading.{place}")(*given) if place else None
+
+
+# By name; those with a help are in ``EngineChoice``.
+ENGINES: dict[str, ReaderEngine] = {
+    "transformers": ReaderEngine(
+        title="transformers",
+        readers={
+            "causal": "models.causal:CausalReader",
+            "encoder-decoder": "models.encoder_decoder:EncoderDecoderReader",
+        },
+        help="the engine's own loops around transformers' models",
+        libraries=("torch", "transformers"),
+    ),
+    "vllm": ReaderEngine(
+        title="vLLM",
+        readers={"causal": "models.vllm_reader:VllmReader"},
+        help="vLLM, for decoder-only readers (installed by 'make gpu', without a GPU by 'make vllm')",
+        modules=("vllm",),
+        install="run 'make gpu' (without a GPU: 'make vllm')",
+        libraries=("torch", "transformers", "vllm"),
+        choices=128,  # of so many tokens it gives log-probabilities at most (``logprob_token_ids``)
+        generation=("repetition_penalty", "min_new_tokens"),
+        loads_alone=True,
+        stored_bytes="models.vllm_support:stored_bytes",
+        refuse_gpus="models.vllm_support:refuse_uneven",
+        refuse_memory="models.vllm_support:cache_memory",
+        prepare="models.vllm_support:set_environment",
+    ),
+    "openai": ReaderEngine(title="a server", readers={"causal": "remote.reader:ApiReader"}),
+    "function": ReaderEngine(
+        title="a function", readers={"causal": "function_reader:FunctionReader"}, scores=()
+    ),
+}
 
 
 def versions(specs: Sequence[ReaderSpec] = ()) -> dict[str, str]:
     """The versions that reads depend on: of the engine, of reading, and of the libraries that hold readers' models."""
-    used = {name for spec in specs for name in _LIBRARIES.get(spec.engine, ())}
+    used = {name for spec in specs for name in ENGINES[spec.engine].libraries}
     return device.versions(*sorted(used)) | {"READING_VERSION": str(READING_VERSION)}
 
 
@@ -101,7 +175,7 @@ class ReaderSpec:
 
     # By default those of a reader without weights, of which nobody knows the precision.
     weights: str = ""
-    architecture: Literal["causal", "encoder-decoder"] = "causal"
+    architecture: Architecture = "causal"
     dtype: Dtype = "float32"
     max_new_tokens: int
     stop: tuple[str, ...] = ()
@@ -110,7 +184,7 @@ class ReaderSpec:
     parameters: int = 0
     name: str
     tail_marker: str = ""
-    engine: Engine = "transformers"
+    engine: str = "transformers"  # a name of ``ENGINES``
     special_tokens: bool = True
     choices: tuple[str, ...] = ()
     scores: Scores = ""

@@ -12,11 +12,31 @@ from engine.messages.checked import Checked, Natural, Positive
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.reading.function import ReaderFunction
-from engine.reading.prompting.prompts import Task, read_template
-from engine.reading.protocol import Augmentation, EngineChoice
+from engine.reading.prompting.prompts import Purpose, Task, read_template
+from engine.reading.protocol import Augmentation, EngineChoice, Scores
 from engine.scoring.metrics import Metric, get_metric
 
 FailedReads = Literal["error", "zero", "skip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderAsk:
+    """What a model is asked.
+
+    Attributes:
+        model: the model's name, as ``ReaderSettings.reader`` is.
+        task: what it is asked; chooses the prompt.
+        prompt: a prompt template; None for the usual one of the task and the kind of model.
+        augmentation: how it gets its passage; None for the reader's way, in one prompt if the model is decoder-only.
+        scores: as in ``ReaderSpec``; the targets are the query's reference answers, each in a read of its own, or the
+            query where the task asks for that.
+    """
+
+    model: str
+    task: Purpose
+    prompt: str | None = None
+    augmentation: Augmentation | None = None
+    scores: Scores = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +58,8 @@ class ReaderSettings(Checked):
         end_to_end: Whether the reader is also given whole lists, whose score is what measures are correlated with.
         end_to_end_k: Passages of a whole list that the reader is given, or as many as a budget of tokens holds, as in
             300tok (docs/guide/chunking.md); by default as many as are labelled.
-        engine: What runs the reader. vllm: vLLM, for decoder-only readers (installed by 'make gpu', without a
-            GPU by 'make vllm'); transformers: the engine's own loops around transformers' models; auto: vLLM
-            on GPUs where it is installed, else the engine's own loops; on the CPUs of this machine vLLM goes on
-            with a store that has reads by it (docs/guide/readers.md#vllm).
+        engine: What runs the reader. auto: vLLM on GPUs where it is installed, else the engine's own loops; on the CPUs
+            of this machine vLLM goes on with a store that has reads by it (docs/guide/readers.md#vllm).
         dtype: Precision of the reader; by default the fastest of this machine: bfloat16 where the
             hardware supports it, else float16 on a GPU and float32 on a CPU.
         trust_remote_code: Run the Python code that comes with a model, for models that need it. The

@@ -7,18 +7,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from engine.machine import device, model_files
 from engine.machine.device import Dtype
-from engine.machine.pool import PoolSettings
 from engine.machine.remote.api_settings import ApiSettings, is_api
-from engine.machine.survey import reading_on_vllm, reads_on_gpus
+from engine.machine.survey import reading_dtype, reading_on_vllm, reads_on_gpus
 from engine.machine.watch import OnEvent
 from engine.messages.errors import InputError, ReadError
+from engine.messages.extras import is_installed
 from engine.reading.answers import ROOM
-from engine.reading.function_reader import FunctionReader, specify_function
-from engine.reading.models import vllm_support, weights
+from engine.reading.function_reader import specify_function
+from engine.reading.models import weights
 from engine.reading.prompting import controls
 from engine.reading.prompting.prompts import (
     DEFAULT_STYLE,
@@ -29,8 +29,8 @@ from engine.reading.prompting.prompts import (
     make_prompt,
     read_template,
 )
-from engine.reading.protocol import Augmentation, Engine, Reader, ReaderSpec, Scores
-from engine.reading.reader_settings import ReaderSettings, RunningSettings
+from engine.reading.protocol import ENGINES, Augmentation, Reader, ReaderSpec, Scores, call
+from engine.reading.reader_settings import ReaderAsk, ReaderSettings, RunningSettings
 from engine.reading.remote.specify import specify_api
 
 # FiD encodes each passage with the question in at most this many tokens (Izacard & Grave 2021).
@@ -67,99 +67,59 @@ _NOT_APPLIED: Mapping[str, object] = {
 }
 
 
-class ReaderAsk(Protocol):
-    """What is asked of a model, as ``labels.annotator.Ask`` says it."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def task(self) -> Purpose: ...
-    @property
-    def prompt(self) -> str | None: ...
-    @property
-    def augmentation(self) -> Augmentation | None: ...
-    @property
-    def scores(self) -> Scores: ...
-
-
-def engine_for(
-    model: str, reader: ReaderSettings, pool: PoolSettings, on_event: OnEvent, *, asked: bool
-) -> Engine:
-    """Choose what runs a reader: as the user says, or vLLM where the machines that read have it.
-
-    Args:
-        asked: whether it reads, and no executor in its place.
-    """
-    if reader.own(model):
-        return "function"
-    if is_api(model):
-        return "openai"
-    if reader.engine != "auto":
-        return reader.engine
-    # Nodes are asked only where it matters.
-    if asked and weights.resolve(model).architecture == "causal":
-        return "vllm" if reading_on_vllm(pool, on_event) else "transformers"
-    return "transformers"
-
-
 def specify_asked(
     ask: ReaderAsk,
     reader: ReaderSettings,
     running: RunningSettings,
     api: ApiSettings,
-    dtype: Dtype | None,
-    engine: Engine,
+    on_event: OnEvent,
     *,
     asked: bool,
 ) -> tuple[ReaderSpec, Prompt]:
-    """The reader that is asked, and its prompt; ``asked`` as in ``engine_for``.
+    """The reader that is asked, and its prompt; where settings leave it open, on vLLM where the machines that read have it.
+
+    Args:
+        asked: whether it reads, and no executor in its place.
 
     Raises:
         InputError: the reader cannot be used, or cannot score texts that it is to score.
     """
     if own := reader.own(ask.model):
-        augmentation = ask.augmentation or "in-prompt"
-        spec, prompt = specify_function(
-            own, augmentation=augmentation, task=ask.task, prompt=ask.prompt
-        )
-        return _scoring(spec, ask.scores), prompt
-    if is_api(ask.model):
-        spec, prompt = specify_api(
-            ask.model,
-            api,
-            augmentation=ask.augmentation or "in-prompt",
+        spec, prompt = specify_function(own, ask)
+    elif is_api(ask.model):
+        spec, prompt = specify_api(ask, api, tried=asked)
+    else:
+        model, pool, engine = weights.resolve(ask.model), running.pool(), reader.engine
+        is_causal = model.architecture == "causal"
+        if engine == "auto":  # nodes are asked only where it matters
+            on_vllm = asked and is_causal and reading_on_vllm(pool, on_event)
+            engine = "vllm" if on_vllm else "transformers"
+        # One passage is the same prompt to a decoder-only reader, however whole lists are read.
+        usual = "in-prompt" if is_causal else reader.augmentation
+        # Only what a budget is judged by, and what AMX changes, needs to know: on a cluster nodes are asked.
+        on_gpu = bool(running.memory) or (engine == "transformers" and device.has_amx())
+        spec, prompt = specify(
+            model,
+            augmentation=ask.augmentation or usual,
             task=ask.task,
             prompt=ask.prompt,
-            scores=ask.scores,
-            tried=asked,
+            dtype=reader.dtype or (reading_dtype(pool, on_event) if asked else None),
+            memory=running.memory,
+            gpu=on_gpu and reads_on_gpus(pool),
+            engine=engine,
+            trust_remote_code=reader.trust_remote_code,
         )
-        return _scoring(spec, ask.scores), prompt
-    # One passage is the same prompt to a decoder-only reader, however whole lists are read.
-    usual = ask.augmentation or reader.augmentation
-    is_single = ask.augmentation is None and weights.resolve(ask.model).architecture == "causal"
-    # Only what a budget is judged by, and what AMX changes, needs to know: on a cluster nodes are asked.
-    on_gpu = bool(running.memory) or (engine == "transformers" and device.has_amx())
-    spec, prompt = specify(
-        ask.model,
-        augmentation="in-prompt" if is_single else usual,
-        task=ask.task,
-        prompt=ask.prompt,
-        dtype=dtype,
-        memory=running.memory,
-        gpu=on_gpu and reads_on_gpus(running.pool()),
-        engine=engine,
-        trust_remote_code=reader.trust_remote_code,
-    )
     return _scoring(spec, ask.scores), prompt
 
 
 def _scoring(spec: ReaderSpec, scores: Scores) -> ReaderSpec:
     if not scores:
         return spec
-    thinks = spec.room and scores != "own"
-    if spec.function or thinks:
+    thinks, engine = spec.room and scores != "own", ENGINES[spec.engine]
+    if scores not in engine.scores or thinks:
         begins = "begins to think behind its prompt, where a text would be scored"
-        why = begins if thinks else "is a function and gives no log-probabilities of texts"
+        what = f"{'is' if spec.function else 'runs on'} {engine.title}"
+        why = begins if thinks else f"{what} and gives no log-probabilities of texts"
         raise InputError(
             f"the reader {spec.name} {why}",
             "leave out annotators that score texts, or give them another model",
@@ -178,7 +138,7 @@ def specify(
     dtype: Dtype | None = None,
     memory: int = 0,
     gpu: bool | None = None,
-    engine: Engine = "transformers",
+    engine: str = "transformers",
     trust_remote_code: bool = False,
 ) -> tuple[ReaderSpec, Prompt]:
     """The specification of a reader and the prompt that it is given.
@@ -207,10 +167,8 @@ def specify(
         )
     quantised = model_files.quantization(model.path, name)
     template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
-    if engine == "transformers":
-        _refuse_quantised(model, quantised)
-    else:
-        vllm_support.refuse(model, choices=len(template.choices))
+    _refuse_beyond(engine, model, len(template.choices), quantised)
+    stored = call(ENGINES[engine].stored_bytes, model) or 0
     made = _make_prompt(template, task, model, augmentation, trusted=bool(code))
     if template.max_input_tokens:
         _refuse_too_long(model.path, made, _room(model.path, made))
@@ -229,7 +187,7 @@ def specify(
         max_input_tokens=template.max_input_tokens or (FID_INPUT_TOKENS if made.fused else 0),
         path=str(model.path),
         parameters=model_files.parameters(model.path),
-        quantised_bytes=model_files.stored_bytes(model.path) if quantised else 0,
+        quantised_bytes=stored,
         name=name,
         source=model.source,
         tail_marker=made.tail_marker,
@@ -252,7 +210,7 @@ def specify(
     return spec, made
 
 
-def greedy_settings(path: Path, engine: Engine) -> tuple[str, tuple[str, ...]]:
+def greedy_settings(path: Path, engine: str) -> tuple[str, tuple[str, ...]]:
     """The settings of a model that its reader applies, as JSON (empty for none), and the names of those that it does not.
 
     Where there is no ``generation_config.json``, they are looked for in ``config.json``, as transformers does.
@@ -265,7 +223,7 @@ def greedy_settings(path: Path, engine: Engine) -> tuple[str, tuple[str, ...]]:
     given = {
         name: settings[name] for name in known if settings.get(name) not in (None, known[name])
     }
-    applies = _PROCESSED if engine == "transformers" else vllm_support.GENERATION
+    applies = _PROCESSED if (own := ENGINES[engine].generation) is None else own
     applied = {name: value for name, value in given.items() if name in applies}
     passed_over = tuple(name for name in given if name not in applies)
     return json.dumps(applied) if applied else "", passed_over
@@ -278,12 +236,36 @@ def _is_begun(model: weights.Weights, template: Template, *, trusted: bool) -> b
     return bool(controls.load_tokenizer(model.path, model.name, trusted=trusted)("")["input_ids"])
 
 
-def _refuse_quantised(model: weights.Weights, quantised: dict[str, Any]) -> None:
-    """Our own loops multiply weights as they are, and take their size for that of the model."""
-    if quantised:
+def _refuse_beyond(
+    name: str, model: weights.Weights, choices: int, quantised: dict[str, Any]
+) -> None:
+    """Refuse, by an InputError, in the driver, what an engine cannot do with a model, or lacks here."""
+    engine, other = ENGINES[name], "use `engine` transformers"
+    kinds = {"causal": "decoder-only", "encoder-decoder": "encoder-decoder"}
+    if model.architecture not in engine.readers:
+        runs = " and ".join(kinds[one] for one in engine.readers)
+        raise InputError(
+            f"reader {model.name!r} is {kinds[model.architecture]}, {engine.title} runs {runs} readers",
+            other,
+            "engine.architecture",
+        )
+    if engine.choices is not None and choices > engine.choices:
+        raise InputError(
+            f"{choices} choices for reader {model.name!r}, and {engine.title} weighs {engine.choices} at most",
+            f"give fewer `choices` in the prompt, or {other}" if engine.choices else other,
+            "engine.choices",
+        )
+    if not all(map(is_installed, engine.modules)):
+        raise InputError(
+            f"`engine` is {name}, but {engine.title} is not installed",
+            f"{engine.install}, or {other}",
+            "engine.missing",
+        )
+    # Our own loops multiply weights as they are, and take their size for that of the model.
+    if quantised and not engine.stored_bytes:
         method = str(quantised.get("quant_method", "a method of its own"))
         raise InputError(
-            f"its weights are quantised ({method}), which `engine` transformers does not read",
+            f"its weights are quantised ({method}), which `engine` {name} does not read",
             "use `engine` vllm"
             if model.architecture == "causal"
             else "give a checkpoint in full precision",
@@ -318,8 +300,8 @@ def _make_prompt(
 
 
 def _refuse_too_little(spec: ReaderSpec, *, gpu: bool) -> None:
-    if spec.engine == "vllm" and not gpu:  # on a GPU it finds out itself what room there is
-        vllm_support.cache_memory(spec.weight_bytes, dtype=spec.dtype, memory=spec.memory)
+    if not gpu:  # on a GPU it finds out itself what room there is
+        call(ENGINES[spec.engine].refuse_memory, spec)
     # Quantised weights are used as they are stored.
     quantised = spec.quantised_bytes > 0
     loading = 0 if quantised else model_files.loading_bytes(Path(spec.path), spec.dtype)
@@ -368,24 +350,19 @@ def load(spec: ReaderSpec) -> Reader:
         ReadError: the weights or the code on this machine are not those that the specification names, or its GPU failed.
         InputError: the model cannot be loaded.
     """
-    if spec.api:
-        from engine.reading.remote.reader import ApiReader
-
-        return ApiReader(spec)
-    if spec.function:
-        return FunctionReader(spec)
+    engine = ENGINES[spec.engine]
+    reader: Reader
+    if spec.api or spec.function:
+        reader = call(engine.readers[spec.architecture], spec)
+        return reader
     # transformers asks the hub about some tokenizers even where every file is local.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Before torch is loaded: threads that wait for each other should soon sleep. GNU OpenMP lets them
     # spin for long by default, which takes several times as long on a machine that others use.
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")
-    if spec.engine == "vllm":
-        if device.machine_has_gpu():
-            device.require_compiler()  # before weights are read
-        vllm_support.set_environment()
+    call(engine.prepare)
     # On another node of a cluster the path, or what it was made from, must lead to the same weights.
-    here = Path(spec.path).is_dir()
-    model = weights.resolve(spec.path if here else spec.source or spec.name)
+    model = weights.resolve(spec.path if Path(spec.path).is_dir() else spec.source or spec.name)
     if model.digest != spec.weights:
         raise ReadError(f"the weights of {spec.name!r} on this machine are not those asked for")
     if spec.code and model_files.code_digest(model.path) != spec.code:
@@ -397,14 +374,5 @@ def load(spec: ReaderSpec) -> Reader:
 
     logging.disable_progress_bar()  # of loading weights: seconds, and no news to anybody
     with model_files.refusals(spec.name):
-        if spec.engine == "vllm":
-            from engine.reading.models.vllm_reader import VllmReader
-
-            return VllmReader(spec)
-        if spec.architecture == "causal":
-            from engine.reading.models.causal import CausalReader
-
-            return CausalReader(spec)
-        from engine.reading.models.encoder_decoder import EncoderDecoderReader
-
-        return EncoderDecoderReader(spec)
+        reader = call(engine.readers[spec.architecture], spec)
+    return reader

@@ -39,7 +39,7 @@ from engine.reading.costs import UnitResult
 from engine.reading.ledger import Attempts, planning_of, start_ledger
 from engine.reading.local import USER_ERRORS, Local, start
 from engine.reading.plan import INPUTS, SIZE, MadePlans, PaceOf, Plans, ReadPlan, Unit
-from engine.reading.protocol import ReadOutput, StartingReader
+from engine.reading.protocol import ENGINES, ReadOutput, StartingReader
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
 
 # Numbers that a shard's units, and reads, have of their own in the whole job: one has fewer of either.
@@ -291,7 +291,7 @@ class _Actor:
             raise ReadError(f"the reader cannot be loaded: {_DIED}")
         spec = self._local.specs[role]
         try:
-            with loading_turn(spec.weight_bytes, always=spec.engine == "vllm"):
+            with loading_turn(spec.weight_bytes, always=ENGINES[spec.engine].loads_alone):
                 self._local.reader(role)
         finally:
             self._attempts.leave(actor)  # with its process alive

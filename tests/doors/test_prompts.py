@@ -13,6 +13,7 @@ from engine.machine.remote import client, limits
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import ReadError
 from engine.reading.plan import WANTED, read_key
+from engine.reading.reader_settings import ReaderAsk
 from engine.reading.remote.specify import CUT_PROMPT, specify_api
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 
@@ -42,7 +43,7 @@ def _alone(monkeypatch):
 
 def specified(url, **settings):
     made = ApiSettings(base_url=url, **settings)
-    return specify_api("openai:m", made, augmentation="in-prompt", task="short-answer")[0]
+    return specify_api(ReaderAsk(model="openai:m", task="short-answer"), made)[0]
 
 
 def prose(words, number):

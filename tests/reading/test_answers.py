@@ -17,6 +17,7 @@ from engine.reading.local import Local
 from engine.reading.models.decoding import Continuation, Writer
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReadOutput
+from engine.reading.reader_settings import ReaderAsk
 from engine.reading.remote.reader import ApiReader
 from tests.conftest import SPEC
 from tests.reading.models.test_decoding import Letters, logits_for, spec
@@ -75,11 +76,8 @@ def served(text, finish="stop", opened=False, endpoint="chat", **message):
 
 
 def by_function(text):
-    asked, _ = specify_function(
-        ReaderFunction(lambda prompts: [text for _ in prompts], "mine"),
-        augmentation="in-prompt",
-        task="short-answer",
-    )
+    mine = ReaderFunction(lambda prompts: [text for _ in prompts], "mine")
+    asked, _ = specify_function(mine, ReaderAsk(model="mine", task="short-answer"))
     return told(FunctionReader(asked).read([["prompt"]])[0])
 
 

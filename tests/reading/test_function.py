@@ -9,6 +9,7 @@ from engine.reading.function import ReaderFunction, reader_function
 from engine.reading.function_reader import FunctionReader, specify_function
 from engine.reading.local import Local
 from engine.reading.plan import INPUTS, Unit
+from engine.reading.reader_settings import ReaderAsk
 from engine.reading.readers import load
 from tests.conftest import SPEC
 
@@ -17,7 +18,7 @@ PASSAGES = [("Aruba", "Its capital is Oranjestad."), ("", "No title here.")]
 
 def specify(function, **options):
     reader = ReaderFunction(function, **options)
-    return specify_function(reader, augmentation="in-prompt", task="short-answer")
+    return specify_function(reader, ReaderAsk(model=reader.name, task="short-answer"))
 
 
 def plan_of(inputs):
@@ -54,12 +55,8 @@ def test_messages_begin_with_the_system_message_of_the_template(tmp_path):
         return ["x"] * len(prompts)
 
     for messages in (True, False):
-        spec, prompt = specify_function(
-            ReaderFunction(note, messages=messages),
-            augmentation="in-prompt",
-            task="short-answer",
-            prompt=str(template),
-        )
+        ask = ReaderAsk(model="note", task="short-answer", prompt=str(template))
+        spec, prompt = specify_function(ReaderFunction(note, messages=messages), ask)
         load(spec).read([prompt.render("q", [])])
     chat, text = seen
     assert chat == [
@@ -215,9 +212,9 @@ def test_what_is_no_reader_is_refused(options, words):
     ],
 )
 def test_what_functions_cannot_do_is_refused(options, words):
-    asked = {"augmentation": "in-prompt", "task": "short-answer"} | options
+    ask = ReaderAsk(**{"model": "echo", "task": "short-answer"} | options)
     with pytest.raises(InputError, match=re.escape(words)):
-        specify_function(ReaderFunction(echo), **asked)
+        specify_function(ReaderFunction(echo), ask)
 
 
 def test_only_functions_are_read_by_functions():

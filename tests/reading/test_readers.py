@@ -1,13 +1,20 @@
 """From a reader's name and a prompt to its specification."""
 
+import ast
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError
 from engine.reading import readers
+from engine.reading.models import vllm_support
+from engine.reading.protocol import ENGINES, EngineChoice, ReaderEngine
+from engine.reading.reader_settings import ReaderAsk, ReaderSettings, RunningSettings
 from tests.expected import refused
 
 PASSAGES = [("T", "best"), ("U", "next")]
@@ -82,6 +89,55 @@ def test_with_amx_prompts_go_through_the_flash_kernel_under_keys_of_their_own(
     assert replace(spec, engine="vllm").fingerprint == replace(without, engine="vllm").fingerprint
     named = replace(spec, executor="mine"), replace(without, executor="mine")
     assert named[0].fingerprint == named[1].fingerprint
+
+
+def test_engines_that_users_choose_are_those_of_the_table_and_their_code_is_there():
+    assert get_args(EngineChoice) == ("auto", *(name for name, row in ENGINES.items() if row.help))
+    root = Path(readers.__file__).parent
+    for row in ENGINES.values():
+        hooks = row.stored_bytes, row.refuse_gpus, row.refuse_memory, row.prepare
+        for place in filter(None, [*row.readers.values(), *hooks]):
+            module, name = place.split(":")
+            code = ast.parse((root / f"{module.replace('.', '/')}.py").read_text())
+            assert name in {getattr(node, "name", None) for node in code.body}, place
+        assert bool(row.modules) == bool(row.install)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"readers": {"encoder-decoder": ""}}, "decoder-only, Mine runs encoder-decoder readers; use"),
+        ({"choices": 1}, "2 choices for reader 'bundled', and Mine weighs 1 at most; give fewer"),
+        ({"choices": 0}, "2 choices for reader 'bundled', and Mine weighs 0 at most; use `engine`"),
+        ({"modules": ("nowhere",), "install": "run x"}, "`engine` is mine, but Mine is not installed; run x, or use"),
+        ({"scores": ("own",)}, "the reader bundled runs on Mine and gives no log-probabilities"),
+    ],
+)  # fmt: skip
+def test_what_the_table_says_that_an_engine_cannot_do_is_refused(row, words, monkeypatch, tmp_path):
+    engine = ReaderEngine(**{"title": "Mine", "readers": {"causal": ""}} | row)
+    monkeypatch.setitem(ENGINES, "mine", engine)
+    (tmp_path / "p.txt").write_text('---\nchoices: [" a", " b"]\n---\n{query} {passages}')
+    prompt = str(tmp_path / "p.txt") if "choices" in row else None
+    ask = ReaderAsk(model="bundled", task="short-answer", prompt=prompt, scores="target")
+    settings = ReaderSettings(dtype="float32")
+    object.__setattr__(settings, "engine", "mine")
+    with pytest.raises(InputError) as caught:
+        readers.specify_asked(
+            ask, settings, RunningSettings(), ApiSettings(), lambda line: None, asked=True
+        )
+    assert words in str(caught.value)
+
+
+def test_weights_that_an_engine_uses_as_they_are_stored_are_what_a_budget_is_held_against(
+    monkeypatch,
+):
+    stored = ReaderEngine(title="", readers={"causal": ""}, stored_bytes="models.vllm_support:len")
+    monkeypatch.setitem(ENGINES, "mine", stored)
+    monkeypatch.setattr(vllm_support, "len", lambda model: 3 * 2**30, raising=False)
+    with pytest.raises(InputError, match="2048 MiB cannot hold the reader in float32"):
+        readers.specify(
+            "bundled", augmentation="in-prompt", task="short-answer", dtype="float32", memory=2**31, engine="mine"
+        )  # fmt: skip
 
 
 def test_the_least_budget_of_bf16_has_room_for_a_matrix_that_is_ordered(monkeypatch):

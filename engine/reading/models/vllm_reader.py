@@ -174,10 +174,7 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
         options = {"gpu_memory_utilization": _share_of_each(spec)}
     else:
         options = {
-            "kv_cache_memory_bytes": cache_memory(
-                spec.weight_bytes, dtype=spec.dtype, memory=spec.memory
-            )
-            // spec.gpus,
+            "kv_cache_memory_bytes": cache_memory(spec) // spec.gpus,
             "block_size": _CPU_BLOCK,
             "enforce_eager": True,
         }

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from engine.machine import device, model_files
-from engine.machine.device import Dtype
 from engine.messages.errors import InputError
 from engine.messages.extras import is_installed
 from engine.reading.models import weights
@@ -25,39 +24,12 @@ VLLM_PROCESS_MEMORY = 1280 * 2**20
 LEAST_CACHE = 64 * 2**20
 # Part of a budget that is used; the rest stays free for the allocator.
 _USED = 0.9
-# vLLM gives the log-probabilities of so many tokens at most (``logprob_token_ids``).
-MOST_CHOICES = 128
-# Settings of ``generation_config.json`` that vLLM applies as transformers does, and how it calls them.
-GENERATION = {"repetition_penalty": "repetition_penalty", "min_new_tokens": "min_tokens"}
 # A method of quantising that vLLM leaves to a package of the same name, and does not install.
 _OF_A_PACKAGE = "bitsandbytes"
 
 
-def refuse(reader: weights.Weights, *, choices: int = 0) -> None:
-    """Refuse what vLLM cannot do here, in the driver, before any actor starts.
-
-    Raises:
-        InputError: an encoder-decoder reader, more choices than vLLM weighs, no vLLM, or not what it reads
-            quantised weights with.
-    """
-    if reader.architecture != "causal":
-        raise InputError(
-            f"reader {reader.name!r} is encoder-decoder, vLLM runs decoder-only readers",
-            "use `engine` transformers",
-            "vllm.architecture",
-        )
-    if choices > MOST_CHOICES:
-        raise InputError(
-            f"{choices} choices for reader {reader.name!r}, and vLLM weighs {MOST_CHOICES} at most",
-            "give fewer `choices` in the prompt, or use `engine` transformers",
-            "vllm.choices",
-        )
-    if not is_installed("vllm"):
-        raise InputError(
-            "`engine` is vllm, but vLLM is not installed",
-            "run 'make gpu' (without a GPU: 'make vllm'), or use `engine` transformers",
-            "vllm.missing",
-        )
+def stored_bytes(reader: weights.Weights) -> int:
+    """Bytes of quantised weights; an InputError without the package that vLLM reads them with. 0 for others."""
     quantised = model_files.quantization(reader.path, reader.name)
     if quantised.get("quant_method") == _OF_A_PACKAGE and not is_installed(_OF_A_PACKAGE):
         raise InputError(
@@ -66,37 +38,36 @@ def refuse(reader: weights.Weights, *, choices: int = 0) -> None:
             "vllm.quantised",
             path=reader.name,
         )
+    return model_files.stored_bytes(reader.path) if quantised else 0
 
 
-def refuse_uneven(path: Path, name: str, gpus: int) -> None:
+def refuse_uneven(spec: ReaderSpec) -> None:
     """Refuse, by an InputError, a number of GPUs by which a model's heads cannot be divided: each gets as many."""
-    config = model_files.read_config(path, name)
+    config = model_files.read_config(Path(spec.path), spec.name)
     heads = int(config.get("text_config", config).get("num_attention_heads") or 0)
-    if heads % gpus:
+    if heads % spec.gpus:
         fitting = [str(n) for n in range(1, heads + 1) if heads % n == 0]
         raise InputError(
-            f"`gpus_per_actor` is {gpus}, which cannot share the {heads} attention heads of {name!r}",
+            f"`gpus_per_actor` is {spec.gpus}, which cannot share the {heads} attention heads of {spec.name!r}",
             f"use one of {', '.join(fitting)}",
             "vllm.heads",
         )
 
 
-def cache_memory(weight_bytes: int, *, dtype: Dtype, memory: int) -> int:
+def cache_memory(spec: ReaderSpec) -> int:
     """Bytes for keys and values on a CPU, where vLLM takes the whole of its cache at the start.
 
-    Args:
-        memory: what one actor may take in all; 0 for what ``backends.backend_for`` assumes of an
-            actor when it decides how many there is room for.
+    Without a budget, of what ``backends.backend_for`` assumes of an actor when it decides how many there is room for.
 
     Raises:
         InputError: too little is left beside the weights for a cache that holds a read.
     """
-    total = memory or device.default_actor_memory(weight_bytes)
-    room = int(_USED * total) - VLLM_PROCESS_MEMORY - weight_bytes
+    total = spec.memory or device.default_actor_memory(spec.weight_bytes)
+    room = int(_USED * total) - VLLM_PROCESS_MEMORY - spec.weight_bytes
     if room < LEAST_CACHE:
-        least = (VLLM_PROCESS_MEMORY + LEAST_CACHE + weight_bytes) / _USED
+        least = (VLLM_PROCESS_MEMORY + LEAST_CACHE + spec.weight_bytes) / _USED
         raise InputError(
-            f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader in {dtype} and vLLM",
+            f"`memory` of {spec.memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype} and vLLM",
             f"give at least {least / 2**20 + 1:.0f}MiB",
             "vllm.memory",
         )
@@ -106,16 +77,18 @@ def cache_memory(weight_bytes: int, *, dtype: Dtype, memory: int) -> int:
 def sampling(spec: ReaderSpec) -> dict[str, Any]:
     """The settings that a reader on vLLM applies, as ``vllm.SamplingParams`` takes them."""
     settings = json.loads(spec.generation) if spec.writes and spec.generation else {}
-    named = {GENERATION[name]: value for name, value in settings.items()}
-    if "min_tokens" in named:  # it refuses more than it may write
-        named["min_tokens"] = min(named["min_tokens"], spec.most_new_tokens)
-    return named
+    if least := settings.pop("min_new_tokens", None):  # it refuses more than it may write
+        settings["min_tokens"] = min(least, spec.most_new_tokens)
+    return settings
 
 
 def set_environment() -> None:
     """Set this process up for vLLM; to be called before torch is loaded.
 
     vLLM runs in the actor's own process, so that it ends with it. It sends no usage statistics.
+
+    Raises:
+        InputError: the machine has a GPU and no C compiler.
     """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     # Where several GPUs hold a model, each has a process, which must not inherit what this one knows of CUDA.
@@ -125,7 +98,9 @@ def set_environment() -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     # torch warns of the memory binding that vLLM asks for.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    if not device.machine_has_gpu():
+    if device.machine_has_gpu():
+        device.require_compiler()  # before weights are read
+    else:
         # Threads that spin while they wait take the CPU from others, where the machine is shared or each
         # CPU has an actor.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

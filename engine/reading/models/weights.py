@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from engine.machine import model_files
 from engine.messages.errors import InputError
 from engine.messages.extras import missing, require
 from engine.reading.models import conversion
-from engine.reading.protocol import BIASED
+from engine.reading.protocol import BIASED, Architecture
 from engine.sources import bundled
 from engine.sources.io.files import reported_writing, temporary_directory
 
@@ -39,7 +39,7 @@ class Weights:
     name: str
     source: str
     path: Path
-    architecture: Literal["causal", "encoder-decoder"]
+    architecture: Architecture
     digest: str
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from engine.messages.errors import InputError
 from engine.reading.prompting.controls import NONE, Controls
-from engine.reading.protocol import THINK, Augmentation
+from engine.reading.protocol import THINK, Architecture, Augmentation
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import require_file
 from engine.sources.io.records import BOM, decode_line, read_document, read_settings
@@ -312,8 +312,6 @@ def _choices(settings: dict[str, Any], fault: _Fault) -> tuple[str, ...]:
         raise fault("choices", f"choices is {list(values)}", "give two or more different texts")
     return values
 
-
-Architecture = Literal["causal", "encoder-decoder"]
 
 # Stands for data in a prompt whose own control strings are counted; no tokenizer knows it.
 _NO_DATA = "\ue000"

@@ -21,8 +21,9 @@ from engine.machine.remote.limits import StoppedAskingError, Usage, limits_of
 from engine.messages.errors import InputError, ReadError
 from engine.reading.answers import ROOM, Rule, ended_by, tags_in
 from engine.reading.prompting.controls import COMMON
-from engine.reading.prompting.prompts import Prompt, Purpose, Template, make_prompt, read_template
-from engine.reading.protocol import THINK, Augmentation, ReaderSpec, ReadOutput, Scores
+from engine.reading.prompting.prompts import Prompt, Template, make_prompt, read_template
+from engine.reading.protocol import THINK, ReaderSpec, ReadOutput, Scores
+from engine.reading.reader_settings import ReaderAsk
 
 if TYPE_CHECKING:  # the client of openai may be missing
     from engine.machine.remote.client import Answer, Client, RefusedError
@@ -37,20 +38,11 @@ _STYLES = {"chat": "chat", "completions": "completion"}
 
 
 def specify_api(
-    name: str,
-    settings: ApiSettings,
-    *,
-    augmentation: Augmentation,
-    task: Purpose,
-    prompt: str | None = None,
-    scores: Scores = "",
-    tried: bool = True,
+    ask: ReaderAsk, settings: ApiSettings, *, tried: bool = True
 ) -> tuple[ReaderSpec, Prompt]:
     """The specification of a reader behind an API and the prompt that it is given.
 
     Args:
-        name: ``openai:MODEL``.
-        augmentation, task, prompt: as in ``readers.specify``.
         tried: whether the server is asked for an answer now, which shows what it takes and who it is. A
             program that stands in for the reader needs none.
 
@@ -58,8 +50,9 @@ def specify_api(
         InputError: a prompt that cannot be used with it, no openai client, or the server cannot be asked.
         ReadError: the server does not answer.
     """
+    name, scores = ask.model, ask.scores
     model = model_of(name)
-    if augmentation == "fid":
+    if ask.augmentation == "fid":
         raise InputError(
             f"reader {name!r} is behind an API and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
@@ -67,9 +60,9 @@ def specify_api(
         )
     if tried:
         settings.require_server(f"reader {name!r}")
-    template = read_template(prompt or _STYLES[settings.endpoint], task)
+    template = read_template(ask.prompt or _STYLES[settings.endpoint], ask.task)
     _refuse_template(template, name, settings)
-    made = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
+    made = make_prompt(template, ask.task, "causal", "in-prompt", controls=COMMON)
     output = 1 if template.choices else made.max_new_tokens
     api = ApiSpec(
         model=model,

@@ -49,12 +49,12 @@ def test_without_vllm_the_driver_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "vllm" else find(name)
     )
-    with refused("vllm.missing"):
+    with refused("engine.missing"):
         specify()
 
 
 def test_encoder_decoder_readers_are_refused(tiny_t5, installed):
-    with refused("vllm.architecture"):
+    with refused("engine.architecture"):
         specify(str(tiny_t5))
 
 
@@ -65,7 +65,7 @@ def test_more_choices_than_vllm_weighs_are_refused_before_anything_starts(instal
         prompt.write_text(f"---\nchoices: [{words}]\n---\n{{passages}} Q: {{query}}")
         if count == 128:
             assert len(specify(prompt=str(prompt))[0].choices) == 128
-    with refused("vllm.choices"):
+    with refused("engine.choices"):
         specify(prompt=str(prompt))
 
 
@@ -83,7 +83,7 @@ def test_a_budget_without_room_for_a_cache_is_refused_with_the_least(installed):
         specify(dtype="float32", memory=1000 * MIB)
     least = int(str(caught.value).split("at least ")[1].removesuffix("MiB")) * MIB
     specify(dtype="float32", memory=least)
-    room = vllm_support.cache_memory(4 * parameters, dtype="float32", memory=least)
+    room = vllm_support.cache_memory(replace(SPEC, parameters=parameters, memory=least))
     assert vllm_support.LEAST_CACHE <= room < vllm_support.LEAST_CACHE + 2 * MIB
     with pytest.raises(InputError):
         specify(dtype="float32", memory=least - 2 * MIB)
@@ -91,10 +91,10 @@ def test_a_budget_without_room_for_a_cache_is_refused_with_the_least(installed):
 
 def test_a_cache_takes_the_memory_that_weights_and_process_leave():
     # 0.9 * 4096 - 1280 - 2 * 100 = 2206.4 MiB
-    room = vllm_support.cache_memory(200 * MIB, dtype="bfloat16", memory=4096 * MIB)
+    room = vllm_support.cache_memory(replace(SPEC, quantised_bytes=200 * MIB, memory=4096 * MIB))
     assert room == int(2206.4 * MIB)
     # the default of a reader of 7e9 parameters: 0.9 * (1.2 * 14e9 + 2 GiB) - 1280 MiB - 14e9
-    room = vllm_support.cache_memory(14 * 10**9, dtype="bfloat16", memory=0)
+    room = vllm_support.cache_memory(replace(SPEC, quantised_bytes=14 * 10**9))
     assert room == pytest.approx(0.9 * (1.2 * 14e9 + 2**31) - 1280 * MIB - 14e9, abs=1)
 
 

@@ -14,6 +14,7 @@ from engine.messages.errors import ReadError
 from engine.reading.backends import backend_for
 from engine.reading.local import Local
 from engine.reading.plan import WANTED, Unit, read_key
+from engine.reading.reader_settings import ReaderAsk
 from engine.reading.remote import run
 from engine.reading.remote.specify import TRIAL, specify_api
 from engine.sources.io.folders import folder_at
@@ -24,7 +25,7 @@ from tests.reading.stored import load
 
 def specify(url, task="short-answer", **settings):
     made = ApiSettings(**({"base_url": url, "request_timeout": 20} | settings))
-    return specify_api("openai:m", made, augmentation="in-prompt", task=task)[0]
+    return specify_api(ReaderAsk(model="openai:m", task=task), made)[0]
 
 
 def wanted(spec, count, text="read this, number {}"):
@@ -186,8 +187,8 @@ def test_answers_without_a_count_of_tokens_count_as_what_was_reserved(tmp_path):
 def test_one_price_is_not_that_of_two_models(tmp_path):
     with serving(Behaviour(echo)) as url:
         made = ApiSettings(base_url=url, max_cost=1, price_in=1, price_out=1)
-        more = {"augmentation": "in-prompt", "task": "short-answer"}
-        specs = [specify_api(f"openai:{name}", made, **more)[0] for name in "ab"]
+        asks = [ReaderAsk(model=f"openai:{name}", task="short-answer") for name in "ab"]
+        specs = [specify_api(ask, made)[0] for ask in asks]
         with refused("server.costs"):
             get_all_reads([Wanted(wanted(s, 1), s) for s in specs], tmp_path, pool=PoolSettings())
 

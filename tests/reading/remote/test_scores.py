@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engine.machine.remote.api_settings import ApiSettings
+from engine.reading.reader_settings import ReaderAsk
 from engine.reading.remote.reader import ApiReader, following
 from engine.reading.remote.specify import specify_api
 from tests.expected import refused
@@ -33,9 +34,8 @@ def scored(scores, inputs, behaviour=None, endpoint="completions"):
     behaviour = behaviour or Behaviour(echo)
     with serving(behaviour) as url:
         settings = ApiSettings(base_url=url, endpoint=endpoint)
-        spec, _ = specify_api(
-            "openai:m", settings, augmentation="in-prompt", task="short-answer", scores=scores
-        )
+        ask = ReaderAsk(model="openai:m", task="short-answer", scores=scores)
+        spec, _ = specify_api(ask, settings)
         reader = ApiReader(replace(spec, scores=scores))
         return reader.read(inputs), behaviour.answered[-1]
 

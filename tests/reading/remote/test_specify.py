@@ -9,6 +9,7 @@ from engine.machine.remote import limits
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import ReadError
 from engine.reading.plan import read_key
+from engine.reading.reader_settings import ReaderAsk
 from engine.reading.remote.specify import TRIAL, specify_api
 from tests.expected import refused
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
@@ -20,7 +21,8 @@ def specify(behaviour, task="short-answer", prompt=None, name="openai:m", augmen
     """The specification of a reader that a server with this behaviour runs."""
     with serving(behaviour) as url:
         made = ApiSettings(**({"base_url": url} | settings))
-        return specify_api(name, made, augmentation=augmentation, task=task, prompt=prompt)
+        ask = ReaderAsk(model=name, task=task, prompt=prompt, augmentation=augmentation)
+        return specify_api(ask, made)
 
 
 def serve(**behaviour):
@@ -87,9 +89,7 @@ def test_the_servers_fingerprint_is_known_and_no_part_of_the_key():
         for _ in range(3):
             limits.forget()  # another evaluation
             made = ApiSettings(base_url=url)
-            specs.append(
-                specify_api("openai:m", made, augmentation="in-prompt", task="short-answer")[0]
-            )
+            specs.append(specify_api(ReaderAsk(model="openai:m", task="short-answer"), made)[0])
     assert [spec.api.server for spec in specs] == ["fp-1", "fp-2", ""]
     assert len({spec.fingerprint for spec in specs}) == 1
 
@@ -99,9 +99,9 @@ def test_a_server_is_tried_once_in_an_evaluation_for_each_thing_that_it_is_asked
     with serving(behaviour) as url:
         made = ApiSettings(base_url=url)
         for task in ("short-answer", "judge", "short-answer"):
-            specify_api("openai:m", made, augmentation="in-prompt", task=task)
+            specify_api(ReaderAsk(model="openai:m", task=task), made)
         assert [prompt_of(body) for body in behaviour.answered] == [TRIAL] * 2
-        specify_api("openai:m", made, augmentation="in-prompt", task="claims", tried=False)
+        specify_api(ReaderAsk(model="openai:m", task="claims"), made, tried=False)
         assert len(behaviour.answered) == 2
 
 
