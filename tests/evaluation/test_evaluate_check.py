@@ -136,8 +136,12 @@ def test_all_answers_that_cannot_be_scored_are_named_with_the_metrics_that_can(
     said = f"{len(lost)} queries: {', '.join(lost[:-1])} and {lost[-1]}"
     assert caught.value.problem == f"the metric {metric} cannot score the answers of {said}"
     assert METRICS[metric].needs in caught.value.remedy
-    assert caught.value.remedy.endswith(f"or use a `metric` that can: {able}")
-    for name in able.split(", "):
+    named = caught.value.remedy.partition(" or use a `metric` that can: ")[2].split(", ")
+    assert set(able.split(", ")) <= set(named)
+    for name in METRICS:
+        can = METRICS[name].can_score
+        assert (name in named) == all(any(map(can, own)) for own in answers)
+    for name in named:
         check(given, Settings.of(k=3, metric=name))
 
 
