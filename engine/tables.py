@@ -433,7 +433,7 @@ def empty(schema: Schema) -> pl.DataFrame:
 
 def with_added(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
     """A table of an earlier version with the columns of ``schema`` that came since, null."""
-    added = [name for name in _ADDED & schema.keys() if name not in frame.columns]
+    added = [name for name in schema if name in _ADDED and name not in frame.columns]
     return frame.with_columns(pl.lit(None, schema[name]).alias(name) for name in added)
 
 

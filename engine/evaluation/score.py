@@ -312,6 +312,7 @@ def label(
             part_for="" if inputs.is_whole else annotator.name,
         )
     )
+    made = replace(made, labels=tables.with_added(made.labels, tables.LABELS))
     declared = {table.name: table.made for table in annotator.further_tables}
     schemas = {name: dict(table.schema) for name, table in made.tables.items()}
     if dict(made.labels.schema) != tables.LABELS or schemas != declared:
@@ -393,7 +394,7 @@ def _score_annotator(
         # Of a part for whose queries nothing is listed. Scores name the annotator as its labels do, so
         # one label stands for none: below 0, of no passage.
         nothing = {QUERY_ID: query_ids[:1], DOC_ID: "", ANNOTATOR: annotator.name, LABEL: -1.0}
-        labels = pl.DataFrame(nothing, schema=tables.LABELS)
+        labels = pl.DataFrame(nothing, {name: tables.LABELS[name] for name in nothing})
     names = inputs.run_names
     bases: dict[Relevant, list[Measure]] = {}
     for measure in defined:

@@ -146,7 +146,6 @@ def test_with_thresholds_fractional_grades_are_counted(tmp_path):
 def test_labels_above_one_of_a_users_own_annotator_ask_for_a_threshold_too(tmp_path):
     def label(material):
         labels = material.pairs.with_columns(annotator=pl.lit("minutes"), label=pl.lit(2.5))
-        labels = tables.with_added(labels, tables.LABELS).select(list(tables.LABELS))
         return Labelled(labels, complete(labels))
 
     minutes = Annotator(name="minutes", label=label)

@@ -31,7 +31,7 @@ from engine.report.summary import summarize
 from tests.commands import evaluate as run_command
 from tests.conftest import STATS, ScriptedReader
 from tests.expected import refused
-from tests.tables import amount, findings_of, inputs, say_last
+from tests.tables import amount, findings_of, inputs, label_rows, say_last
 
 # Of what a passage says, by the judge.
 PROBABILITIES = {"says Ann": 0.9, "says Bo": 0.5, "says Cy": 0.51, "says nothing": 0.0}
@@ -74,7 +74,7 @@ def judge(tmp_path, reader=None, **options):
 
 
 def labels_of(result, annotator="judge"):
-    return {(q, d): v for q, d, a, v in result.labels.iter_rows() if a == annotator}
+    return {(q, d): v for q, d, a, v in label_rows(result.labels) if a == annotator}
 
 
 def test_judges_read_each_passage_once_and_label_it_by_the_first_choice(tmp_path):

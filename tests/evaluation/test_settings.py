@@ -17,7 +17,7 @@ from engine.report.summary import summarize
 from tests.conftest import ScriptedReader
 from tests.expected import refused
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
-from tests.tables import amount, findings_of, inputs, say_last
+from tests.tables import amount, findings_of, inputs, label_rows, say_last
 
 
 @pytest.fixture(autouse=True)
@@ -149,7 +149,7 @@ def test_reads_are_found_again_at_the_same_address_whatever_fingerprint_its_serv
 
 def test_a_judge_behind_an_api_labels_by_its_log_probabilities(tmp_path):
     result = read(tmp_path, Behaviour(say), annotators=("judge",), end_to_end=False)
-    labels = {(q, d): v for q, d, _, v in result.labels.iter_rows()}
+    labels = {(q, d): v for q, d, _, v in label_rows(result.labels)}
     assert {pair for pair, label in labels.items() if label} == {("q1", "d1")}
     with refused("server.scores"):
         read(tmp_path, Behaviour(lambda body: Said("Yes")), annotators=("judge",))
@@ -164,7 +164,7 @@ def test_utility_rests_on_the_probability_of_declining(tmp_path):
     result = read(
         tmp_path, Behaviour(decline), annotators=("utility",), measures="UDCG@3", end_to_end=False
     )
-    labels = {(q, d): v for q, d, _, v in result.labels.iter_rows()}
+    labels = {(q, d): v for q, d, _, v in label_rows(result.labels)}
     # It helps, and half of the time the reader declines; the others do not help, and it never does.
     assert labels["q1", "d1"] == pytest.approx(0.5, abs=1e-6)
     assert labels["q1", "d4"] == pytest.approx(-1 / 3)

@@ -229,7 +229,7 @@ def test_a_conclusion_with_other_columns_is_a_fault():
         (["--annotators", "erag", "--least-clicks", "3"], "without the annotator popular"),
         (["--annotators", "popular", "--least-clicks", "0"], "--least-clicks is 0; use 1 or more"),
         (["--annotators", "popular", "--task", "claims"], "popular has no meaning for the task"),
-        (["--annotators", "unheard-of"], "perplexity, popular"),
+        (["--annotators", "unheard-of"], ", popular\n"),
     ],
 )
 def test_it_is_checked_as_every_annotator_is(register, arguments, capsys, options, words):

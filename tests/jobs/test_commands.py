@@ -20,6 +20,7 @@ from jobs import doctor
 from jobs._command import command_line
 from tests.commands import erag, evaluate
 from tests.expected import refused
+from tests.tables import label_rows
 
 
 @pytest.mark.usefixtures("bundled_spec")
@@ -41,7 +42,7 @@ def test_evaluate_writes_every_file_and_prints_the_table(files, tmp_path, capsys
     assert min(summary["reading"]["workers"].values()) > 2**20
     assert summary["versions"]["torch"].startswith("2.13")
     labels = pl.read_parquet(out / "labels.parquet")
-    read = {(q, d): v for q, d, a, v in labels.iter_rows() if a == "erag"}
+    read = {(q, d): v for q, d, a, v in label_rows(labels) if a == "erag"}
     assert read["1", "a"] == 1  # the bundled model does read
     printed = capsys.readouterr().out
     assert "Kendall's \N{GREEK SMALL LETTER TAU}" in printed
