@@ -398,8 +398,7 @@ def _score_annotator(
     names = inputs.run_names
     bases: dict[Relevant, list[Measure]] = {}
     for measure in defined:
-        base = settings.relevant(len(names), annotator, measure)
-        bases.setdefault(base, []).append(measure)
+        bases.setdefault(settings.relevant(len(names), annotator, measure), []).append(measure)
 
     def by(runs: pl.DataFrame, queries: Sequence[str]) -> pl.DataFrame:
         if utilities:
