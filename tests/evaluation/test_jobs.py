@@ -74,7 +74,8 @@ def judge(tmp_path, reader=None, **options):
 
 
 def labels_of(result, annotator="judge"):
-    return {(q, d): v for q, d, a, v in label_rows(result.labels) if a == annotator}
+    own = result.labels.filter(annotator=annotator)
+    return {(q, d): v for q, d, v in own.select("query_id", "doc_id", "label").iter_rows()}
 
 
 def test_judges_read_each_passage_once_and_label_it_by_the_first_choice(tmp_path):
