@@ -31,7 +31,7 @@ from engine.report.summary import summarize
 from tests.commands import evaluate as run_command
 from tests.conftest import STATS, ScriptedReader
 from tests.expected import refused
-from tests.tables import amount, findings_of, inputs, label_rows, say_last
+from tests.tables import amount, findings_of, inputs, say_last
 
 # Of what a passage says, by the judge.
 PROBABILITIES = {"says Ann": 0.9, "says Bo": 0.5, "says Cy": 0.51, "says nothing": 0.0}

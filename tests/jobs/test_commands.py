@@ -20,7 +20,6 @@ from jobs import doctor
 from jobs._command import command_line
 from tests.commands import erag, evaluate
 from tests.expected import refused
-from tests.tables import label_rows
 
 
 @pytest.mark.usefixtures("bundled_spec")
