@@ -1,29 +1,31 @@
 """End-to-end evaluation against eRAG, in time and memory: the paper's experiment on this machine.
 
-    python -m benchmarks.efficiency [--quick] [--hours 2.5] [--json efficiency.json]
+    python -m benchmarks.efficiency [--quick] [--models DIRECTORY] [--k 10,30] [--lengths 150] [--json efficiency.json]
 
 The same queries with the same k passages each are read whole (end-to-end) and passage by passage (eRAG), by
-T5-small- and T5-base-shaped models with random weights and by the bundled decoder-only reader; in-prompt and
-with Fusion-in-Decoder; by the engine's own readers and by transformers' ``generate``, with fused attention
+T5-small- and T5-base-shaped models with random weights, by the bundled decoder-only reader, and by models of the
+user's own; in-prompt and with Fusion-in-Decoder; by the engine's own readers and by transformers' ``generate``, with fused attention
 and without; for several k and lengths of passages. docs/efficiency.md says what is measured, and how.
 
 Each cell runs in a process of its own, is not run where its predicted peak exceeds the budget, ends at
-``--limit``, and is saved as it ends: the same command goes on where it was. Beside the JSON file stand the
-tables (``.md``) and two plots (``-time.svg``, ``-memory.svg``).
+``--limit``, and is saved as it ends: the same command goes on where it was, also after Ctrl-C. Beside the JSON file
+stand the tables (``.md``), two plots (``-time.svg``, ``-memory.svg``) and a page with both (``.html``).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks._harness import make_parser
-from benchmarks.efficiency import plots, predict
+from benchmarks.efficiency import page, predict
 from benchmarks.efficiency.changes import CHANGES
 from benchmarks.efficiency.grid import (
     SHAPES,
@@ -41,10 +43,10 @@ from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_
 from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.report.page import plotting
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import require_output
 from jobs._options import parse_bytes
+from jobs._signals import StoppedError, keeps, stoppable
 
 NO_TIME = "no time left"
 # Half of the machine is left to others; the engine itself takes a quarter by default.
@@ -98,7 +100,10 @@ def run_cells(
     subjects: dict[tuple[str, str], models.Subject] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_text(models.articles(), folder / models.ARTICLES)
+        tokens = max(
+            predict.queries_of(cell, conditions) * cell.k * cell.length for cell in missing
+        )
+        write_text(models.articles(tokens), folder / models.ARTICLES)
         serving.join()
         for number, cell in enumerate(missing, 1):
             expected = pace.seconds(cell)
@@ -241,37 +246,84 @@ def _run(options: argparse.Namespace) -> int:
         rounds=options.rounds,
     )
     require_output(options.json, directory=False)
+    cells = _asked(options)
     results = Results(options.json, conditions)
-    cells = chosen(
-        (quick_grid if options.quick else full_grid)(CHANGES),
-        **{name: getattr(options, name) for name in _CHOICES},
-    )
     if options.plan:
         plan(cells, conditions, results, options.limit)
         return 0
+    _refuse_nothing(cells, conditions, results)
     start = time.monotonic()
-    left = run_cells(cells, conditions, results, hours=options.hours, limit=options.limit)
-    table = markdown(results, left)
-    if results.outcomes:
-        results.add_page(ratios(results))
-    print("\n".join(table))
-    stem = options.json.with_suffix("")
-    write_text("\n".join(table) + "\n", stem.with_suffix(".md"))
+    keeps(f"{options.json} keeps the cells that are done; the same command goes on from there")
+    try:
+        left = run_cells(cells, conditions, results, hours=options.hours, limit=options.limit)
+    except KeyboardInterrupt:
+        _write(results, {}, options.json)
+        raise
+    print("\n".join(_write(results, left, options.json)))
     failed = [cell for cell in cells if results.outcomes.get(cell, {}).get("status") == "failed"]
-    for picture in plotting.pictures(plots.drawings(results), with_png=False):
-        write_text(picture.svg, stem.with_name(f"{stem.name}-{picture.name}.svg"))
     done = sum(results.figures(cell) is not None for cell in cells)
     print(f"{done} of {len(cells)} cells done, {time.monotonic() - start:.0f} s; {options.json}")
     return int(bool(failed))
+
+
+def _asked(options: argparse.Namespace) -> list[Cell]:
+    """The cells that options choose, of a grid with the user's own models, k and lengths."""
+    asked: dict[str, str | None] = {name: getattr(options, name) for name in _CHOICES}
+    grid: dict[str, Sequence[Any]] = {}
+    for name in ("k", "lengths"):
+        if (text := asked[name]) is not None:
+            grid[name] = _numbers(name, text)
+            asked[name] = ",".join(map(str, grid[name]))
+    if (text := asked["models"]) is not None:
+        from benchmarks.efficiency.own import add_models
+
+        grid["models"] = add_models(text)
+        asked["models"] = ",".join(grid["models"])
+    return chosen((quick_grid if options.quick else full_grid)(CHANGES, **grid), **asked)
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    """The numbers that an option lists."""
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not (part.isascii() and part.isdecimal() and int(part) > 0):
+            remedy = "use whole numbers of 1 or more, separated by commas"
+            raise InputError(f"`{option}` names {quoted(part)}", remedy)
+    return list(map(int, parts))
+
+
+def _refuse_nothing(cells: Sequence[Cell], conditions: Conditions, results: Results) -> None:
+    """Refuse a run that is to take times and cannot take any."""
+    times = [cell for cell in cells if cell.kind == "time"]
+    if times and all(left_out(cell, conditions) and not results.figures(cell) for cell in times):
+        least = min(times, key=lambda cell: cell.k * cell.length)
+        problem = f"no time can be measured: {least.name} {left_out(least, conditions)}"
+        raise InputError(problem, "use smaller `k` or `lengths`, or more `memory`")
+
+
+def _write(results: Results, left: Mapping[Cell, str], json: Path) -> list[str]:
+    """Write the tables, the plots and the page; the lines of the tables."""
+    lines = markdown(results, left)
+    if results.outcomes:
+        results.add_page(ratios(results))
+    stem = json.with_suffix("")
+    write_text("\n".join(lines) + "\n", stem.with_name(f"{stem.name}.md"))
+    page.write(results, left, stem)
+    return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.set_defaults(json=Path("efficiency.json"))
     parser.add_argument("--quick", action="store_true", help="one model, 20 short passages")
-    parser.add_argument("--models", help=f"some of {', '.join(SHAPES)}, separated by commas")
-    parser.add_argument("--k", help="some numbers of passages, separated by commas")
-    parser.add_argument("--lengths", help="some lengths of passages in tokens, separated by commas")
+    parser.add_argument(
+        "--models",
+        help="some of t5-small, t5-base, bundled, bundled-fid, or directories of models, separated by commas",
+    )
+    parser.add_argument("--k", help="numbers of passages, separated by commas; by default 1 to 100")
+    parser.add_argument(
+        "--lengths", help="lengths of passages in tokens, separated by commas; by default 50 to 400"
+    )
     parser.add_argument("--tokens", help="some lengths of answers in tokens, separated by commas")
     parser.add_argument("--ways", help=f"some of {', '.join(WAYS)}, separated by commas")
     parser.add_argument("--augmentations", help="in-prompt or fid")
@@ -289,9 +341,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="by default all cores")
     options = parser.parse_args(arguments)
     try:
-        return _run(options)
+        with stoppable():
+            return _run(options)
     except InputError as error:
         raise SystemExit(str(error)) from None
+    except StoppedError as stop:
+        if not stop.is_told:
+            print(stop, file=sys.stderr)
+        return stop.status
 
 
 if __name__ == "__main__":

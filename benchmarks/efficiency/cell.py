@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -195,9 +195,9 @@ def _check(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) -
         own = sample(cell, exact, folder, side.tokenizer, _COMPARED)
         read = [*side.read(own.lists), *side.read(own.singles)]
         _tokens(read)
-        outputs[way] = [asdict(output) for output in read]
+        outputs[way] = [(one.output, one.prompt_tokens, one.output_tokens) for one in read]
     first = outputs[WAYS[0]]
     unlike = {way: sum(a != b for a, b in zip(first, outputs[way], strict=True)) for way in WAYS}
     if any(unlike.values()):
         raise ReadError(f"ways give different outputs in fp32: {unlike} of {len(first)}")
-    return {"reads": len(first), "different": len({output["output"] for output in first})}
+    return {"reads": len(first), "different": len({output for output, _, _ in first})}

@@ -35,6 +35,7 @@ class Shape:
         template, passage: about how many tokens a prompt has beside its passages (the question, worked
             examples), and beside the text of each. For predictions; results have tokens as counted.
         reads: whether its weights were trained, so that its answers mean something.
+        path, counted: of a model of the user's own: where its weights are, and how many they are.
     """
 
     name: str
@@ -51,6 +52,8 @@ class Shape:
     template: int
     passage: int
     reads: bool = False
+    path: str = ""
+    counted: int = 0
 
     @property
     def layer_weights(self) -> int:
@@ -60,11 +63,11 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """About how many parameters the model has; layer norms and position tables are left out."""
+        """How many parameters the model has: as counted, or without layer norms and position tables."""
         encoder_decoder = self.architecture == "encoder-decoder"
         cross = 4 * self.hidden * self.inner * encoder_decoder
         layers = self.layers * (self.layer_weights * (1 + encoder_decoder) + cross)
-        return layers + self.hidden * self.vocabulary
+        return self.counted or layers + self.hidden * self.vocabulary
 
 
 def _t5(name: str, *, hidden: int, heads: int, feed_forward: int, layers: int) -> Shape:
@@ -87,7 +90,7 @@ def _t5(name: str, *, hidden: int, heads: int, feed_forward: int, layers: int) -
 
 # The first two have the sizes in the configurations of google-t5/t5-small and google-t5/t5-base, and random
 # weights; the others are the bundled readers with their own: SmolLM2-135M, and the small T5 that does
-# Fusion-in-Decoder.
+# Fusion-in-Decoder. Models of the user's own are added where they are named (``own.add_models``).
 SHAPES: dict[str, Shape] = {
     shape.name: shape
     for shape in (
@@ -224,12 +227,19 @@ def _with_memory(cells: Sequence[Cell]) -> Iterator[Cell]:
 
 
 def paper_length(shape: Shape) -> int:
-    """Tokens of a passage in the paper's setting; of a model with a limit of positions, that long lists fit."""
-    return PAPER_LENGTH // 2 if shape.positions else PAPER_LENGTH
+    """Tokens of a passage in the paper's setting; half of them where its list exceeds a model's positions."""
+    needed = shape.template + PAPER_K * (PAPER_LENGTH + shape.passage) + max(ANSWERS)
+    return PAPER_LENGTH // 2 if 0 < shape.positions < needed else PAPER_LENGTH
 
 
-def full_grid(changes: Sequence[str]) -> list[Cell]:
-    """All cells, the most interesting first: each once.
+def full_grid(
+    changes: Sequence[str],
+    *,
+    models: Sequence[str] = (),
+    k: Sequence[int] = (),
+    lengths: Sequence[int] = (),
+) -> list[Cell]:
+    """All cells, the most interesting first: each once, with further models of the user's own, k and lengths.
 
     First whether all ways give the same outputs; the paper's setting with every model; savings; times and
     peaks against k at the paper's length of passages, and against that length at its k; then the rest. Each
@@ -243,7 +253,9 @@ def full_grid(changes: Sequence[str]) -> list[Cell]:
             k=PAPER_K,
             length=paper_length(shape),
         )
-        for shape in map(SHAPES.__getitem__, TIMED)
+        for shape in map(
+            SHAPES.__getitem__, [*TIMED, *(name for name in models if SHAPES[name].path)]
+        )
         for how in augmentations(shape)
     ]
     long = [replace(cell, answer_tokens=most) for most in ANSWERS for cell in kinds]
@@ -257,7 +269,7 @@ def full_grid(changes: Sequence[str]) -> list[Cell]:
 
     def at(ks: Sequence[int], lengths: Sequence[int]) -> list[Cell]:
         places = sorted(product(ks, lengths), key=lambda place: place[0] * place[1])
-        return [replace(cell, k=k, length=length) for k, length in places for cell in ways]
+        return [replace(cell, k=own, length=length) for own, length in places for cell in ways]
 
     savings = [
         Cell(kind="saving", model=model, augmentation=how, k=k, length=100, change=change)
@@ -268,18 +280,28 @@ def full_grid(changes: Sequence[str]) -> list[Cell]:
         *checks,
         *_with_memory(ways),
         *savings,
-        *_with_memory(at(KS, [PAPER_LENGTH])),
-        *_with_memory(at([10, PAPER_K], LENGTHS)),
-        *_with_memory(at(KS, LENGTHS)),
+        *_with_memory(at([*KS, *k], [PAPER_LENGTH])),
+        *_with_memory(at([10, PAPER_K], [*LENGTHS, *lengths])),
+        *_with_memory(at([*KS, *k], [*LENGTHS, *lengths])),
     ]
     return list(dict.fromkeys(ordered))
 
 
-def quick_grid(changes: Sequence[str]) -> list[Cell]:
+def quick_grid(
+    changes: Sequence[str],
+    *,
+    models: Sequence[str] = ("t5-small",),
+    k: Sequence[int] = (20,),
+    lengths: Sequence[int] = (50,),
+) -> list[Cell]:
     """The smallest grid that has a bit of everything: one model, short passages, one length of lists."""
-    cell = Cell(kind="time", model="t5-small", augmentation="in-prompt", k=20, length=50)
-    fused = replace(cell, augmentation="fid")
-    found = [replace(cell, kind="check", k=3)]
-    for one in (cell, fused, replace(cell, way="generate-eager")):
-        found += [one, memory_cells(one)["list"], memory_cells(one)["k passages"]]
-    return list(dict.fromkeys([*found, replace(fused, kind="saving", k=5, change=changes[0])]))
+    found = []
+    for model, own, length in product(models, k, lengths):
+        cell = Cell(kind="time", model=model, augmentation="in-prompt", k=own, length=length)
+        found.append(replace(cell, kind="check", k=3, length=50))
+        ways = [replace(cell, augmentation=how) for how in augmentations(SHAPES[model])]
+        for one in (*ways, replace(cell, way="generate-eager")):
+            found += [one, *memory_cells(one).values()]
+    model, how, _ = _SAVINGS[0]
+    saving = Cell(kind="saving", model=model, augmentation=how, k=5, length=50, change=changes[0])
+    return list(dict.fromkeys([*found, *[saving] * (model in models)]))

@@ -1,7 +1,8 @@
 """The models of ``benchmarks.efficiency`` and what they read.
 
 T5-small- and T5-base-shaped models have random weights: what they write means nothing, what it takes is
-what real weights of these sizes take. Their tokenizer is trained on the bundled articles. The other models are the bundled readers as they are.
+what real weights of these sizes take. Their tokenizer is trained on the bundled articles. The other models, the bundled
+readers and the user's own, are as they are.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.queries.read import read_queries
 
 ARTICLES = "articles.txt"  # in the folder that cells get
-# Of the bundled articles: enough for the largest cell, 40,000 tokens for each of two queries.
-_CHARACTERS = 800_000
+# Of the bundled articles: enough for the grid's largest cell, 40,000 tokens for each of two queries; and of a
+# token, where cells of the user's are larger.
+_CHARACTERS, _OF_A_TOKEN = 800_000, 6
 # Characters that the tokenizers are trained on, and the tokens that they know.
 _TRAINED_ON, _VOCABULARY = 400_000, 8000
 TOKENS = 32128  # of the models
@@ -54,12 +56,13 @@ class Sample(NamedTuple):
     singles: list[list[str]]
 
 
-def articles() -> str:
-    """The text of the bundled articles, one line each, up to some length."""
+def articles(tokens: int) -> str:
+    """The text of the bundled articles, one line each, up to some length: longer for cells of more ``tokens``."""
+    least = max(_CHARACTERS, _OF_A_TOKEN * tokens)
     texts: list[str] = []
     for article in read_source(wikipedia_dump()):
         texts.append(" ".join(article.text.split()))
-        if sum(map(len, texts)) > _CHARACTERS:
+        if sum(map(len, texts)) > least:
             break
     return "\n".join(texts)
 
@@ -70,7 +73,7 @@ def make_subject(
     """A model of the grid, made in ``folder`` (which has ``ARTICLES``) unless it is there already."""
     logging.disable_progress_bar()
     shape = SHAPES[name]
-    path = name
+    path = shape.path or name
     if not shape.reads:
         directory = folder / name
         if not directory.exists():
@@ -163,7 +166,7 @@ def sample(cell: Cell, subject: Subject, folder: Path, tokenizer: Any, queries: 
     if len(texts) < queries * cell.k or len(asked) < queries:
         raise InputError(
             f"the bundled data has no {queries} lists of {cell.k} passages of {cell.length} tokens",
-            "give a smaller `tokens`",
+            "give smaller `k` or `lengths`",
             "replay.lists",
         )
     render: Callable[..., list[str]] = subject.prompt.render

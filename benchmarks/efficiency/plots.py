@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.efficiency.fit import Point, peaks_by_place, seconds_by_place
 from benchmarks.efficiency.grid import PAPER_LENGTH, Cell
 from benchmarks.efficiency.results import Results
-from benchmarks.efficiency.table import timed
+from benchmarks.efficiency.table import measured
 from engine.report.page.plotting import COLOURS, MARKERS, Drawing
 
 Line = tuple[str, list[Point]]
@@ -17,7 +17,7 @@ _COLUMNS = 3
 
 def drawings(results: Results) -> list[Drawing]:
     """Both plots, of passages of the paper's length, or else of that with most cells; none without cells."""
-    cells = timed(results)
+    cells = [cell for cell, *_ in measured(results)]
     if not cells:
         return []
     lengths = [cell.length for cell in cells]

@@ -85,11 +85,11 @@ def further_rounds(seconds: float, rounds: int, *, enough: float) -> int:
 
 
 def too_long(cell: Cell) -> int:
-    """Tokens by which a list is longer than the model has positions; 0 where it is not."""
+    """Tokens by which a cell's longest read is longer than the model has positions; 0 where it is not."""
     shape = SHAPES[cell.model]
-    if not shape.positions or cell.method == "erag":
+    if not shape.positions:
         return 0
-    needed = reads_of(cell, "end-to-end").tokens + cell.answer_tokens
+    needed = reads_of(cell, cell.method or "end-to-end").tokens + cell.answer_tokens
     return max(0, needed - shape.positions)
 
 
@@ -201,7 +201,8 @@ class Pace:
         self._conditions = conditions
         self._ratios: dict[tuple[str, ...], list[float]] = {}
         for cell, seconds in done.items():
-            self.add(cell, seconds)
+            if cell.model in SHAPES:  # else of a model that this run does not name
+                self.add(cell, seconds)
 
     def add(self, cell: Cell, seconds: float) -> None:
         """Take a cell that is done."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.efficiency.grid import Cell, Conditions
+from benchmarks.efficiency.grid import SHAPES, Cell, Conditions, Shape
 
 if TYPE_CHECKING:
     from benchmarks.efficiency.models import Subject
@@ -24,7 +25,12 @@ _SERVER = multiprocessing.get_context("forkserver")
 
 
 def start_server() -> None:
-    """Have the server import while this process prepares the models."""
+    """Have the server import while this process prepares the models.
+
+    A terminal sends Ctrl-C to all processes. Those of cells inherit that it is held back here, in a thread that does
+    nothing else: this process ends them.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # As ``readers.load`` sets them, before torch is loaded anywhere: threads that wait should soon sleep.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")
@@ -48,11 +54,13 @@ def run(
     """
     start = time.perf_counter()
     here, there = _SERVER.Pipe(duplex=False)
-    process = _SERVER.Process(target=_measure, args=(there, cell, conditions, subject, folder))
+    shape = SHAPES[cell.model]
+    arguments = (there, cell, conditions, subject, folder, shape)
+    process = _SERVER.Process(target=_measure, args=arguments)
     process.start()
     there.close()
     outcome: dict[str, Any]
-    ended = True
+    ended = False
     try:
         ended = here.poll(limit)
         outcome = here.recv() if ended else {"status": "stopped", "limit": limit}
@@ -69,9 +77,16 @@ def run(
 
 
 def _measure(
-    there: Connection, cell: Cell, conditions: Conditions, subject: Subject, folder: Path
+    there: Connection,
+    cell: Cell,
+    conditions: Conditions,
+    subject: Subject,
+    folder: Path,
+    shape: Shape,
 ) -> None:
     from benchmarks.efficiency.cell import measure
+
+    SHAPES[shape.name] = shape  # a model of the user's own is not known here
 
     try:
         there.send({"status": "done", "figures": measure(cell, conditions, subject, folder)})

@@ -23,19 +23,28 @@ from benchmarks.efficiency.fit import (
     slope_at_the_end,
     times_of,
 )
-from benchmarks.efficiency.grid import METHODS, Cell
+from benchmarks.efficiency.grid import METHODS, PAPER_K, PAPER_LENGTH, Cell
 from benchmarks.efficiency.results import Results
 from engine.report.layout import Grid
 
 # Salemi & Zamani 2024, Table 2: T5-small with 50 passages, over KILT's datasets, on a GPU.
+_PAPERS = "paper: T5-small, k = 50"
+BESIDE_PAPER = "The paper's figures beside ours"
+_DIVIDED = "end-to-end ÷ eRAG"
+_TIME, _QUERY, _DOCUMENT = (
+    f"time, {_DIVIDED}",
+    "memory of a query, list ÷ its k passages in a batch",
+    "memory of a document, list ÷ one passage",
+)
 PAPER = {
-    "time": "1.232 to 3.252, mean 2.468",
-    "memory of a query": "7 to 15",
-    "memory of a document": "30 to 48",
+    _TIME: "1.232 to 3.252, mean 2.468",
+    "peak memory, end-to-end": "46 to 75 GB",
+    _QUERY: "7 to 15",
+    _DOCUMENT: "30 to 48",
 }
 _UNKNOWN = "·"
 # Columns that say where a figure was measured, whatever the way.
-_PLACE = ("model", "augmentation", "k", "tokens", "answer")
+_PLACE = ("model", "augmentation", "k", "passage tokens", "answer tokens")
 # How many times as long as ``generate`` the engine may take at most.
 _SLOWER = 1.05
 Left = Mapping[Cell, str]
@@ -43,14 +52,16 @@ Left = Mapping[Cell, str]
 
 def grids(results: Results) -> list[Grid]:
     """All tables; what is bold in Markdown stands between two pairs of asterisks."""
-    times = sorted(timed(results), key=_place)
-    kinds = list(dict.fromkeys(_kind(cell) for cell in times))
+    times = [cell for cell, *_ in measured(results)]
+    kinds = list(dict.fromkeys(map(_kind, times)))
     return [
-        _costs(results, times),
+        *_beside_paper(results),
+        _times(results),
+        _memory(results),
         _fastest(results, times),
         _beside_generate(results, times),
         _exponents(results, kinds),
-        _crossings(results, times),
+        _crossings(results),
         _savings(results),
     ]
 
@@ -63,7 +74,8 @@ def markdown(results: Results, left: Left) -> list[str]:
     """
     lines = [*results.described(), ""]
     for grid in grids(results):
-        lines += [f"### {grid.title}", ""]
+        before = f"{BESIDE_PAPER}: " if grid.name.startswith("paper") else ""
+        lines += [f"### {before}{grid.title}", ""]
         lines += [grid.caption, ""] if grid.caption else []
         lines += [*_rows(grid.head, grid.rows), ""]
     reasons = [f"- {text}" for text in grouped(left_out(results, left))]
@@ -74,25 +86,28 @@ def ratios(results: Results) -> list[Line]:
     """The ratios at the largest number of passages of each model, augmentation and way, for the page of all
     benchmarks.
     """
-    largest: dict[Cell, Cell] = {}
-    for cell in sorted(timed(results), key=lambda one: (one.k, one.length)):
-        largest[_kind(cell)] = cell
+    largest = {
+        _kind(one[0]): one
+        for one in sorted(measured(results), key=lambda one: (one[0].k, one[0].length))
+    }
     lines: list[Line] = []
-    for cell in largest.values():
-        figures = results.figures(cell)
-        assert figures is not None  # only cells that are done are given
-        own, peaks = times_of(figures).ratios, peaks_of(results, cell)
+    for cell, times, peaks in largest.values():
+        own = times.ratios
         of_time = str(Ratio(median(own), min(own), max(own)))
         what = f"{cell.model}, {cell.augmentation}, {cell.way}, k = {cell.k}, answers of {cell.answer_tokens}"
-        lines.append(Line(f"{what}: time, end to end to eRAG", of_time, PAPER["time"]))
+        lines.append(Line(f"{what}: {_TIME}", of_time, PAPER[_TIME]))
         by_list = ratio(peaks.end_to_end, peaks.batch)
-        lines.append(Line("  memory of a query", _number(by_list, 1), PAPER["memory of a query"]))
+        lines.append(Line("  memory of a query", _number(by_list, 1), PAPER[_QUERY]))
     return lines
 
 
-def timed(results: Results) -> list[Cell]:
-    """The time cells that are done."""
-    return [cell for cell in results.outcomes if cell.kind == "time" and results.figures(cell)]
+def measured(results: Results) -> list[tuple[Cell, Times, Peaks]]:
+    """The time cells that are done, with their figures."""
+    return [
+        (cell, times_of(figures), peaks_of(results, cell))
+        for cell in sorted(results.outcomes, key=_place)
+        if cell.kind == "time" and (figures := results.figures(cell))
+    ]
 
 
 def _place(cell: Cell) -> tuple[Any, ...]:
@@ -119,58 +134,77 @@ def _mebibytes(value: int | None) -> str:
     return _UNKNOWN if value is None else f"{value / 2**20:.0f}"
 
 
-def _costs(results: Results, times: Sequence[Cell]) -> Grid:
+def _beside_paper(results: Results) -> Iterator[Grid]:
+    """The paper's figures beside those of each model and augmentation, nearest to the paper's setting."""
+    kinds: dict[tuple[str, str], list[Cell]] = {}
+    for cell, *_ in measured(results):
+        kinds.setdefault((cell.model, cell.augmentation), []).append(cell)
+    for number, ((model, how), cells) in enumerate(kinds.items(), 1):
+        near = max(cells, key=lambda one: (one.k == PAPER_K, one.k, one.length == PAPER_LENGTH))
+        columns = [
+            (
+                f"{cell.way}, answers of {cell.answer_tokens}",
+                _number(times.ratio),
+                _UNKNOWN if peaks.end_to_end is None else f"{peaks.end_to_end / 1e9:.2f} GB",
+                _number(ratio(peaks.end_to_end, peaks.batch), 1),
+                _number(ratio(peaks.end_to_end, peaks.passage), 1),
+            )
+            for cell, times, peaks in measured(results)
+            if cell in cells and (cell.k, cell.length) == (near.k, near.length)
+        ]
+        rows = list(zip(["", *PAPER], [_PAPERS, *PAPER.values()], *columns, strict=True))
+        caption = "Time: above 1 eRAG is faster. Memory: peaks above the loaded model."
+        title = f"{model}, {how}, k = {near.k}, passages of {near.length} tokens"
+        yield Grid(f"paper-{number}", caption, rows[0], rows[1:], title=title)
+
+
+def _times(results: Results) -> Grid:
     caption = (
-        "Seconds a query, and MiB above the loaded model. Time: the median of the ratios of pairs of "
-        "rounds, their range, and how many they are (a pair of rounds that takes long is the only one); CPU: the ratio of the time of all threads, which other work on the machine "
-        "disturbs less. Memory of a query: the list in one read against its k passages in one "
-        "batch; of a document: the list against one passage."
+        "Seconds a query. End-to-end ÷ eRAG: the median of the ratios of pairs of rounds, with their range and number "
+        "(a pair of rounds that takes long is the only one). CPU ratio: the same of the time of all threads, which "
+        "other work on the machine disturbs less."
     )
-    head = ["model", "augmentation", "way", "k", "tokens", "answer", "end to end s", "eRAG s"]
-    head += [
-        "time ratio",
-        "CPU",
-        "end to end MiB",
-        "k passages MiB",
-        "ratio",
-        "1 passage MiB",
-        "ratio",
+    head = [*_PLACE[:2], "way", *_PLACE[2:], "end-to-end s", "eRAG s", _DIVIDED]
+    head += ["range", "rounds", "CPU ratio"]
+    rows = [
+        [
+            *_named(cell, way=True),
+            _number(times.end_to_end, 3),
+            _number(times.erag, 3),
+            f"**{times.ratio:.2f}**",
+            f"{min(times.ratios):.2f} to {max(times.ratios):.2f}",
+            str(len(times.ratios)),
+            _number(times.cpu_ratio),
+        ]
+        for cell, times, _ in measured(results)
     ]
-    paper = ["paper: T5-small", "", "", "50", "", "", "", "", PAPER["time"], "", "", ""]
-    paper += [PAPER["memory of a query"], "", PAPER["memory of a document"]]
-    rows = [paper]
-    for cell in times:
-        figures = results.figures(cell)
-        assert figures is not None  # only cells that are done are given
-        rows.append(_cost_row(cell, times_of(figures), peaks_of(results, cell)))
-    title = "Time and memory, as in the paper's Table 2"
-    return Grid("costs", caption, head, rows, names=3, title=title)
+    return Grid("time", caption, head, rows, names=3, title="Time")
 
 
-def _cost_row(cell: Cell, times: Times, peaks: Peaks) -> list[str]:
-    own = times.ratios
-    return [
-        cell.model,
-        cell.augmentation,
-        cell.way,
-        str(cell.k),
-        str(cell.length),
-        str(cell.answer_tokens),
-        _number(times.end_to_end, 3),
-        _number(times.erag, 3),
-        f"**{times.ratio:.2f}** ({min(own):.2f} to {max(own):.2f}; {len(own)})",
-        _number(times.cpu_ratio),
-        _mebibytes(peaks.end_to_end),
-        _mebibytes(peaks.batch),
-        _number(ratio(peaks.end_to_end, peaks.batch), 1),
-        _mebibytes(peaks.passage),
-        _number(ratio(peaks.end_to_end, peaks.passage), 1),
+def _memory(results: Results) -> Grid:
+    caption = (
+        "MiB above the loaded model. Memory of a query: the list in one read against its k passages in one batch; of "
+        "a document: the list against one passage."
+    )
+    head = [*_PLACE[:2], "way", *_PLACE[2:], "list MiB", "k passages MiB", "list ÷ k passages"]
+    head += ["1 passage MiB", "list ÷ 1 passage"]
+    rows = [
+        [
+            *_named(cell, way=True),
+            _mebibytes(peaks.end_to_end),
+            _mebibytes(peaks.batch),
+            _number(ratio(peaks.end_to_end, peaks.batch), 1),
+            _mebibytes(peaks.passage),
+            _number(ratio(peaks.end_to_end, peaks.passage), 1),
+        ]
+        for cell, _, peaks in measured(results)
     ]
+    return Grid("memory", caption, head, rows, names=3, title="Peak memory")
 
 
 def _fastest(results: Results, times: Sequence[Cell]) -> Grid:
     caption = "Seconds a query where several ways were measured: neither method is held back by how it is read."
-    head = [*_PLACE, "end to end s", "by", "eRAG s", "by", "ratio"]
+    head = [*_PLACE, "end-to-end s", "by", "eRAG s", "by", _DIVIDED]
     rows = [
         [
             *_named(place),
@@ -190,23 +224,21 @@ def _beside_generate(results: Results, times: Sequence[Cell]) -> Grid:
         "generate's ways that were measured; above 1 the engine is the slower one (in bold by more than 5%). Each way "
         "in a process of its own."
     )
-    head = [*_PLACE, "end to end: engine s", "generate s", "by", "ratio"]
-    head += ["eRAG: engine s", "generate s", "by", "ratio"]
+    head = [*_PLACE, "method", "engine s", "generate s", "by", "engine ÷ generate"]
     rows = []
     for place, methods in beside_generate(results, times).items():
-        row = _named(place)
-        for own in (methods[method] for method in METHODS):
+        for method, own in methods.items():
             figure = _number(own.ratio)
             figure = f"**{figure}**" if own.ratio > _SLOWER else figure
-            row += [_number(own.engine, 3), _number(own.generate, 3), own.way, figure]
-        rows.append(row)
+            seconds = [_number(own.engine, 3), _number(own.generate, 3)]
+            rows.append([*_named(place), method, *seconds, own.way, figure])
     return Grid("beside", caption, head, rows, names=2, title="The engine against generate")
 
 
-def _named(place: Cell) -> list[str]:
-    """Where cells of several ways stand, as ``_PLACE`` heads it."""
+def _named(place: Cell, *, way: bool = False) -> list[str]:
+    """Where cells stand, as ``_PLACE`` heads it; with their ``way`` as the third."""
     numbers = (place.k, place.length, place.answer_tokens)
-    return [place.model, place.augmentation, *map(str, numbers)]
+    return [place.model, place.augmentation, *[place.way] * way, *map(str, numbers)]
 
 
 def _exponents(results: Results, kinds: Sequence[Cell]) -> Grid:
@@ -216,7 +248,7 @@ def _exponents(results: Results, kinds: Sequence[Cell]) -> Grid:
         "between the two largest k: what small cells cost whatever they read lowers the fit. Memory: of "
         "one read or batch, so that eRAG's is that of k passages together."
     )
-    head = ["model", "augmentation", "way", "answer", "method"]
+    head = ["model", "augmentation", "way", "answer tokens", "method"]
     head += ["time: k", "d", "cells", "memory: k", "d"]
     rows = []
     for kind in kinds:
@@ -240,17 +272,23 @@ def _exponents(results: Results, kinds: Sequence[Cell]) -> Grid:
     return Grid("exponents", caption, head, rows, names=5, title="Exponents")
 
 
-def _crossings(results: Results, times: Sequence[Cell]) -> Grid:
+def _crossings(results: Results) -> Grid:
     along_k: dict[tuple[str, ...], list[tuple[int, float]]] = {}
     along_length: dict[tuple[str, ...], list[tuple[int, float]]] = {}
-    for cell in times:
-        figures = results.figures(cell)
-        assert figures is not None
+    for cell, own, _ in measured(results):
         kind = (cell.model, cell.augmentation, cell.way, str(cell.answer_tokens))
-        ratio_here = times_of(figures).ratio
+        ratio_here = own.ratio
         along_k.setdefault((*kind, f"{cell.length} tokens"), []).append((cell.k, ratio_here))
         along_length.setdefault((*kind, f"k = {cell.k}"), []).append((cell.length, ratio_here))
-    head = ["model", "augmentation", "way", "answer", "at", "measured", "end to end is slower"]
+    head = [
+        "model",
+        "augmentation",
+        "way",
+        "answer tokens",
+        "at",
+        "measured",
+        "end-to-end is slower",
+    ]
     rows = [
         [*key, ", ".join(str(one) for one, _ in sorted(ratios)), crossing(ratios, along)]
         for along, found in (("k", along_k), ("length", along_length))
