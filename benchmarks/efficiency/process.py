@@ -11,6 +11,7 @@ import os
 import signal
 import time
 import traceback
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,9 @@ def start_server() -> None:
     """Have the server import while this process prepares the models.
 
     A terminal sends Ctrl-C to all processes. Those of cells inherit that it is held back here, in a thread that does
-    nothing else: this process ends them.
+    nothing else: this process ends them. What tracks resources lets such signals through as it starts.
     """
+    resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # As ``readers.load`` sets them, before torch is loaded anywhere: threads that wait should soon sleep.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
