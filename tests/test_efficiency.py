@@ -1,22 +1,31 @@
-"""The efficiency benchmark: its grid, predictions, fits and tables; and its smallest case, among the slow tests."""
+"""The efficiency benchmark: its grid, predictions, fits, tables and page; and a stopped run, among the slow tests."""
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from benchmarks.efficiency import __main__ as efficiency
-from benchmarks.efficiency import predict
+from benchmarks.efficiency import own, page, predict
+from benchmarks.efficiency import run as efficiency
 from benchmarks.efficiency.changes import FIRST, SECOND, Way, listed, ways
 from benchmarks.efficiency.fit import Point, crossing, fit, slope_at_the_end, times_of
 from benchmarks.efficiency.grid import (
     KS,
     LENGTHS,
+    SHAPES,
     TIMED,
     WAYS,
     Cell,
     Conditions,
     full_grid,
     memory_cells,
+    quick_grid,
 )
 from benchmarks.efficiency.results import Results
 from benchmarks.efficiency.table import markdown
@@ -174,14 +183,13 @@ def filled(tmp_path):
 
 def test_the_table_has_ratios_beside_the_papers(tmp_path):
     text = "\n".join(markdown(filled(tmp_path), {replace(CELL, k=50): "needs 9.9 GiB"}))
-    assert "| paper: T5-small |" in text
-    for figure in ("1.232 to 3.252, mean 2.468", "7 to 15", "30 to 48"):
-        assert figure in text
     # 3.0 / 1.5 and 3.3 / 1.5: a median of 2.1; 300 MiB by 100 and by 10.
-    row = "| t5-small | in-prompt | engine | 10 | 100 | 5 | 3.150 | 1.500 | **2.10** (2.00 to 2.20; 2) | 2.10 "
-    assert row + "| 300 | 100 | 3.0 | 10 | 30.0 |" in text
+    row = "| t5-small | in-prompt | engine | 10 | 100 | 5 | 3.150 | 1.500 | **2.10** | 2.00 to 2.20 | 2 | 2.10 |"
+    assert row in text
+    assert "| t5-small | in-prompt | engine | 10 | 100 | 5 | 300 | 100 | 3.0 | 10 | 30.0 |" in text
     # Of the list of 20 passages no peak is known.
-    assert "**4.00** (4.00 to 4.00; 2) | 4.00 | · | · | · | 10 | · |" in text
+    assert "**4.00** | 4.00 to 4.00 | 2 | 4.00 |" in text
+    assert "| t5-small | in-prompt | engine | 20 | 100 | 5 | · | · | · | 10 | · |" in text
     saved = "| t5-small | in-prompt | first retriever | sharing | 3.00 | 25% | 11 | 600 | 55 |"
     assert saved in text
     assert "engine, 100 tokens, answers of 5, k = 50: needs 9.9 GiB" in text
@@ -194,14 +202,72 @@ def test_the_table_has_ratios_beside_the_papers(tmp_path):
     assert "| t5-small | in-prompt | engine | 5 | end-to-end | 1.93 (1.93) | · | 2 |" in text
 
 
+def test_the_page_begins_with_the_papers_four_rows_beside_ours(tmp_path):
+    page.write(filled(tmp_path), {}, tmp_path / "r")
+    text = (tmp_path / "r.html").read_text()
+    first = text[text.index("<table") : text.index("</table>")]
+    cells = re.findall(r"<t[hd]\b[^>]*>(.*?)</t[hd]>", first)
+    # Nearest to the paper's 50 passages: the list of 20, whose peak is unknown.
+    assert cells[:3] == [
+        "",
+        "paper: T5\N{NON-BREAKING HYPHEN}small, k = 50",
+        "engine, answers of 5",
+    ]
+    assert cells[3:6] == ["time, end-to-end ÷ eRAG", "1.232 to 3.252, mean 2.468", "4.00"]
+    assert cells[7::3] == ["46 to 75 GB", "7 to 15", "30 to 48"]
+    assert {file.name for file in tmp_path.glob("*.svg")} == {"r-time.svg", "r-memory.svg"}
+
+
+@pytest.fixture
+def own_model(tiny_t5):
+    [name] = own.add_models(str(tiny_t5))
+    yield name
+    del SHAPES[name]
+
+
+def test_a_model_of_ones_own_is_measured_at_any_k_and_length(own_model, tiny_t5, tmp_path):
+    from benchmarks.efficiency import cell, models
+
+    shape = SHAPES[own_model]
+    assert own_model.startswith(f"{tiny_t5.name}@")
+    assert (shape.hidden, shape.inner, shape.feed_forward, shape.layers) == (32, 32, 64, 2)
+    assert shape.parameters == shape.counted > 100 * 32  # the embeddings, and more
+    cells = full_grid([FIRST], models=[own_model], k=[7], lengths=[30])
+    asked = efficiency.chosen(cells, models=own_model, k="7", lengths="30", kinds="time")
+    assert {(c.augmentation, c.way) for c in asked} == set(product(("in-prompt", "fid"), WAYS))
+    # All ways of reading give the same outputs.
+    (tmp_path / models.ARTICLES).write_text(models.articles(0))
+    check = quick_grid([FIRST], models=[own_model])[0]
+    subject = models.make_subject(own_model, check.augmentation, tmp_path, HERE)
+    assert cell.measure(check, HERE, subject, tmp_path)["reads"] == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_says_in_one_line_what_it_keeps(number, tiny_t5, tmp_path):
+    options = ["--models", tiny_t5, "--k", "2,3", "--lengths", "20", "--json", tmp_path / "r.json"]
+    command = [sys.executable, "-m", "benchmarks.efficiency", "--quick", *map(str, options)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        assert ": done" in process.stdout.readline()
+        os.killpg(process.pid, number)  # as a terminal and a scheduler send it
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + number
+    assert said.count("\n") == 1
+    assert f"{tmp_path / 'r.json'} keeps the cells that are done" in said
+    assert json.loads((tmp_path / "r.json").read_text())["cells"]
+    assert (tmp_path / "r.html").exists()
+
+
 def test_the_engine_stands_beside_the_faster_way_of_generate_by_the_least_of_the_rounds(tmp_path):
     results = filled(tmp_path)
     results.add(replace(CELL, way="generate-sdpa"), done([2.5, 2.4], [3.5, 3.6]))
     # Other answers are another place, with one way alone.
     results.add(replace(CELL, way="generate-sdpa", answer_tokens=64), done([1.0], [1.0]))
     text = "\n".join(markdown(results, {}))
-    row = "3.000 | 2.000 | generate-eager | **1.50** | 1.500 | 3.500 | generate-sdpa | 0.43 |"
-    assert f"| t5-small | in-prompt | 10 | 100 | 5 | {row}" in text
+    place = "| t5-small | in-prompt | 10 | 100 | 5 |"
+    assert f"{place} end-to-end | 3.000 | 2.000 | generate-eager | **1.50** |" in text
+    assert f"{place} erag | 1.500 | 3.500 | generate-sdpa | 0.43 |" in text
     assert text.count("| generate-sdpa | 0.43 |") == 1
     assert "| t5-small | in-prompt | 10 | 100 | 64 |" not in text
 
@@ -230,9 +296,24 @@ def test_an_evaluation_is_done_in_every_way_that_differs():
         (["--dtype", "int8"], "`dtype` is int8; use one of bfloat16, float16, float32"),
         (
             ["--models", "t5"],
-            "`models` names 't5'; use some of bundled, bundled-fid, t5-base, t5-small",
+            "`models` names 't5'; use some of bundled, bundled-fid, t5-base, t5-small, or a model's directory",
         ),
-        (["--k", "5,7"], "`k` names '7'; use some of 1, 5, 10, 20, 50, 100"),
+        (["--k", "5,0"], "`k` names '0'; use whole numbers of 1 or more, separated by commas"),
+        (
+            [
+                "--quick",
+                "--models",
+                "bundled",
+                "--k",
+                "3",
+                "--lengths",
+                "5000",
+                "--memory",
+                "99GiB",
+            ],
+            "no time can be measured: time bundled in-prompt engine k=3 5000 tokens answers of 5 needs 15,133 "
+            "positions, the model has 8,192; use smaller `k` or `lengths`, or more `memory`",
+        ),
         (["--memory", "lots"], "'lots' is not a size; write it like 1.5GiB or 800MB"),
     ],
 )

@@ -84,17 +84,31 @@ class Fastest(NamedTuple):
     erag: tuple[str, float]
 
 
-def fastest(results: Results, times: Iterable[Cell]) -> dict[Cell, Fastest]:
-    """Seconds a query of each method by its fastest way, of time cells that are done; by cells that have nothing said of the way.
+def measured(results: Results, like: Cell | None = None) -> list[tuple[Cell, Times, Peaks]]:
+    """The time cells that are done, or those of one kind, with their figures; T5-small, the paper's model, first."""
+
+    def place(cell: Cell) -> tuple[object, ...]:
+        kind = (cell.model != "t5-small", cell.model, cell.augmentation, cell.way)
+        return *kind, cell.answer_tokens, cell.length, cell.k
+
+    cells = [cell for cell in results.outcomes if cell.kind == "time"]
+    if like is not None:
+        cells = [cell for cell in cells if kind_of(cell) == kind_of(like)]
+    return [
+        (cell, times_of(figures), peaks_of(results, cell))
+        for cell in sorted(cells, key=place)
+        if (figures := results.figures(cell))
+    ]
+
+
+def fastest(results: Results) -> dict[Cell, Fastest]:
+    """Seconds a query of each method by its fastest way; by cells that have nothing said of the way.
 
     Places where only one way was measured are left out.
     """
     places: dict[Cell, list[tuple[str, Times]]] = {}
-    for cell in times:
-        figures = results.figures(cell)
-        if figures:
-            place = replace(cell, way="engine")
-            places.setdefault(place, []).append((cell.way, times_of(figures)))
+    for cell, times, _ in measured(results):
+        places.setdefault(replace(cell, way="engine"), []).append((cell.way, times))
     return {
         place: Fastest(
             min(((way, own.end_to_end) for way, own in found), key=lambda one: one[1]),
@@ -180,28 +194,24 @@ def slope_at_the_end(points: Iterable[Point]) -> float:
 
 def seconds_by_place(results: Results, like: Cell, method: Method) -> list[Point]:
     """A method's seconds a query, of all cells that differ from one in k and length only."""
-    points = []
-    for cell in _alike(results, like):
-        if figures := results.figures(cell):
-            times = times_of(figures)
-            value = times.end_to_end if method == "end-to-end" else times.erag
-            points.append(Point(cell.k, cell.length, value))
-    return points
+    return [
+        Point(cell.k, cell.length, times.end_to_end if method == "end-to-end" else times.erag)
+        for cell, times, _ in measured(results, like)
+    ]
 
 
 def peaks_by_place(results: Results, like: Cell, part: str) -> list[Point]:
     """A peak in bytes, by its name in ``Peaks``, of all cells that differ from one in k and length."""
-    found = [(one, getattr(peaks_of(results, one), part)) for one in _alike(results, like)]
-    return [Point(one.k, one.length, float(peak)) for one, peak in found if peak is not None]
-
-
-def _alike(results: Results, like: Cell) -> list[Cell]:
     return [
-        one
-        for one in results.outcomes
-        if (one.kind, one.model, one.augmentation, one.way, one.answer_tokens)
-        == (like.kind, like.model, like.augmentation, like.way, like.answer_tokens)
+        Point(cell.k, cell.length, float(getattr(peaks, part)))
+        for cell, _, peaks in measured(results, like)
+        if getattr(peaks, part) is not None
     ]
+
+
+def kind_of(cell: Cell) -> Cell:
+    """What a cell has in common with those of other k and lengths."""
+    return replace(cell, k=0, length=0)
 
 
 def crossing(ratios: Sequence[tuple[int, float]], along: str = "k") -> str:

@@ -7,8 +7,9 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks.efficiency import plots
+from benchmarks.efficiency.fit import measured
 from benchmarks.efficiency.results import Results
-from benchmarks.efficiency.table import BESIDE_PAPER, Left, grids, grouped, left_out, measured
+from benchmarks.efficiency.table import BESIDE_PAPER, Left, grids, grouped, left_out
 from engine.report.layout import Answer, Grid
 from engine.report.page.render import Page, Part, drawn_page
 from engine.sources.io.files import write_text

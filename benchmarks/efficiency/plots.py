@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.efficiency.fit import Point, peaks_by_place, seconds_by_place
+from benchmarks.efficiency.fit import Point, measured, peaks_by_place, seconds_by_place
 from benchmarks.efficiency.grid import PAPER_LENGTH, Cell
 from benchmarks.efficiency.results import Results
-from benchmarks.efficiency.table import measured
 from engine.report.page.plotting import COLOURS, MARKERS, Drawing
 
 Line = tuple[str, list[Point]]

@@ -253,7 +253,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         left = run_cells(cells, conditions, results, hours=options.hours, limit=options.limit)
     except KeyboardInterrupt:
-        _write(results, {}, options.json)
+        if results.outcomes:
+            _write(results, {}, options.json)
         raise
     print("\n".join(_write(results, left, options.json)))
     failed = [cell for cell in cells if results.outcomes.get(cell, {}).get("status") == "failed"]

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from itertools import groupby
 from statistics import median
-from typing import Any
 
 from benchmarks._harness import Line, Ratio
 from benchmarks.efficiency.fit import (
-    Peaks,
-    Times,
     beside_generate,
     crossing,
     fastest,
     fit,
+    kind_of,
+    measured,
     peaks_by_place,
-    peaks_of,
     ratio,
     seconds_by_place,
     slope_at_the_end,
-    times_of,
 )
 from benchmarks.efficiency.grid import METHODS, PAPER_K, PAPER_LENGTH, Cell
 from benchmarks.efficiency.results import Results
@@ -31,16 +28,12 @@ from engine.report.layout import Grid
 _PAPERS = "paper: T5-small, k = 50"
 BESIDE_PAPER = "The paper's figures beside ours"
 _DIVIDED = "end-to-end ÷ eRAG"
-_TIME, _QUERY, _DOCUMENT = (
-    f"time, {_DIVIDED}",
-    "memory of a query, list ÷ its k passages in a batch",
-    "memory of a document, list ÷ one passage",
-)
+_TIME, _QUERY = f"time, {_DIVIDED}", "memory of a query, list ÷ its k passages in a batch"
 PAPER = {
     _TIME: "1.232 to 3.252, mean 2.468",
     "peak memory, end-to-end": "46 to 75 GB",
     _QUERY: "7 to 15",
-    _DOCUMENT: "30 to 48",
+    "memory of a document, list ÷ one passage": "30 to 48",
 }
 _UNKNOWN = "·"
 # Columns that say where a figure was measured, whatever the way.
@@ -53,12 +46,12 @@ Left = Mapping[Cell, str]
 def grids(results: Results) -> list[Grid]:
     """All tables; what is bold in Markdown stands between two pairs of asterisks."""
     times = [cell for cell, *_ in measured(results)]
-    kinds = list(dict.fromkeys(map(_kind, times)))
+    kinds = list(dict.fromkeys(map(kind_of, times)))
     return [
         *_beside_paper(results),
         _times(results),
         _memory(results),
-        _fastest(results, times),
+        _fastest(results),
         _beside_generate(results, times),
         _exponents(results, kinds),
         _crossings(results),
@@ -87,7 +80,7 @@ def ratios(results: Results) -> list[Line]:
     benchmarks.
     """
     largest = {
-        _kind(one[0]): one
+        kind_of(one[0]): one
         for one in sorted(measured(results), key=lambda one: (one[0].k, one[0].length))
     }
     lines: list[Line] = []
@@ -99,24 +92,6 @@ def ratios(results: Results) -> list[Line]:
         by_list = ratio(peaks.end_to_end, peaks.batch)
         lines.append(Line("  memory of a query", _number(by_list, 1), PAPER[_QUERY]))
     return lines
-
-
-def measured(results: Results) -> list[tuple[Cell, Times, Peaks]]:
-    """The time cells that are done, with their figures."""
-    return [
-        (cell, times_of(figures), peaks_of(results, cell))
-        for cell in sorted(results.outcomes, key=_place)
-        if cell.kind == "time" and (figures := results.figures(cell))
-    ]
-
-
-def _place(cell: Cell) -> tuple[Any, ...]:
-    name = (cell.model != "t5-small", cell.model, cell.augmentation, cell.way)
-    return *name, cell.answer_tokens, cell.length, cell.k
-
-
-def _kind(cell: Cell) -> Cell:
-    return replace(cell, k=0, length=0)
 
 
 def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -136,10 +111,10 @@ def _mebibytes(value: int | None) -> str:
 
 def _beside_paper(results: Results) -> Iterator[Grid]:
     """The paper's figures beside those of each model and augmentation, nearest to the paper's setting."""
-    kinds: dict[tuple[str, str], list[Cell]] = {}
-    for cell, *_ in measured(results):
-        kinds.setdefault((cell.model, cell.augmentation), []).append(cell)
-    for number, ((model, how), cells) in enumerate(kinds.items(), 1):
+    of_models = groupby(measured(results), lambda one: (one[0].model, one[0].augmentation))
+    for number, ((model, how), group) in enumerate(of_models, 1):
+        found = list(group)
+        cells = (cell for cell, *_ in found)
         near = max(cells, key=lambda one: (one.k == PAPER_K, one.k, one.length == PAPER_LENGTH))
         columns = [
             (
@@ -149,8 +124,8 @@ def _beside_paper(results: Results) -> Iterator[Grid]:
                 _number(ratio(peaks.end_to_end, peaks.batch), 1),
                 _number(ratio(peaks.end_to_end, peaks.passage), 1),
             )
-            for cell, times, peaks in measured(results)
-            if cell in cells and (cell.k, cell.length) == (near.k, near.length)
+            for cell, times, peaks in found
+            if (cell.k, cell.length) == (near.k, near.length)
         ]
         rows = list(zip(["", *PAPER], [_PAPERS, *PAPER.values()], *columns, strict=True))
         caption = "Time: above 1 eRAG is faster. Memory: peaks above the loaded model."
@@ -198,11 +173,12 @@ def _memory(results: Results) -> Grid:
             _number(ratio(peaks.end_to_end, peaks.passage), 1),
         ]
         for cell, _, peaks in measured(results)
+        if any(peaks)
     ]
     return Grid("memory", caption, head, rows, names=3, title="Peak memory")
 
 
-def _fastest(results: Results, times: Sequence[Cell]) -> Grid:
+def _fastest(results: Results) -> Grid:
     caption = "Seconds a query where several ways were measured: neither method is held back by how it is read."
     head = [*_PLACE, "end-to-end s", "by", "eRAG s", "by", _DIVIDED]
     rows = [
@@ -212,7 +188,7 @@ def _fastest(results: Results, times: Sequence[Cell]) -> Grid:
             *[_number(own.erag[1], 3), own.erag[0]],
             f"**{_number(ratio(own.end_to_end[1], own.erag[1]))}**",
         ]
-        for place, own in fastest(results, times).items()
+        for place, own in fastest(results).items()
     ]
     title = "Each method by its fastest way"
     return Grid("fastest", caption, head, rows, names=2, title=title)
@@ -277,18 +253,10 @@ def _crossings(results: Results) -> Grid:
     along_length: dict[tuple[str, ...], list[tuple[int, float]]] = {}
     for cell, own, _ in measured(results):
         kind = (cell.model, cell.augmentation, cell.way, str(cell.answer_tokens))
-        ratio_here = own.ratio
-        along_k.setdefault((*kind, f"{cell.length} tokens"), []).append((cell.k, ratio_here))
-        along_length.setdefault((*kind, f"k = {cell.k}"), []).append((cell.length, ratio_here))
-    head = [
-        "model",
-        "augmentation",
-        "way",
-        "answer tokens",
-        "at",
-        "measured",
-        "end-to-end is slower",
-    ]
+        along_k.setdefault((*kind, f"{cell.length} tokens"), []).append((cell.k, own.ratio))
+        along_length.setdefault((*kind, f"k = {cell.k}"), []).append((cell.length, own.ratio))
+    head = ["model", "augmentation", "way", "answer tokens", "at", "measured"]
+    head += ["end-to-end is slower"]
     rows = [
         [*key, ", ".join(str(one) for one, _ in sorted(ratios)), crossing(ratios, along)]
         for along, found in (("k", along_k), ("length", along_length))
