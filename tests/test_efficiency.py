@@ -184,11 +184,11 @@ def filled(tmp_path):
 def test_the_table_has_ratios_beside_the_papers(tmp_path):
     text = "\n".join(markdown(filled(tmp_path), {replace(CELL, k=50): "needs 9.9 GiB"}))
     # 3.0 / 1.5 and 3.3 / 1.5: a median of 2.1; 300 MiB by 100 and by 10.
-    row = "| t5-small | in-prompt | engine | 10 | 100 | 5 | 3.150 | 1.500 | **2.10** | 2.00 to 2.20 | 2 | 2.10 |"
+    row = "| t5-small | in-prompt | engine | 10 | 100 | 5 | 3.150 | 1.500 | **2.10** | 2.00–2.20 | 2 | 2.10 |"
     assert row in text
     assert "| t5-small | in-prompt | engine | 10 | 100 | 5 | 300 | 100 | 3.0 | 10 | 30.0 |" in text
     # Of the list of 20 passages no peak is known.
-    assert "**4.00** | 4.00 to 4.00 | 2 | 4.00 |" in text
+    assert "**4.00** | 4.00–4.00 | 2 | 4.00 |" in text
     assert "| t5-small | in-prompt | engine | 20 | 100 | 5 | · | · | · | 10 | · |" in text
     saved = "| t5-small | in-prompt | first retriever | sharing | 3.00 | 25% | 11 | 600 | 55 |"
     assert saved in text

@@ -25,7 +25,7 @@ def add_models(text: str) -> list[str]:
     known = sorted(name for name, shape in SHAPES.items() if not shape.path)
     for part in (part.strip() for part in text.split(",")):
         if part not in known:
-            if not (part and Path(part).exists()):
+            if not (part and (Path(part).is_dir() or Path(part).suffix == ".gguf")):
                 remedy = f"use some of {', '.join(known)}, or a model's directory"
                 raise InputError(f"`models` names {quoted(part)}", remedy)
             shape = _shape(part)

@@ -147,7 +147,7 @@ def _times(results: Results) -> Grid:
             _number(times.end_to_end, 3),
             _number(times.erag, 3),
             f"**{times.ratio:.2f}**",
-            f"{min(times.ratios):.2f} to {max(times.ratios):.2f}",
+            f"{min(times.ratios):.2f}–{max(times.ratios):.2f}",
             str(len(times.ratios)),
             _number(times.cpu_ratio),
         ]
