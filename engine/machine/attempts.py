@@ -20,13 +20,11 @@ from engine.machine.watch import Start, Tally, log
 from engine.messages.errors import EncodeError, ReadError
 from engine.messages.wording import listed
 
-# An attempt that ended with its whole node says little of the work: nodes are taken away in the middle of
-# it. It says something, since a piece of work can bring its machine down.
+# Of a death with its whole node: nodes are taken away, and yet a piece of work can bring its machine down.
 LOST_WITH_NODE = 0.25
 SECONDS_TO_ANSWER = 5.0
 _DEATHS = 3  # of processes in a piece, before it counts as their cause
-# Seconds for who counts attempts, which may start again, or never on a node that is being drained; and for the keeper
-# of a GPU to wait for it.
+# Seconds for the counter of attempts, which may have to start again, and for the keeper of a GPU to wait for it.
 SECONDS_TO_COUNT, _SECONDS_TO_QUEUE = 30.0, 2.0
 _FAULTS = 2  # loads that fail on a GPU before it is kept
 _REMEDY = "see `nvidia-smi` there, and run the same command again: what is finished is kept"
@@ -82,17 +80,12 @@ def ending_if_fatal(counts: Any = None) -> Iterator[None]:
 
 
 class _Keeper:
-    """An actor that keeps a GPU from others."""
-
     def placed(self) -> None:
-        """Answer once it has one."""
+        """Answer once this actor has a GPU, which it keeps from others."""
 
 
 class Counts:
-    """Counts attempts at the pieces of a job, and starts of its actors; an actor of Ray's beside the driver.
-
-    Every message may come twice, as Ray's retries may have it, and counts once.
-    """
+    """Counts attempts at the pieces of a job, and starts of its actors, beside the driver; a repeated message counts once."""
 
     def __init__(self) -> None:
         ray_internals.end_at_exit()

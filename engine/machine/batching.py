@@ -21,8 +21,7 @@ CPU_BATCH_TOKENS = 16384
 GPU_BATCH_TOKENS = 65536
 # A bound on tokens or reads where there is none.
 UNBOUNDED = 2**62
-# Calls of a reader, of some seconds each, before it tries larger batches after the first failure; and the
-# most that it waits.
+# Calls of a reader, of some seconds each, before it tries larger batches: after the first failure, and at most.
 _PATIENCE = 2
 _MOST_PATIENCE = 64
 # By these words in its reason a failed read is known to have lacked memory.

@@ -72,8 +72,7 @@ def _torch_has_gpu() -> bool:
 
 
 def best_dtype() -> Dtype:
-    """The fastest precision of this machine: bf16 where it has bf16 arithmetic that is fast; else fp16 on a
-    GPU and fp32 on a CPU.
+    """The fastest precision of this machine: bf16 where that is fast; else fp16 on a GPU, and fp32 on a CPU.
 
     On a cluster the nodes that read are asked for theirs (``engine.machine.survey``).
     """
@@ -94,14 +93,11 @@ def reads_on_vllm() -> bool:
 def has_bf16_arithmetic() -> bool:
     """Whether oneDNN, which multiplies torch's matrices on a CPU, does so with bf16 instructions here.
 
-    It does where the processor has them (AVX512-BF16 or AMX, by the flags that Linux lists) and the
-    environment does not forbid it: ``ONEDNN_MAX_CPU_ISA`` makes oneDNN act like an older processor, and
-    the engine follows. With ``ONEDNN_MAX_CPU_ISA=AVX512_CORE`` any machine stands in for one without
-    bf16 arithmetic, as the tests use it. Elsewhere (no such flag, or no Linux) products of bf16 are
-    emulated: slower than fp32, and with sums that can depend on how many rows a product has.
+    It does where the processor has them (AVX512-BF16 or AMX, by the flags that Linux lists) and ``ONEDNN_MAX_CPU_ISA``
+    does not forbid it, by which oneDNN acts like an older processor (AVX512_CORE: one without bf16 arithmetic). Elsewhere
+    products of bf16 are emulated: slower than fp32, and with sums that can depend on how many rows a product has.
 
-    Source: oneDNN's guide, "CPU Dispatcher Control", and the kernels that torch 2.13 names with
-    ``ONEDNN_VERBOSE=1``.
+    Source: oneDNN's guide, "CPU Dispatcher Control", and the kernels that torch 2.13 names with ``ONEDNN_VERBOSE=1``.
     """
     return _onednn_limit() not in _WITHOUT_BF16 and not _flags().isdisjoint(_BF16_FLAGS)
 
@@ -190,10 +186,7 @@ def as_budget(least: int) -> str:
 
 
 def describe(*, gpu: bool) -> str:
-    """What reads are done on, for the record: ``cuda`` or ``cpu``, and its model where that is known.
-
-    ``gpu`` says whether it is a GPU, of this machine or of the cluster that it belongs to.
-    """
+    """``cuda`` (a GPU of this machine, or of its cluster) or ``cpu``, and its model where that is known, for the record."""
     if gpu:
         import torch
 
@@ -223,8 +216,7 @@ def prepare(spec: Share) -> torch.device:
 
     if spec.threads:
         torch.set_num_threads(spec.threads)
-    # As in statistics.resampling: by its size the C library knows from then on what to keep for the next pass when
-    # it is freed. Else the system takes it, and clears every page again.
+    # As in statistics.resampling: from then on the C library keeps freed blocks up to this size, with their pages.
     torch.empty(31 * 2**20, dtype=torch.uint8, device="cpu")
     if not _assigned_share():
         return torch.device("cpu")
@@ -343,10 +335,7 @@ def token_cost(
 
 
 def peak_above(device: torch.device, run: Callable[[], None]) -> int | None:
-    """Bytes by which the peak of memory rises while something runs; None where that cannot be measured.
-
-    On a GPU by the allocator, on a CPU by the resident memory (Linux).
-    """
+    """Bytes by which the peak of memory, on a CPU of resident memory (Linux), rises in ``run``; None if unknown."""
     import torch
 
     global _peak_before_probes
@@ -397,9 +386,7 @@ _FATAL_CLASSES = frozenset({"AcceleratorError", "EngineDeadError", "DistBackendE
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether the process cannot go on: a failed CUDA kernel leaves its context unusable, and a library
-    that lost its device or its partners does not recover.
-    """
+    """Whether the process cannot go on: a CUDA kernel failed, or a library lost its device or its partners."""
     said = str(error)
     if isinstance(error, TimeoutError) and _NO_ANSWER.match(said):
         return True
@@ -411,9 +398,7 @@ _NO_MEMORY = re.compile(r"out of memory|allocate memory|ALLOC_FAILED", re.IGNORE
 
 
 def is_at_fault(error: BaseException) -> bool:
-    """Whether a GPU, and no want of memory, is why a model was not loaded: the error is fatal, or a GPU that this
-    process was given does not add two numbers.
-    """
+    """Whether a GPU, and no want of memory, kept a model from loading: a fatal error, or a GPU here that adds no numbers."""
     torch = sys.modules.get("torch")  # imported, where anything was done on a GPU
     given = _assigned_share() and os.environ.get("CUDA_VISIBLE_DEVICES", "") not in _NO_DEVICES
     try:

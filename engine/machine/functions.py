@@ -42,9 +42,7 @@ def is_named(text: str) -> bool:
 
 
 def load_named(text: str) -> Callable[..., Any]:
-    """The function that ``FILE.py:function`` names; the file is run for it, once.
-
-    What stands beside the file can be imported by it, as by a script.
+    """The function that ``FILE.py:function`` names; the file is run for it once, and can import its neighbours.
 
     Raises:
         InputError: there is no such file or function, or the file raises an error.
@@ -74,8 +72,7 @@ def load_named(text: str) -> Callable[..., Any]:
 class ByValue:
     """A function that reaches other processes with its code and that of the user's modules that it uses.
 
-    Pickles hold the names of functions; another machine of a cluster has none of the user's files to find
-    them in.
+    Pickles hold names of functions, and another machine of a cluster has none of the user's files.
     """
 
     function: Callable[..., Any]

@@ -1,17 +1,15 @@
 """A model's files on this machine: place of converted ones, configuration, size, digest and code; and loading its weights.
 
 Weights are loaded in no more memory than they take. transformers maps the files of weights and casts each tensor to
-the precision in use. Where that is not the one in the files, the mapped pages stay resident beside what they were cast
-to until the end: a model stored in bf16 takes half as much again while it is loaded in fp32. There, files are read
-instead of mapped, tensor by tensor, so that only the few in flight are there twice. Values are the same to the last
-bit. So are those whose tensors are replaced one after another (``engine.reading.models.ordered``).
+the precision in use. Where the files have another, their mapped pages stay resident until the end: a model stored in
+bf16 takes half as much again while it is loaded in fp32. There, and where ``engine.reading.models.ordered`` replaces
+tensors, files are read tensor by tensor, so that only the few in flight are there twice. Values are the same.
 
 A process that has several readers of one model holds its weights once, and processes of one machine load
 large models one after another on each GPU.
 
-``config.json`` and ``tokenizer_config.json`` may say in ``auto_map`` that classes are defined by Python
-files beside them. Loading such a model runs these files. They run only if the user says so
-(``trust_remote_code``), and then only as they were then: the specification of a reader or an encoder
+``config.json`` and ``tokenizer_config.json`` may say in ``auto_map`` that Python files beside them define classes. These
+run only if the user says so (``trust_remote_code``), as they were then: the specification of a reader or an encoder
 carries their digest to every process, and no other code is run.
 """
 
@@ -73,10 +71,7 @@ def quantization(path: Path, name: str) -> dict[str, Any]:
 
 
 def stored_bytes(path: Path) -> int:
-    """Bytes of the tensors in a directory's safetensors files, read off their headers.
-
-    What weights that are quantised take, whatever precision is computed in.
-    """
+    """Bytes of the tensors, perhaps quantised, in a directory's safetensors files, read off their headers."""
     return sum(_bytes(file) for file in weight_files(path) or sorted(path.glob("*.safetensors")))
 
 
@@ -116,9 +111,7 @@ def are_cast(files: Iterable[Path], dtype: str) -> bool:
 def loading_bytes(path: Path, dtype: str) -> int:
     """Bytes that loading a model takes for a while, beside the weights in the precision ``dtype``.
 
-    None where files have that precision: what is mapped is what is used. Elsewhere the tensors that are
-    cast at a time, as they are stored: the largest ones, for they might come together
-    (``load_model``).
+    None where files have that precision; else the largest tensors, as stored, that may be cast at a time.
     """
     stored = (tensor for file in weight_files(path) for tensor in _stored(file))
     cast = [_SIZES.get(kind, 1) * numbers for kind, numbers in stored if kind != _NAMES[dtype]]
@@ -165,16 +158,11 @@ def _not_safetensors(file: Path) -> InputError:
 
 
 def refuse_missing(loading: dict[str, Any], name: str) -> None:
-    """Refuse a model of which some weights were not in its files: they would be random.
-
-    Args:
-        loading: what ``from_pretrained(..., output_loading_info=True)`` says.
-    """
+    """Refuse a model whose files lack weights, which would be random, by ``from_pretrained``'s ``output_loading_info``."""
     wanting = [*loading.get("missing_keys", ()), *loading.get("mismatched_keys", ())]
     if wanting:
-        first = sorted(map(str, wanting))[0]
         raise InputError(
-            f"lacks {len(wanting)} of its weights, {first} first",
+            f"lacks {len(wanting)} of its weights, {min(map(str, wanting))} first",
             "give a complete model; missing weights would be random",
             "model.incomplete",
             path=name,
@@ -301,20 +289,20 @@ def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
 
 def code_digest(path: Path) -> str:
     """SHA-256 over the names and contents of all Python files in a model's directory."""
-    files = sorted(path.rglob("*.py"))
-    listing = "".join(
-        f"{file.relative_to(path).as_posix()} {file_digest(file)}\n" for file in files
-    )
+    return files_digest(path, path.rglob("*.py"))
+
+
+def files_digest(path: Path, files: Iterable[Path]) -> str:
+    """SHA-256 over the names and contents of files in a directory, in any order."""
+    names = sorted(files)
+    listing = "".join(f"{one.relative_to(path).as_posix()} {file_digest(one)}\n" for one in names)
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
 def needs_code(name: str) -> InputError:
     """The error for a model that cannot be loaded without its own code."""
     return InputError(
-        "cannot be loaded without running Python code of its own",
-        _REMEDY,
-        "model.code",
-        path=name,
+        "cannot be loaded without running Python code of its own", _REMEDY, "model.code", path=name
     )
 
 
@@ -324,9 +312,7 @@ def is_need_of_code(error: BaseException) -> bool:
 
 
 def refusal(error: Exception, name: str, what: str = "") -> InputError | ReadError:
-    """The error for a model, or what of it, that cannot be loaded: for want of its code, for the GPU, or else for its
-    files, which can make the libraries raise anything.
-    """
+    """The error for a model, or a part, that cannot be loaded: its code, the GPU, or files that make libraries raise."""
     if is_need_of_code(error):
         return needs_code(name)
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -409,11 +395,7 @@ def shared_model(kind: Kind, path: Path, *, name: str, digest: str, **options: A
 
 
 def encoder_parameters(path: Path) -> int:
-    """The number of parameters in the files of weights of an encoder's directory: safetensors, else ``pytorch_model.bin``.
-
-    Raises:
-        InputError: as ``plain_tensors``.
-    """
+    """The number of parameters in an encoder's safetensors, else in ``pytorch_model.bin``, by ``plain_tensors``."""
     files = pickled_files(path)
     if not files:
         return parameters(path)
@@ -438,6 +420,7 @@ def plain_tensors(file: Path, where: Literal["cpu", "meta"] = "meta") -> dict[st
     import torch
     from safetensors.torch import load_file
 
+    fault = partial(InputError, remedy="fetch the model again", code="model.tensors", path=file)
     try:
         if file.suffix == ".safetensors":
             return load_file(file, device=where)
@@ -448,16 +431,9 @@ def plain_tensors(file: Path, where: Literal["cpu", "meta"] = "meta") -> dict[st
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
         if isinstance(error, pickle.UnpicklingError):  # of which PyTorch says how to run the code
             reason = "it is damaged, or would run code"
-        raise InputError(
-            f"holds no plain tensors ({reason})",
-            "fetch the model again",
-            "model.tensors",
-            path=file,
-        ) from None
+        raise fault(f"holds no plain tensors ({reason})") from None
     if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
-        raise InputError(
-            "is not a table of weights", "fetch the model again", "model.tensors", path=file
-        )
+        raise fault("is not a table of weights")
     return state
 
 

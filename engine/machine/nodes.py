@@ -37,10 +37,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Node:
-    """A node, or a type of nodes that may be added: what it has in all, whoever uses it now.
-
-    ``most`` is how many of the type there may be; infinite where nothing bounds them.
-    """
+    """A node, or a type of nodes of which ``most`` (perhaps infinite) may be added: what it has, whoever uses it now."""
 
     cpus: float
     gpus: float
@@ -93,9 +90,8 @@ def alive() -> list[Node]:
 def promised() -> list[Node] | None:
     """The types of nodes that an autoscaler may add; None where nothing says whether there is one.
 
-    Ray itself does not tell: ``ray start --head`` runs an autoscaler that adds nothing, too. What says
-    so is the configuration that some platforms leave in Ray's control store, or the file that
-    ``ray up`` leaves on the head, where drivers run.
+    Ray does not tell: ``ray start --head`` runs an autoscaler that adds nothing. Some platforms leave a configuration in
+    Ray's control store, and ``ray up`` leaves a file on the head, where drivers run.
     """
     return _from_control_store() or _from_file()
 
@@ -134,10 +130,7 @@ def _from_file() -> list[Node] | None:
 
 
 def room_ever(needs: Needs, alive: Iterable[Node], promised: Iterable[Node]) -> float:
-    """How many actors of these needs a cluster can host at most, with all that its autoscaler may add.
-
-    Nodes that are there were added by it, but for the head.
-    """
+    """The most actors of these needs on a cluster with all that its autoscaler may add, which added all but the head."""
     alive = list(alive)
     rooms = [(kind.room(needs), kind.most) for kind in promised]
     added = sum(room * most for room, most in rooms if room)

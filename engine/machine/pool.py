@@ -1,8 +1,8 @@
 """Decide pools of actors on Ray: how many, what each takes, and whether the cluster can ever host them.
 
-A pool is decided once, from the nodes that are there and those that an autoscaler may add. Ray Data then
-keeps it: it starts actors as nodes join, lets go of them as nodes leave, and replaces those that die. Ray starts, and
-the pool's first nodes are asked for, beside work that needs neither.
+A pool is decided once, from the nodes that are there and those that an autoscaler may add. Ray Data then starts actors
+as nodes join, ends them as nodes leave, and replaces dead ones. Ray starts, and the pool's first nodes are asked for,
+beside work that needs neither.
 """
 
 # Annotations are no strings here: the command line looks those of a base up where its subclasses are.
@@ -250,11 +250,10 @@ def _room(needs: Needs, alive: list[Node], actor_bytes: int) -> int:
 
 
 def _refuse_impossible(needs: Needs, alive: list[Node], promised: list[Node] | None) -> None:
-    """Refuse an actor that no node can host, where that is certain.
+    """Refuse an actor that no node can host.
 
-    It is on a machine of one's own, where an autoscaler says what it may add, and where there are nodes
-    of the wanted sort, none of which is large enough or of the type. Nodes that a person adds by hand
-    are of the sort that is there. Where there is none of the sort, the job waits.
+    The job waits where a cluster without a known autoscaler has no node of the sort (with GPUs, or without). Nodes that
+    a person adds by hand are taken to be of the sort that is there.
     """
     known = [*alive, *(promised or [])]
     if any(node.fits(needs) for node in known):
@@ -333,9 +332,7 @@ def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
 
 
 def one_row_blocks(rows: Sequence[dict[str, Any]]) -> "ray.data.Dataset":
-    """A dataset of these rows, a block each, which is quiet, loses nothing, and survives actors that die
-    while they load.
-    """
+    """A quiet dataset of these rows, a block each, that loses nothing and survives actors that die while they load."""
     import ray.data
 
     # Importing it sets the level anew.

@@ -29,12 +29,10 @@ _LINES, _TAIL_BYTES = 3, 8192
 
 
 def looking_in(folders: Sequence[str]) -> JobConfig:
-    """A job whose workers look for modules in these folders first; publicly, they look in the driver's own first.
-
-    Where it is said to be a client's job, Ray does not add the current directory to these.
-    """
+    """A job whose workers look for modules in these folders first; publicly, they look in the driver's own first."""
     from ray.job_config import JobConfig
 
+    # To the folders of a client's job Ray does not add the current directory.
     return JobConfig(_client_job=True, _py_driver_sys_path=list(folders))
 
 
@@ -89,9 +87,8 @@ def end_at_exit() -> None:
     """Have this process end without Ray's native exit handlers, if it is an actor's; nothing public leaves them out.
 
     The core worker can wait for itself for ever while it is taken down (seen once in some twenty runs: its publisher
-    posts to the event loop that is being destroyed). The process then outlives its node with the model, and a GPU, in
-    its hands. Everything of ours is committed by the driver, so nothing is lost by ending at once. Any other process
-    has an exit status to keep.
+    posts to the event loop that is being destroyed), and its process then holds a model and a GPU. Nothing is lost: the
+    driver commits all results. Any other process has an exit status to keep.
     """
     import ray
 

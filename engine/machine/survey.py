@@ -26,9 +26,7 @@ Answer = TypeVar("Answer")
 
 
 class Ability(NamedTuple):
-    """What a machine that reads can do: the precision it is fastest in, and whether it reads on vLLM; and
-    what vLLM would lack there (``device.lacking_compiler``).
-    """
+    """A machine's fastest precision, whether it reads on vLLM, and vLLM's needs there (``device.lacking_compiler``)."""
 
     dtype: Dtype
     vllm: bool

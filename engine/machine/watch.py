@@ -1,7 +1,6 @@
 """Watch a pool at work: nodes that come and go, actors that restart, waiting; and log events on a worker.
 
-Ray keeps a job going through all of it and says nothing. This module tells one line for each event, and adds up
-totals. Ray keeps a worker's standard error as a file.
+Ray keeps a job going through all of it and says nothing. It keeps a worker's standard error as a file.
 """
 
 from __future__ import annotations

@@ -74,8 +74,7 @@ class IndexOptions(PoolSettings):
 
     Attributes:
         storage: Precision in which vectors are stored.
-        factory: FAISS's factory string of an approximate index beside the exact one (IVF1024,Flat;
-            HNSW32).
+        factory: FAISS's factory string of an approximate index beside the exact one (IVF1024,Flat; HNSW32).
     """
 
     storage: Storage = "fp32"
@@ -91,8 +90,7 @@ class SearchOptions(ServerSettings):
         threads: CPU threads; all by default.
         k1: BM25's saturation of term frequency.
         b: BM25's normalization by length, from 0 to 1.
-        encoder: Where the encoder of a dense index is now, if it has moved since the index was
-            built.
+        encoder: Where the encoder of a dense index is now, if it has moved since the index was built.
         approximate: Search the approximate part of a dense index that was built with a factory
             string, with these FAISS parameters ("nprobe=16"; "" for FAISS's defaults), and print
             the share of the exact results that it finds. By default the search is exact.
@@ -126,19 +124,17 @@ def build_index(
 ) -> Manifest:
     """Encode a corpus and make it searchable, reusing the shards of an earlier build.
 
-    The corpus is read twice in constant memory: once for its fingerprint and to find the missing
-    shards, once for the texts of these. An existing index in ``directory`` stays whole and
-    searchable until the new one is finished.
+    The corpus is read twice in constant memory: for its fingerprint and the missing shards, and for their texts. An
+    existing index in ``directory`` stays whole and searchable until the new one is finished.
 
     Args:
         scan: starts reading the corpus; both times it must yield the same passages.
-        options: how vectors are stored and computed. Without ``actors``, an index with few shards
-            to encode is built in this process.
+        options: how vectors are stored and computed. Without ``actors``, few shards are encoded in this process.
         shard: passages per shard.
         on_progress: called with the number of shards done and the total; first with those reused.
         on_event: told one line when nodes of the cluster come or go, or the build waits.
-        executor: runs the encoder instead, as on machines of one's own. What it makes must be that
-            encoder's vectors: shards are kept under the encoder's name.
+        executor: runs the encoder instead, as on machines of one's own. It must make that encoder's vectors: shards are
+            kept under the encoder's name.
         split: gives parts of the corpus that actors can read; none where this process has to.
 
     Raises:
@@ -291,11 +287,7 @@ def search_index(
     options: SearchOptions,
     on_event: OnEvent = silent,
 ) -> pl.DataFrame:
-    """The run table of the best passages for each query; options of the other kind of index are ignored.
-
-    Raises:
-        InputError: as ``bm25.search`` and ``dense.search``.
-    """
+    """The best passages for each query, by ``bm25.search`` or ``search``; options of the other kind are ignored."""
     if options.ignore_identical_ids:
         deeper = replace(options, k=options.k + 1, ignore_identical_ids=False)
         found = search_index(directory, queries, name=name, options=deeper, on_event=on_event)
@@ -356,11 +348,7 @@ def _parts(directory: Path, index: Manifest, block: int) -> list[ReadPart]:
 
 
 def encoder_of(index: Manifest, options: SearchOptions) -> EncoderSpec:
-    """The specification of the encoder that an index was built with.
-
-    Raises:
-        InputError: the index was built with code of the encoder, which may not run.
-    """
+    """The specification of the encoder that an index was built with; an InputError where it needs code that may not run."""
     recorded = index.settings["encoder"]
     code = recorded.get("code", "")
     if code and not options.trust_remote_code:
@@ -420,13 +408,7 @@ def _as_run(best: pl.DataFrame, queries: pl.DataFrame, name: str, vectors: Singl
 
 
 def _build_approximate(directory: Path, index: Manifest) -> None:
-    """Build the approximate index of a dense index that has a factory, unless it exists and is whole.
-
-    Its digest joins the settings of the manifest, which need not be written yet.
-
-    Raises:
-        InputError: too few passages to train cells or codes on.
-    """
+    """Build the approximate index of a factory, unless it is there and whole; its digest joins the index's settings."""
     path = _faiss_file(directory, index)
     if path is None:
         return

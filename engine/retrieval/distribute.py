@@ -1,15 +1,13 @@
 """Encoding a corpus, and searching vectors on several GPUs, on Ray Data.
 
-To encode, tasks read and cut a corpus, and actors that host the encoder encode its shards. The rows of the dataset are the
-parts of the corpus. A task reads one where it runs. What it cannot read there, or reads otherwise than the driver did, it
-asks the driver for. The desk where it asks stands on the driver's node and restarts, empty, where its process ends alone:
-Ray then sends again what was asked, and the driver reads the part of the corpus again. Ray Data holds these tasks back while
-actors have enough to do.
+To encode, tasks read and cut a part of the corpus each, and actors that host the encoder encode its shards. A task asks the
+driver for shards that it cannot read where it runs, or reads otherwise than the driver did. The desk where it asks stands on
+the driver's node and restarts, empty, where its process ends alone: Ray then repeats the question, and the driver reads the
+part again. Ray Data holds these tasks back while actors have enough to do.
 
 To search, actors, one a GPU, encode queries and find candidates among vectors. A task is a part of the queries, or of the
-index, whose files its actor reads: all nodes must see them. What becomes of actors does not show in the run: queries are
-encoded in the same parts as in one process (``encode.queries``), and ``flat`` computes the same scores from vectors wherever
-they are searched.
+index, whose files all nodes must see. The run does not depend on actors: queries are encoded in the same parts as in one
+process (``encode.queries``), and ``flat`` computes the same scores wherever vectors are searched.
 """
 
 from __future__ import annotations
@@ -119,7 +117,6 @@ class EncoderActor:
         desk.started.remote(started_here())
 
     def load(self, spec: EncoderSpec) -> Any:
-        """The encoder."""
         from engine.retrieval.encoder import Encoder
 
         return Encoder(spec)
@@ -215,11 +212,7 @@ def results_of(
 
 
 def pool_for(spec: EncoderSpec, parts: int) -> Pool | None:
-    """An actor for each GPU, where Ray has several; None where it has fewer.
-
-    Starts Ray, or joins the cluster of ``RAY_ADDRESS``. The encoder of the queries is on this machine, and an
-    actor needs one of the parts of the work.
-    """
+    """An actor for each GPU, and at most each part, of the Ray that is started or joined; None for fewer than two GPUs."""
     cluster.start_ray()
     weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
     pool = decide(PoolSettings(), device.default_actor_memory(weights)).at_most(parts)
@@ -275,9 +268,7 @@ class SearchActor:
     def nearest(self) -> Nearest:
         if not flat.gpu_count():
             raise InputError(
-                "FAISS on one of the nodes has no GPU support",
-                "run 'make gpu' there",
-                "index.gpu",
+                "FAISS on one of the nodes has no GPU support", "run 'make gpu' there", "index.gpu"
             )
         return flat.nearest_on_gpu()
 

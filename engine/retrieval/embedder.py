@@ -184,7 +184,6 @@ def _key(text: str) -> bytes:
 
 
 def _numbers(given: str | list[float]) -> Vectors:
-    """A vector, as bytes in base64 or as a list."""
     if isinstance(given, str):
         return np.frombuffer(base64.b64decode(given, validate=True), "<f4")
     return np.array(given, dtype=np.float32)

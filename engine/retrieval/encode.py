@@ -90,10 +90,7 @@ def passage_texts(corpus: pl.DataFrame, form: Preset) -> list[str]:
 def cut_shards(
     batches: Iterable[pl.DataFrame], spec: EncoderSpec, storage: Storage, *, size: int = SHARD
 ) -> Iterator[Shard]:
-    """Cut a streamed corpus into shards of ``size`` passages; the last may be shorter.
-
-    Shards do not depend on how the corpus is divided into batches.
-    """
+    """Cut a streamed corpus into shards of ``size`` passages (the last may be shorter), however batches divide it."""
     pending: list[pl.DataFrame] = []
     held = 0
     for batch in batches:

@@ -171,10 +171,9 @@ def _layers(spec: EncoderSpec, width: int, where: torch.device) -> torch.nn.Sequ
         try:
             activation = getattr(torch.nn, config["activation_function"].rsplit(".", 1)[-1])()
             (file,) = layer_files(folder)
-            pickled = file.suffix == ".bin"
             weights = (
                 torch.load(file, map_location="cpu", weights_only=True)
-                if pickled
+                if file.suffix == ".bin"
                 else load_file(file)
             )
             linear.load_state_dict({key.removeprefix("linear."): weights[key] for key in weights})

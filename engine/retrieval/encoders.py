@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -91,8 +92,7 @@ class EncoderOptions(ServerSettings):
             openai:MODEL, which a server is asked for; MODEL@256 keeps the first 256 dimensions.
         preset: How the encoder is used: contriever, e5, bge, minilm; mean or cls for any other. By
             default, what the model's sentence-transformers files specify.
-        pooling: How vectors of tokens become one, instead of the preset's; lasttoken for most
-            decoder-only encoders.
+        pooling: How vectors of tokens become one, instead of the preset's; lasttoken for most decoder-only encoders.
         query_prefix: Text put before queries, instead of the preset's.
         dtype: Precision of the encoder; by default the fastest on this machine.
         trust_remote_code: Run Python code that comes with the encoder, where it cannot be loaded
@@ -155,8 +155,7 @@ class EncoderSpec:
         source: where another machine finds the same files: the name, with paths made absolute.
         digest: SHA-256 over the files in that directory that decide a vector.
         dtype: precision of weights and activations; pooling and later steps are computed in fp32.
-        code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_files``);
-            empty where none may.
+        code: SHA-256 of the model's Python files, which may run (``engine.machine.model_files``); empty where none may.
         memory: bytes that one actor may use; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
         batch_tokens: maximum of padded tokens in a batch; 0 means the device's default.
@@ -200,8 +199,7 @@ class EncoderSpec:
 
     def described(self) -> dict[str, Any]:
         """What decides the vectors, by name."""
-        names = ("name", "digest", "dtype", "dimensions")
-        named = {name: getattr(self, name) for name in names}
+        named = {name: getattr(self, name) for name in ("name", "digest", "dtype", "dimensions")}
         return {**named, "text": asdict(self.text), "fingerprint": self.fingerprint}
 
 
@@ -222,9 +220,7 @@ def specify(
     name = options.encoder
     for setting in options.server().changed():
         raise InputError(
-            f"`{setting}` with {name}, a model of this machine",
-            "leave it out",
-            "encoder.local",
+            f"`{setting}` with {name}, a model of this machine", "leave it out", "encoder.local"
         )
     path, source, kept = _locate(name)
     config = model_files.read_config(path, name)
@@ -317,20 +313,16 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
 
 
 def _is_scaled(path: Path, *, normalized: bool) -> bool:
-    """Whether vectors have length 1: by a module, or since the model's files compare them by their cosine.
-
-    Files of sentence-transformers before version 3 do not say how they compare: vectors stay as they are.
-    """
+    """Whether vectors have length 1: by a module, or since files (from sentence-transformers 3 on) compare by the cosine."""
     file = path / "config_sentence_transformers.json"
     said = _object(file).get("similarity_fn_name", "dot")
     if said in (None, "cosine"):
         return True
     # Of vectors of length 1 the nearest have the highest inner product.
     if said != "dot" and not (normalized and said == "euclidean"):
-        remedy = "give an encoder that compares by cosine or dot, or a `preset`"
         raise InputError(
             f"compares by {quoted(said)}, which is not searched",
-            remedy,
+            "give an encoder that compares by cosine or dot, or a `preset`",
             "encoder.similarity",
             path=file,
         )
@@ -373,16 +365,9 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
 
 def digest(path: Path, layers: Sequence[str] = ()) -> str:
     """SHA-256 over the names and contents of those files of a model that decide its vectors."""
-    decisive = {file for pattern in _DECISIVE for file in path.glob(pattern)}
-    files = sorted(
-        decisive.union(
-            model_files.pickled_files(path), *(layer_files(path / folder) for folder in layers)
-        )
-    )
-    listing = "".join(
-        f"{file.relative_to(path).as_posix()} {model_files.file_digest(file)}\n" for file in files
-    )
-    return hashlib.sha256(listing.encode()).hexdigest()
+    files = {file for pattern in _DECISIVE for file in path.glob(pattern)}
+    files.update(model_files.pickled_files(path), *(layer_files(path / one) for one in layers))
+    return model_files.files_digest(path, files)
 
 
 def _locate(name: str) -> tuple[Path, str, int | None]:
@@ -415,21 +400,15 @@ def _from_model_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset 
     modules = model_files.read_json(path / "modules.json")
     if modules is None:
         return None
+    fault = partial(InputError, code="encoder.modules", path=path / "modules.json")
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
-        raise InputError(
-            "is not a list of modules",
-            "fetch it again",
-            "encoder.modules",
-            path=path / "modules.json",
-        )
+        raise fault("is not a list of modules", "fetch it again")
     # The class of a module of sentence-transformers; of another package the whole name, which fits nothing.
     kinds = [re.sub(r"^sentence_transformers\..*\.", "", str(m.get("type"))) for m in modules]
     if not re.fullmatch("Transformer( Pooling)?( Dense)*( Normalize)?", " ".join(kinds)):
-        raise InputError(
+        raise fault(
             f"has the modules {', '.join(kinds)}, which are not supported together",
             "give an encoder made of Transformer, Pooling, Dense and Normalize in this order",
-            "encoder.modules",
-            path=path / "modules.json",
         )
     folders = [str(module.get("path", "")) for module in modules]
     pooling: Pooling = "mean"

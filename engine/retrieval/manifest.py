@@ -72,22 +72,16 @@ def read(directory: str | Path, kind: Kind | None = None) -> Manifest:
         InputError: the directory holds no manifest, one that cannot be read, or one of another kind.
     """
     directory = Path(directory)
+    fault = partial(InputError, path=directory)
     if locate(directory) != directory:
-        raise InputError(
-            "is an address", "give an index on a local disk", "index.address", path=directory
-        )
+        raise fault("is an address", "give an index on a local disk", "index.address")
     path = directory / FILE
     if not path.is_file():
         if is_unfinished(directory):
             remedy = "run the same 'erag index' again; it resumes where it stopped"
-            raise InputError(
-                "is an index whose build was interrupted",
-                remedy,
-                "index.unfinished",
-                path=directory,
-            )
+            raise fault("is an index whose build was interrupted", remedy, "index.unfinished")
         remedy = "build one with 'erag index bm25' or 'erag index dense'"
-        raise InputError("is not an index", remedy, "index.absent", path=directory)
+        raise fault("is not an index", remedy, "index.absent")
     try:
         value = unsealed_json(path.read_bytes())
     except (ValueError, OSError) as error:
@@ -109,12 +103,7 @@ def read(directory: str | Path, kind: Kind | None = None) -> Manifest:
         problem = "is not a manifest of this version of the engine"
         raise InputError(problem, "build the index again", "index.manifest", path=path)
     if kind not in (None, value["kind"]):
-        raise InputError(
-            f"is a {value['kind']} index",
-            f"give a {kind} index",
-            "index.kind",
-            path=directory,
-        )
+        raise fault(f"is a {value['kind']} index", f"give a {kind} index", "index.kind")
     return Manifest(**{name: value[name] for name in names})
 
 
@@ -127,8 +116,7 @@ def require_place(directory: Path, kind: Kind) -> None:
     """Check that an index may be built in a directory: it is new, empty, or holds such an index.
 
     Raises:
-        InputError: the directory holds anything else, even a single file: a new build removes
-            files.
+        InputError: the directory holds anything else, even a single file: a new build removes files.
     """
     fault = partial(InputError, path=directory)
     if not directory.exists():

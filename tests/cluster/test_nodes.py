@@ -1,9 +1,12 @@
 """Nodes of a pretended cluster are lost, drained and added while reads are done; no read is."""
 
+import re
+
 import pytest
 
 from engine.machine.device import best_dtype
 from tests.cluster.play import IN_FLIGHT, READS, play
+from tests.expected import as_expected
 
 
 def check(found, *, repeated):
@@ -18,7 +21,7 @@ def test_a_killed_ledger_and_a_killed_node_lose_no_read(tmp_path):
     check(found, repeated=IN_FLIGHT)
     assert (found["lost_nodes"], found["restarted_actors"]) == (1, 1)
     assert any("is lost; 1 node left" in line for line in found["events"])
-    assert any("started again on node" in line for line in found["events"])
+    assert any("started again" in line for line in found["events"])
 
 
 def test_a_sick_gpu_costs_its_node_and_the_job_ends_when_no_node_can_load(tmp_path):
@@ -30,7 +33,7 @@ def test_a_sick_gpu_costs_its_node_and_the_job_ends_when_no_node_can_load(tmp_pa
     (told,) = {line for line in found["events"] if one in line and "left alone" in line}
     assert told.startswith("GPU 0 of node")
     assert told.endswith(ecc)
-    assert found["ended"].startswith("no node can load the model: GPU 0 of node ")
+    as_expected(re.split(f"{one}|{other}", found["ended"])[0])
     assert one in found["ended"]
     assert other in found["ended"]
     assert ecc in found["ended"]
@@ -58,7 +61,7 @@ def test_lost_nodes_lose_no_read(tmp_path, scene, lost):
 def test_without_any_node_that_reads_the_job_waits_and_says_so(tmp_path):
     found = play("from_zero", tmp_path)
     check(found, repeated=0)
-    assert found["events"][0] == "waiting for a node with 1 GPU: none is there"
+    as_expected(found["events"][0])
     assert found["waited_seconds"] > 0
 
 
@@ -68,7 +71,7 @@ def test_precision_is_that_of_nodes_that_are_still_to_come(tmp_path):
     assert found["early"] == []
     # The pretended GPU is a CPU of this machine.
     assert found["answers"] == [best_dtype()]
-    assert found["events"][0] == "waiting for a node with 1 GPU: none is there"
+    as_expected(found["events"][0])
 
 
 @pytest.mark.faults
@@ -93,7 +96,7 @@ def test_a_killed_process_and_a_killed_node_change_no_search(tmp_path):
     found = play("searching", tmp_path)
     check(found, repeated=2)
     assert any("is lost; 3 nodes left" in line for line in found["events"])
-    assert any("started again on node" in line for line in found["events"])
+    assert any("started again" in line for line in found["events"])
 
 
 @pytest.mark.faults

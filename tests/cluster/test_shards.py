@@ -6,6 +6,7 @@ import pytest
 
 from tests.cluster.play import play
 from tests.cluster.shards import READS, UNIT_READS
+from tests.expected import as_expected
 
 pytestmark = pytest.mark.faults
 SCENES = "tests.cluster.shard_scene"
@@ -39,7 +40,7 @@ def test_lost_nodes_lose_no_read(tmp_path, scene, actors):
 def test_without_any_node_the_job_waits_says_so_and_uses_those_that_join(tmp_path):
     (found,) = play("from_zero", tmp_path, of=SCENES).values()
     check(found, repeated=0)
-    assert found["events"][0] == "waiting for a node with 1 GPU: none is there"
+    as_expected(found["events"][0])
     assert found["waited_seconds"] > 0
     assert found["nodes"] == 2
 
@@ -58,12 +59,10 @@ def test_what_always_kills_its_process_is_told_and_the_rest_is_done(tmp_path):
     # Two deaths of the unit, and two of each read; each time reads of the unit are done again.
     check(found["read"], repeated=6 * UNIT_READS, done=READS - found["read"]["failed"])
     assert found["read"]["failed"] == 2  # the passage alone, and the list that it is in
-    for what, words in [
-        ("load", "ReadError: the reader cannot be loaded: its process died in it again and again"),
-        ("plan", r"ReadError: shard \d cannot be planned: its process died in it again and again"),
-        ("judge", "ReadError: scoring on Ray failed: its process died again and again"),
-    ]:
-        assert re.match(words, found[what]["error"])
+    for what in ("load", "plan", "judge"):
+        error, again, _ = found[what]["error"].partition(" again and ")
+        assert again
+        as_expected(re.sub(r"shard \d", "shard N", error))
 
 
 def test_planning_reading_and_judging_share_two_cpus_that_actors_could_take(tmp_path):

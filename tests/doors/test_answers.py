@@ -25,7 +25,7 @@ from engine.reading.remote.specify import TRIAL
 from engine.scoring.metrics import get_metric
 from tests.conftest import SPEC
 from tests.doors.test_prompts import specified
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.reading.models.test_decoding import Letters, logits_for, spec
 from tests.reading.models.test_vllm_support import on_vllm, vllm  # noqa: F401
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
@@ -187,7 +187,7 @@ def outputs(cut, whole, ended="length"):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (outputs(9, 0), "9 of 9 outputs were cut at max_new_tokens (4): more are needed"),
+        (outputs(9, 0), "9 of 9 outputs"),
         (outputs(2, 20), "2 of 22 outputs"),
         (outputs(1, 19), None),  # 5%
         (outputs(0, 20), None),
@@ -204,10 +204,11 @@ def test_a_note_says_how_many_outputs_were_cut(given, expected):
     found = noted(given)
     assert len(found) == (expected is not None)
     assert not found or found[0].startswith(expected)
+    as_expected(found)
 
 
 def test_the_trial_says_when_it_is_cut_and_how_much_it_would_have_taken():
-    verbose = "As far as the passages that you gave me say , the answer is , I think , OK"
+    verbose = "If I look at these few old books for a long while , it must be Lima , OK"
 
     def say(body):
         words = verbose.split() if prompt_of(body) == TRIAL else ["Lima"]
@@ -219,8 +220,8 @@ def test_the_trial_says_when_it_is_cut_and_how_much_it_would_have_taken():
     assert asked.api.cut == 19 > asked.max_new_tokens
     said = []
     tell_engines([Job(ASK, asked, None)], Settings(), said.append)
-    assert said[0].endswith("; its answer to the trial was cut at max_new_tokens (16), and took 19")
-    assert "the trial took 19" in noted(outputs(9, 0), asked)[0]
+    as_expected(said[0].rpartition("; ")[2])
+    as_expected(noted(outputs(9, 0), asked))
 
 
 # --- thoughts ----------------------------------------------------------------------------------------------------
@@ -257,7 +258,7 @@ def test_the_trial_finds_the_tags_of_a_thought(kind):
 
 
 @pytest.mark.parametrize(
-    "text", ["OK", "analysis of a text", "I [think] so", "<b>OK</b>", "A thought."]
+    "text", ["OK", "analysis of texts", "I [think] so", "<b>OK</b>", "A thought."]
 )
 def test_other_answers_have_no_thought(text):
     with serving(Behaviour(lambda body: Said(text))) as url:

@@ -76,7 +76,7 @@ def test_vllm(kind, vllm, on_vllm):  # noqa: F811
 @pytest.mark.parametrize("kind", KINDS)
 def test_servers(kind):
     probabilities, expected = KINDS[kind]
-    settings = ApiSettings(base_url="http://localhost/v1")
+    settings = ApiSettings(base_url="http://server/v1")
     api = ApiSpec(model="m", settings=settings, system="", parameters="{}")
     choices = choices_of(probabilities)
     reader = ApiReader(spec(api=api, engine="openai", choices=choices), client=SimpleNamespace())

@@ -14,7 +14,7 @@ from engine.reading import local
 from engine.reading.backends import NamedExecutor
 from engine.reading.function import reader_function
 from tests.conftest import ScriptedReader
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 from tests.tables import inputs, say_last
 
@@ -62,25 +62,17 @@ def asked(tmp_path):
         yield ask
 
 
-# What an address has behind it at first and then; what the stored reads are then: all taken (with words of a note), a
+# What an address has behind it at first and then; what the stored reads are then: all taken (with a note or without), a
 # refusal, or made by nobody.
 ALIKE = [
-    ({}, {}, ""),
-    ({"model": ""}, {"model": ""}, ""),
-    ({"model": "/models/m.gguf"}, {"model": "/models/m.gguf"}, ""),
-    ({"model": "m-2024-08-06"}, {"model": "m"}, ""),
-    ({"model": "m"}, {"model": "m-0613"}, ""),
-    ({"path": ""}, {"path": "/v1"}, ""),
-    (
-        {"said": "OK"},
-        {"said": "Okay!"},
-        "made by a model that answered the trial otherwise; `reread`",
-    ),
-    (
-        {"server": "fp_0"},
-        {"server": "fp_1"},
-        "7 stored LLM calls of openai:m were made under 2 fing",
-    ),
+    ({}, {}, False),
+    ({"model": ""}, {"model": ""}, False),
+    ({"model": "/models/m.gguf"}, {"model": "/models/m.gguf"}, False),
+    ({"model": "m-2024-08-06"}, {"model": "m"}, False),
+    ({"model": "m"}, {"model": "m-0613"}, False),
+    ({"path": ""}, {"path": "/v1"}, False),
+    ({"said": "OK"}, {"said": "Okay!"}, True),
+    ({"server": "fp_0"}, {"server": "fp_1"}, True),
 ]
 OTHERS = [
     ({"model": "alpha.gguf"}, {"model": "beta.gguf"}),
@@ -95,8 +87,8 @@ def test_reads_of_the_same_model_are_taken(asked, first, then, noted):
     assert asked(**first) == (READS, "")
     new, said = asked(**then)
     assert new == 0
-    assert noted in said
-    assert bool(said) == bool(noted)
+    assert bool(said) == noted
+    as_expected(said)
     assert asked(**then)[0] == asked(**first)[0] == 0
 
 
@@ -131,7 +123,7 @@ def test_reads_of_before_are_taken_from_every_folder_that_is_known(asked, monkey
     for path, server in (("/v1", "fp_1"), ("/v1", "fp_2"), ("/a/v1", "fp_0")):
         new, said = asked(path, server=server)
         assert new == 0
-        assert said.startswith("7 stored LLM calls of openai:m were made before it was kept which")
+        as_expected(said)
 
 
 def test_reads_that_were_to_be_made_anew_go_on_where_they_stopped(asked, monkeypatch):
@@ -249,12 +241,14 @@ def test_code_without_source_and_reads_of_before_are_noted(in_file, tmp_path, mo
     unseen = eval("lambda prompts: ['Ann' for _ in prompts]")
     assert reads_of(unseen, tmp_path / "a") == (READS, "")
     new, said = reads_of(unseen, tmp_path / "a")
-    assert (new, "no source" in said) == (0, True)
+    assert new == 0
+    as_expected(said)
     with monkeypatch.context() as before:
         before.setattr(local, "keep", lambda folder, record: None)
         reads_of(in_file(BASE), tmp_path / "b")
     new, said = reads_of(in_file(BASE), tmp_path / "b")
-    assert (new, "before it was kept which code" in said) == (0, True)
+    assert new == 0
+    as_expected(said)
 
 
 def test_executors_are_known_by_their_code(tmp_path):

@@ -7,10 +7,9 @@ import polars as pl
 import pytest
 
 from engine.evaluation.settings import Settings
-from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of
 from engine.sources.queries.read import read_query_set
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 TOWNS = {"Aruba": "Oranjestad", "Peru": "Lima", "Chile": "Santiago", "Ecuador": "Quito"}
 PASSAGES = {
@@ -83,35 +82,35 @@ def right(inputs):
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("file", [True, False])
 @pytest.mark.parametrize(
-    ("records", "run", "words"),
+    ("records", "run", "named"),
     [
         (asked(1, 2, 3, 4, about=[*"abcd"]), run_of(*"1234"), ""),
         (asked(1, 2, 3, 4, rank=[4, 2, 1, 3]), run_of(*"1234"), ""),
         (asked(1, 2, 3, 4, ID=[1, 2, 3, 4]), run_of(*"1234"), ""),
         (asked(1, 2, 3, 4, idx=[0, 1, 2, 3]), run_of(*"1234"), ""),
         (asked(1, 2, 3, 4, article_id=[*"3214"]), run_of(*"1234"), ""),
-        (asked(1, 2, 3, 4, about=[*"abcd"]), run_of(*"0123"), "by ids, as '0'; add a field id"),
-        (asked(1, 2, 3, 4, idx=[0, 1, 2, 3]), run_of(*"0123"), "is 'idx' the id"),
-        (asked(3, 1, 4, 2, ID=[3, 1, 4, 2]), run_of(*"1234"), "is 'ID' the id"),
-        (asked(3, 1, 4, 2, number=[3, 1, 4, 2]), run_of(*"1234"), "is 'number' the id"),
-        (asked(3, 1, 4, 2, Id=[3, 1, 4, 2], queryNo=[2, 1, 3, 4]), run_of(*"1234"), "is 'Id' or 'queryNo' the id"),
-        (asked(3, 1, example_id=["c", "a"]), run_of(*"abcd"), "is 'example_id' the id"),
-        (asked(3, 1, qId=["x7", "2"]), run_of("2", "x5", "x7"), "is 'qId' the id"),
-        (asked(1, 2, what=["u-1", "u-2"]), run_of("u-1", "u-2"), "is 'what' the id"),
-        (asked(2, 4, about=[*"ab"]), run_of(*"1234"), "by ids, as '"),  # filtered after it was retrieved
+        (asked(1, 2, 3, 4, about=[*"abcd"]), run_of(*"0123"), "'0'"),
+        (asked(1, 2, 3, 4, idx=[0, 1, 2, 3]), run_of(*"0123"), "'idx'"),
+        (asked(3, 1, 4, 2, ID=[3, 1, 4, 2]), run_of(*"1234"), "'ID'"),
+        (asked(3, 1, 4, 2, number=[3, 1, 4, 2]), run_of(*"1234"), "'number'"),
+        (asked(3, 1, 4, 2, Id=[3, 1, 4, 2], queryNo=[2, 1, 3, 4]), run_of(*"1234"), "'Id' or 'queryNo'"),
+        (asked(3, 1, example_id=["c", "a"]), run_of(*"abcd"), "'example_id'"),
+        (asked(3, 1, qId=["x7", "2"]), run_of("2", "x5", "x7"), "'qId'"),
+        (asked(1, 2, what=["u-1", "u-2"]), run_of("u-1", "u-2"), "'what'"),
+        (asked(2, 4, about=[*"ab"]), run_of(*"1234"), "'"),  # filtered after it was retrieved
     ],
 )  # fmt: skip
-def test_queries_without_ids_beside_runs(tmp_path, door, file, records, run, words):
+def test_queries_without_ids_beside_runs(tmp_path, door, file, records, run, named):
     queries = DOORS[door](tmp_path, records)
     given = Given(queries, PASSAGES, trec(tmp_path, run) if file else run)
-    if words:
-        with refused("queries.unidentified"):
+    if named:
+        with refused("queries.unidentified", text=door == "JSONL") as caught:
             inputs_of(given, SETTINGS)
+        assert named in str(caught.value)
     else:
         number, held, note = right(inputs_of(given, SETTINGS))
         assert (number, held) == (4, True)
-        assert "4 queries without ids were numbered from 1" in note
-        assert "(as '1')" in note
+        as_expected(note)
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -133,10 +132,8 @@ def test_runs_of_retrievers_have_the_engines_own_numbers():
 
 
 @pytest.mark.parametrize("table", ["qrels", "preferences"])
-@pytest.mark.parametrize(
-    ("judged", "words"), [("1", None), ("0", "by ids, as '0'"), ("x", "is 'key' the id")]
-)
-def test_judgments_beside_queries_without_ids(table, judged, words):
+@pytest.mark.parametrize(("judged", "fits"), [("1", True), ("0", False), ("x", False)])
+def test_judgments_beside_queries_without_ids(table, judged, fits):
     given = {
         "qrels": {judged: {"d1": 1}, "2": {"d1": 0}},
         "preferences": [
@@ -148,11 +145,12 @@ def test_judgments_beside_queries_without_ids(table, judged, words):
     settings = Settings.of(annotators=(annotator,), end_to_end=False, resamples=0)
     queries = asked(1, 2, 3, 4, key=[*"xyzw"])
     given = Given(queries, PASSAGES, by_text, None, {table: given[table]})
-    if words is None:
+    if fits:
         (note,) = (n for n in inputs_of(given, settings).notes if n.code == "numbered_queries")
-        assert (note.amount, f"named so in {table}" in note.text) == (4, True)
+        assert note.amount == 4
+        as_expected(note.text)
     else:
-        with pytest.raises(InputError, match=words):
+        with refused("queries.unidentified"):
             inputs_of(given, settings)
 
 
@@ -175,19 +173,19 @@ def without(records, *names):
         # Without texts, by numbers: a list beside a list.
         (asked(1, 2, 3), without(asked(2, 1, 3), "question"), [2, 1, 3]),
         (asked(1, 2), without(asked(2, 1, id=[1, 2]), "question"), [2, 1]),
-        (asked(1, 2, uid=[*"ab"]), without(asked(2, 1, id=[*"ba"]), "question"), "is 'uid' the id"),
-        (asked(1, 2), without(asked(2, 1, id=[0, 1]), "question"), "by ids, as '0'"),
-        (asked(1, 2), without(asked(1, 2, 3), "question"), "by ids, as '3'"),
-        (asked(1, 2, id=[*"12"]), without(asked(2, 1), "question"), "answers without ids and texts"),
-        (asked(1), [asked(1)[0], asked(1)[0] | {"answers": "x"}, *asked(2)], "has other answers twice"),
-        (asked(1, 2), asked(3), "has answers to none of the 2 queries"),
+        (asked(1, 2, uid=[*"ab"]), without(asked(2, 1, id=[*"ba"]), "question"), "queries.unidentified"),
+        (asked(1, 2), without(asked(2, 1, id=[0, 1]), "question"), "queries.unidentified"),
+        (asked(1, 2), without(asked(1, 2, 3), "question"), "queries.unidentified"),
+        (asked(1, 2, id=[*"12"]), without(asked(2, 1), "question"), "queries.unnumbered"),
+        (asked(1), [asked(1)[0], asked(1)[0] | {"answers": "x"}, *asked(2)], "queries.differ"),
+        (asked(1, 2), asked(3), "inputs.strangers"),
     ],
 )  # fmt: skip
 def test_answers_are_joined_by_texts_where_ids_lack(tmp_path, door, queries, answers, found):
     queries = DOORS[door](tmp_path, without(queries, "answers"))
     answers = DOORS["JSONL" if door == "document" else door](tmp_path, answers, "a")
     if isinstance(found, str):
-        with pytest.raises(InputError, match=found):
+        with refused(found):
             read_query_set(queries, answers=answers)
         return
     table = read_query_set(queries, answers=answers, need_answers=False).table

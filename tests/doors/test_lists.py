@@ -10,6 +10,7 @@ from engine.inputs.partition import partition
 from engine.python.input_forms import Given, inputs_of
 from engine.sources.io.folders import folder_at
 from engine.sources.runs.read import RISING
+from tests.expected import as_expected
 
 K = 3
 CUT = "cut_among_ties"
@@ -113,7 +114,7 @@ def test_lists_that_are_cut_among_equal_scores_are_counted(door, scores, other, 
     found = noted(run, tmp_path)
     assert (found[CUT].amount if CUT in found else 0) == amount
     if amount:
-        assert f"{amount} lists of run are cut at `k` among equal scores" in found[CUT].text
+        as_expected(found[CUT].text)
 
 
 @pytest.mark.parametrize("door", RANKED)
@@ -133,7 +134,7 @@ def test_scores_that_rise_with_ranks_are_counted(door, scores, other, amount, tm
     found = noted(RANKED[door](rows_of(scores, other=other), tmp_path), tmp_path)
     assert (found[RISING].amount if RISING in found else 0) == amount
     if amount:
-        assert f"{amount} lists of run have scores that rise with the ranks" in found[RISING].text
+        as_expected(found[RISING].text)
 
 
 @pytest.mark.parametrize("door", UNRANKED)

@@ -20,6 +20,7 @@ from engine.sources.io import files as writing
 from jobs._evaluating import write_results
 from tests.commands import erag
 from tests.conftest import ScriptedReader
+from tests.expected import as_expected
 from tests.reading.test_backends import SPEC, ask
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -64,9 +65,7 @@ def full_at(monkeypatch):
 def assert_one_line(capsys):
     lines = capsys.readouterr().err.splitlines(keepends=True)
     error = "".join(line for line in lines if not line.startswith("erag: no heartbeat: "))
-    assert "no space is left on the disk" in error
-    assert error.startswith("erag: ")
-    assert error.count("\n") == 1
+    as_expected(error)
 
 
 def fuse(files, out):
@@ -154,8 +153,9 @@ def test_a_full_disk_at_any_file_of_an_evaluation_leaves_the_earlier_one(files, 
 
 def test_reads_before_a_full_disk_are_kept(tmp_path, full_at):
     full_at(3)
-    with pytest.raises(WriteError, match="no space is left on the disk"):
+    with pytest.raises(WriteError) as caught:
         ask(list("abcd"), tmp_path, ScriptedReader(str.upper))
+    as_expected(str(caught.value))
     assert len(os.listdir(tmp_path / SPEC.fingerprint)) == 2
     again = ScriptedReader(str.upper)
     found, costs = ask(list("abcd"), tmp_path, again)
@@ -171,8 +171,9 @@ def test_a_full_disk_while_lucene_writes_leaves_the_old_index(tmp_path, monkeypa
     (tmp_path / "index").mkdir()
     monkeypatch.setattr(lucene, "index", fill)
     corpus = pl.DataFrame({"doc_id": ["a"], "title": ["t"], "text": ["x"], "article_id": ["t"]})
-    with pytest.raises(WriteError, match="no space is left"):
+    with pytest.raises(WriteError) as caught:
         bm25.build_index(corpus, tmp_path / "index")
+    as_expected(str(caught.value))
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
@@ -181,16 +182,15 @@ def test_what_java_says_of_a_full_disk_is_understood(monkeypatch):
         returncode = 1
 
         def __init__(self, *_, stderr, **__):
-            stderr.write(
-                b"java.io.IOException: No space left on device\nException: an index writer is closed\n"
-            )
+            said = f"java.io.IOException: {FULL.strerror}\nException: an index writer is closed\n"
+            stderr.write(said.encode())
             self.stdin = open(os.devnull, "wb")
 
         def wait(self):
             return 1
 
     monkeypatch.setattr(lucene.subprocess, "Popen", Process)
-    with pytest.raises(OSError, match="No space left on device"):
+    with pytest.raises(OSError, match=FULL.strerror):
         lucene._run("index", lambda stream: None)
 
 
@@ -211,10 +211,11 @@ def test_a_full_disk_while_a_model_is_converted_leaves_nothing(tmp_path, monkeyp
 
     def convert(target):
         (target / "model.safetensors").write_bytes(b"half")
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
+        raise SafetensorError(f"I/O error: {FULL.strerror} (os error 28)")
 
-    with pytest.raises(WriteError, match="no space is left on the disk"):
+    with pytest.raises(WriteError) as caught:
         weights._converted("0" * 64, convert)
+    as_expected(str(caught.value))
     assert list((tmp_path / "readers").iterdir()) == []
 
 
@@ -226,5 +227,6 @@ def test_a_disk_that_is_full_while_a_corpus_is_indexed_is_named(tmp_path, monkey
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(index, "_build", build)
-    with pytest.raises(WriteError, match="no space is left on the disk; free some"):
+    with pytest.raises(WriteError) as caught:
         index.index_corpus(tmp_path / "c.jsonl", folder_at(tmp_path / "out"), "key")
+    as_expected(str(caught.value))

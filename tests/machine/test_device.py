@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,12 @@ import torch
 
 from engine.machine import device
 from engine.messages.errors import InputError, ReadError
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.pretended_cuda import pretended_cuda
 
 ROOT = Path(__file__).parents[2]
+# The variables that limit oneDNN; the first precedes.
+NEWER, OLDER = "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"
 # Names of instruction sets, and whether oneDNN has bf16 arithmetic within them.
 LIMITS = {
     "": True,
@@ -51,7 +54,7 @@ STEADY = (
 @pytest.fixture
 def without_limit(monkeypatch):
     monkeypatch.setattr(device, "machine_has_gpu", lambda: False)
-    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+    for name in (NEWER, OLDER):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -94,7 +97,7 @@ def test_bf16_is_no_default_where_amx_is_hidden_from_who_was_made_for_it(
     monkeypatch, without_limit, vendor, flags, limit, dtype
 ):
     has_flags(monkeypatch, flags, vendor=vendor)
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    monkeypatch.setenv(NEWER, limit)
     assert device.has_bf16_arithmetic()
     assert device.best_dtype() == dtype
 
@@ -105,7 +108,7 @@ def test_a_system_that_lists_no_flags_has_none(monkeypatch, without_limit):
     assert device.describe(gpu=False) == "cpu"
 
 
-@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+@pytest.mark.parametrize("name", [NEWER, OLDER])
 @pytest.mark.parametrize(("limit", "expected"), LIMITS.items())
 def test_what_onednn_may_not_use_the_machine_does_not_have(
     monkeypatch, without_limit, name, limit, expected
@@ -117,8 +120,8 @@ def test_what_onednn_may_not_use_the_machine_does_not_have(
 
 def test_the_newer_name_of_the_limit_precedes_the_older(monkeypatch, without_limit):
     has_flags(monkeypatch, "avx512_bf16")
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "ALL")
-    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "AVX2")
+    monkeypatch.setenv(NEWER, "ALL")
+    monkeypatch.setenv(OLDER, "AVX2")
     assert device.has_bf16_arithmetic()
 
 
@@ -156,7 +159,7 @@ def test_onednn_has_bf16_arithmetic_where_the_engine_says_so(limit, expected):
 )
 def test_rows_of_bf16_are_not_steady_with_amx(monkeypatch, without_limit, flags, limit, expected):
     has_flags(monkeypatch, flags)
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    monkeypatch.setenv(NEWER, limit)
     assert device.bf16_rows_are_steady() is expected
 
 
@@ -166,7 +169,7 @@ def test_rows_of_bf16_are_not_steady_with_amx(monkeypatch, without_limit, flags,
 )
 @pytest.mark.parametrize("limit", ["", "AVX512_CORE_BF16", "AVX512_CORE_AMX", "AVX10_1_512", "ALL"])
 def test_onednn_has_amx_where_the_engine_says_so(monkeypatch, limit):
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    monkeypatch.setenv(NEWER, limit)
     found = kernels()
     assert found
     assert any("amx" in line for line in found) is not device.bf16_rows_are_steady()
@@ -176,7 +179,7 @@ def passing(limit, *arguments):
     """What pytest says of tests that pass within a limit of oneDNN's."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rs", *arguments], cwd=ROOT,
-        env=os.environ | {"ONEDNN_MAX_CPU_ISA": limit}, capture_output=True, text=True,
+        env=os.environ | {NEWER: limit}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -254,7 +257,7 @@ ECC = "CUDA error: uncorrectable ECC error encountered"
     ("error", "computing", "fault"),
     [
         (RuntimeError(ECC), None, True),
-        (InputError(f"cannot be loaded ({ECC})", "fetch it again"), None, True),
+        (InputError(f"broken ({ECC})", "fetch it"), None, True),
         (RuntimeError("CUDA error: out of memory"), None, False),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), None, False),
         (ValueError("unknown architecture"), None, False),
@@ -285,7 +288,7 @@ def test_a_gpu_that_was_given_and_is_gone_is_at_fault(cuda, visible, fault, monk
     spec = SimpleNamespace(threads=0, memory=0)
     error = ReadError("a weight is missing")
     if visible:
-        with pytest.raises(ReadError, match="a GPU was assigned") as caught:
+        with pytest.raises(ReadError, match=re.escape(torch.__version__)) as caught:
             device.prepare(spec)
         error = caught.value
     assert device.is_at_fault(error) is fault
@@ -330,21 +333,19 @@ def test_a_process_takes_what_others_leave_of_a_gpu_and_its_share_of_it(monkeypa
 def test_a_compiler_is_found_that_has_headers(tmp_path, monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert device.lacking_compiler() == "no C compiler"
+    as_expected(device.lacking_compiler())
     with refused("machine.compiler"):
         device.require_compiler()
     monkeypatch.setenv("CC", str(tmp_path / "cc"))
-    assert device.lacking_compiler() == f"no C compiler {tmp_path / 'cc'}"
-    for name, status, told in (
-        ("gcc", 1, "no headers of C or Python (Python.h) for its C compiler"),
-        ("clang", 0, ""),
-    ):
+    as_expected(device.lacking_compiler())
+    for name, status in (("gcc", 1), ("clang", 0)):
         made = tmp_path / name
         made.write_text(
             f"#!/bin/sh\nread -r line && test \"$line\" = '#include <Python.h>' && exit {status}\n"
         )
         made.chmod(0o700)
         monkeypatch.setenv("CC", str(made))
-        assert device.lacking_compiler() == told
+        assert bool(device.lacking_compiler()) == (status == 1)
+        as_expected(device.lacking_compiler())
     monkeypatch.delenv("CC")
     assert device.lacking_compiler()  # gcc goes before clang

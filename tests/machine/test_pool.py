@@ -12,7 +12,7 @@ from engine.machine import cluster, nodes, pool
 from engine.machine.nodes import Needs, Node
 from engine.machine.pool import Pool, PoolSettings
 from engine.messages.errors import InputError, ReadError
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 GIB = 2**30
 ONE_GPU = Needs(1.0, 1.0, 0, None)
@@ -60,7 +60,7 @@ def test_other_actors_are_refused(actors):
 
 @pytest.mark.parametrize("gpus", [-0.5, 1.5, math.nan, math.inf])
 def test_gpus_are_a_fraction_or_a_whole_number(gpus):
-    with pytest.raises(InputError, match="`gpus_per_actor` is"):
+    with refused("cluster.gpus"):
         PoolSettings(gpus_per_actor=gpus)
     assert PoolSettings(gpus_per_actor=0.25).gpus_per_actor == 0.25
     assert PoolSettings(gpus_per_actor=4).gpus_per_actor == 4
@@ -191,12 +191,9 @@ def test_more_actors_than_an_autoscaler_may_ever_host_are_refused(decided):
     # A head, 12 of 16 promised nodes there.
     alive = [node(0, is_head=True), *[node(6, 1)] * 12]
     promised = [node(6, 1, math.inf, most=4), node(6, 1, math.inf, most=12)]
-    for actors, least in ((100, 100), ("17:100", 17)):
+    for actors in (100, "17:100"):
         asked = PoolSettings(actors=actors, gpus_per_actor=1)
-        told = (
-            f"`actors` {actors} with 1 GPU .* room for 16; use at most 16, a range like 1:{least}"
-        )
-        with pytest.raises(InputError, match=told):
+        with refused("cluster.size"):
             decided(asked, alive, promised=promised)
     assert decided(PoolSettings(actors=16), alive, promised=promised).start == 16
     assert decided(PoolSettings(actors="1:100"), alive, promised=promised).most == 100
@@ -240,17 +237,15 @@ def test_ray_is_told_what_was_decided():
 def test_an_input_error_on_a_worker_is_one_here():
     from ray.exceptions import RayError
 
-    error = InputError("begins two answers; alike", "take another reader", path="small")
-    told = f"The actor died\n  File x, line 1\nengine.messages.errors.InputError: {error}\n"
+    error = InputError("begins two answers; alike", "take another", path="small")
+    told = f"The actor died\n  File x, line 1\n{InputError.__module__}.InputError: {error}\n"
     with pytest.raises(InputError) as caught, pool.reported("reading", ReadError, ONE_GPU):
         raise RayError(told)
     assert str(caught.value) == str(error)
-    assert caught.value.remedy == "take another reader"
-    with (
-        pytest.raises(ReadError, match=r"^reading on Ray failed: ValueError: broken$"),
-        pool.reported("reading", ReadError, ONE_GPU),
-    ):
+    assert caught.value.remedy == "take another"
+    with pytest.raises(ReadError) as failed, pool.reported("reading", ReadError, ONE_GPU):
         raise RayError("The actor died\nValueError: broken\n")
+    as_expected(str(failed.value))
 
 
 @pytest.mark.usefixtures("ray_session")

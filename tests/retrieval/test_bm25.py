@@ -176,10 +176,9 @@ def test_a_damaged_file_of_an_index_is_named_before_lucene_sees_it(
         flipped = content[:middle] + bytes([content[middle] ^ 16]) + content[middle + 1 :]
         damaged = {"cut": content[:middle], "emptied": b"", "zeros": bytes(len(content))}
         path.write_bytes(damaged.get(damage, flipped))
-        with pytest.raises(InputError) as refused:
+        with refused("index.damaged", text=False) as caught:
             bm25.search(copied, queries, k=3)
-        assert path.name in str(refused.value)
-        assert "build the index again" in str(refused.value)
+        assert path.name in str(caught.value)
         path.write_bytes(content)
 
 

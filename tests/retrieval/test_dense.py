@@ -26,7 +26,7 @@ from engine.sources.passages.read import scan_corpus, split_corpus
 from engine.tables import DOC_ID, QUERY_ID
 from tests.expected import refused
 from tests.retrieval import search_actors
-from tests.retrieval.tiny_encoder import WORDS, save_tiny_encoder
+from tests.retrieval.tiny_encoder import WORDS, configure, save_tiny_encoder
 
 K = 7
 
@@ -271,8 +271,7 @@ def test_another_encoder_is_refused(corpus, queries, tmp_path, spec, tiny):
 def test_an_index_of_before_cosines_is_refused_and_built_again(corpus, queries, tmp_path):
     encoder = save_tiny_encoder(tmp_path / "encoder", normalize=False)
     build(corpus, tmp_path / "i", specify(EncoderOptions(str(encoder), dtype="float32")))
-    files = {"similarity_fn_name": "cosine"}
-    (encoder / "config_sentence_transformers.json").write_text(json.dumps(files))
+    configure(encoder, similarity_fn_name="cosine")
     spec = specify(EncoderOptions(str(encoder), dtype="float32"))
     file = tmp_path / "i" / manifest.FILE
     index = json.loads(file.read_text())

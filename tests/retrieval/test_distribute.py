@@ -78,7 +78,7 @@ def test_a_shard_or_a_part_that_kills_its_process_again_and_again_ends_the_work(
     desk = ray.remote(Desk).remote()
     for _ in range(3):
         begin(desk, "key 0", "the shard of 'd0'")
-    begin(desk, (0, "key 0"), "part 1 of the corpus")
+    begin(desk, (0, "key 0"), "part 1")
     with pytest.raises(EncodeError, match="died 3 times in the shard of 'd0'"):
         begin(desk, "key 0", "the shard of 'd0'")
     ray.get(desk.forget.remote("key 0"))

@@ -1,6 +1,7 @@
 """Vectors from a server on this machine that fails as servers do: each text is asked for once, and none is taken wrong."""
 
 import contextlib
+import re
 import sqlite3
 
 import numpy as np
@@ -20,7 +21,7 @@ from engine.retrieval.encoders import (
     Preset,
     kept_of,
 )
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.reading.remote.conftest import _alone  # noqa: F401 (a fixture)
 from tests.reading.remote.server import Behaviour, Said, serving, vector_of
 
@@ -92,8 +93,8 @@ def replaced(place, change):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (lambda records: records[1:], "127 vectors for 128 texts that cannot be used (KeyError: 127"),
-        (lambda records: [*records, records[0] | {"index": 128}], "(ValueError: too many, or"),
+        (lambda records: records[1:], "127 vectors for 128 texts"),
+        (lambda records: [*records, records[0] | {"index": 128}], "(ValueError: too many"),
         (replaced(3, lambda r: r | {"index": 4}), "(KeyError: 3"),
         (replaced(3, lambda r: r | {"embedding": [float("nan")] * 8}), "not finite"),
         (replaced(3, lambda r: r | {"embedding": [None] * 8}), "not finite"),
@@ -101,7 +102,7 @@ def replaced(place, change):
         (lambda records: [r | {"embedding": [0.5] * 9} for r in records], "(9,) instead of 8"),
         (replaced(3, lambda r: r | {"embedding": "?!"}), "(Error: "),
         (lambda records: ["no record"] * 128, "(TypeError: "),
-        (lambda records: None, "answers with JSON, but not as the protocol has it"),
+        (lambda records: None, "with JSON"),
     ],
 )  # fmt: skip
 def test_what_is_no_vector_of_each_text_is_refused_and_nothing_of_it_kept(behaviour, given, said):
@@ -112,7 +113,7 @@ def test_what_is_no_vector_of_each_text_is_refused_and_nothing_of_it_kept(behavi
         with pytest.raises(EncodeError) as caught:
             vectors(url, [*TEXTS[:first], *(f"more {i}" for i in range(128))])
         assert said in str(caught.value)
-        assert str(caught.value).endswith("run the same command again to go on from there")
+        as_expected(str(caught.value).rpartition("; ")[2])
         behaviour.given = lambda records: records
         before = len(behaviour.texts)
         found = vectors(url, [*TEXTS[:first], *(f"more {i}" for i in range(128))])
@@ -126,24 +127,21 @@ def not_found(handler):
 
 
 @pytest.mark.parametrize(
-    ("changed", "name", "said"),
+    ("changed", "name"),
     [
-        ({"key": "another"}, "openai:m", "(127.0.0.1:PORT refuses what it is asked (status 401: Inc"),
-        ({"fault": lambda n: not_found}, "openai:m", "(status 404: The model `m` does not exist))"),
-        ({"refuse": lambda body: "no dimensions"}, "openai:m@5", "(status 400: no dimensions); check OPENAI"),
-        ({"embed": lambda text: [0.5] * 3}, "openai:m@5", "dimensions (3,) instead of 5"),
-        ({"fault": lambda n: "500"}, "openai:m", "was asked 8 times: status 500"),
+        ({"key": "another"}, "openai:m"),
+        ({"fault": lambda n: not_found}, "openai:m"),
+        ({"refuse": lambda body: "no dimensions"}, "openai:m@5"),
+        ({"embed": lambda text: [0.5] * 3}, "openai:m@5"),
+        ({"fault": lambda n: "500"}, "openai:m"),
     ],
-)  # fmt: skip
-def test_what_a_first_request_shows_is_one_line_before_anything_is_paid(
-    behaviour, changed, name, said
-):
+)
+def test_what_a_first_request_shows_is_one_line_before_anything_is_paid(behaviour, changed, name):
     for field, value in changed.items():
         setattr(behaviour, field, value)
     with serving(behaviour) as url, pytest.raises((InputError, EncodeError)) as caught:
         vectors(url, name=name)
-    assert said.replace("PORT", url.split(":")[-1][:-3]) in str(caught.value)
-    assert "\n" not in str(caught.value)
+    as_expected(str(caught.value))
     assert behaviour.texts == []
 
 
@@ -154,10 +152,10 @@ def test_another_model_of_the_same_name_is_refused(behaviour, cache):
         behaviour.embed = lambda text: [number + 0.003 for number in rounded(text)]
         vectors(url, ["as rounding has it"])
         behaviour.embed = lambda text: vector_of(f"another {text}")
-        with refused("server.model") as caught:
+        with refused("server.model", text=False) as caught:
             Embedder(spec)
     (file,) = cache.iterdir()
-    assert f"or delete {file} and build the index again" in str(caught.value)
+    as_expected(str(caught.value).replace(file.name, "FILE"))
     with serving(behaviour) as url, refused("server.model"):
         elsewhere = EncoderOptions("openai:m", base_url=url).server()
         Embedder(type(spec)(**{**vars(spec), "server": elsewhere}))
@@ -179,11 +177,12 @@ def test_what_a_server_does_not_take_together_is_asked_for_in_halves(behaviour):
 def test_bounds_hold_before_and_while_texts_are_asked_for(behaviour):
     # The server counts words: 3 of the trial and 4 of each text, whose 18 bytes are 2 tokens at the least.
     with serving(behaviour) as url:
-        with pytest.raises(EncodeError, match=r"tokens of prompts are needed in all, and `max_tok"):
+        with pytest.raises(EncodeError) as before:
             vectors(url, max_tokens=500)
         assert behaviour.texts == []
-        with pytest.raises(EncodeError, match="and `max_cost` is 0.0009; raise it; every vector"):
+        with pytest.raises(EncodeError, match=r"0\.0009") as while_asked:
             vectors(url, max_cost=0.0009, price_in=1, concurrency=1)
+        as_expected([re.sub(r"\d[\d.,]*", "N", str(e.value)) for e in (before, while_asked)])
         done = len(behaviour.texts)
         assert done in (128, 171)  # the last request is the smallest, and may be under way already
         asked = embedder(url)
@@ -277,19 +276,18 @@ def test_a_file_of_vectors_that_another_process_holds_is_named_after_a_while(
 
 
 def test_settings_that_do_not_fit_an_encoder_of_a_server_are_refused():
-    for given, said in (
-        ({"pooling": "cls"}, "`pooling` with openai:m, which a server runs; leave it out"),
-        ({"trust_remote_code": True}, "`trust_remote_code` with openai:m, which"),
-        ({"encoder": "bundled"}, "`base_url` with bundled, a model of this"),
-        ({"dtype": "bfloat16"}, "`dtype` with openai:m, which"),
-        ({"encoder": "openai:@5"}, "'openai:' names no model"),
-        ({"max_cost": 1}, "`max_cost` without `price_in`; give the prices of a million"),
-        ({"base_url": None}, "OPENAI_API_KEY is not set, and api.openai.com wants a key"),
+    for given, code in (
+        ({"pooling": "cls"}, "index.server"),
+        ({"trust_remote_code": True}, "index.server"),
+        ({"encoder": "bundled"}, "encoder.local"),
+        ({"dtype": "bfloat16"}, "index.server"),
+        ({"encoder": "openai:@5"}, "server.modelless"),
+        ({"max_cost": 1}, "server.prices"),
+        ({"base_url": None}, "server.keyless"),
     ):
-        with pytest.raises(InputError) as caught:
+        with refused(code):
             options = {"encoder": "openai:m", "base_url": "http://127.0.0.1:9/v1"} | given
             specify(PassageEncoderOptions(**options))
-        assert said in str(caught.value)
     settings = dense.IndexOptions(actors=2).pool()
     spec = specify(EncoderOptions(), threads=1)
     remote = type(spec)(**{**vars(spec), "server": ServerSettings().server()})

@@ -13,7 +13,14 @@ from engine.messages.errors import EncodeError
 from engine.retrieval.encoder import Encoder
 from engine.retrieval.encoders import PassageEncoderOptions, locate, specify
 from tests.expected import refused
-from tests.retrieval.tiny_encoder import add_dense, save_tiny_encoder, save_tiny_qwen3, write_json
+from tests.retrieval.tiny_encoder import (
+    PICKLE,
+    add_dense,
+    configure,
+    save_tiny_encoder,
+    save_tiny_qwen3,
+    write_json,
+)
 
 # Texts of many lengths, so that batches are padded; the last is truncated.
 TEXTS = [" ".join(f"w{(i * j) % 190}" for j in range(1, 2 + i)) for i in range(30)] + ["w5 " * 99]
@@ -60,7 +67,7 @@ def prompted(pooling, make=save_tiny_encoder, **options):
         own = {"embedding_dimension": 32, "pooling_mode": pooling, "include_prompt": False}
         write_json(folder, "1_Pooling/config", **own)
         prompts = {"query": "w1 w2 w3 ", "document": "w7 "}
-        write_json(folder, "config_sentence_transformers", prompts=prompts)
+        configure(folder, prompts=prompts)
         return folder
 
     return save
@@ -99,12 +106,12 @@ def test_vectors_are_those_of_sentence_transformers(kind, tmp_path):
     )  # texts differ, and so do vectors
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["in the name", "in the files"])
+@pytest.mark.parametrize("named", [True, False], ids=["by name", "by files"])
 @pytest.mark.parametrize("make", [save_tiny_qwen3, bert("mean", normalize=False)])
 def test_of_each_vector_the_first_dimensions_are_kept(named, make, tmp_path):
     path = make(tmp_path / "model")
     if not named:
-        (path / "config_sentence_transformers.json").write_text(json.dumps({"truncate_dim": 8}))
+        configure(path, truncate_dim=8)
     spec = specified(f"{path}@8" if named else path)
     assert (spec.dimensions, spec.text.dimensions, spec.source) == (8, 8, str(path))
     theirs = SentenceTransformer(str(path), device="cpu", truncate_dim=8)
@@ -119,7 +126,7 @@ def test_of_each_vector_the_first_dimensions_are_kept(named, make, tmp_path):
 def test_dense_layers_that_were_saved_on_a_gpu_are_read_without_one(tmp_path, monkeypatch):
     path = dense(tmp_path / "model")
     before = Encoder(specified(path)).encode(["w1 w2"])
-    file = path / "3_Dense" / "pytorch_model.bin"
+    file = path / "3_Dense" / PICKLE
     held = torch.load(file, weights_only=True)
     with monkeypatch.context() as patch:
         patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
@@ -132,7 +139,7 @@ def test_dense_layers_are_part_of_what_an_encoder_is(tmp_path):
     before = specified(path)
     assert (before.dimensions, before.text.layers) == (16, ("2_Dense", "3_Dense"))
     assert specified(path, preset="minilm").text.layers == before.text.layers
-    for name in ("2_Dense/model.safetensors", "3_Dense/pytorch_model.bin"):
+    for name in ("2_Dense/model.safetensors", f"3_Dense/{PICKLE}"):
         (path / name).write_bytes(b"anything")
         spec = specified(path)
         assert spec.digest != before.digest

@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from engine.retrieval.encoder import Encoder
 from engine.retrieval.encoders import EncoderOptions, Preset, specify
 from tests.expected import refused
-from tests.retrieval.tiny_encoder import save_tiny_bge_m3
+from tests.retrieval.tiny_encoder import PICKLE, save_tiny_bge_m3
 
 WORDS = ["서울", "수도", "는", "대한민국", "의", "부산", "항구"]
 TEXTS = ["서울 는 대한민국 의 수도", "부산", "부산 는 항구", "서울 서울 서울 서울 서울 서울 서울"]
@@ -43,21 +43,21 @@ def test_vectors_are_those_of_sentence_transformers(bge_m3):
 def test_vectors_are_those_of_the_same_weights_in_safetensors(bge_m3, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(bge_m3, other)
-    weights = torch.load(other / "pytorch_model.bin", weights_only=True)
+    weights = torch.load(other / PICKLE, weights_only=True)
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
     vectors = [Encoder(specified(path)).encode(TEXTS) for path in (bge_m3, other)]
     np.testing.assert_array_equal(*vectors)
     # Beside safetensors, the pickle is not read: it does not even count for what the vectors are.
     with_pickle = specified(other).digest
-    (other / "pytorch_model.bin").write_bytes(b"anything")
+    (other / PICKLE).write_bytes(b"anything")
     assert specified(other).digest == with_pickle
 
 
 def test_other_weights_are_another_encoder(bge_m3):
     before = specified(bge_m3)
-    weights = torch.load(bge_m3 / "pytorch_model.bin", weights_only=True)
+    weights = torch.load(bge_m3 / PICKLE, weights_only=True)
     weights["embeddings.word_embeddings.weight"] += 1
-    torch.save(weights, bge_m3 / "pytorch_model.bin")
+    torch.save(weights, bge_m3 / PICKLE)
     assert specified(bge_m3).fingerprint != before.fingerprint
     with refused("encoder.other"):
         Encoder(before)
@@ -74,7 +74,7 @@ class Harmful:
 
 
 def test_a_pickle_that_would_run_code_is_refused_and_does_not(bge_m3, tmp_path):
-    weights = bge_m3 / "pytorch_model.bin"
+    weights = bge_m3 / PICKLE
     for save in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))):
         save({"x": Harmful(tmp_path / "ran")}, weights)
         with refused("model.tensors") as caught:
@@ -84,7 +84,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_does_not(bge_m3, tmp_path):
 
 
 def test_damaged_and_missing_weights_are_refused(bge_m3):
-    weights = bge_m3 / "pytorch_model.bin"
+    weights = bge_m3 / PICKLE
     whole = torch.load(weights, weights_only=True)
     torch.save([1], weights)
     with refused("model.tensors"):

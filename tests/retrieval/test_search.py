@@ -5,24 +5,15 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from engine.messages.errors import InputError
 from engine.retrieval import dense
 from engine.retrieval.dense import SearchOptions
+from tests.expected import refused
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"k": 0}, "`k` is 0; use 1 or more"),
-        ({"threads": 0}, "`threads` is 0; use 1 or more"),
-        ({"k1": -0.1}, "`k1` is -0.1; use 0 or more"),
-        ({"b": 1.1}, "`b` is 1.1; use a number from 0 to 1"),
-    ],
-)
-def test_options_out_of_range_are_refused_by_their_field(options, words):
-    with pytest.raises(InputError) as refused:
+@pytest.mark.parametrize("options", [{"k": 0}, {"threads": 0}, {"k1": -0.1}, {"b": 1.1}], ids=str)
+def test_options_out_of_range_are_refused_by_their_field(options):
+    with refused("settings.value"):
         SearchOptions(**options)
-    assert str(refused.value) == words
 
 
 def test_a_passage_with_the_id_of_its_query_is_left_out_before_the_cut(monkeypatch, tmp_path):

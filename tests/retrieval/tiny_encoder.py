@@ -20,10 +20,16 @@ WORDS = 200
 # As the files of sentence-transformers name them.
 POOLINGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 POOLINGS += ("weightedmean_tokens", "lasttoken")
+PICKLE = "pytorch_model.bin"
 
 
 def write_json(folder, name, **content):
     (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def configure(folder, **content):
+    """What sentence-transformers keeps of a model beside its modules."""
+    write_json(folder, "config_sentence_transformers", **content)
 
 
 def save_tiny_encoder(directory, *, seed=7, pooling="mean", normalize=True):
@@ -68,13 +74,13 @@ def save_tiny_bge_m3(directory, words, *, seed=7, pooling="cls"):
     model = XLMRobertaModel(config)
     config.architectures = ["XLMRobertaModel"]
     config.save_pretrained(directory)
-    torch.save(model.state_dict(), directory / "pytorch_model.bin")
+    torch.save(model.state_dict(), directory / PICKLE)
     torch.save({"weight": torch.zeros(1, 32)}, directory / "sparse_linear.pt")
     fast.save_pretrained(directory)
     _save_modules(directory, pooling=pooling, normalize=True)
     write_json(directory, "sentence_bert_config", max_seq_length=8192, do_lower_case=False)
     versions = {"sentence_transformers": "2.2.2", "transformers": "4.33.0", "pytorch": "2.1.2"}
-    write_json(directory, "config_sentence_transformers", __version__=versions)
+    configure(directory, __version__=versions)
     return directory
 
 
@@ -96,7 +102,7 @@ def save_tiny_qwen3(directory, *, padding_side="left", size=32, seed=7):
     fast.save_pretrained(directory)
     _save_modules(directory, pooling="lasttoken", normalize=True)
     prompts = {"query": "w1 w2 Query: ", "document": ""}
-    write_json(directory, "config_sentence_transformers", prompts=prompts)
+    configure(directory, prompts=prompts)
     return directory
 
 
@@ -131,7 +137,7 @@ def add_dense(directory, width, *, activation, bias, pickled=False, seed=7):
     weights = torch.nn.Linear(given, width, bias=bias).state_dict()
     weights = {f"linear.{key}": tensor for key, tensor in weights.items()}
     if pickled:
-        torch.save(weights, folder / "pytorch_model.bin")
+        torch.save(weights, folder / PICKLE)
     else:
         save_file(weights, folder / "model.safetensors")
     modules.append({"path": name, "type": "sentence_transformers.models.Dense"})

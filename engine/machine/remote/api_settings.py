@@ -14,9 +14,6 @@ from engine.messages.checked import Amount, Checked, Positive, Within
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 
-# Annotations are no strings here: the command line looks those of a base up where its subclasses are.
-
-
 Endpoint = Literal["chat", "completions"]
 # What the names of models behind an API begin with.
 PREFIX = "openai:"
@@ -32,11 +29,7 @@ def is_api(name: str) -> bool:
 
 
 def model_of(name: str) -> str:
-    """The model that the name of a reader or an encoder asks a server for.
-
-    Raises:
-        InputError: it names none.
-    """
+    """The model that the name of a reader or an encoder asks a server for; an InputError where it names none."""
     model = name.removeprefix(PREFIX).strip()
     if not model:
         raise InputError(
@@ -95,7 +88,7 @@ class ServerSettings(Checked):
             )
         if lacking and given:
             raise InputError(
-                f"{given[0]} without {lacking[0]}", "give both prices", "server.settings"
+                f"{given[0]} without {lacking[0]}", "give both prices", "server.prices"
             )
         if self.base_url is not None:
             _refuse_address(self.base_url, "`base_url`")

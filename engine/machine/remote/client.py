@@ -24,16 +24,14 @@ from engine.machine.remote.transport import UntakenError
 from engine.messages.errors import MASK, InputError, masked
 from engine.messages.wording import as_unicode, listed
 
-# How often a request is made before it counts as failed; with one request in five that fails, one in
-# 400,000 does.
+# How often a request is made before it counts as failed: one in 400,000, where one in five fails.
 ATTEMPTS = 8
 # Seconds before a request is made again: twice as many each time, up to the longest, less up to a half by
 # chance. A server that asks for a longer wait than the longest of all is not waited for.
 FIRST_WAIT, LONGEST_WAIT, LONGEST_ASKED = 0.5, 30.0, 600.0
 # Statuses after which a request is made again: timeouts, conflicts, too many requests, faults of servers.
 _PASSING = frozenset({408, 409, 425, 429})
-# Statuses that hold of every request: no key or a wrong one, no credit, no such model. Not 403, by which some
-# refuse a single text.
+# Statuses that hold of every request: no key or a wrong one, no credit, no such model. 403 may be of a single text.
 _FINAL = frozenset({401, 402, 404, 407})
 _NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _LONGEST_REASON, _LONGEST_NAME = 300, 200
@@ -58,10 +56,7 @@ class RefusedError(Exception):
 
 
 class UnansweredError(Exception):
-    """A request was not answered, made again where that might help; the text says why the last time.
-
-    ``remedy`` is what to do where no request is answered.
-    """
+    """A request was not answered, made again where that might help: why not; ``remedy`` is for when none is answered."""
 
     def __init__(self, reason: str = "", remedy: str = "check `base_url`") -> None:
         super().__init__(reason)
@@ -237,8 +232,9 @@ class Client:
             reason = f"{self._host} answers with {kind} as the protocol has it: {shown}"
             raise UnansweredError(reason) from None
         except RecursionError:
-            reason = f"{self._host} answers with JSON that is nested too deep"
-            raise UnansweredError(reason) from None
+            raise UnansweredError(
+                f"{self._host} answers with JSON that is nested too deep"
+            ) from None
 
     def _of_status(self, error: openai.APIStatusError) -> Exception:
         try:
@@ -374,10 +370,7 @@ def _whole(digits: str) -> float:
 
 
 def _usage(content: Any, *, answered: bool = False) -> Usage | None:
-    """Tokens, under OpenAI's names or Anthropic's; None where they are not reported, or not in numbers of tokens.
-
-    A prompt has tokens, and an answer has: who says that there are none does not count them.
-    """
+    """Tokens, under OpenAI's names or Anthropic's; None where numbers lack, or say that a prompt or an answer has none."""
     if not isinstance(content, dict):
         return None
 
@@ -416,10 +409,7 @@ def _tokens(content: Any) -> list[tuple[str, float]] | None:
 
 
 def _likeliest(content: Any) -> dict[str, float] | None:
-    """Of the first token; chats list them as records, and completions as a dictionary, or as chats do.
-
-    None too where one of them is not a log-probability: what it would have been nothing says.
-    """
+    """Of the first token, in records of chats or in a dictionary; None too where one of them is no log-probability."""
     if not isinstance(content, dict):
         return None
     if of_tokens := content.get("content"):

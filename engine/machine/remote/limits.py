@@ -125,8 +125,7 @@ def _refuse_present(paths: Iterable[Path]) -> None:
 _MINUTE = 60.0
 # Tokens of a byte of text before any server has said: of English about 4.5 bytes are a token.
 _TOKENS_OF_BYTE = 0.22
-# A text of so few tokens for a byte there is not: what goes beyond the bounds all the same is refused before
-# anything is asked.
+# No text has fewer tokens for a byte: prompts that pass the bounds even so are refused before anything is asked.
 FEWEST_TOKENS = 0.125
 # Longest sleep at once: somebody else may have changed what is waited for.
 _NAP = 1.0
@@ -150,7 +149,6 @@ class Usage(NamedTuple):
         return self.prompt + self.output
 
     def plus(self, other: Usage) -> Usage:
-        """Both together."""
         return Usage(*(a + b for a, b in zip(self, other, strict=True)))
 
 
@@ -164,10 +162,7 @@ class StoppedAskingError(Exception):
 
 @dataclass
 class Ticket:
-    """A request that may be made: what it is expected to use, and when it was let go.
-
-    ``held`` are the tokens that it counts with in its minute, ``ended`` is when it was answered or given up.
-    """
+    """A request let go ``at`` a time and ``ended`` when answered or given up; its minute counts the tokens ``held``."""
 
     expected: Usage
     size: int
@@ -255,20 +250,13 @@ class Limits:
             self.sleep(min(wait, _NAP))
 
     def sleep(self, seconds: float) -> None:
-        """Wait so long.
-
-        Raises:
-            StoppedAskingError: nothing more is asked.
-        """
+        """Wait so long; a StoppedAskingError where nothing more is asked."""
         self._sleep(seconds)
         if self._ended.is_set():
             raise StoppedAskingError("the evaluation was stopped", "run it again")
 
     def settle(self, ticket: Ticket, used: Usage | None, *, calibrates: bool = True) -> None:
-        """Say what a request has used; None for one that was not answered.
-
-        It ``calibrates`` where its prompt is like others, so that its tokens tell of theirs.
-        """
+        """Say what a request has used, None for no answer; it ``calibrates`` others where its prompt is like theirs."""
         with self._lock:
             self._open.remove(ticket)
             self._recent.append(ticket)

@@ -1,7 +1,4 @@
-"""What of a response is taken: so many bytes, in so many seconds, from the host that was asked and no other.
-
-And what of the environment a request goes through: proxies and certificates.
-"""
+"""Bounds on a response, in bytes and seconds, from the host that was asked alone; proxies and certificates on its way."""
 
 from __future__ import annotations
 
@@ -45,7 +42,6 @@ def bounded_client(seconds: float) -> httpx.Client:
         deadline.at = time.monotonic() + seconds
 
     def bound(response: httpx.Response) -> None:
-        """Refuse a response, or have its body bounded while it comes."""
         asked = response.request.url
         if response.has_redirect_location:
             try:

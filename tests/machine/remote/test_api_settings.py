@@ -2,8 +2,7 @@
 
 import pytest
 
-from engine.machine.remote.api_settings import ApiSettings, is_api, model_of
-from engine.messages.errors import InputError
+from engine.machine.remote.api_settings import ADDRESS_VARIABLE, ApiSettings, is_api, model_of
 from tests.expected import refused
 
 
@@ -16,50 +15,46 @@ def test_names_say_which_model_a_server_is_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "code"),
     [
-        ({"base_url": "me:pw@localhost:8000"}, "`base_url` is localhost:8000; write it like http"),
-        ({"base_url": "localhost:8000"}, "`base_url` is localhost:8000; write it like http"),
-        ({"base_url": f"http://{'a' * 300}/v1"}, "`base_url` is http://aaa"),
-        ({"base_url": f"http://{'a.' * 150}a/v1"}, "`base_url` is http://a.a"),
-        ({"base_url": "http://host:port/v1"}, "`base_url` is http://host:port/v1"),
-        ({"base_url": "http:///v1"}, "`base_url` is"),
-        ({"base_url": "http://host/v1?a=b"}, "goes on behind its path"),
-        ({"concurrency": 0}, "`concurrency` is 0; use 1 or more"),
-        ({"requests_per_minute": 0}, "`requests_per_minute` is 0"),
-        ({"tokens_per_minute": -1}, "`tokens_per_minute` is -1"),
-        ({"max_tokens": 0}, "`max_tokens` is 0"),
-        ({"request_timeout": 0.0}, "`request_timeout` is 0; use more than 0"),
-        ({"max_cost": 5.0}, "`max_cost` without `price_in` and `price_out`; give the prices"),
-        ({"max_cost": 5.0, "price_in": 1.0}, "`max_cost` without `price_out`"),
-        ({"price_out": 1.0}, "`price_out` without `price_in`; give both prices"),
-        ({"price_in": -1.0, "price_out": 1.0}, "`price_in` is -1; use 0 or more"),
-        ({"max_cost": float("nan"), "price_in": 1.0, "price_out": 1.0}, "`max_cost` is nan"),
+        ({"base_url": "me:pw@localhost:8000"}, "server.address"),
+        ({"base_url": "localhost:8000"}, "server.address"),
+        ({"base_url": f"http://{'a' * 300}/v1"}, "server.address"),
+        ({"base_url": f"http://{'a.' * 150}a/v1"}, "server.address"),
+        ({"base_url": "http://host:port/v1"}, "server.address"),
+        ({"base_url": "http:///v1"}, "server.address"),
+        ({"base_url": "http://host/v1?a=b"}, "server.address"),
+        ({"concurrency": 0}, "settings.value"),
+        ({"requests_per_minute": 0}, "settings.value"),
+        ({"tokens_per_minute": -1}, "settings.value"),
+        ({"max_tokens": 0}, "settings.value"),
+        ({"request_timeout": 0.0}, "settings.value"),
+        ({"max_cost": 5.0}, "server.prices"),
+        ({"max_cost": 5.0, "price_in": 1.0}, "server.prices"),
+        ({"price_out": 1.0}, "server.prices"),
+        ({"price_in": -1.0, "price_out": 1.0}, "settings.value"),
+        ({"max_cost": float("nan"), "price_in": 1.0, "price_out": 1.0}, "settings.value"),
     ],
 )
-def test_what_cannot_be_is_refused(given, said):
-    with pytest.raises(InputError) as refused:
+def test_what_cannot_be_is_refused(given, code):
+    with refused(code):
         ApiSettings(**given)
-    assert said in str(refused.value)
 
 
 def test_credentials_in_an_address_are_shown_nowhere():
     settings = ApiSettings(base_url="https://me:s3cret@Host.example:8443/v1")
     assert settings.host == "host.example:8443"
     assert "s3cret" not in repr(settings)
-    with pytest.raises(InputError) as refused:
+    with refused("server.address") as caught:
         ApiSettings(base_url="https://me:s3cret@host/v1?x=y")
-    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_without_an_address_it_is_that_of_the_client(monkeypatch):
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    assert ApiSettings().address == "https://api.openai.com/v1"
-    assert ApiSettings().address == "https://api.openai.com/v1"
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://here:1/v1")
+    monkeypatch.setenv(ADDRESS_VARIABLE, "http://here:1/v1")
     assert ApiSettings().host == "here:1"
     assert ApiSettings(base_url="http://there/v1").host == "there"
-    monkeypatch.setenv("OPENAI_BASE_URL", "here")
+    monkeypatch.setenv(ADDRESS_VARIABLE, "here")
     with refused("server.address"):
         ApiSettings().require_server("it")
 
@@ -67,7 +62,7 @@ def test_without_an_address_it_is_that_of_the_client(monkeypatch):
 def test_the_clients_own_default_is_this_one(monkeypatch):
     import openai
 
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
     assert str(openai.OpenAI(api_key="k").base_url).rstrip("/") == ApiSettings().address
 
 

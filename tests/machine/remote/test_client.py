@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import os
-import re
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from engine.machine.remote import client as clients
-from engine.machine.remote.api_settings import ApiSettings, ApiSpec
+from engine.machine.remote.api_settings import KEY_VARIABLE, ApiSettings, ApiSpec
 from engine.machine.remote.client import (
     Answer,
     Client,
@@ -27,6 +26,7 @@ from engine.machine.remote.client import (
 )
 from engine.machine.remote.limits import Limits, StoppedAskingError, Usage
 from engine.messages.errors import InputError
+from tests.expected import as_expected
 from tests.reading.remote.server import FAULTS, Behaviour, Said, serving
 
 
@@ -47,6 +47,13 @@ def asked(behaviour, times, **settings):
 def ask(behaviour, **settings):
     (once,) = asked(behaviour, 1, **settings)
     return once
+
+
+def refusal(error, behaviour, **settings):
+    with pytest.raises(error) as caught:
+        ask(behaviour, **settings)
+    said = caught.value
+    return f"{said}; {said.remedy}" if isinstance(said, UnansweredError) else str(said)
 
 
 def sends(body, headers=(), status=200):
@@ -130,50 +137,41 @@ def test_the_seconds_of_an_answer_are_those_of_its_last_attempt(monkeypatch):
 def test_a_server_that_asks_for_too_long_a_wait_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(clients, "LONGEST_ASKED", 5.0)
     behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: "429", retry_after=3600)
-    with pytest.raises(StoppedAskingError, match=r"asks to wait 3600 s \(status 429: slow down\)"):
-        ask(behaviour)
+    as_expected(refusal(StoppedAskingError, behaviour))
     assert len(behaviour.times) == 1
 
 
 def test_a_request_is_given_up_after_some_attempts():
     behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: "500")
-    with pytest.raises(UnansweredError, match="asked 8 times: status 500: out of order"):
-        ask(behaviour)
+    as_expected(refusal(UnansweredError, behaviour))
     assert len(behaviour.times) == 8
 
 
 def test_a_server_that_is_not_there_is_given_up_sooner():
-    with pytest.raises(
-        UnansweredError, match=r"127.0.0.1:9 was asked 3 times: the connection fail"
-    ):
-        ask(Behaviour(lambda body: Said("")), base_url="http://127.0.0.1:9/v1")
+    nobody = Behaviour(lambda body: Said(""))
+    as_expected(refusal(UnansweredError, nobody, base_url="http://127.0.0.1:9/v1"))
 
 
 def test_without_credit_nothing_more_is_asked():
     behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: "quota")
-    with pytest.raises(StoppedAskingError, match="no credit is left"):
-        ask(behaviour)
+    as_expected(refusal(StoppedAskingError, behaviour))
     assert len(behaviour.times) == 1
 
 
 def test_a_request_that_the_server_does_not_take_is_not_repeated():
-    behaviour = Behaviour(lambda body: Said("Hi"), refuse=lambda body: "the prompt is too long")
-    with pytest.raises(RefusedError, match="status 400: the prompt is too long"):
-        ask(behaviour)
+    behaviour = Behaviour(lambda body: Said("Hi"), refuse=lambda body: "such a long prompt")
+    as_expected(refusal(RefusedError, behaviour))
     assert len(behaviour.times) == 1
 
 
 def test_the_key_comes_from_the_environment_and_is_in_no_message(monkeypatch):
     behaviour = Behaviour(lambda body: Said("Hi"), key="sk-right")
-    with pytest.raises(StoppedAskingError) as refused:
-        ask(behaviour)
-    assert "as OPENAI_API_KEY" in str(refused.value)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-1234")
-    with pytest.raises(StoppedAskingError) as refused:
-        ask(behaviour)  # the server says which key it was given
-    assert "Incorrect API key provided: Bearer ***" in str(refused.value)
-    assert "sk-wrong" not in str(refused.value)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-right")
+    as_expected(refusal(StoppedAskingError, behaviour))
+    monkeypatch.setenv(KEY_VARIABLE, "sk-wrong-1234")
+    said = refusal(StoppedAskingError, behaviour)  # the server says which key it was given
+    assert "sk-wrong" not in said
+    as_expected(said)
+    monkeypatch.setenv(KEY_VARIABLE, "sk-right")
     assert ask(behaviour)[0].text == "Hi"
 
 
@@ -181,10 +179,9 @@ def test_user_and_password_of_an_address_are_sent_and_not_shown():
     behaviour = Behaviour(lambda body: Said("Hi"), refuse=lambda body: "not for me:s3cret")
     with serving(behaviour) as url:
         address = url.replace("http://", "http://me:s3cret@")
-        with pytest.raises(RefusedError) as refused:
-            ask(behaviour, base_url=address)
+        said = refusal(RefusedError, behaviour, base_url=address)
     assert behaviour.keys == ["Basic bWU6czNjcmV0"]  # base64 of me:s3cret
-    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in said
 
 
 @pytest.mark.parametrize(
@@ -201,14 +198,13 @@ def test_user_and_password_of_an_address_are_sent_and_not_shown():
 )
 def test_no_part_of_a_key_is_in_a_message(monkeypatch, shown):
     key = "sk-verysecret-12345"
-    monkeypatch.setenv("OPENAI_API_KEY", f"{key}\n")  # as of a file's last line
+    monkeypatch.setenv(KEY_VARIABLE, f"{key}\n")  # as of a file's last line
     behaviour = Behaviour(lambda body: Said("Hi"), refuse=lambda body: shown)
-    with pytest.raises(RefusedError) as refused:
-        ask(behaviour)
+    said = refusal(RefusedError, behaviour)
     assert behaviour.keys == [f"Bearer {key}"]
-    assert "***" in str(refused.value)
+    assert "***" in said
     for part in ("very", "secret", "2345"):
-        assert part not in str(refused.value)
+        assert part not in said
 
 
 EVENT = b'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\n'
@@ -233,9 +229,7 @@ def forever(part):
 )
 def test_a_stream_is_said_to_be_one_at_once(body):
     behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: sends(body))
-    with pytest.raises(UnansweredError, match="its answer is a stream") as told:
-        ask(behaviour)
-    assert 'as "stream": false asks it to' in told.value.remedy
+    as_expected(refusal(UnansweredError, behaviour))
     assert len(behaviour.times) == 1
 
 
@@ -261,39 +255,38 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "code"),
     [
-        ({"ALL_PROXY": "socks5://me:s3cret@h:1"}, "ALL_PROXY names a SOCKS proxy, which needs soc"),
-        ({"http_proxy": "socks5h://me:s3cret@h:1"}, "http_proxy names a SOCKS proxy, which needs"),
-        ({"HTTPS_PROXY": "foo://me:s3cret@h"}, "HTTPS_PROXY is not the address of a proxy"),
-        ({"HTTP_PROXY": "http://me:s3cret/@h"}, "HTTP_PROXY is not the address of a proxy"),
-        ({"SSL_CERT_FILE": "/nonexistent.pem"}, "SSL_CERT_FILE is /nonexistent.pem, which holds"),
-        ({"SSL_CERT_FILE": "/"}, "SSL_CERT_FILE is /, which holds no certificates"),
-        ({"SSL_CERT_FILE": __file__}, "test_client.py, which holds no certificates"),
-        ({"OPENAI_ORG_ID": "org\u00e9s3cret"}, "OPENAI_ORG_ID gives requests a header"),
-        ({"OPENAI_CUSTOM_HEADERS": "a: \u2013s3cret"}, "OPENAI_CUSTOM_HEADERS gives requests a"),
-        ({"OPENAI_API_KEY": "sk-s3cret\u200b1"}, "OPENAI_API_KEY holds U+200B"),
-        ({"OPENAI_API_KEY": "sk-s3cret\nsk-2"}, "OPENAI_API_KEY holds a line break"),
-        ({"OPENAI_API_KEY": "sk\u2011s3cret"}, "OPENAI_API_KEY holds U+2011"),
-        ({"OPENAI_API_KEY": "sk-s3cret\t1"}, "OPENAI_API_KEY holds U+0009"),
-        ({"OPENAI_API_KEY": "sk-s3cret\udcff"}, "OPENAI_API_KEY holds U+DCFF"),
+        ({"ALL_PROXY": "socks5://me:s3cret@h:1"}, "server.socks"),
+        ({"http_proxy": "socks5h://me:s3cret@h:1"}, "server.socks"),
+        ({"HTTPS_PROXY": "foo://me:s3cret@h"}, "server.proxy"),
+        ({"HTTP_PROXY": "http://me:s3cret/@h"}, "server.proxy"),
+        ({"SSL_CERT_FILE": "/nonexistent.pem"}, "server.certificates"),
+        ({"SSL_CERT_FILE": "/"}, "server.certificates"),
+        ({"SSL_CERT_FILE": __file__}, "server.certificates"),
+        ({"OPENAI_ORG_ID": "org\u00e9s3cret"}, "server.header"),
+        ({"OPENAI_CUSTOM_HEADERS": "a: \u2013s3cret"}, "server.header"),
+        ({KEY_VARIABLE: "sk-s3cret\u200b1"}, "server.key"),
+        ({KEY_VARIABLE: "sk-s3cret\nsk-2"}, "server.key"),
+        ({KEY_VARIABLE: "sk\u2011s3cret"}, "server.key"),
+        ({KEY_VARIABLE: "sk-s3cret\t1"}, "server.key"),
+        ({KEY_VARIABLE: "sk-s3cret\udcff"}, "server.key"),
         *(
-            ({name: "http://me:s3cret@127.0.0.1:9"}, f"through the proxy of {name} ([Errno 111]")
+            ({name: "http://me:s3cret@127.0.0.1:9"}, "")
             for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "Http_Proxy")
         ),
-        (
-            {"http_proxy": NOWHERE, "HTTP_PROXY": "http://127.0.0.1:10"},
-            "unset http_proxy, or name 127.0.0.1 in NO_PROXY",
-        ),
-        ({"HTTP_PROXY": "http://h:99999"}, "the proxy of HTTP_PROXY"),
+        ({"http_proxy": NOWHERE, "HTTP_PROXY": "http://127.0.0.1:10"}, ""),
+        ({"HTTP_PROXY": "http://h:99999"}, "server.proxy"),
     ],
 )
-def test_what_the_environment_has_wrong_is_named_by_its_variable(bare, given, told):
+def test_what_the_environment_has_wrong_is_named_by_its_variable(bare, given, code):
     bare(given)
     behaviour = Behaviour(lambda body: Said("Hi"))
-    with pytest.raises((InputError, StoppedAskingError), match=re.escape(told)) as refused:
+    with pytest.raises(InputError if code else StoppedAskingError) as caught:
         ask(behaviour)
-    assert "s3cret" not in str(refused.value)
+    assert getattr(caught.value, "code", "") == code
+    assert "s3cret" not in str(caught.value)
+    as_expected(str(caught.value))
     assert behaviour.times == []
 
 
@@ -304,7 +297,7 @@ def test_what_the_environment_has_wrong_is_named_by_its_variable(bare, given, to
         {"ALL_PROXY": NOWHERE, "no_proxy": "::1/128, 127.0.0.1 "},
         {"HTTP_PROXY": "foo://x", "NO_PROXY": "*"},
         {"HTTPS_PROXY": NOWHERE, "REQUESTS_CA_BUNDLE": "/nonexistent", "SSL_CERT_DIR": "/none"},
-        {"OPENAI_API_KEY": " sk-right \u00a0\r\n"},
+        {KEY_VARIABLE: " sk-right \u00a0\r\n"},
     ],
 )
 def test_what_the_environment_has_and_a_request_does_not_use_is_no_fault(bare, given):
@@ -318,33 +311,28 @@ def test_a_proxy_that_does_not_let_requests_through_is_named(bare, monkeypatch, 
     proxy = Behaviour(lambda body: Said(""), fault=lambda n: sends(b"no", status=status))
     with serving(proxy) as url:
         bare({"HTTP_PROXY": url.removesuffix("/v1")})
-        with pytest.raises((StoppedAskingError, UnansweredError)) as refused:
-            ask(Behaviour(lambda body: Said("Hi")), base_url="http://inside.example/v1")
-    assert f"status {status} through the proxy of HTTP_PROXY" in str(refused.value)
-    assert "name inside.example in NO_PROXY" in refused.value.remedy
+        given = {"base_url": "http://inside.example/v1"}
+        errors = StoppedAskingError, UnansweredError
+        as_expected(refusal(errors, Behaviour(lambda body: Said("Hi")), **given))
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "told"),
+    ("answer", "error"),
     [
-        (sends(itertools.repeat(b"x" * 65536)), UnansweredError, "larger than 16 MiB"),
-        (sends(gzip.compress(bytes(32 << 20)), GZIP), UnansweredError, "larger than 16 MiB"),
-        (sends(GOOD, [("Content-Encoding", "br")]), UnansweredError, "is packed (br)"),
-        (sends(b"<!doctype html><title>Sign in"), UnansweredError, "a page, not as the protocol"),
-        (sends(b'{"choices": ' + b"[" * 100_000), UnansweredError, "nested too deep"),
-        (
-            sends(b"", [("Location", "http://localhost:9/v1")], 307),
-            StoppedAskingError,
-            "127.0.0.1 sends requests on to localhost, which was not asked",
-        ),
-        (sends(b"no gzip", GZIP), UnansweredError, "cannot be unpacked (Error -3"),
-        (sends(b"", [("Location", "http://[::")], 307), UnansweredError, "no address (Invalid"),
+        (sends(itertools.repeat(b"x" * 65536)), UnansweredError),
+        (sends(gzip.compress(bytes(32 << 20)), GZIP), UnansweredError),
+        (sends(GOOD, [("Content-Encoding", "br")]), UnansweredError),
+        (sends(b"<!doctype html><title>Sign in"), UnansweredError),
+        (sends(b'{"choices": ' + b"[" * 100_000), UnansweredError),
+        (sends(b"", [("Location", "http://localhost:9")], 307), StoppedAskingError),
+        (sends(b"no gzip", GZIP), UnansweredError),
+        (sends(b"", [("Location", "http://[::")], 307), UnansweredError),
         *(
-            (sends(body), UnansweredError, "JSON, but not as the protocol")
+            (sends(body), UnansweredError)
             for body in (*(b"null", b'"x"', b"[]", b"NaN", b'{"choices": ' + b"9" * 9999 + b"}"),)
         ),
         *(
-            (sends(json.dumps({"choices": choices}).encode()), UnansweredError, "JSON, but not")
+            (sends(json.dumps({"choices": choices}).encode()), UnansweredError)
             for choices in (
                 {"0": 1},
                 "abc",
@@ -359,15 +347,14 @@ def test_a_proxy_that_does_not_let_requests_through_is_named(bare, monkeypatch, 
                 ),
             )
         ),
-        (sends(b'{"error": {"message": "\\ud83d"}}', status=400), RefusedError, "400: \ufffd"),
-        (sends(b'{"error": ' + b"[" * 100_000, status=400), RefusedError, "status 400"),
-        (sends(b'{"error": {"code": []}}', status=400), RefusedError, "status 400"),
+        (sends(b'{"error": {"message": "\\ud83d"}}', status=400), RefusedError),
+        (sends(b'{"error": ' + b"[" * 100_000, status=400), RefusedError),
+        (sends(b'{"error": {"code": []}}', status=400), RefusedError),
     ],
 )
-def test_what_would_not_be_better_the_next_time_is_asked_once(answer, error, told):
+def test_what_would_not_be_better_the_next_time_is_asked_once(answer, error):
     behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: answer)
-    with pytest.raises(error, match=re.escape(told)):
-        ask(behaviour)
+    as_expected(refusal(error, behaviour))
     assert len(behaviour.times) == 1
 
 
@@ -383,8 +370,7 @@ def test_an_answer_must_come_in_full_in_time(monkeypatch, answer):
     monkeypatch.setattr(clients, "ATTEMPTS", 1)
     monkeypatch.setattr(clients, "_FIRST_ATTEMPTS", 1)
     behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: answer)
-    with pytest.raises(UnansweredError, match="no answer in time"):
-        ask(behaviour, request_timeout=0.5)
+    as_expected(refusal(UnansweredError, behaviour, request_timeout=0.5))
 
 
 def test_an_answer_may_be_packed_although_none_was_asked_for():
