@@ -372,14 +372,14 @@ def executor_for(
         raise InputError(
             f"`gpus_per_actor` is {settings.gpus_per_actor:g}, but an encoder runs on one GPU",
             "use 1 or a fraction",
-            "index.gpus",
+            "cluster.idle",
         )
     if spec.server:
         if settings.actors not in (None, 0, "0"):
             raise InputError(
                 f"`actors` with {spec.name}, which a server runs",
                 "use `concurrency`",
-                "index.server",
+                "encoder.server",
             )
         return encode.execute
     small = count <= _FEW and not os.environ.get("RAY_ADDRESS") and not spec.memory

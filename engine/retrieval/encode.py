@@ -213,7 +213,7 @@ def specify(
     given |= {"memory": memory, "dtype": given["dtype"] not in (None, "float32")}
     for field in [field for field, value in given.items() if value]:
         raise InputError(
-            f"`{field}` with {name}, which a server runs", "leave it out", "index.server"
+            f"`{field}` with {name}, which a server runs", "leave it out", "encoder.server"
         )
     require(f"encoder {name!r}", "api")
     kept = encoders.kept_of(name)[1]

@@ -261,5 +261,6 @@ def test_executors_are_known_by_their_code(tmp_path):
     def other(plan, units, spec):
         return ScriptedReader(lambda text: "Bo")(plan, units, spec)
 
-    with refused("store.reader"):
+    with refused("store.reader", text=False) as caught:
         new_reads(tmp_path, NamedExecutor("gpt", other))
+    assert "code of gpt (" in str(caught.value)

@@ -114,7 +114,9 @@ def test_lists_that_are_cut_among_equal_scores_are_counted(door, scores, other, 
     found = noted(run, tmp_path)
     assert (found[CUT].amount if CUT in found else 0) == amount
     if amount:
-        as_expected(found[CUT].text)
+        assert str(amount) in found[CUT].text
+        if door == "JSON":
+            as_expected(found[CUT].text)
 
 
 @pytest.mark.parametrize("door", RANKED)
@@ -134,7 +136,9 @@ def test_scores_that_rise_with_ranks_are_counted(door, scores, other, amount, tm
     found = noted(RANKED[door](rows_of(scores, other=other), tmp_path), tmp_path)
     assert (found[RISING].amount if RISING in found else 0) == amount
     if amount:
-        as_expected(found[RISING].text)
+        assert str(amount) in found[RISING].text
+        if door == "JSON lines with ranks":
+            as_expected(found[RISING].text)
 
 
 @pytest.mark.parametrize("door", UNRANKED)

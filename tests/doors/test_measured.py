@@ -195,7 +195,7 @@ def test_scaled_labels_have_the_values_at_their_thresholds(tmp_path_factory, lab
         ({"scale": 10}, "result.scale"),
         ({"scale": 100, "path": "l.tsv"}, "result.scaleless"),
         ({"scale": -1}, "settings.value"),
-        ({"path": "l.txt"}, "judgments.unstatable"),
+        ({"path": "l.txt"}, "qrels.unfit"),
     ],
 )
 def test_labels_that_a_file_cannot_state_are_refused(tmp_path, monkeypatch, options, code):

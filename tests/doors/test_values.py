@@ -12,6 +12,7 @@ import pytest
 from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
+from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of
 from engine.report.summary import input_files
 from engine.sources.queries.read import read_query_set
@@ -307,8 +308,10 @@ def test_a_quoted_field_of_a_tsv_that_takes_in_rows_is_refused(tmp_path, place):
     read = read_query_set
     if place == "c.tsv":
         read = lambda path: by_python(passages=path)  # noqa: E731
-    with refused("CODE", path=tmp_path / place, line=2):
+    with pytest.raises(InputError) as caught:
         read(tmp_path / place)
+    assert (str(caught.value.path), caught.value.line) == (str(tmp_path / place), 2)
+    as_expected(str(caught.value))
 
 
 def test_a_trec_run_may_begin_with_comments_and_the_audit_keeps_them(tmp_path):

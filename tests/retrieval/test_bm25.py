@@ -157,8 +157,9 @@ def test_the_driver_has_no_jvm(index):
 
 def test_a_failure_of_the_other_process_is_reported(queries, tmp_path, index):
     shutil.copy(index / manifest.FILE, tmp_path)
-    with refused("index.unreadable"):
+    with refused("index.unreadable", text=False) as caught:
         bm25.search(tmp_path, queries, k=3)
+    assert "org.apache" in caught.value.problem
     with pytest.raises(RuntimeError, match="Lucene failed"):
         bm25.search(index, queries, k=3, k1=-1.0)
 
@@ -176,7 +177,8 @@ def test_a_damaged_file_of_an_index_is_named_before_lucene_sees_it(
         flipped = content[:middle] + bytes([content[middle] ^ 16]) + content[middle + 1 :]
         damaged = {"cut": content[:middle], "emptied": b"", "zeros": bytes(len(content))}
         path.write_bytes(damaged.get(damage, flipped))
-        with refused("index.damaged", text=False) as caught:
+        code = "index.unreadable" if path.name == manifest.FILE else "index.damaged"
+        with refused(code, text=False) as caught:
             bm25.search(copied, queries, k=3)
         assert path.name in str(caught.value)
         path.write_bytes(content)
@@ -186,8 +188,9 @@ def test_an_index_that_lacks_a_file_is_one_line(index, queries, tmp_path):
     shutil.copytree(index, tmp_path / "i")
     lost = next((tmp_path / "i").glob("*.tim"))
     lost.unlink()
-    with refused("index.unreadable"):
+    with refused("index.unreadable", path=tmp_path / "i", text=False) as caught:
         bm25.search(tmp_path / "i", queries, k=3)
+    assert lost.name in caught.value.problem
 
 
 def test_an_index_does_not_depend_on_threads_or_batches(

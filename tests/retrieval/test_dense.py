@@ -24,7 +24,7 @@ from engine.sources.bundled import wikipedia_dump
 from engine.sources.passages.cut import passages
 from engine.sources.passages.read import scan_corpus, split_corpus
 from engine.tables import DOC_ID, QUERY_ID
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.retrieval import search_actors
 from tests.retrieval.tiny_encoder import WORDS, configure, save_tiny_encoder
 
@@ -192,15 +192,16 @@ def test_approximate_search_by_a_factory_string(factory, corpus, queries, spec, 
     if factory.startswith("IVF"):
         all_cells = search(tmp_path / "i", queries, k=K, approximate="nprobe=4")
         assert np.abs(all_cells["score"] - exact["score"]).max() < 1e-5
-        with refused("index.parameters"):
+        with refused("index.parameters", text=False):  # it has FAISS's words
             search(tmp_path / "i", queries, k=K, approximate="nonsense=4")
 
 
 def test_factory_strings_are_checked_before_anything_is_encoded(corpus, spec, tmp_path):
-    with refused("index.factory"):
+    with refused("index.factory", text=False) as unknown:  # these have FAISS's words
         build(corpus, tmp_path / "i", spec, factory="XYZ", executor=never)
-    with refused("index.factory"):
+    with refused("index.factory", text=False) as untrained:
         build(corpus, tmp_path / "i", spec, factory="IVF500,Flat")
+    as_expected([one.value.problem.partition(" (")[0] for one in (unknown, untrained)])
 
 
 def never(*_):
@@ -344,7 +345,7 @@ def test_a_broken_shard_is_named(corpus, queries, spec, tmp_path):
     build(corpus, tmp_path / "i", spec, shard=64)
     file = sorted((tmp_path / "i" / "shards").iterdir())[0]
     file.write_bytes(file.read_bytes()[:100])
-    with refused("index.shard"):
+    with refused("index.shard", path=file, text=False):
         search(tmp_path / "i", queries, k=K)
 
 
@@ -377,8 +378,9 @@ def test_a_changed_approximate_index_is_named_and_built_again(corpus, queries, s
     content = file.read_bytes()
     for damage in (content[:-9], b"", content[:5000] + b"\x01" + content[5001:]):
         file.write_bytes(damage)
-        with refused("files.unreadable"):
+        with refused("files.unreadable", path=file, text=False) as caught:
             found()
+        as_expected(caught.value.problem)
     file.unlink()
     with refused("index.exact"):
         found()

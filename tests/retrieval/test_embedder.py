@@ -218,8 +218,9 @@ def test_a_file_of_vectors_that_cannot_be_used_is_named(behaviour, cache):
         with sqlite3.connect(file) as database:
             assert database.execute("SELECT count(*) FROM vectors").fetchone() == (2,)
         file.write_bytes(b"no database, but long enough to look like one" * 9)
-        with refused("index.cache"):
+        with refused("index.cache", path=file, text=False) as caught:
             vectors(url, ["a"])
+    as_expected(caught.value.problem)
 
 
 @pytest.mark.parametrize(
@@ -245,10 +246,11 @@ def test_a_kept_vector_that_is_damaged_is_never_used(behaviour, cache, damage):
             rows = database.execute("SELECT * FROM vectors").fetchall()
             changed = [(damage(kept), key) for key, kept in rows]
             database.executemany("UPDATE vectors SET vector = ? WHERE key = ?", changed)
-        with refused("index.vectors"):
+        with refused("index.vectors", path=file, text=False) as first:
             embedder(url)  # the trial
-        with refused("index.vectors"):
+        with refused("index.vectors", path=file, text=False) as both:
             vectors(url, ["a", "b"])
+        as_expected([first.value.problem, both.value.problem])
         np.testing.assert_array_equal(vectors(url, ["a", "b"]), expected)
     assert behaviour.texts[asked:].count("a") == 1
 
@@ -271,16 +273,17 @@ def test_a_file_of_vectors_that_another_process_holds_is_named_after_a_while(
         (file,) = cache.iterdir()
         with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
-            with refused("index.cache"):
+            with refused("index.cache", path=file, text=False) as caught:
                 vectors(url, ["b"])
+    as_expected(caught.value.remedy)
 
 
 def test_settings_that_do_not_fit_an_encoder_of_a_server_are_refused():
     for given, code in (
-        ({"pooling": "cls"}, "index.server"),
-        ({"trust_remote_code": True}, "index.server"),
+        ({"pooling": "cls"}, "encoder.server"),
+        ({"trust_remote_code": True}, "encoder.server"),
         ({"encoder": "bundled"}, "encoder.local"),
-        ({"dtype": "bfloat16"}, "index.server"),
+        ({"dtype": "bfloat16"}, "encoder.server"),
         ({"encoder": "openai:@5"}, "server.modelless"),
         ({"max_cost": 1}, "server.prices"),
         ({"base_url": None}, "server.keyless"),
@@ -291,5 +294,5 @@ def test_settings_that_do_not_fit_an_encoder_of_a_server_are_refused():
     settings = dense.IndexOptions(actors=2).pool()
     spec = specify(EncoderOptions(), threads=1)
     remote = type(spec)(**{**vars(spec), "server": ServerSettings().server()})
-    with refused("index.server"):
+    with refused("encoder.server"):
         dense.executor_for(settings, 9, remote)

@@ -69,19 +69,18 @@ def test_scores_are_those_of_ranx():
 
 
 @pytest.mark.parametrize(
-    ("other", "example"),
+    "other",
     [
-        ([("t1", "a", 1), ("t2", "b", 1)], "'a' of query 'q1' there, 'a' of query 't1' in 'two'"),
-        ([("q2", "v_b", 1)], "'a' of query 'q1' there, 'v_b' of query 'q2' in 'two'"),
-        ([("q1", "b", 1), ("q2", "a", 1)], "'a' of query 'q1' there, 'b' of query 'q1' in 'two'"),
+        [("t1", "a", 1), ("t2", "b", 1)],
+        [("q2", "v_b", 1)],
+        [("q1", "b", 1), ("q2", "a", 1)],
     ],
 )
 @pytest.mark.parametrize("third", [False, True], ids=["two runs", "beside a third"])
-def test_runs_that_share_nothing_are_refused_unless_they_are_of_one_corpus(other, example, third):
+def test_runs_that_share_nothing_are_refused_unless_they_are_of_one_corpus(other, third):
     one, two = make_run([("q1", "a", 1), ("q2", "b", 1)], "one"), make_run(other, "two")
     more = [make_run([("q1", "c", 1), (*other[0][:2], 2)], "three")] if third else []
-    with refused("runs.disjoint") as error:
+    with refused("runs.disjoint"):
         reciprocal_rank(pl.concat([one, two, *more]), k=5)
-    assert third or example in str(error.value)
     known = reciprocal_rank(pl.concat([one, two]), k=5, one_corpus=True)
     assert known.height == len(other) + 2

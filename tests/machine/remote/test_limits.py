@@ -245,7 +245,7 @@ def test_who_could_go_beyond_waits_for_those_under_way():
 
 
 def test_who_waits_is_woken_when_no_more_is_asked():
-    made = limits_of(ApiSettings(requests_per_minute=1))
+    made = limits_of(ApiSettings(base_url="http://waits/v1", requests_per_minute=1))
     ask(made)
     said = []
 
