@@ -1,4 +1,4 @@
-"""Count attempts at work whose process may die, and weigh what a death says of the work."""
+"""Count attempts at work whose process may die, and weigh how much a death counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.machine.watch import Start, Tally, log
 from engine.messages.errors import EncodeError, ReadError
 from engine.messages.wording import listed
 
-# Of a death with its whole node: nodes are taken away, and yet a piece of work can bring its machine down.
+# The weight of a death with its whole node: nodes are taken away, and yet a piece of work can bring its machine down.
 LOST_WITH_NODE = 0.25
 SECONDS_TO_ANSWER = 5.0
 _DEATHS = 3  # of processes in a piece, before it counts as their cause
@@ -145,13 +145,13 @@ class Counts:
         return f"no node can load the model: {listed(gpus)} failed (the last: {said}); {_REMEDY}"
 
     def tally(self) -> Tally:
-        """What was counted since this process started."""
+        """The counts since this process started."""
         kept = [f"{gpu} failed and is left alone: {said}" for gpu, said in self._sick.items()]
         return Tally(self._name, list(self._starts), len(self._repeated), kept)
 
 
 def answer(call: ray.ObjectRef, otherwise: Any, seconds: float = SECONDS_TO_ANSWER) -> Any:
-    """What an actor beside the driver answers to a call; something else where it does not within some seconds."""
+    """The answer of an actor beside the driver to a call; ``otherwise`` if none comes within some seconds."""
     with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
         return ray.get(call, timeout=seconds)
     return otherwise

@@ -1,4 +1,4 @@
-"""Cut reads into batches that fit a memory budget, and halve those that do not fit after all."""
+"""Cut reads into batches that fit a memory budget, and halve batches that do not fit after all."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that the device or the process ran out of memory."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    # The CPU allocator raises no class by which its errors could be told.
+    # The errors of the CPU allocator have no class of their own.
     text = str(error).lower()
     return isinstance(error, RuntimeError) and (
         "can't allocate memory" in text or "out of memory" in text

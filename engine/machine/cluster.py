@@ -54,11 +54,11 @@ def start_ray(plan_bytes: int = 0) -> None:
     cluster of the user's own keeps its own settings. Actors and tasks without a GPU of their own see none.
 
     Args:
-        plan_bytes: size of what will be put into the object store.
+        plan_bytes: size of the plan that will be in the object store.
 
     Raises:
         InputError: there is no folder for Ray's temporary files, or no cluster at ``RAY_ADDRESS``.
-        ReadError: the Ray that was started takes anybody's commands.
+        ReadError: the Ray that was started takes commands without a token.
     """
     if ray.is_initialized():
         return
@@ -72,12 +72,12 @@ def start_ray(plan_bytes: int = 0) -> None:
         # Ray keeps 30% of the memory for its object store by default; the plan is all that is in it.
         settings: dict[str, Any] = {
             "include_dashboard": False,
-            # Ray opens the folder that it is given to everybody: it is one inside ours.
+            # Ray opens its folder to all users: it is one inside ours.
             ray_internals.FOLDER: str(folder / "r"),
             "object_store_memory": max(256 * 2**20, machine_memory() // 20, 2 * plan_bytes),
         }
     else:
-        # What is set, a submitted job has, and Ray refuses it twice.
+        # A submitted job has the variables that are set, and Ray refuses them twice.
         own = {name: "1" for name in (_HIDES, _THREADS) if name not in os.environ}
         settings = {"runtime_env": {"env_vars": own}} if own else {}
     with _replayed_on_failure(), _own_handler(), _for_workers():
@@ -210,7 +210,7 @@ def _own_handler() -> Iterator[None]:
 
 
 def stop_ray() -> None:
-    """Stop the Ray that was started, or leave the cluster that was joined; nothing of it is left."""
+    """Stop the Ray that was started, or leave the cluster that was joined, and leave nothing behind."""
     global _folder
     ray.shutdown()
     if _folder is not None:
@@ -230,7 +230,7 @@ def is_joined() -> bool:
 
 
 def require_shared(folders: Sequence[Folder]) -> None:
-    """Check that this process and the other nodes that a joined cluster has now see what either writes into folders.
+    """Check that this process and the other nodes that a joined cluster has now see files that either writes into folders.
 
     Raises:
         InputError: they do not.
@@ -265,7 +265,7 @@ def require_shared(folders: Sequence[Folder]) -> None:
 
 
 def _unseen(folder: Folder, sought: str, reply: str = "") -> str:
-    """Look for what another node wrote, and write a reply; what is wrong, or nothing."""
+    """Look for a file of another node, and write a reply; the fault, or nothing."""
     try:
         for wait in (0, 1, 2, 4):  # some file systems show late what others wrote
             time.sleep(wait)
@@ -304,7 +304,7 @@ def cpus_per_actor(actors: int) -> float:
 
 
 def cause(error: BaseException) -> str:
-    """The last line of a remote traceback: what went wrong, without how Ray got there."""
+    """The last line of a remote traceback: the error, without how Ray got there."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next(
         (line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exit)\b", line)), lines[-1]

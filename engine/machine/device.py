@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 Dtype = Literal["bfloat16", "float16", "float32"]
 
-# What a process with torch and transformers holds before any weight.
+# Bytes that a process with torch and transformers holds before any weight.
 PROCESS_MEMORY = 768 * 2**20
-# Part of it that a process takes only when its model is loaded: what a first forward pass sets up.
+# The part that a process takes only when its model is loaded, for a first forward pass.
 _SET_UP_LATER = 64 * 2**20
 
 
 class Share(Protocol):
-    """What a model may take of a machine, as specifications of readers and encoders state it."""
+    """The share of a machine for a model, as specifications of readers and encoders state it."""
 
     @property
     def threads(self) -> int: ...
@@ -55,7 +55,7 @@ def machine_has_gpu() -> bool:
     """Whether this machine has a GPU that may be used, found without loading torch into this process.
 
     An NVIDIA GPU shows as a file of its own. Under Windows' Linux and on AMD's GPUs other files show that
-    there may be one: there, torch is asked, once and in another process.
+    there may be one: there, torch finds out, once and in another process.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in _NO_DEVICES or not _assigned_share():
         return False
@@ -154,7 +154,7 @@ def _flags() -> set[str]:
 
 
 def _processor(name: str) -> list[str]:
-    """What Linux says of each processor under a name of /proc/cpuinfo; nothing on other systems."""
+    """The values, one a processor, of a name in Linux's /proc/cpuinfo; none on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -173,7 +173,7 @@ def least_memory(weights: int, *, gpu: bool, loading: int = 0) -> int:
 
     Args:
         gpu: whether the weights will be on a GPU, which need not be one of this machine.
-        loading: what loading them takes for a while beside them (``model_files.loading_bytes``).
+        loading: bytes that loading takes for a while beside the weights (``model_files.loading_bytes``).
     """
     if gpu:
         return weights
@@ -232,7 +232,7 @@ def prepare(spec: Share) -> torch.device:
 
 
 def gpu_share(spec: Share, *, spare: int = 0) -> float:
-    """The part of the GPU's memory that this process may take, from 0 to 1; it spares bytes of what others leave."""
+    """The part of the GPU's memory that this process may take, from 0 to 1; it leaves ``spare`` bytes free."""
     import torch
 
     return min(1.0, _gpu_memory(spec, spare) / torch.cuda.get_device_properties(0).total_memory)
@@ -326,7 +326,7 @@ def token_cost(
     small = max(1, large // 4)
     if small == large:
         return None
-    probe(small)  # what a first pass sets up once is not a cost of its tokens
+    probe(small)  # a first pass sets up more than its tokens cost
     peaks = [peak_above(device, functools.partial(probe, size)) for size in (small, large)]
     if peaks[0] is None or peaks[1] is None:
         return None
@@ -362,14 +362,14 @@ def _resident() -> int:
 
 
 def status_bytes(name: str, file: str = "/proc/self/status") -> int:
-    """What Linux says of this process, or of the machine in ``/proc/meminfo``; elsewhere an OSError."""
+    """Bytes under a name in Linux's status of this process, or in ``/proc/meminfo``; elsewhere an OSError."""
     for line in Path(file).read_text(encoding="ascii", errors="replace").split("\n"):
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise ValueError(f"no {name} in {file}")
 
 
-# What CUDA, its libraries and vLLM say when the process can do no more work on its GPU.
+# Words of CUDA, its libraries and vLLM when the process can do no more work on its GPU.
 _FATAL = (
     "CUDA error",
     "cuDNN error",
@@ -393,7 +393,7 @@ def is_fatal(error: BaseException) -> bool:
     return type(error).__name__ in _FATAL_CLASSES or any(words in said for words in _FATAL)
 
 
-# What CUDA's libraries say, too, on a GPU that works.
+# Words of CUDA's libraries on a GPU that works, too.
 _NO_MEMORY = re.compile(r"out of memory|allocate memory|ALLOC_FAILED", re.IGNORECASE)
 
 

@@ -26,13 +26,13 @@ from engine.messages.wording import name_of, reason_of
 
 _NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]*)", re.DOTALL)
 _FORM = "name a function as in FILE.py:function"
-# What is installed is found on every machine; so is the engine itself.
+# Installed packages are on every machine; so is the engine itself.
 _INSTALLED = tuple(
     Path(path) for name, path in sysconfig.get_paths().items() if name not in ("scripts", "data")
 )
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 _OWN = frozenset({"engine", "jobs", "__main__"})
-# What is pickled may hold further functions, which are pickled within.
+# A pickled object may hold further functions, which are pickled within.
 _PICKLING = threading.RLock()
 
 
@@ -110,7 +110,7 @@ def _restored(content: bytes) -> ByValue:
 def _dumped(value: Any) -> bytes:
     from ray import cloudpickle
 
-    with _PICKLING:  # what is registered is registered for the whole process
+    with _PICKLING:  # the registry is of the whole process
         from ray.cloudpickle import list_registry_pickle_by_value
 
         known = list_registry_pickle_by_value()
@@ -162,7 +162,7 @@ def _module_of(path: Path) -> ModuleType:
         )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # Behind everything else: what is installed is not hidden by a file of the same name.
+    # Behind everything else: a file hides no installed package of its name.
     if str(place.parent) not in sys.path:
         sys.path.append(str(place.parent))
     try:
@@ -249,7 +249,7 @@ def code_of(function: Callable[..., Any]) -> Code:
 
 
 def _inside(value: Any) -> list[Any]:
-    """What an object calls: that of a partial, a method's own, what it wraps, functions that it closes over."""
+    """The callables in an object: of a partial or a method, wrapped ones, functions that it closes over."""
     if isinstance(value, functools.partial):
         return [value.func]
     if inspect.ismethod(value):
@@ -262,7 +262,7 @@ def _inside(value: Any) -> list[Any]:
 
 
 def _imported(node: ast.AST) -> list[tuple[ast.stmt, ast.Module]]:
-    """The statements of the user's modules that bind what a statement imports, with their files."""
+    """The statements of the user's modules that bind the names of an import, with their files."""
     if not isinstance(node, ast.Import | ast.ImportFrom):
         return []
     found: list[tuple[ast.stmt, ast.Module]] = []

@@ -125,7 +125,7 @@ def ordering_bytes(path: Path) -> int:
 
 
 def _stored(file: Path) -> list[tuple[str, int]]:
-    """Of each tensor in a safetensors file, its type as such files name it, and how many numbers it has."""
+    """The type, as such files name it, and the count of numbers of each tensor in a safetensors file."""
     entries = tensors(file).values()
     if not all(type(size) is int and size >= 0 for entry in entries for size in entry["shape"]):
         raise _not_safetensors(file)
@@ -133,7 +133,7 @@ def _stored(file: Path) -> list[tuple[str, int]]:
 
 
 def tensors(file: Path) -> dict[str, dict[str, Any]]:
-    """What the header of a safetensors file says of each tensor, by name; each has a list ``shape``.
+    """The entries of tensors in the header of a safetensors file, by name; each has a list ``shape``.
 
     Raises:
         InputError: it is not such a file, or cannot be read.
@@ -202,7 +202,7 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
 
 
 def read_config(path: Path, name: str) -> dict[str, Any]:
-    """The ``config.json`` of a model's directory; ``name`` is what the user called it."""
+    """The ``config.json`` of a model's directory; ``name`` is the user's name for it."""
     fault = partial(InputError, path=path / "config.json")
     config = read_json(path / "config.json")
     if config is None and not (path / "config.json").exists():
@@ -228,7 +228,7 @@ def read_object(file: Path) -> dict[str, Any] | None:
 
 
 def read_json(file: Path) -> Any:
-    """What a JSON file of a model holds; None where there is no such file."""
+    """The value in a JSON file of a model; None where there is no such file."""
     try:
         return parse_json(file.read_bytes())
     except FileNotFoundError:
@@ -336,7 +336,7 @@ def refusals(name: str) -> Iterator[None]:
 
 
 def _named_code(path: Path) -> set[str]:
-    """What the ``auto_map`` of a model's files refers to, as in ``modeling_x.XModel``."""
+    """The references in the ``auto_map`` of a model's files, as in ``modeling_x.XModel``."""
     references: set[str] = set()
     for file in _NAMING:
         classes = _object(path / file).get("auto_map")
@@ -349,7 +349,7 @@ def _named_code(path: Path) -> set[str]:
 def _object(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # what cannot be read is for the loader
+    except (OSError, ValueError, RecursionError):  # the loader tells of broken files
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -359,7 +359,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["causal", "encoder-decoder", "encoder"]
 
-# Models in use; each goes with the last of those that use it.
+# Models in use; each goes with its last user.
 _IN_USE: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
 # Weights in bytes from which on loads take turns: several at once can take a machine's main memory, and without
 # GPUs its disk serves one after another sooner. Smaller ones are loaded before they could wait.

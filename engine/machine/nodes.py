@@ -20,7 +20,7 @@ _ANY_MEMORY = {"memory": math.inf}
 
 @dataclass(frozen=True)
 class Needs:
-    """What one actor takes of a node; ``memory`` is main memory in bytes, 0 where it is not counted."""
+    """The resources of a node that one actor takes; ``memory`` is main memory in bytes, 0 where it is not counted."""
 
     cpus: float
     gpus: float

@@ -367,7 +367,7 @@ def encoder_of(index: Manifest, options: SearchOptions) -> EncoderSpec:
 def executor_for(
     settings: PoolSettings, count: int, spec: EncoderSpec, on_event: OnEvent = silent
 ) -> encode.Executor:
-    """What encodes ``count`` shards; ``settings`` as ``IndexOptions.pool`` gives them."""
+    """The executor for ``count`` shards; ``settings`` as ``IndexOptions.pool`` gives them."""
     if (settings.gpus_per_actor or 0) > 1:
         raise InputError(
             f"`gpus_per_actor` is {settings.gpus_per_actor:g}, but an encoder runs on one GPU",
@@ -446,7 +446,7 @@ def _build_approximate(directory: Path, index: Manifest) -> None:
 def search_approximate(
     directory: Path, index: Manifest, queries: Singles, *, k: int, parameters: str = ""
 ) -> pl.DataFrame:
-    """What FAISS finds: ``query_row``, ``doc_id`` and ``score``, as from ``flat.search_flat``.
+    """The passages that FAISS finds: ``query_row``, ``doc_id`` and ``score``, as from ``flat.search_flat``.
 
     Args:
         queries: (queries, dimensions).

@@ -58,7 +58,7 @@ class Desk(Counts):
             return self._answers[shard]
 
     async def asked(self) -> list[tuple[int, str]]:
-        """Wait for what the driver is to read."""
+        """Wait for shards that the driver is to read."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._asked)
             return list(self._asked)
@@ -71,13 +71,13 @@ class Desk(Counts):
             self._changed.notify_all()
 
     def forget(self, piece: tuple[int, str] | str) -> None:
-        """Drop what is known of a shard that is read, or that is encoded."""
+        """Drop all about a shard that is read, or that is encoded."""
         self._answers.pop(piece, None)
         self._attempts.pop(piece, None)
 
 
 def feed(parts: Sequence[Part], desk: Any) -> None:
-    """Read in this process what tasks ask for, until the desk ends; what reading raises is handed on in its place."""
+    """Read in this process the shards that tasks ask for, until the desk ends; an error is handed on in a shard's place."""
     reading: dict[int, Iterator[Shard]] = {}
 
     def found(number: int, key: str) -> list[Any]:
@@ -169,7 +169,7 @@ def execute(
     desk = ray.remote(**cluster.beside_driver() | {"max_concurrency": 1000})(Desk).remote()
     feeder = threading.Thread(target=feed, args=(parts, desk), daemon=True)
     feeder.start()
-    # Elsewhere, what only the driver can read has no passages.
+    # Elsewhere, parts that only the driver can read have no passages.
     known = (part if part.anywhere else replace(part, scan=list) for part in parts)
     pickled = enumerate(map(ray.cloudpickle.dumps, known))
     dataset = one_row_blocks([{"number": number, "part": part} for number, part in pickled])
@@ -220,7 +220,7 @@ def pool_for(spec: EncoderSpec, parts: int) -> Pool | None:
 
 
 class SearchActor:
-    """Encodes queries, or searches vectors, on the GPU that Ray gave it. Loads what it needs when it needs it.
+    """Encodes queries, or searches vectors, on the GPU that Ray gave it. Loads encoder and FAISS at first use.
 
     Where it searches, ``queries`` refers to their vectors; ``counts`` are of the attempts at parts.
     """
@@ -280,7 +280,7 @@ class SearchOnRay:
     Attributes:
         pool: as ``pool_for`` gives it. It does not grow: a search is over before nodes come.
         spec: the encoder of the queries.
-        parts: of the index: what reads the vectors of each.
+        parts: of the index, each a call that reads its vectors.
         on_event: told one line when nodes come or go, or actors are lost.
         actor_class: in the place of ``SearchActor``.
     """

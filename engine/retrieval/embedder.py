@@ -1,6 +1,6 @@
 """An encoder that a server runs: many texts in a request, many requests at a time, and each text asked for once.
 
-What came is kept in a file of the cache, so that no vector is paid for twice, whichever index or search needs it.
+Vectors are kept in a file of the cache, so that no vector is paid for twice, whichever index or search needs it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Vectors = npt.NDArray[np.float32]
 # Texts of a request, of which OpenAI takes 2,048 with 300,000 tokens: an answer to so few fits into what is taken of
 # one, whatever their dimensions and format. What a server does not take together is asked for in halves.
 _MOST_TEXTS = 128
-# What a server is asked first, and how far apart the vectors of one model may be, by their length: rounding does 0.01.
+# The first text for a server, and how far apart vectors of the same model may be, by their length: rounding does 0.01.
 _TRIAL, _ALIKE = "What is retrieval?", 0.1
 # Seconds that another process may write into the file, which takes some thousandths.
 _PATIENCE = 30
@@ -133,7 +133,7 @@ class Embedder:
         return vectors
 
     def _find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The vectors of those of some thousand keys that are kept, by key; damaged ones are removed."""
+        """The kept vectors among some thousand keys, by key; damaged ones are removed."""
         marks = ", ".join("?" * len(keys))
         with self._opened() as file:
             found = dict(file.execute(f"SELECT * FROM vectors WHERE key IN ({marks})", keys))
@@ -156,7 +156,7 @@ class Embedder:
         return vector if np.isfinite(np.frombuffer(vector, np.float32)).all() else None
 
     def _keep(self, texts: Sequence[str], vectors: Vectors) -> dict[bytes, bytes]:
-        """Keep the vectors of texts, all or none; those that are kept now, by key."""
+        """Keep the vectors of texts, all or none; the kept ones, by key."""
         rows = [(_key(t), sealed(row.tobytes())) for t, row in zip(texts, vectors, strict=True)]
         with self._opened() as file:
             file.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)

@@ -216,7 +216,7 @@ def _load(spec: EncoderSpec, where: torch.device) -> tuple[Any, Any]:
 
 
 def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[MemoryCost, float]:
-    """What a batch costs, by the model's shape, and the bytes that batches may use.
+    """The cost of a batch, by the model's shape, and the bytes that batches may use.
 
     Estimated, not measured, so that batches are the same each time: a layer holds about ten states
     of the hidden size, two of the inner size, and a mask of every pair; pooling holds two in fp32.

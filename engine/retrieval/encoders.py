@@ -116,7 +116,7 @@ class EncoderOptions(ServerSettings):
             )
 
     def adapt(self, preset: Preset) -> Preset:
-        """The preset with what these options replace in it."""
+        """The preset with the replacements of these options."""
         names = ("pooling", "query_prefix", "passage_prefix")
         given = {name: getattr(self, name, None) for name in names}
         return replace(preset, **{name: one for name, one in given.items() if one is not None})
@@ -177,7 +177,7 @@ class EncoderSpec:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what decides the vectors: equal fingerprints and texts give equal vectors."""
+        """Hash of all that decides the vectors: equal fingerprints and texts give equal vectors."""
         text = self.text
         later = [text.include_prompt, text.layers, text.dimensions]
         decisive = [
@@ -192,13 +192,13 @@ class EncoderSpec:
             text.max_tokens,
             text.lower_case,
             *([{"code": self.code}] if self.code else []),
-            # Older fingerprints, which had none of them, stay.
+            # Older fingerprints, without these fields, stay.
             *([later] if later != [True, (), None] else []),
         ]
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
     def described(self) -> dict[str, Any]:
-        """What decides the vectors, by name."""
+        """The settings that decide the vectors, by name."""
         named = {name: getattr(self, name) for name in ("name", "digest", "dtype", "dimensions")}
         return {**named, "text": asdict(self.text), "fingerprint": self.fingerprint}
 
@@ -307,7 +307,7 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
         )
     if not options.preset:
         chosen = replace(chosen, normalize=_is_scaled(path, normalized=chosen.normalize))
-    # What no preset says.
+    # Fields that no preset has.
     added = ("include_prompt", "layers", "dimensions")
     return replace(chosen, **{name: getattr(in_files or chosen, name) for name in added})
 
@@ -396,7 +396,7 @@ def _positions(config: dict[str, Any]) -> int:
 
 
 def _from_model_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset | None:
-    """What the files of sentence-transformers specify; None if the model has none."""
+    """The preset in the files of sentence-transformers; None if the model has none."""
     modules = model_files.read_json(path / "modules.json")
     if modules is None:
         return None
@@ -446,7 +446,7 @@ def layer_of(folder: Path, width: int) -> dict[str, Any]:
     """The configuration of a ``Dense`` module that is given ``width`` numbers: out_features, activation_function.
 
     Raises:
-        InputError: it is none, or does what is not supported.
+        InputError: it is none, or not a supported one.
     """
     config = _object(file := folder / "config.json")
     config.setdefault("activation_function", "torch.nn.modules.activation.Tanh")

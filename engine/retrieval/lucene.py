@@ -91,7 +91,7 @@ def _version(home: Path) -> int | None:
     return int(version[1]) if version else None
 
 
-# What Pyserini imports and BM25 does not use.
+# Modules that Pyserini imports and BM25 does not use.
 _UNUSED = ("pyserini.encode", "pyserini.prebuilt_index_info", "pandas")
 
 
@@ -146,14 +146,14 @@ _CORPUS = pa.schema({DOC_ID: pa.large_string(), CONTENTS: pa.large_string()})
 # Passages sent at a time.
 _BATCH = 10_000
 _ENGLISH = "en"
-# The files that an index is made of, and what ends each (org.apache.lucene.codecs.CodecUtil.writeFooter).
+# The files of an index, and the checksum that ends each (org.apache.lucene.codecs.CodecUtil.writeFooter).
 _FILE = re.compile(r"segments_\w+|_\w+\.\w+")
 _CHECKSUM = 8
 _AT_ONCE = 2**22
-# What Java says of files that are gone, or of another version.
+# Java's words on files that are gone, or of another version.
 _OF_FILES = re.compile(r"(java\.n?io|org\.apache\.lucene\.index)\.[\w.]*(Exception|Error)[^\n]*")
 _AGAIN = "build the index again, with the same `erag index`"
-# What Java says of a full disk, in an error that another one may follow.
+# Java's words on a full disk, in an error that another one may follow.
 _FULL = "No space left on device"
 
 
