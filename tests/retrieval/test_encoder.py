@@ -143,7 +143,7 @@ def test_dense_layers_are_part_of_what_an_encoder_is(tmp_path):
         (path / name).write_bytes(b"anything")
         spec = specified(path)
         assert spec.digest != before.digest
-        with refused("encoder.layerless", path=(path / name).parent, text=False):
+        with refused("encoder.layerless", path=path / "2_Dense", text=False):
             Encoder(spec)
         before = spec
     write_json(path, "2_Dense/config", in_features=31, out_features=48)
