@@ -155,7 +155,7 @@ def test_reads_before_a_full_disk_are_kept(tmp_path, full_at):
     full_at(3)
     with pytest.raises(WriteError) as caught:
         ask(list("abcd"), tmp_path, ScriptedReader(str.upper))
-    as_expected(str(caught.value))
+    as_expected(str(caught.value).partition(": ")[2])
     assert len(os.listdir(tmp_path / SPEC.fingerprint)) == 2
     again = ScriptedReader(str.upper)
     found, costs = ask(list("abcd"), tmp_path, again)
@@ -215,7 +215,7 @@ def test_a_full_disk_while_a_model_is_converted_leaves_nothing(tmp_path, monkeyp
 
     with pytest.raises(WriteError) as caught:
         weights._converted("0" * 64, convert)
-    as_expected(str(caught.value))
+    as_expected(str(caught.value).partition(": ")[2])
     assert list((tmp_path / "readers").iterdir()) == []
 
 
