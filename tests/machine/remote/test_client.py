@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import re
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -276,7 +277,7 @@ NOWHERE = "http://127.0.0.1:9"
             for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "Http_Proxy")
         ),
         ({"http_proxy": NOWHERE, "HTTP_PROXY": "http://127.0.0.1:10"}, ""),
-        ({"HTTP_PROXY": "http://h:99999"}, "server.proxy"),
+        ({"HTTP_PROXY": "http://h:99999"}, ""),
     ],
 )
 def test_what_the_environment_has_wrong_is_named_by_its_variable(bare, given, code):
@@ -286,7 +287,7 @@ def test_what_the_environment_has_wrong_is_named_by_its_variable(bare, given, co
         ask(behaviour)
     assert getattr(caught.value, "code", "") == code
     assert "s3cret" not in str(caught.value)
-    as_expected(str(caught.value))
+    as_expected(re.sub(r"\(\[.*?\)", "()", str(caught.value).replace(__file__, "FILE")))
     assert behaviour.times == []
 
 
