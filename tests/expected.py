@@ -32,12 +32,12 @@ ROOT = Path(__file__).parents[1]
 TEXTS = ROOT / "tests" / "texts"
 # What differs from machine to machine, and from run to run.
 _CHANGING = (
+    (re.compile(re.escape(str(ROOT))), "ROOT"),
     (
         re.compile(r"(?:[\w./-]*/)?pytest-of-[^/\s]+/pytest-\d+(?:/popen-gw\d+)?/[^/\s:;,'\")]+"),
         "TMP",
     ),
     (re.compile(rf"{re.escape(tempfile.gettempdir())}/[\w.-]+"), "TMP"),
-    (re.compile(re.escape(str(ROOT))), "ROOT"),
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
 )
@@ -131,10 +131,9 @@ def finish() -> None:
         by_file[_file(node.partition("::")[0])].append(node)
     TEXTS.mkdir(exist_ok=True)
     for file, nodes in by_file.items():
-        with (TEXTS / ".lock").open(
-            "w"
-        ) as lock:  # processes of one session write one after the other
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = os.open(TEXTS, os.O_RDONLY)  # processes of one session write one after the other
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
             texts = _read(file)
             for node in nodes:
                 module, _, test = node.partition("::")
@@ -145,3 +144,5 @@ def finish() -> None:
                 texts[module] = kept
             made = yaml.dump(texts, Dumper=yaml.CSafeDumper, width=10**6, allow_unicode=True)
             file.write_text(made, encoding="utf-8")
+        finally:
+            os.close(lock)
