@@ -112,11 +112,8 @@ def _complete(function: str, given: dict[str, Any], asked: Mapping[str, object])
     if given.keys() != asked.keys():
         query = next(iter(given.keys() ^ asked.keys()))
         what = "gives nothing for" if query in asked else "gives something for"
-        raise InputError(
-            f"`{function}` {what} the query {quoted(query)}",
-            "return one value for each query that it is given",
-            "python.value",
-        )
+        remedy = "return one value for each query that it is given"
+        raise InputError(f"`{function}` {what} the query {quoted(query)}", remedy, "python.value")
     return given
 
 

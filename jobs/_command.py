@@ -242,10 +242,7 @@ def _fail(error: object, status: int) -> None:
 
 
 def unforeseen(error: Exception) -> str:
-    """One line about an error that nothing caught, with the place of a log that has the traceback.
-
-    Only the user can read the log: a traceback may quote data.
-    """
+    """One line about an uncaught error, with the place of a log of its traceback, which its user alone can read."""
     trace = masked("".join(traceback.format_exception(error)))
     what = f"{type(error).__name__}: {error}"[:300]
     try:
@@ -389,12 +386,10 @@ erag doctor
 
 
 def examples(command: str) -> str:
-    """The examples of a command: what is typed into a shell."""
     return _EXAMPLES[command].strip()
 
 
 def epilogue(command: str) -> str:
-    """The end of a command's help, in Markdown."""
     more = f"`erag {command} --help-all` shows all options.\n\n" if command in LONG else ""
     if command not in _EXAMPLES:  # of another package
         return more

@@ -88,9 +88,8 @@ def data_sets(options: Mapping[str, Any]) -> dict[str, Asked]:
             raise InputError(problem, "give it on the command line", "settings.study", path=path)
         if path.stem in (*found, BESIDE):
             problem = "names a data set that another file names, or the folder of the page"
-            raise InputError(
-                problem, "give each file a name of its own", "settings.dataset", path=path
-            )
+            remedy = "give each file a name of its own"
+            raise InputError(problem, remedy, "settings.dataset", path=path)
         out = folder_at(options["out"] or "").place(path.stem)
         found[path.stem] = {**options, **own, "data": (), "out": out}
         own_annotators[path.stem] = "annotators" in own
@@ -115,11 +114,9 @@ def _refuse_unlike(asked: Mapping[str, Asked]) -> None:
         ):
             if of != its:
                 which = "begin with" if what == "annotators" else "is"
-                raise InputError(
-                    f"`{what}` {which} {its} for the data set {name}, and {of} for {first}",
-                    "give both the same: one table compares them",
-                    "settings.datasets",
-                )
+                problem = f"`{what}` {which} {its} for the data set {name}, and {of} for {first}"
+                remedy = "give both the same: one table compares them"
+                raise InputError(problem, remedy, "settings.datasets")
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:
@@ -154,9 +151,8 @@ def refuse_place(options: Mapping[str, Any]) -> None:
     folder = folder_at(options["out"])
     if (SUMMARY if options["data"] else across.CONTENT) in folder.names():
         what = "one evaluation" if options["data"] else "a study of several data sets"
-        raise InputError(
-            f"holds {what}", "give another folder", "files.occupied", path=folder.shown()
-        )
+        problem = f"holds {what}"
+        raise InputError(problem, "give another folder", "files.occupied", path=folder.shown())
 
 
 def report(found: Mapping[str, Findings], options: Mapping[str, Any]) -> None:
@@ -292,7 +288,6 @@ def print_results(findings: Findings, out: str, *, full: bool = False) -> None:
 
 
 def _worded() -> Callable[[str], str]:
-    """What writes a sentence with options instead of fields."""
     return partial(with_options, known={known.name for known in parameters()})
 
 

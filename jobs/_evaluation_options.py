@@ -62,7 +62,6 @@ INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
 
 
 def parameters() -> list[inspect.Parameter]:
-    """Every option, in the order of the help."""
     return [
         *options_of(
             InputFiles,
@@ -147,23 +146,16 @@ def _of_reader() -> list[inspect.Parameter]:
 
 
 def sweep_of(options: Mapping[str, Any]) -> Sweep:
-    """What varies."""
     known: dict[str, Augmentation] = {name: name for name in get_args(Augmentation)}
     names, cutoffs = items_of(options["augmentation"]), items_of(options["k_sweep"])
     if not names or any(name not in known for name in names):
-        raise InputError(
-            f"`augmentation` is {','.join(names)!r}",
-            f"use {', '.join(known)}, or several",
-            "settings.augmentation",
-        )
+        problem = f"`augmentation` is {','.join(names)!r}"
+        raise InputError(problem, f"use {', '.join(known)}, or several", "settings.augmentation")
     try:
         k_sweep = tuple(map(int, cutoffs))
     except ValueError:
-        raise InputError(
-            f"`k_sweep` is {','.join(cutoffs)!r}",
-            "give whole numbers, as in `k_sweep` 5,10,20,50",
-            "settings.sweep",
-        ) from None
+        remedy = "give whole numbers, as in `k_sweep` 5,10,20,50"
+        raise InputError(f"`k_sweep` is {','.join(cutoffs)!r}", remedy, "settings.sweep") from None
     return Sweep(
         readers=tuple(map(reader_name, options["reader"])),
         augmentations=tuple(known[name] for name in names),
@@ -208,9 +200,8 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     from engine.inputs.read import located
 
     if lacking := next((name for name in ("queries", "run") if not options[name]), None):
-        raise InputError(
-            f"`{lacking}` is missing", "give it (--help shows examples)", "settings.missing"
-        )
+        problem = f"`{lacking}` is missing"
+        raise InputError(problem, "give it (--help shows examples)", "settings.missing")
     given = {name: options[name] for name in input_tables() if options[name] is not None}
     refuse_lacking_tables(settings, given)
     in_use = {a.needs_input.name for a in settings.resolved.annotators if a.needs_input}
@@ -219,11 +210,9 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
             users = " or ".join(
                 a.name for a in ANNOTATORS.values() if a.needs_input and a.needs_input.name == name
             )
-            raise InputError(
-                f"`{name}` without the annotator {users}",
-                f"add {users} to `annotators`, or leave `{name}` out",
-                "settings.annotator",
-            )
+            problem = f"`{name}` without the annotator {users}"
+            remedy = f"add {users} to `annotators`, or leave `{name}` out"
+            raise InputError(problem, remedy, "settings.annotator")
     corpus = (
         options["corpus"] if len(options["corpus"]) > 1 else next(iter(options["corpus"]), None)
     )

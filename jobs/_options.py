@@ -90,9 +90,8 @@ def parse_bytes(text: str) -> int:
     parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     size = float(parts[1]) * _UNITS.get(parts[2].lower(), 0) if parts else 0.0
     if not 1 <= size < 2**63:
-        raise InputError(
-            f"{quoted(text)} is not a size", "write it like 1.5GiB or 800MB", "settings.size"
-        )
+        problem = f"{quoted(text)} is not a size"
+        raise InputError(problem, "write it like 1.5GiB or 800MB", "settings.size")
     return int(size)
 
 
@@ -145,7 +144,6 @@ def option(
 
 
 def keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """A parameter as commands have them."""
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, annotation=annotation, default=default)
 
@@ -254,7 +252,6 @@ def options_from(path: Path | None) -> list[Any]:
 
 
 def variable(field: str) -> str:
-    """The variable of the environment that stands for an option."""
     return f"{_PREFIX}{field.upper()}"
 
 
@@ -310,11 +307,8 @@ def check_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
                 argument.tokens[place] = token.evolve(value=value)
             elif kinds & {int, float} and odd.search(token.value):
                 where = "" if token.source == "cli" else f", from {masked(token.source)}"
-                raise InputError(
-                    f"`{_field(argument.name)}` is {quoted(token.value)}{where}",
-                    f"give {what}, in decimal digits",
-                    "settings.value",
-                )
+                problem = f"`{_field(argument.name)}` is {quoted(token.value)}{where}"
+                raise InputError(problem, f"give {what}, in decimal digits", "settings.value")
 
 
 def _field(name: str) -> str:

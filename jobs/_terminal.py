@@ -58,13 +58,11 @@ _said: list[Any] | None = None
 
 
 def set_verbosity(verbosity: Verbosity) -> None:
-    """Say so much from now on."""
     global _verbosity
     _verbosity = verbosity
 
 
 def verbosity() -> Verbosity:
-    """What is said now."""
     return _verbosity
 
 
@@ -168,13 +166,11 @@ class Terminal(Console):
 
 
 def standard_output() -> Terminal:
-    """The console of results."""
     width = None if sys.stdout.isatty() else _LOG_WIDTH
     return Terminal(width=width, quiet=not _verbosity.results)
 
 
 def standard_error() -> Terminal:
-    """The console of progress."""
     return Terminal(stderr=True, quiet=not _verbosity.progress)
 
 

@@ -67,9 +67,8 @@ def ask(
     depth = max(lists, default=known) if k is None else fitted("k", k, Positive)
     inputs = read_inputs(files, k=depth)
     if not 2 <= len(inputs.run_names) <= 3:
-        raise InputError(
-            f"`run` names {len(inputs.run_names)}", "give two or three runs", "settings.run"
-        )
+        problem = f"`run` names {len(inputs.run_names)}"
+        raise InputError(problem, "give two or three runs", "settings.run")
     made = write_ask_page(inputs, findings, out, tasks=tasks, seed=seed)
     say(f"{made} -> {out}")
 

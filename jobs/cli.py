@@ -34,12 +34,8 @@ def optional_commands(taken: Collection[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def refuse() -> None:
-    """Refuse a command that several packages add."""
-    raise InputError(
-        "several packages add this command (erag --help names them)",
-        "remove all but one",
-        "command.twice",
-    )
+    problem = "several packages add this command (erag --help names them)"
+    raise InputError(problem, "remove all but one", "command.twice")
 
 
 def summary_of(entry: EntryPoint) -> str:

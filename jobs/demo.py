@@ -131,7 +131,6 @@ def demo(
 
 
 def settings_for(task: QuestionSet, augmentation: Augmentation) -> Settings:
-    """What the demo evaluates, and with which reader."""
     if augmentation == "in-prompt":
         return SETTINGS[task]
     if task != "short-answer":

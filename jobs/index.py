@@ -187,11 +187,9 @@ def _encoders(given: Sequence[str], server: ServerSettings) -> dict[str, Passage
         model, _, preset = text.partition("=")
         name = PurePosixPath(model).name
         if name in ("", "bm25") or name in encoders:
-            raise InputError(
-                f"`encoder` {model!r} needs the name {name!r} for its index, which is taken",
-                "give encoders with different names, or build them with erag index dense",
-                "settings.name",
-            )
+            problem = f"`encoder` {model!r} needs the name {name!r} for its index, which is taken"
+            remedy = "give encoders with different names, or build them with erag index dense"
+            raise InputError(problem, remedy, "settings.name")
         # Where no encoder is of a server, its settings are refused.
         own = vars(server) if is_api(model) or not is_asked else {}
         encoders[name] = PassageEncoderOptions(encoder=model, preset=preset or None, **own)

@@ -54,12 +54,8 @@ def passages(
     fitted("skip_bad", skip_bad, Natural)
     fitted("workers", workers, Positive | None)
     if out.suffix in _OTHER_FILES:
-        raise InputError(
-            "a corpus is written as Parquet",
-            "give a name that ends in .parquet, or a directory",
-            "files.parquet",
-            path=out,
-        )
+        remedy = "give a name that ends in .parquet, or a directory"
+        raise InputError("a corpus is written as Parquet", remedy, "files.parquet", path=out)
     if out.suffix == ".parquet":
         require_file_output(out)
     else:

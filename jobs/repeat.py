@@ -73,9 +73,8 @@ def repeat(
     seed = findings.bootstrap.seed if seed is None else fitted("seed", seed, Natural)
     settings = _settings(findings, functions)
     if not (jobs := dict(_jobs(findings, settings))):
-        raise InputError(
-            "no LLM call was made", "name an evaluation with some", "repeat.empty", path=folder
-        )
+        problem = "no LLM call was made"
+        raise InputError(problem, "name an evaluation with some", "repeat.empty", path=folder)
     tell_engines([*jobs.values()], settings, event)
     files, stored = findings.files("name an evaluation of files"), list[pl.DataFrame]()
     queries = read_queries_of(files).table
@@ -123,7 +122,6 @@ def _line(done: Mapping[str, Any], title: str) -> str:
 
 
 def _settings(findings: Findings, functions: Words) -> Settings:
-    """The settings of the evaluation, as far as they decide who reads what."""
     known, readers = findings.configuration, reader_functions(functions)
     own = {text.rpartition(":")[2]: text for text in functions}
     who = [described for role in findings.roles if (described := findings.summary[role.key])]
@@ -131,9 +129,8 @@ def _settings(findings: Findings, functions: Words) -> Settings:
     needed += [findings.metric] * (METRIC_CODE in findings.summary)
     for name in sorted({*needed}.difference(own, (one.name for one in readers))):
         problem = f"{name} is a function, which results do not hold"
-        raise InputError(
-            problem, f"add `functions` FILE.py:{name}", "repeat.function", path=findings.folder
-        )
+        remedy = f"add `functions` FILE.py:{name}"
+        raise InputError(problem, remedy, "repeat.function", path=findings.folder)
     given = {name: known[name] for name in (Settings().flat().keys() & known.keys()) - _LEFT_OUT}
     given["metric"] = metric_of(own.get(findings.metric, findings.metric))
     if "***" in (known.get("base_url") or ""):  # results hold no credentials
@@ -144,7 +141,6 @@ def _settings(findings: Findings, functions: Words) -> Settings:
 
 
 def _jobs(findings: Findings, settings: Settings) -> Iterator[tuple[Role, Job]]:
-    """Who read, as then."""
     asks = {ask.role: ask for ask in settings.resolved.roles}
     there = (*asks, *(findings.roles.keys() - asks))
     for role in (role for role in there if findings.summary.get(role.key)):
@@ -186,11 +182,8 @@ def _wanted(
         new = {role: own.join(reads, on=READ_KEY, how="anti") for role, own in made.items()}
         whose = [r for r, own in new.items() if own.join(others, on=IDENTITY, how="semi").height]
         who = listed([role.title or "the reader" for role in whose or made])
-        raise InputError(
-            f"queries, answers or passages that {who} read have changed",
-            _AGAIN,
-            "repeat.inputs",
-        )
+        problem = f"queries, answers or passages that {who} read have changed"
+        raise InputError(problem, _AGAIN, "repeat.inputs")
     keys = reads[READ_KEY].implode()
     return {role: own.filter(pl.col(READ_KEY).is_in(keys)) for role, own in made.items()}
 

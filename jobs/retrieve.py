@@ -61,12 +61,8 @@ class Output:
         if self.fuse and indexes < 2:
             raise InputError("--fuse with one index", "give another --index", "settings.index")
         if indexes > 1 and not (self.fuse or self.is_directory(indexes)):
-            raise InputError(
-                "is a file, but there are runs of several indexes",
-                "give a directory, or --fuse",
-                "files.file",
-                path=self.out,
-            )
+            problem = "is a file, but there are runs of several indexes"
+            raise InputError(problem, "give a directory, or --fuse", "files.file", path=self.out)
         if self.is_directory(indexes):
             require_output(self.out, directory=True)
         else:
@@ -123,24 +119,19 @@ def retrieve(
     warn_of_code(options.trust_remote_code)
     again = [path for n, path in enumerate(index) if path.resolve() in map(Path.resolve, index[:n])]
     if output.fuse and again:  # its run would count double
-        raise InputError(
-            f"`index` has {again[0]} twice", "fuse each index once", "settings.repeated"
-        )
+        problem = f"`index` has {again[0]} twice"
+        raise InputError(problem, "fuse each index once", "settings.repeated")
     manifests = [manifest.read(directory) for directory in index]
     names = _names(index, manifests, output)
     has_dense = any(one.kind == "dense" for one in manifests)
     for option, value in (("--encoder", options.encoder), ("--approximate", options.approximate)):
         if value is not None and not has_dense:
-            raise InputError(
-                f"{option} without a dense index",
-                "leave it out, or add a dense one",
-                "settings.dense",
-            )
+            problem = f"{option} without a dense index"
+            raise InputError(problem, "leave it out, or add a dense one", "settings.dense")
     of_server = any(is_api(one.settings.get("encoder", {}).get("name", "")) for one in manifests)
     for setting in () if of_server else options.server().changed():
-        raise InputError(
-            f"`{setting}` without vectors of a server", "leave it out", "settings.local"
-        )
+        problem = f"`{setting}` without vectors of a server"
+        raise InputError(problem, "leave it out", "settings.local")
     if corpus is not None:
         fingerprint = Fingerprint()
         for batch in scan_corpus(corpus, skip_bad=skip_bad):
@@ -177,19 +168,14 @@ def _names(index: Sequence[Path], manifests: Sequence[Manifest], output: Output)
             for path, one in zip(index, manifests, strict=True)
         ]
     if len(names) != len(index):
-        raise InputError(
-            f"{counted(len(names), 'name[|s]')} for {counted(len(index), 'index[|es]')}",
-            "give one --name for each index",
-            "settings.names",
-        )
+        problem = f"{counted(len(names), 'name[|s]')} for {counted(len(index), 'index[|es]')}"
+        raise InputError(problem, "give one --name for each index", "settings.names")
     if len(set(names)) < len(names):
-        raise InputError(
-            "two runs of the same name", "give each a different --name", "settings.names"
-        )
+        problem = "two runs of the same name"
+        raise InputError(problem, "give each a different --name", "settings.names")
     if unusable := [name for name in names if not _names_a_file(name)]:
-        raise InputError(
-            f"{quoted(unusable[0])} cannot name a file", "give another --name", "settings.names"
-        )
+        problem = f"{quoted(unusable[0])} cannot name a file"
+        raise InputError(problem, "give another --name", "settings.names")
     if output.fuse and _FUSED in names:
         raise InputError(f"a run called {_FUSED!r}", "give it another --name", "settings.names")
     return list(names)

@@ -49,7 +49,6 @@ _KEPT = "checkpoints are kept in {}; run the same command again to go on from th
 
 
 def parameters() -> list[inspect.Parameter]:
-    """Every option, in the order of the help."""
     return [
         *options_of(
             TrainingFiles,
@@ -198,31 +197,21 @@ def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> 
     refuse_overlap(Inputs(given, models), Outputs(files, [(out / MODEL).at, folder.at]))
     if outputs.lies_in(out.at, folder.at) or outputs.lies_in(folder.at, (out / MODEL).at):
         # Checkpoints are removed at the end, and whatever is beside them.
-        raise InputError(
-            "is given as `checkpoints`, and the trained model will be written there",
-            "give another folder with `checkpoints`",
-            "files.overwritten",
-            path=folder.shown(),
-        )
+        problem = "is given as `checkpoints`, and the trained model will be written there"
+        remedy = "give another folder with `checkpoints`"
+        raise InputError(problem, remedy, "files.overwritten", path=folder.shown())
 
 
 def _refuse_trained(out: Folder, folder: Folder) -> None:
     """Refuse to replace a model: training it may have taken days."""
     # Where its checkpoints are still there, a command was killed while it put the model into its place.
     if SUMMARY in out.names() or ((out / MODEL).names() and not checkpoints.are_in(folder)):
-        raise InputError(
-            "holds a trained model",
-            "give another folder with `out`, or remove it",
-            "training.finished",
-            path=out.shown(),
-        )
+        remedy = "give another folder with `out`, or remove it"
+        raise InputError("holds a trained model", remedy, "training.finished", path=out.shown())
     if (folder / MODEL).names() and not checkpoints.are_in(folder):
-        raise InputError(
-            "holds files that are not of this training",
-            "give another folder with `checkpoints`",
-            "files.occupied",
-            path=(folder / MODEL).shown(),
-        )
+        problem = "holds files that are not of this training"
+        remedy = "give another folder with `checkpoints`"
+        raise InputError(problem, remedy, "files.occupied", path=(folder / MODEL).shown())
 
 
 def _print_plan(inputs: TrainingInputs, start: Start, recipe: Recipe) -> None:

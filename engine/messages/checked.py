@@ -34,7 +34,6 @@ class Within(NamedTuple):
         return inside and not (self.is_open and value in (self.least, self.most))
 
     def words(self) -> str:
-        """As a remedy has it."""
         if self.most == math.inf:
             return f"more than {self.least:g}" if self.is_open else f"{self.least:g} or more"
         return f"a number {'between' if self.is_open else 'from'} {self.least:g} {'and' if self.is_open else 'to'} {self.most:g}"
@@ -68,7 +67,6 @@ class Checked:
 
 @functools.cache
 def hints_of(owner: Any) -> dict[str, Any]:
-    """The annotation of each field of a dataclass."""
     hints = get_type_hints(owner, include_extras=True)
     return {field.name: hints[field.name] for field in fields(owner)}
 
@@ -93,9 +91,8 @@ def fitted(name: str, value: Any, hint: Any) -> Any:
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     as_number = isinstance(value, float) and any(kind is float for kind, _ in _kinds(hint))
     shown = f"{value:g}" if as_number else _shown(value)
-    raise InputError(
-        f"`{name}` is {shown}", f"{near}use {_wanted(hint, is_whole)}", "settings.value"
-    )
+    problem = f"`{name}` is {shown}"
+    raise InputError(problem, f"{near}use {_wanted(hint, is_whole)}", "settings.value")
 
 
 def _kinds(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:

@@ -60,6 +60,5 @@ def require(what: str, extra: str, *modules: str) -> None:
     """
     if lacking := missing(extra, *modules):
         which = agreeing(len(lacking), "which [is|are] not installed")
-        raise InputError(
-            f"{what} needs {listed(lacking)}, {which}", command(extra), "package.missing"
-        )
+        problem = f"{what} needs {listed(lacking)}, {which}"
+        raise InputError(problem, command(extra), "package.missing")

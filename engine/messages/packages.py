@@ -22,15 +22,13 @@ def provided(kind: str, name: str) -> Any:
     entries = {entry.value: entry for entry in entry_points(group=f"erag.{kind}", name=name)}
     if len(entries) > 1:
         places = " and ".join(sorted(entries))
-        raise InputError(
-            f"{name!r} of erag.{kind} is {places}", "remove one of the packages", "package.twice"
-        )
+        problem = f"{name!r} of erag.{kind} is {places}"
+        raise InputError(problem, "remove one of the packages", "package.twice")
     for place, entry in entries.items():
         try:
             return entry.load()
         except Exception as error:  # whatever a package's code raises
             problem = f"{name!r} of erag.{kind}, {place}, cannot be loaded ({reason_of(error)})"
-            raise InputError(
-                problem, "correct the package, or remove it", "package.unloadable"
-            ) from error
+            remedy = "correct the package, or remove it"
+            raise InputError(problem, remedy, "package.unloadable") from error
     return None

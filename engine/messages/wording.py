@@ -104,7 +104,6 @@ def number_of(value: Any) -> float:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a function, or an object that can be called, is called."""
     return str(getattr(function, "__name__", None) or type(function).__name__)
 
 

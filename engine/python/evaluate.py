@@ -212,7 +212,6 @@ def _bar() -> Iterator[Progress]:
 
 
 def _notebook() -> Any:
-    """IPython's ``display`` where this is a notebook; else None."""
     module = sys.modules.get("IPython")
     shell = module.get_ipython() if module is not None else None
     if type(shell).__name__ != "ZMQInteractiveShell":

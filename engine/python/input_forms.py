@@ -124,9 +124,8 @@ def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySe
     )
     rows = list(rows)
     if not rows:
-        raise InputError(
-            "there is no query", "give one with its answers", "queries.none", path=path
-        )
+        problem = "there is no query"
+        raise InputError(problem, "give one with its answers", "queries.none", path=path)
     answers = None if given.answers is None else _ANSWERS
     found = [] if answers is None else _answers(rows, given.answers)
     remedy = "add at least one, or give `answers`"
@@ -194,7 +193,6 @@ def _passage_records(given: Any) -> Iterable[Record]:
 
 
 def _tables(given: Mapping[str, Any]) -> dict[str, TableFile]:
-    """Tables as ``InputFiles`` has them; errors call them by their argument."""
     known = {name: input_tables()[name] for name in given}
     made = {name: partial(_table, known[name], table) for name, table in given.items()}
     return {name: TableFile(name, replace(known[name], read=made[name])) for name in given}
@@ -209,17 +207,12 @@ def _table(needed: InputTable, given: Any, name: Location) -> pl.DataFrame:
     table = pl.DataFrame(list(rows), infer_schema_length=None)
     if missing := [column for column in needed.columns if column not in table.columns]:
         listed = ", ".join(needed.columns)
-        raise InputError(
-            f"lacks {', '.join(missing)}",
-            f"give a table with {listed}",
-            "table.column",
-            path=name,
-        )
+        problem = f"lacks {', '.join(missing)}"
+        raise InputError(problem, f"give a table with {listed}", "table.column", path=name)
     return table
 
 
 def _judgments(given: Mapping[Any, Any], name: str) -> Iterator[Record]:
-    """``{query_id: {doc_id: label}}`` as records."""
     by_text(given, name)
     for query_id, judged in given.items():
         if not isinstance(judged, Mapping):
@@ -247,9 +240,8 @@ def runs_of(
     places: list[str] = []
     for name, one in each_run(given):
         if not is_text(name):
-            raise InputError(
-                f"a run is called {quoted(name)}", "write valid Unicode", "runs.name", path=_RUNS
-            )
+            problem = f"a run is called {quoted(name)}"
+            raise InputError(problem, "write valid Unicode", "runs.name", path=_RUNS)
         if (retriever := retriever_of(one)) is not None and queries is not None:
             one = retrieved(retriever, name or _RUNS, queries, k, carried=carried)
         for run in _run_tables(name, one, carried=carried):
@@ -289,9 +281,8 @@ def _run_tables(name: str, given: Any, *, carried: bool) -> Iterator[read.Texted
     if is_path(given):
         runs = read.read_texted_runs([given])
         if name and len(runs) > 1:
-            raise InputError(
-                "holds several runs", "give it without a name", "runs.several", path=given
-            )
+            problem = "holds several runs"
+            raise InputError(problem, "give it without a name", "runs.several", path=given)
         for run in runs:
             yield replace(run, rows=run.rows.with_columns(pl.lit(name).alias(RUN))) if name else run
         return
@@ -333,9 +324,8 @@ def retrieved(
             found = found.get("documents", dict(found))  # Haystack's
         if not isinstance(found, Iterable) or isinstance(found, str | bytes):
             problem = f"the retriever returns {type(found).__name__} for query {quoted(query_id)}"
-            raise InputError(
-                problem, "return a list of passages, the best first", "retriever.value", path=name
-            )
+            remedy = "return a list of passages, the best first"
+            raise InputError(problem, remedy, "retriever.value", path=name)
         run[query_id] = found if isinstance(found, dict) else [_passage(p, carried) for p in found]
     return run
 
@@ -388,9 +378,8 @@ def by_text(given: Mapping[Any, Any], name: str | None = None) -> dict[str, Any]
     if len(found) < len(keys):
         twice = next(key for key, times in Counter(map(str, keys)).items() if times > 1)
         both = " and ".join(quoted(key) for key in keys if str(key) == twice)
-        raise InputError(
-            f"the keys {both} are the same id", "keep one of them", "table.key", path=name
-        )
+        problem = f"the keys {both} are the same id"
+        raise InputError(problem, "keep one of them", "table.key", path=name)
     return found
 
 
@@ -418,20 +407,15 @@ def _rows(given: Any, name: str) -> Iterable[Any]:
         named = [level for level in given.index.names if level is not None]
         frame = given.reset_index() if named else given
         if twice := next(iter(frame.columns[frame.columns.duplicated()]), None):
-            raise InputError(
-                f"the column {quoted(twice)} is given twice",
-                "keep one",
-                "table.duplicate",
-                path=name,
-            )
+            problem = f"the column {quoted(twice)} is given twice"
+            raise InputError(problem, "keep one", "table.duplicate", path=name)
         slices = (frame.iloc[at : at + _AT_ONCE] for at in range(0, len(frame), _AT_ONCE))
         return (row for some in slices for row in some.to_dict("records"))
     if _module(given) == "pyarrow":
         return _rows(pl.DataFrame(given), name)
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
-        raise InputError(
-            f"is of the type {type(given).__name__}", f"give {_FORMS}", "python.type", path=name
-        )
+        problem = f"is of the type {type(given).__name__}"
+        raise InputError(problem, f"give {_FORMS}", "python.type", path=name)
     return given
 
 

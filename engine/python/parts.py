@@ -26,7 +26,6 @@ AnnotatorChoice = str | Annotator | Callable[[str, list[str], str, str], float]
 
 
 def metric_of(given: MetricChoice) -> str | Metric:
-    """A metric by a name of the engine's own, or one that a user brings."""
     part, name = _part("metrics", given, METRICS)
     if isinstance(part, Metric) or not callable(part):
         return part  # settings refuse it where it is none
@@ -34,13 +33,11 @@ def metric_of(given: MetricChoice) -> str | Metric:
 
 
 def annotator_of(given: AnnotatorChoice) -> str | Annotator:
-    """An annotator by a name of the engine's own, or one that a user brings."""
     part, name = _part("annotators", given, ANNOTATORS)
     return from_function(name or name_of(part), part) if callable(part) else part
 
 
 def reader_of(given: ReaderChoice) -> str | ReaderFunction:
-    """A reader by name, or the function that a user brings."""
     part, name = _part("readers", given, (BUNDLED, BUNDLED_FID))
     is_function = callable(part) or isinstance(part, ReaderFunction)
     return reader_function(part, name) if is_function else part

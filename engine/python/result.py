@@ -174,7 +174,7 @@ class Result:
             return frame.to_pandas()
         except ModuleNotFoundError:
             problem = "a pandas frame needs pandas, which is not installed"
-            raise InputError(problem, "pip install pandas", "package.pandas") from None
+            raise InputError(problem, "pip install pandas", "package.missing") from None
 
     def figure(self, name: str) -> Figure:
         """A picture of the page as a matplotlib figure, to look at or to save: ``figure("scores").savefig(…)``.
@@ -215,11 +215,8 @@ class Result:
         for parts, value in figures:
             name = _NOT_IN_NAMES.sub("_", "/".join(parts))
             if name in found:
-                raise InputError(
-                    f"two figures are called {name}",
-                    "give the runs other names",
-                    "result.ambiguous",
-                )
+                problem = f"two figures are called {name}"
+                raise InputError(problem, "give the runs other names", "result.ambiguous")
             if value is not None and math.isfinite(value):
                 found[name] = float(value)
         return found
@@ -261,12 +258,8 @@ class Result:
     def _stated(self, scale: int, path: str | Path | None) -> str:
         """A scale of labels and the thresholds of the measures by it, in one word."""
         if path is not None and Path(path).suffix in (".tsv", ".parquet"):
-            raise InputError(
-                "cannot state `scale`",
-                "write TREC text, as in labels.txt",
-                "result.scaleless",
-                path=path,
-            )
+            remedy = "write TREC text, as in labels.txt"
+            raise InputError("cannot state `scale`", remedy, "result.scaleless", path=path)
         measures = parse_measures(" ".join(self.findings.configuration["measures"]))
         rels = sorted({Fraction(repr(one.rel)) for one in measures if one.rel is not None})
         for rel in (one for one in rels if (one * scale).denominator > 1):
@@ -288,12 +281,8 @@ class Result:
         """
         if self.evaluation is None:
             place = self.findings.folder
-            raise InputError(
-                "is where this result is",
-                "copy that folder instead",
-                "result.place",
-                path=place,
-            )
+            problem = "is where this result is"
+            raise InputError(problem, "copy that folder instead", "result.place", path=place)
         inputs, settings = self.evaluation.inputs, self.evaluation.settings
         parts = self.evaluation.parts
         if parts and lies_in(parts.folder.at, directory):
