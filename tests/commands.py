@@ -1,7 +1,14 @@
 """Commands as a user runs them, in this process."""
 
+import re
+
+import polars as pl
+
 from jobs import cli
 from jobs._command import run_app
+
+# The labels of containment alone: no reader is asked.
+CONTAINMENT = ("--annotators", "containment", "--no-end-to-end")
 
 
 def erag(*arguments):
@@ -17,3 +24,13 @@ def evaluate(files, *more):
     """Run ``erag evaluate`` on these files; its exit status."""
     options = [part for name, value in files.items() for part in (f"--{name}", value)]
     return erag("evaluate", *options, *more)
+
+
+def scores_of(out):
+    """The scores of each query that an evaluation wrote into this folder."""
+    return pl.read_parquet(out / "query_scores.parquet")
+
+
+def options_in(text):
+    """The options that a text names."""
+    return {*re.findall(r"(?<![\w-])--[a-z][\w-]*", text)}

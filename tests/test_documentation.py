@@ -17,6 +17,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from engine import tables
+from tests.commands import options_in
 from tests.conftest import save_tiny_t5
 from tests.reading.remote.server import Behaviour, Said, serving
 
@@ -122,7 +123,7 @@ def test_options_of_benchmarks_exist(command, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         module.main([*words[3:], "--help"])
     assert not stop.value.code
-    known = set(re.findall(r"--[a-z][\w-]*", capsys.readouterr().out))
+    known = options_in(capsys.readouterr().out)
     assert {word for word in words[3:] if word.startswith("--")} <= known
 
 

@@ -22,6 +22,7 @@ from engine.reading import readers
 from engine.reading.local import Local
 from engine.reading.protocol import ReadOutput
 from engine.retrieval import flat
+from tests.expected import as_expected
 from tests.gpu_first import __main__ as first
 from tests.gpu_first import (
     actors,
@@ -89,7 +90,7 @@ def test_our_own_loops_on_a_pretended_gpu(tmp_path):
     """Memory is scarce enough for a lack of it to be made."""
     with pretended_cuda(memory=256 * MIB):
         rows = done(bare.CHECKS, tmp_path)
-    assert rows["a lack of memory halves batches"].figures["halvings"] > 0
+    assert sum(row.figures.get("halvings", 0) for row in rows.values()) > 0
     kernels = rows["kernels and waits"].figures
     assert kernels["llama"]["steps"] == TINY.new
     assert any("scaled_dot_product" in name for name in kernels["t5"]["attention"])
@@ -122,16 +123,18 @@ def test_exact_search(tmp_path, monkeypatch):
         assert 0 < figures[way]["largest_error_of_the_bound"] < 1
         assert 0 < figures[way]["a_sum_loses"] < 4
     assert figures["FAISS"]["seconds"] > 0
-    with pytest.raises(checks.NotRun, match="fewer than two GPUs"):
+    with pytest.raises(checks.NotRun) as caught:
         several(TINY, {})
+    as_expected(str(caught.value))
 
 
 def test_search_by_the_cpu_in_the_place_of_the_gpu_is_no_pass(monkeypatch):
     monkeypatch.setattr(flat, "gpu_count", lambda: 1)
     monkeypatch.setattr(flat, "nearest_on_gpu", lambda: flat.nearest_on_cpu)
     monkeypatch.setattr(flat, "_GPU_MOST", 20)
-    with pytest.raises(AssertionError, match="are searched on the CPU"):
+    with pytest.raises(AssertionError) as caught:
         search.exact(24, TINY, {})
+    as_expected(str(caught.value).splitlines()[0])
 
 
 def test_products_that_round_more_than_is_assumed_fail(monkeypatch):
@@ -143,9 +146,7 @@ def test_products_that_round_more_than_is_assumed_fail(monkeypatch):
         return there.to(torch.float8_e4m3fn).to(dtype) if dtype == torch.float32 else there
 
     monkeypatch.setattr(search, "on_device", rounded)
-    with pytest.raises(
-        (AssertionError, EncodeError), match="of the bound|rounds more than is assumed"
-    ):
+    with pytest.raises((AssertionError, EncodeError), match="bound|rounds more"):
         search.exact(48, TINY, {})
 
 
@@ -245,7 +246,7 @@ def test_what_is_settled_is_not_done_again_and_what_was_not_run_is(tmp_path):
 
     def not_run(scale, figures):
         calls.append("not run")
-        raise checks.NotRun("vLLM is not installed")
+        raise checks.NotRun("no vLLM")
 
     def fatal(scale, figures):
         calls.append("fatal")
@@ -260,7 +261,7 @@ def test_what_is_settled_is_not_done_again_and_what_was_not_run_is(tmp_path):
     rows = checks.run(made, TINY, target)
     assert [(row.outcome, row.said) for row in rows] == [
         ("FAILS", "AssertionError: 31 of 32 outputs"),
-        ("not run", "vLLM is not installed"),
+        ("not run", "no vLLM"),
         ("FAILS", "RuntimeError: CUDA error: an illegal memory access was encountered"),
     ]
     assert rows[0].figures == {"seen": 3}
@@ -357,14 +358,14 @@ def test_a_command_that_is_killed_takes_its_stage_along_and_the_next_goes_on(tmp
 def test_without_a_gpu_nothing_is_claimed(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(device, "machine_has_gpu", lambda: False)
     assert first.main(["--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.startswith("There is no GPU on this machine: nothing was check")
+    as_expected(capsys.readouterr().out.splitlines()[0])
     with pytest.raises(AssertionError, match="cannot use the GPU"):
         doctor.gpu(REAL, {})
 
 
 def test_outputs_are_compared_one_by_one():
-    assert checks.alike(["a", "b"], ["a", "b"]) == "2 of 2 the same"
-    assert checks.alike(["a", "b"], ["a", "c"], share=0.5) == "1 of 2 the same"
+    as_expected(checks.alike(["a", "b"], ["a", "b"]))
+    as_expected(checks.alike(["a", "b"], ["a", "c"], share=0.5))
     with pytest.raises(AssertionError, match="0 of 2"):
         checks.alike(["a", "b"], ["b", "a"], share=0.5)
     with pytest.raises(AssertionError, match="hardly two of them differ"):
@@ -373,10 +374,7 @@ def test_outputs_are_compared_one_by_one():
 
 def test_outputs_that_part_where_two_logits_are_nearly_equal_are_no_fault():
     near = checks.alike(["a", "b"], ["a", "c"], gaps=lambda differ: [(9e-4, 2)] * len(differ))
-    assert (
-        near
-        == "1 of 2 the same, the two best logits of others apart by 9.0e-04 at token 2 of read 1"
-    )
+    as_expected(near)
     with pytest.raises(
         AssertionError, match=r"^0 of 2.*2\.0e-03 at token 1 of read 1, 1\.0e-03 at"
     ):

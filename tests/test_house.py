@@ -400,6 +400,24 @@ def test_the_engine_names_fields_and_jobs_name_options():
     assert not named
 
 
+def test_every_input_error_has_a_code():
+    # "room.word", the third argument; also of a partial one, which has the path and the line.
+    code = re.compile(r"'[a-z]+\.[a-z]+'|f'[a-z]+\.\{key\}'")
+    for name, path in modules("engine", "jobs").items():
+        for scope in ast.walk(parsed(path)):
+            if not isinstance(scope, ast.FunctionDef):
+                continue
+            inner = list(ast.walk(scope))
+            makers = {"InputError"}
+            for node in inner:
+                if isinstance(node, ast.Assign) and "partial(InputError" in ast.unparse(node.value):
+                    makers |= {*map(ast.unparse, node.targets)}
+            for node in inner:
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in makers:
+                    given = ast.unparse(node.args[2]) if len(node.args) > 2 else ""
+                    assert code.fullmatch(given), f"{name}:{node.lineno}"
+
+
 def test_the_map_names_every_folder_by_its_head():
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([\w./-]+)/` \| (.*) \|$", text, re.M)) | {"engine/alias": ""}

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import CONTAINMENT
+from tests.expected import as_expected
 from tests.messages.test_extras import OPTIONAL, WITHOUT
 
 ROOT = Path(__file__).parent.parent
@@ -99,8 +101,7 @@ def test_a_program_that_has_an_engine_of_its_own_is_told_so_in_one_line(foreign)
         done = run(sys.executable, "-c", code, cwd=foreign, PYTHONPATH=path)
         assert done.returncode == 1
         last = done.stderr.splitlines()[-1]
-        assert last.startswith("ImportError: ")
-        assert f"{foreign / 'engine'} is in the way of the package engine" in last
+        as_expected(last)
 
 
 def test_ray_workers_look_in_the_engines_own_folder_first_where_another_is_in_the_way(
@@ -226,18 +227,15 @@ def test_the_installed_command_works_in_another_directory(installed, tmp_path):
     assert "evaluate" in done.stdout
     done = run(installed / "erag", "doctor", cwd=tmp_path)
     assert done.returncode == 0, done.stdout
-    assert "pip install 'erag-engine[retrieval]'" in " ".join(done.stdout.split())
+    assert "'erag-engine[retrieval]'" in " ".join(done.stdout.split())
     done = run(installed / "erag", "demo", cwd=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert (
-        "pip install 'erag-engine[articles,local,retrieval]' && pip install --no-deps gensim=="
-        in done.stderr
-    )
+    as_expected(done.stderr)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", ["--annotators=containment --no-end-to-end", "--actors=1 --annotators=erag --k=1"])  # fmt: skip
+@pytest.mark.parametrize("asked", [" ".join(CONTAINMENT), "--actors 1 --annotators erag --k 1"])  # fmt: skip
 @pytest.mark.parametrize("shown", [{}, {"SHOW_EXTRAS": "1"}])
 def test_the_installed_command_evaluates_given_runs(installed, files, foreign, asked, shown):
     if "erag" in asked and not shown:

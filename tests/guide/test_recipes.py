@@ -13,7 +13,7 @@ from langchain_core.documents import Document
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
 from engine.sources.runs.read import id_of, read_run
-from tests.commands import erag
+from tests.commands import CONTAINMENT, erag, scores_of
 
 PAGE = Path(__file__).parents[2] / "docs/guide/recipes.md"
 RECIPES = dict(re.findall(r"## (\w+)\n[^#]*?```python\n(.*?)```", PAGE.read_text(), re.S))
@@ -117,7 +117,7 @@ def test_a_data_set_of_ragas_is_queries_and_run(tmp_path, capsys):
     ]
     path = tmp_path / "ragas.jsonl"
     write_rows(path, rows)
-    options = ("--annotators", "containment", "--no-end-to-end", "--out", tmp_path / "out")
+    options = (*CONTAINMENT, "--out", tmp_path / "out")
     assert erag("evaluate", "--queries", path, "--run", path, *options) == 0, (
         capsys.readouterr().err
     )
@@ -209,7 +209,7 @@ def test_an_edited_run_costs_its_new_reads_and_has_the_labels_and_scores_of_its_
         ("q1", "d1"), ("q2", "d1"), ("q2", "d4"), ("q3", "d2"),
     }  # fmt: skip
     assert labels.height == 10
-    scores = pl.read_parquet("after/query_scores.parquet").sort("query_id")
+    scores = scores_of(Path("after")).sort("query_id")
     by = ["run", "measure"]
     found = {tuple(row[:2]): row[2] for row in scores.group_by(by).agg("value").iter_rows()}
     assert found == {

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,10 +18,13 @@ from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.sources.io.folders import Folder, folder_at
 from tests.commands import erag, evaluate
 from tests.conftest import ScriptedReader
+from tests.expected import as_expected
 from tests.s3_server import KEY, SECRET
 
 READING = ["--dtype", "float32", "--k", 2, "--resamples", 100]
 MORE = ["--actors", 0, *READING]
+# The tables of scores.
+SCORES = ("query_scores.parquet", "downstream.parquet")
 
 
 @pytest.fixture
@@ -62,11 +66,12 @@ def everything(folder):
 
 
 def one_line(capsys, *words):
+    """A refusal in one line without secrets, with these words of another library."""
     captured = capsys.readouterr()
     lines = [line for line in captured.err.splitlines() if not line.startswith("reading: ")]
     assert len(lines) == 1, captured.err
-    for word in words:
-        assert word in lines[0]
+    assert all(word in lines[0] for word in words)
+    as_expected(re.sub(r" \(.*\)", "", lines[0]))
     assert SECRET not in captured.out + captured.err
 
 
@@ -128,10 +133,10 @@ def test_a_connection_lost_at_any_time_is_one_line(files, s3, capsys):
     with patch("engine.reading.plan.unit_tokens", lambda *_, **__: 1):
         assert run(there, reader) == 1
     assert len(reader.asked) < 6
-    one_line(capsys, "s3://bucket/store", "cannot be written", "run the same command again")
+    one_line(capsys)
     assert run(there, reader := answering()) == 2
     assert reader.asked == []
-    one_line(capsys, "s3://bucket/out", "cannot be opened", "check the address, the network")
+    one_line(capsys)
 
 
 @pytest.mark.slow
@@ -152,7 +157,7 @@ def test_results_are_whole_or_without_a_summary_where_the_connection_is_lost(
 
     monkeypatch.setattr(Folder, "put", losing)
     assert run(there, answering()) == 1
-    one_line(capsys, "s3://bucket/out", "cannot be written")
+    one_line(capsys)
     assert len(uploaded) == 3
     s3.start()
     assert "summary.json" not in folder_at("s3://bucket/out").names()
@@ -169,7 +174,7 @@ def test_wrong_credentials_are_one_line_before_anything_is_read(files, s3, capsy
         reader = answering()
         assert run(files | {option: "s3://bucket/x"}, reader) == 2
         assert reader.asked == []
-        one_line(capsys, "s3://bucket/x", "Access Key", "check the address, the network and the")
+        one_line(capsys, "Access Key")
 
 
 @pytest.mark.slow
@@ -179,14 +184,14 @@ def test_a_bucket_that_is_not_there_is_one_line_before_anything_is_read(files, o
     reader = answering()
     assert run(files | {option: "s3://nowhere/x"}, reader) == 2
     assert reader.asked == []
-    one_line(capsys, "s3://nowhere/x", "bucket does not exist")
+    one_line(capsys, "bucket does not exist")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("s3")
 def test_credentials_in_an_address_are_not_shown(files, capsys):
     assert run(files | {"store": f"s3://{KEY}:{SECRET}@bucket/x"}, None) == 2
-    one_line(capsys, "s3://***@bucket/x")
+    one_line(capsys)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +210,7 @@ def test_what_makes_no_sense_at_an_address_is_refused_in_one_line(
     before = sorted(tmp_path.iterdir())
     words = command.format(corpus=files["corpus"], address="s3://bucket/x").split()
     assert erag(*words) == 2
-    one_line(capsys, "s3://bucket/x: ", "local")
+    one_line(capsys)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -224,26 +229,21 @@ def test_single_files_are_written_to_an_address(files, root, tmp_path, capsys):
     # One that is read is not written over, by whatever name.
     twice = ["--run", f"{root}/f.trec", files["run"]]
     assert erag("fuse", *twice, "--out", f"{root}//f.trec") == 2
-    one_line(capsys, "is given as --run")
+    one_line(capsys)
     assert folder.names() == ["c.parquet", "f.trec"]
 
 
 @pytest.mark.parametrize("option", ["store", "out"])
 @pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        ("gs://bucket/x", "the driver for gs:// is not installed"),
-        ("nothing://bucket/x", "Protocol not known: nothing"),
-        ("zip://x::file:///nowhere.zip", "no such file; check the address"),
-    ],
+    "address", ["gs://bucket/x", "nothing://bucket/x", "zip://x::file:///nowhere.zip"]
 )
 def test_an_address_that_cannot_be_written_is_one_line_and_no_folder(
-    files, option, address, words, capsys, monkeypatch, tmp_path
+    files, option, address, capsys, monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     assert run(files | {option: address}, None) == 2
-    one_line(capsys, address, words)
+    one_line(capsys)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -274,7 +274,7 @@ def test_an_evaluation_in_shards_at_an_address(files, root, tmp_path, monkeypatc
     here, at_address = everything(folder_at(files["out"])), everything(folder_at(f"{root}/out"))
     assert any("/labels/" in name for name in here)
     for name in here:
-        if "labels/" in name or name in ("query_scores.parquet", "downstream.parquet"):
+        if "labels/" in name or name in SCORES:
             assert pl.read_parquet(at_address[name]).equals(pl.read_parquet(here[name])), name
     InProcess.asked.clear()
     assert evaluate(there, *shards) == 0
@@ -310,11 +310,7 @@ def test_workers_of_ray_plan_read_and_judge_in_shards_at_an_address(files, tmp_p
     assert index.stat().st_size
     assert evaluate(files | {"store": tmp_path / "store"}, *MORE, "--shard-pairs", 2) == 0
     here = everything(folder_at(files["out"]))
-    compared = [
-        name
-        for name in here
-        if "/labels/" in name or name in ("query_scores.parquet", "downstream.parquet")
-    ]
+    compared = [name for name in here if "/labels/" in name or name in SCORES]
     assert len([name for name in compared if "/labels/" in name]) > 1
     for name in compared:
         assert pl.read_parquet(found[name]).equals(pl.read_parquet(here[name])), name

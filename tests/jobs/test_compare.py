@@ -4,6 +4,7 @@ import json
 import re
 
 from tests.commands import erag
+from tests.expected import as_expected
 from tests.report.made import ANSWERED, values, write_evaluation
 
 
@@ -18,21 +19,16 @@ def test_pairs_flips_and_what_differs_are_printed(tmp_path, capsys):
     assert "run run_b mean mean_b difference low high p" in lines
     assert any(line.startswith("old:bm25 new:bm25 0.300 0.400 0.100 0.0") for line in lines)
     # Ten of forty, the runs in the title.
-    title = "Answered by old:bm25 or new:bm25 (output_b) and not by the other"
-    assert title in " ".join(printed.split())
+    (title,) = re.findall(r"Answered by [^*]*? other\b", " ".join(printed.split()))
+    as_expected(title)
     assert "query answers output output_b" in lines
     assert lines.count("question 1 a right wrong") == 1
     assert sum(line.endswith("right wrong") for line in lines) == 10
     assert "10 of 40" in lines
     assert f"reader {'f' * 24}… {'0' * 24}…" in lines
-    assert lines[-3:] == [
-        "note: 200 shared queries have other answers",
-        "note: no verdict over other answers (--allow answers gives one)",
-        "note: old:dense has no partner",
-    ]
+    as_expected(lines[-3:])
     assert erag("compare", old, new, "--allow", "answers") == 0
-    verdict = "The data do not decide between new:bm25 and old:dense; new:bm25 is "
-    assert " ".join(capsys.readouterr().out.split()).startswith(verdict)
+    as_expected(" ".join(capsys.readouterr().out.split("\n\n")[0].split()))
 
 
 def test_the_same_is_json_in_full(tmp_path, capsys):
@@ -57,7 +53,7 @@ def test_the_page_has_every_row_in_one_file_and_runs_nothing_of_the_data(tmp_pat
     page = (tmp_path / "page.html").read_text()
     assert "Comparison of old and new" in page
     assert "new:bm25 less old:bm25" in page  # in the picture
-    assert '">Answered by old:bm25 or new:bm25 (output_b) and not by the other</h3>' in page
+    as_expected(re.findall("<h3.*?>(Answered by .*)</h3>", page))
     assert '">40 queries</p>' in page
     assert ">Flipped</a>" in page
     assert "<summary>Settings" not in page  # it has none
@@ -90,7 +86,7 @@ def test_a_page_of_a_folder_lists_its_evaluations_with_their_pages(tmp_path):
 def test_a_folder_without_results_is_one_line(tmp_path, capsys):
     assert erag("compare", tmp_path, tmp_path / "none") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "summary.json: cannot be read" in line
+    as_expected(line)
 
 
 def test_a_broken_folder_beside_others_is_left_out_and_passes_no_gate(tmp_path, capsys):
@@ -105,7 +101,7 @@ def test_a_broken_folder_beside_others_is_left_out_and_passes_no_gate(tmp_path, 
     results = tmp_path / "results"
     gate = ("gate", "--baseline", results / "a", "--candidate", results, "--margin", 0.02)
     assert erag(*gate) == 2
-    assert "lacks evaluated_queries.parquet" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
 
 
 def test_no_evaluation_that_is_compared_is_written_over(tmp_path, capsys):
@@ -113,8 +109,8 @@ def test_no_evaluation_that_is_compared_is_written_over(tmp_path, capsys):
     b = write_evaluation(tmp_path / "b", {"bm25": values(80)})
     before = (b / "summary.json").read_bytes()
     assert erag("compare", a, b, "--out", b / "summary.json") == 2
-    assert "write to another place, --out" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     junit = ("--margin", 0.02, "--junit", b / "summary.json")
     assert erag("gate", "--baseline", a, "--candidate", b, *junit) == 2
-    assert "write to another place, --junit" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     assert (b / "summary.json").read_bytes() == before

@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import re
 
 import polars as pl
 import pytest
 
 from engine import tables
 from tests.commands import erag
+from tests.expected import as_expected
 from tests.retrieval.tiny_encoder import save_tiny_encoder
 
 WHO = [f"who {verb} the song {title}" for verb in ("sang", "wrote", "sings") for title in
@@ -35,8 +37,7 @@ def test_topics_without_evaluation_queries_are_found_with_the_bundled_encoder(
     out = tmp_path / "out"
     assert coverage(files, "--clusters", 2, "--out", out) == 0
     printed = capsys.readouterr().out
-    assert "without an evaluation query in their cluster: 55.0%" in printed
-    assert "22 user queries, in 1 cluster" in printed
+    as_expected(re.findall(".*55.0%|22 user queries, in .*", printed))
     assert f"results -> {out}" in printed
     assert all(words in printed for words in ("the song", "evaluation: "))
     assert {path.name for path in out.iterdir()} == {
@@ -53,7 +54,7 @@ def test_topics_without_evaluation_queries_are_found_with_the_bundled_encoder(
     assert summary["configuration"]["user_queries"] == str(files["user-queries"])
     assert summary["encoder"]["dtype"] == "float32"
     audit = summary["audit"]
-    assert audit["command"].startswith("erag coverage --queries")
+    as_expected(audit["command"])
     assert [file["role"] for file in audit["files"]] == ["queries", "user_queries"]
     assert summary["counts"]["distinct_user_queries"] == 36
     # the same on another run, from a packed log, and with another number of threads
@@ -82,10 +83,7 @@ def test_coverage_has_no_page_and_one_of_an_earlier_version_goes(files, tmp_path
     assert not listed.exists()
     capsys.readouterr()
     assert erag("report", out) == 2
-    assert capsys.readouterr().err == (
-        f"erag: {out}/summary.json: is not the summary of an evaluation; name the folder that "
-        "`erag evaluate` wrote\n"
-    )
+    as_expected(capsys.readouterr().err)
 
 
 def test_options_of_the_encoder_reach_it(files, tmp_path):
@@ -122,23 +120,23 @@ def test_bad_options_and_files_give_one_line(files, tmp_path, capsys):
     encoder = save_tiny_encoder(tmp_path / "encoder")
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "taken").write_text("")
-    for more, words in (
-        (["--clusters", 0], "--clusters is 0; use 1 or more"),
-        (["--clusters", 37], "--clusters is 37, for 36 distinct queries; use 36 or fewer"),
-        (["--threads", 0], "--threads is 0; use 1 or more"),
-        (["--seed", -1], "--seed is -1; use 0 or more"),
-        (["--preset", "best"], "unknown preset 'best'"),
-        (["--encoder", tmp_path / "none"], "unknown encoder"),
-        (["--user-queries", tmp_path / "none.txt"], "none.txt: no such file"),
-        (["--user-queries", tmp_path / "empty.txt"], "empty.txt: no queries"),
-        (["--queries", files["user-queries"]], "log.txt:1: no header"),
-        (["--out", tmp_path / "taken"], "taken: is a file; give a directory"),
+    for more in (
+        ["--clusters", 0],
+        ["--clusters", 37],
+        ["--threads", 0],
+        ["--seed", -1],
+        ["--preset", "best"],
+        ["--encoder", tmp_path / "none"],
+        ["--user-queries", tmp_path / "none.txt"],
+        ["--user-queries", tmp_path / "empty.txt"],
+        ["--queries", files["user-queries"]],
+        ["--out", tmp_path / "taken"],
     ):
         given = {"--encoder": encoder} | {f"--{name}": path for name, path in files.items()}
         given |= {more[0]: more[1]}
-        assert erag("coverage", *[part for pair in given.items() for part in pair]) == 2, words
+        assert erag("coverage", *[part for pair in given.items() for part in pair]) == 2, more
         (line,) = capsys.readouterr().err.splitlines()
-        assert words in line
+        as_expected(line)
 
 
 def test_json_is_the_summary_also_where_nothing_is_written(files, tmp_path, capsys):

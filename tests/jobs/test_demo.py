@@ -17,7 +17,7 @@ from engine.sources.queries.read import read_queries
 from jobs import demo
 from tests.commands import erag
 from tests.conftest import make_run
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 
 def costs(rate, *, start=15.0, actors=2, done=132):
@@ -66,10 +66,7 @@ def test_a_machine_that_is_too_slow_for_the_least_is_told_how_long_it_takes():
     slow = costs(0.2)
     share = demo.share_within(slow, elapsed=60)
     assert share == (16, pytest.approx(60 + 15 + 25 + 44 / 0.2))
-    assert demo._why_fewer(slow, share) == (
-        "LLM calls are slow here (0.2 per second in fp32): the first 16 of 64 questions are evaluated, "
-        "to end after about 5 minutes"
-    )
+    as_expected(demo._why_fewer(slow, share))
 
 
 @pytest.fixture
@@ -154,11 +151,7 @@ def test_a_slow_machine_reads_fewer_questions_says_so_once_and_keeps_to_it(
     assert erag("demo", "--out", str(tmp_path)) == 0
     assert [done[:2] for done in evaluated] == [(32, 32)]
     assert {note.code for note in evaluated[0][2] if note.is_shown} <= {"queries_share_articles"}
-    line = (
-        "LLM calls are slow here (1.5 per second in fp32): the first 32 of 64 questions are evaluated, "
-        "to end within 4 minutes\n"
-    )
-    assert capsys.readouterr().out.count(line) == 1
+    as_expected([line for line in capsys.readouterr().out.splitlines() if "slow" in line])
     # the second run evaluates the same questions, however fast reads are then
     assert erag("demo", "--out", str(tmp_path)) == 0
     assert [done[:2] for done in evaluated] == [(32, 32)] * 2
@@ -194,7 +187,7 @@ def test_the_fusion_in_decoder_reader_reads_the_demo_offline(monkeypatch, tmp_pa
     monkeypatch.setattr(demo, "best_dtype", lambda: "bfloat16")  # all questions, however slow
     assert erag("demo", "--augmentation", "fid", "--actors", 0, "--out", tmp_path) == 0
     said = capsys.readouterr().out
-    assert "retrieved: 10 passages for each of 64 questions with BM25" in said
+    as_expected(next(line for line in said.splitlines() if "retrieved: " in line))
     summary = json.loads((tmp_path / "summary.json").read_text())
     asked = summary["configuration"]
     assert (asked["reader"], asked["augmentation"]) == ("bundled-fid", "fid")

@@ -7,7 +7,8 @@ import sys
 import polars as pl
 import pytest
 
-from tests.commands import erag
+from tests.commands import CONTAINMENT, erag
+from tests.expected import as_expected
 
 MINE = """
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_functions_read_score_and_label(mine, evaluate, files, tmp_path):
 
 
 def test_files_run_only_where_a_function_of_them_is_named(mine, evaluate, tmp_path):
-    assert evaluate("--no-end-to-end", "--annotators", "containment") == 0
+    assert evaluate(*CONTAINMENT) == 0
     assert erag("evaluate", "--help") == 0
     assert not (tmp_path / "ran").exists()
 
@@ -111,20 +112,20 @@ def test_readers_of_a_study_may_be_functions(mine, evaluate, files):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        (("--metric", "{nope}"), "mine.py: has no function 'nope'; name one that it has: read, unversioned"),
-        (("--annotators", "erag,other.py:f"), "other.py: no such file; name a function as in FILE.py"),
-        (("--reader", "{read}", "--metric", "{too_much}"), "the metric too_much gives 2 for the output 'Oranjestad' of query '1'; return a number from 0 to 1"),
-        (("--reader", "{read}", "--metric", "{broken}"), "mine.py:{line}) for the output"),
-        (("--no-end-to-end", "--annotators", "{broken}"), "mine.py:{line}) for passage 'a' of query '1'"),
-        (("--reader", "{short}"), "the reader short returns 5 outputs for 6 prompts; return a list"),
-        (("--reader", "{read}", "--dtype", "float32"), "--dtype with read, a function; leave it out"),
-        (("--reader", "{read}", "--augmentation", "fid"), "read is a function and cannot do Fusion-in-Decoder"),
-        (("--reader", "{read}", "--annotators", "judge"), "read is a function and gives no probabilities"),
+        ("--metric", "{nope}"),
+        ("--annotators", "erag,other.py:f"),
+        ("--reader", "{read}", "--metric", "{too_much}"),
+        ("--reader", "{read}", "--metric", "{broken}"),
+        ("--no-end-to-end", "--annotators", "{broken}"),
+        ("--reader", "{short}"),
+        ("--reader", "{read}", "--dtype", "float32"),
+        ("--reader", "{read}", "--augmentation", "fid"),
+        ("--reader", "{read}", "--annotators", "judge"),
     ],
 )  # fmt: skip
-def test_errors_are_one_line(mine, evaluate, capsys, options, words):
+def test_errors_are_one_line(mine, evaluate, capsys, options):
     filled = [
         mine(o[1:-1]) if o[0] == "{" else o.replace("{broken}", mine("broken")) for o in options
     ]
@@ -132,14 +133,13 @@ def test_errors_are_one_line(mine, evaluate, capsys, options, words):
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("erag: ")
     line = MINE.splitlines().index('    raise KeyError("x")') + 1
-    assert words.replace("{line}", str(line)) in error
+    as_expected(error.replace(f"mine.py:{line})", "mine.py:LINE)"))
 
 
 def test_a_function_that_always_fails_is_one_line(mine, evaluate, capsys):
     assert evaluate("--reader", mine("broken")) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "LLM calls failed" in error
-    assert "KeyError: 'x'" in error
+    as_expected(error)
 
 
 def test_shards_of_a_function_without_a_version_go_when_the_results_are_there(
@@ -189,9 +189,9 @@ def test_a_gate_wants_the_code_of_functions_to_be_the_same(mine, evaluate, files
         (tmp_path / "mine.py").write_text(code)
         assert evaluate(*asked) == 0
         files["out"].rename(out)
-    for candidate, refused in ((same, "reader"), (other, "metric and reader")):
+    for candidate, differing in ((same, "reader"), (other, "metric,reader")):
         capsys.readouterr()
         gate = ("gate", "--baseline", first, "--candidate", candidate, "--margin", 0.5)
         assert erag(*gate) == 2
-        assert f"{candidate.name} may differ in {refused}; " in capsys.readouterr().err
-        assert erag(*gate, "--allow", refused.replace(" and ", ",")) == 3  # of so few queries
+        as_expected(capsys.readouterr().err)
+        assert erag(*gate, "--allow", differing) == 3  # of so few queries

@@ -1,12 +1,14 @@
 """``erag gate``: its exit status, and what it says and writes."""
 
 import json
+import re
 from xml.etree import ElementTree
 
 import pytest
 
 from engine import compare
 from tests.commands import erag
+from tests.expected import as_expected
 from tests.report.made import values, write_evaluation
 
 
@@ -23,18 +25,14 @@ def gate(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("right", "status", "tag", "said"),
-    [
-        (60, 0, "system-out", "not worse: branch:bm25 less main:bm25 is 0.000 [-0.018, +0.018] (95% interval), -0.015 to +0.015 by one-sided tests at 5%, margin 0.02, 200 queries\n"),
-        (20, 1, "failure", "worse: branch:bm25 less main:bm25 is -0.200 [-0.2"),
-        (57, 3, "error", "undecided: branch:bm25 less main:bm25 is -0.015 [-0.04"),
-    ],
-)  # fmt: skip
+    ("right", "status", "tag"),
+    [(60, 0, "system-out"), (20, 1, "failure"), (57, 3, "error")],
+)
 def test_the_exit_status_says_whether_the_candidate_may_pass_and_junit_has_it(
-    gate, tmp_path, right, status, tag, said, capsys
+    gate, tmp_path, right, status, tag, capsys
 ):
     assert gate(right, "--junit", tmp_path / "gate.xml") == status
-    assert capsys.readouterr().out.startswith(said)
+    as_expected(capsys.readouterr().out)
     suite = ElementTree.parse(tmp_path / "gate.xml").getroot()
     ((of_case,),) = suite
     assert of_case.tag == tag
@@ -83,20 +81,16 @@ def test_undecided_says_how_many_queries_would_decide(gate, tmp_path, capsys):
     suite = ElementTree.parse(tmp_path / "gate.xml").getroot()
     (case,) = suite
     assert (case.get("name"), case[0].tag) == ("branch:bm25", "error")
-    assert f"{pair['queries_needed']} queries would decide (80% power)" in case[0].text
+    assert f" {pair['queries_needed']} queries would" in case[0].text
 
 
 def test_another_reader_is_refused_unless_it_is_allowed(gate, capsys):
     assert gate(60, reader="0" * 32) == 2
-    assert capsys.readouterr().err == (
-        "erag: main and branch may differ in reader; evaluate both alike, or --allow reader\n"
-    )
+    as_expected(capsys.readouterr().err)
     assert gate(60, "--allow", "corpus,reader", reader="0" * 32) == 0
     capsys.readouterr()
     assert gate(60, "--allow", "corpus,raeder", reader="0" * 32) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("erag: --allow is 'raeder'; did you mean reader? use "), line
-    assert all(word in line for word in ("queries", "corpus", "metric", "reader"))
+    as_expected(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(("candidate", "status"), [("good", 0), ("poor", 1)])
@@ -116,17 +110,9 @@ def test_copied_questions_decide_as_one_and_the_output_says_so(tmp_path, cluster
     ]
     named = ("--baseline", folders[0], "--candidate", folders[1], "--margin", 0.02)
     assert erag("gate", *named, *cluster) == status
-    told = "note: 200 queries are in 10 clusters by --cluster article, "
-    use = (
-        "but intervals"
-        if cluster
-        else "which intervals, p-values and decisions take as independent (--cluster none"
-    )
-    assert told + use in capsys.readouterr().out
+    (told,) = re.findall("note: 200 queries .*", capsys.readouterr().out)
+    as_expected(told)
     assert erag("compare", *folders, *cluster) == 0
     assert told.replace(" ", "") in "".join(capsys.readouterr().out.split())
     assert erag("gate", *named, "--cluster", "topic") == 2
-    assert capsys.readouterr().err == (
-        "erag: --cluster is topic, by which no evaluation clustered its queries; evaluate with --cluster topic, or give "
-        "article or none\n"
-    )
+    as_expected(capsys.readouterr().err)

@@ -9,6 +9,8 @@ from polars.testing import assert_frame_equal
 
 from engine.inputs import partition
 from tests.commands import evaluate as run_evaluate
+from tests.commands import scores_of
+from tests.expected import as_expected
 
 
 @pytest.fixture
@@ -68,8 +70,7 @@ def test_shards_leave_the_figures_of_the_whole_and_tables_of_passages_in_parts(e
         line for line in of_the_whole.out.splitlines() if "results ->" not in line
     ]
     assert_frame_equal(
-        pl.read_parquet(place / "query_scores.parquet").sort("query_id", "annotator", "measure"),
-        pl.read_parquet(whole / "query_scores.parquet").sort("query_id", "annotator", "measure"),
+        *(scores_of(out).sort("query_id", "annotator", "measure") for out in (place, whole))
     )
     assert_frame_equal(
         pl.read_parquet(place / "dual.parquet"), pl.read_parquet(whole / "dual.parquet")
@@ -92,7 +93,7 @@ def test_an_evaluation_replaces_the_shards_of_an_earlier_one(evaluate):
     (place / "shards" / "notes.txt").write_text("mine")
     status, printed, place = evaluate("--shard-pairs", "2", "--limit", "1")
     assert status == 2
-    assert f"{place}: holds another evaluation (other inputs); give another folder" in printed.err
+    as_expected(printed.err)
     assert shards() == first
     assert figures(place)[1] == 2
     _, _, place = evaluate("--shard-pairs", "2", "--measures", "RR@2", "--overwrite")

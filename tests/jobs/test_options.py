@@ -7,6 +7,7 @@ import pytest
 from jobs import _command, cli
 from jobs._command import run_app
 from tests.commands import erag
+from tests.expected import as_expected
 
 
 @pytest.fixture
@@ -40,17 +41,14 @@ def test_whole_numbers_are_what_they_look_like_wherever_they_stand(fused, text, 
 def test_a_number_that_yaml_would_change_is_to_be_put_in_quotes(fused):
     assert fused(yaml="k: 12\n") == 12
     for text in ("010", "1e1", "1_0", "yes"):
-        said = f"o.yaml:2: 'k' is {text}, which YAML takes for something else; put it in quotes\n"
-        assert fused(yaml=f"name: x\nk: {text}\n").endswith(said)
+        as_expected(fused(yaml=f"name: x\nk: {text}\n"))
 
 
 @pytest.mark.parametrize("text", ["2.5", "1_0", "٣"])
 def test_other_numbers_are_refused_wherever_they_stand(fused, monkeypatch, text):
-    said = f"erag: --k is '{text}'{{}}; give a whole number, in decimal digits\n"
-    assert fused("--k", text) == said.format("")
-    assert "o.yaml; give a whole number" in fused(yaml=f"k: '{text}'\n")
+    as_expected([fused("--k", text), fused(yaml=f"k: '{text}'\n")])
     monkeypatch.setenv("ERAG_K", text)
-    assert fused() == said.format(", from ERAG_K")
+    as_expected(fused())
 
 
 @pytest.mark.parametrize("text", ["1e1", "ten", "1:30", "yes"])
@@ -74,26 +72,21 @@ def test_a_file_of_options_is_that_of_one_call(fused):
     cli.app.parse_args(words, exit_on_error=False, print_error=False)
 
 
-@pytest.mark.parametrize(
-    ("text", "on"),
-    [("'on'", True), ("'Off'", False), ("'yes'", True), ("true", True), ("false", False)],
-)
-def test_switches_take_the_words_of_yaml(tmp_path, capsys, text, on):
+@pytest.mark.parametrize("text", ["'on'", "'Off'", "'yes'", "true", "false"])
+def test_switches_take_the_words_of_yaml(tmp_path, capsys, text):
     (tmp_path / "o.yaml").write_text(f"end-to-end: {text}\n")
     given = ["evaluate", "--queries", "q", "--corpus", "c", "--run", "r", "--out", tmp_path / "o"]
     more = ["--annotators", "containment", "--end-to-end-k", 10, "--augmentation", "fid"]
     assert erag(*given, *more, "--config", tmp_path / "o.yaml") == 2
     # Without the reading of whole lists nothing is read.
-    assert ("the reader is not asked for anything" in capsys.readouterr().err) == (not on)
+    as_expected(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("text", ["true", "false"])
 def test_a_file_turns_an_option_off_by_its_own_name_alone(tmp_path, capsys, text):
     (tmp_path / "o.yaml").write_text(f"k: 3\nno-end-to-end: {text}\n")
     assert erag("evaluate", "--config", tmp_path / "o.yaml") == 2
-    assert capsys.readouterr().err.endswith(
-        """o.yaml:2: the key 'no-end-to-end' turns an option off; write "false" behind the option\n"""
-    )
+    as_expected(capsys.readouterr().err)
 
 
 def test_an_unforeseen_error_prints_one_line_and_leaves_a_log(monkeypatch, tmp_path, capsys):
@@ -108,16 +101,14 @@ def test_an_unforeseen_error_prints_one_line_and_leaves_a_log(monkeypatch, tmp_p
     assert stop.value.code == 1
     (log,) = tmp_path.iterdir()
     printed = capsys.readouterr().err
-    assert printed.startswith("erag: an unforeseen error (KeyError: ")
-    assert printed.endswith(f"in {log}\n")
-    assert printed.count("\n") == 1
+    as_expected(printed.replace(str(log), "LOG"))
     assert "in break_down" in log.read_text()
     assert log.stat().st_mode & 0o077 == 0
 
 
 def test_where_no_log_can_be_written_the_traceback_is_printed(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(_command.tempfile, "tempdir", str(tmp_path / "missing"))
-    assert "the traceback is above" in _command.unforeseen(ValueError("x"))
+    as_expected(_command.unforeseen(ValueError("x")))
     assert "ValueError: x" in capsys.readouterr().err
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from engine.sources.passages.read import read_corpus
 from tests.commands import erag
+from tests.expected import as_expected
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_passages_of_characters_into_a_directory(source, tmp_path, capsys):
     assert read_corpus(out)["text"].to_list() == ["one two", "three", "four"] * 2
     capsys.readouterr()
     assert erag("passages", source, "--out", out) == 2
-    assert "a directory with content" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
 
 
 def test_skipped_records_and_empty_articles_are_reported(source, tmp_path, capsys):
@@ -46,27 +47,25 @@ def test_skipped_records_and_empty_articles_are_reported(source, tmp_path, capsy
     assert not out.exists()
     assert erag("passages", source, "--out", out, "--skip-bad", 1) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("2 passages of 2 articles")
-    assert told[1] == "1 article without text left out"
-    assert told[2].startswith(f"1 bad record skipped ({source}:4: broken JSON")
+    as_expected([told[0].split(" -> ")[0], *told[1:]])
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        (["--words", 5, "--characters", 5], "use one of them"),
-        (["--overlap", 5], "--overlap without --characters"),
-        (["--characters", 5], "--overlap 20"),
-        (["--skip-bad", -1], "--skip-bad is -1"),
-        (["--workers", 0], "--workers is 0"),
-        (["--out", "s3://bucket/shards"], "written to local files"),
-        (["--out", "c.jsonl"], "written as Parquet"),
+        ["--words", 5, "--characters", 5],
+        ["--overlap", 5],
+        ["--characters", 5],
+        ["--skip-bad", -1],
+        ["--workers", 0],
+        ["--out", "s3://bucket/shards"],
+        ["--out", "c.jsonl"],
     ],
 )
-def test_meaningless_options_are_refused(source, tmp_path, capsys, options, words):
+def test_meaningless_options_are_refused(source, tmp_path, capsys, options):
     out = [] if "--out" in options else ["--out", tmp_path / "c.parquet"]
     assert erag("passages", source, *out, *options) == 2
-    assert words in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     assert not (tmp_path / "c.parquet").exists()
 
 
@@ -79,6 +78,6 @@ def test_sources_may_be_addresses(source, tmp_path, capsys):
             assert erag("passages", address, "--out", out, "--words", 3) == 0
             assert capsys.readouterr().out.startswith("4 passages of 2 articles")
         assert erag("passages", "memory://wiki/none.xml", "--out", out) == 2
-        assert "memory://wiki/none.xml: no such file" in capsys.readouterr().err
+        as_expected(capsys.readouterr().err)
     finally:
         memory.store.clear()

@@ -1,12 +1,14 @@
 """``erag plan`` as a user runs it."""
 
 import json
+import re
 
 import pytest
 
 from engine.inputs import partition
 from tests.commands import erag
 from tests.commands import evaluate as run_evaluate
+from tests.expected import as_expected
 
 QUERIES = 12
 
@@ -60,12 +62,10 @@ def evaluated(plan, files, tiny_t5):
 def test_counts_alone_load_nothing(plan, files):
     status, printed, _ = plan("--actors", 0)
     assert status == 0
-    assert "no time is predicted: erag plan takes it" in printed
     # Of the prompts "question: w0 w5 title: w0 context: w0 … w0" and the token that ends each.
     assert row(printed, "single passages") == ["24", "0", "0", "24", "516", "384"]
     assert row(printed, "whole lists") == ["12", "0", "0", "12", "468", "192"]
-    assert "an earlier evaluation (--pace)" in printed
-    assert "time of 1 actor" not in printed
+    as_expected(printed)
     assert not (files["out"].parent / "store").exists()
 
 
@@ -88,19 +88,13 @@ def test_the_results_of_an_evaluation_pace_a_plan(plan, files, evaluated, capsys
     tokens = sum(kind["prompt_tokens"] for kind in counted["kinds"])
     assert tokens == reading["prompt_tokens"]
     status, printed, _ = plan(*asked, "--dtype", "float32", "--budget", "36reads")
-    for word in (
-        f"time: as LLM calls took in {files['out']}\n",
-        "note: that evaluation is not like the planned one in dtype of the reader\n",
-        "start and LLM calls, 1 actor: ",
-        "memory: about ",
-        "at 3 for an actor's hour",
-        "budget 36reads: all keeps to it",
-    ):
-        assert word in printed
+    as_expected(
+        re.findall("time: .*|note: .*|start and .*: |memory: about |at 3 .*|budget .*", printed)
+    )
     assert len(printed.splitlines()) <= 25
     status, printed, _ = plan("--actors", 0, "--store", files["out"].parent / "other")
     assert row(printed, "all")[:4] == ["36", "0", "36", "0"]
-    assert "no new LLM call is needed" in printed
+    as_expected(printed)
 
 
 def test_a_plan_reads_nothing_and_says_its_figures_as_json(plan, files):
@@ -124,8 +118,7 @@ def test_a_plan_of_an_evaluation_in_shards_is_an_estimate_from_a_sample(plan, fi
     monkeypatch.setattr(partition, "LARGE", 4)
     status, printed, _ = plan("--actors", 0)
     assert status == 0
-    assert "LLM calls of 12 queries, an estimate" in printed
-    assert "counts: from a sample of 12 queries" in printed
+    as_expected(printed)
     assert row(printed, "all")[0] == "36"
     assert not files["out"].exists()
 
@@ -139,23 +132,20 @@ def test_options_of_a_plan_may_stand_in_the_file_of_the_evaluation(plan, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        (
-            ["--price-per-hour", "cheap"],
-            'Invalid value for --price-per-hour: unable to convert "cheap"',
-        ),
-        (["--finish-in", 1], "give the results of an earlier evaluation as --pace"),
-        (["--pace", "x"], "x/summary.json: cannot be read"),
-        (["--probe-reads", 5], "--probe-reads is gone: use pace"),
-        (["--annotators", "qrels"], "the annotator qrels without --qrels"),
-        (["--reader", "nowhere"], "nowhere"),
+        ["--price-per-hour", "cheap"],
+        ["--finish-in", 1],
+        ["--pace", "x"],
+        ["--probe-reads", 5],
+        ["--annotators", "qrels"],
+        ["--reader", "nowhere"],
     ],
 )
-def test_options_that_cannot_work_are_refused_in_one_line(plan, files, options, words):
+def test_options_that_cannot_work_are_refused_in_one_line(plan, files, options):
     status, printed, error = plan(*options)
     assert status == 2
-    assert words in error
     assert error.count("\n") == 1
+    as_expected(error)
     assert not printed
     assert not files["out"].exists()

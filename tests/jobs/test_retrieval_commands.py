@@ -1,6 +1,7 @@
 """Indexes, retrieval and fusion as a user runs them."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from engine.machine.remote import limits
 from engine.retrieval import manifest
 from engine.sources.runs.read import read_run
 from tests.commands import erag
+from tests.expected import as_expected
 from tests.reading.remote.server import Behaviour, Said, serving
 from tests.retrieval.tiny_encoder import save_tiny_encoder
 
@@ -63,8 +65,7 @@ def test_two_retrievers_and_their_fusion_from_the_command_line(files, tmp_path, 
     more = ["--fuse", "rrf", "--corpus", files["corpus"], "--approximate", "efSearch=32"]
     assert retrieve(files, out, "bm25", "dense", more=more) == 0
     printed = capsys.readouterr().out
-    assert "bm25: 2 results for 3 queries, 1 query without any hit" in printed
-    assert "dense: recall@2 of the exact lists 1.0000 (of 3 queries)" in printed
+    as_expected(re.findall("bm25: 2 .* hit|dense: recall.*", printed))
     runs = {name: read_run(out / f"{name}.trec") for name in ("bm25", "dense", "rrf")}
     assert runs["dense"].height == runs["rrf"].height == 6
     assert runs["dense"].filter(rank=1)["doc_id"].to_list()[:2] == ["a", "b"]
@@ -95,7 +96,7 @@ def test_vectors_of_a_server_are_paid_for_once(files, tmp_path, monkeypatch, cap
         assert index(files, "dense", *encoder, "--base-url", url, "--factory", "Flat") == 0
         more += ["--base-url", url]
         assert retrieve(files, tmp_path / "run.trec", "dense", more=more) == 0
-        assert "recall@2 of the exact lists 1.0000" in capsys.readouterr().out
+        as_expected(re.findall("recall@2 .*", capsys.readouterr().out))
         # The other commands that take such encoders say so, too; here nothing but the trial, twice.
         several = files | {"several": tmp_path / "several"}
         assert index(several, "several", *encoder, *server) == 0
@@ -107,25 +108,17 @@ def test_vectors_of_a_server_are_paid_for_once(files, tmp_path, monkeypatch, cap
         assert len(behaviour.texts) == asked
         behaviour.key = "another"
         assert retrieve(files, tmp_path / "run.trec", "dense", more=["--base-url", url]) == 2
-        assert "check OPENAI_API_KEY, --base-url, the model" in capsys.readouterr().err
+        as_expected(capsys.readouterr().err)
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or b"sk-secret" not in path.read_bytes()
-    for kind, more, said in (
-        (
-            "dense",
-            [*encoder, "--actors", 2, "--base-url", url],
-            "gives no vectors of 'openai:small@6'",
-        ),
-        ("dense", ["--max-tokens", 5], "--max-tokens with bundled, a model of this machine; leave"),
-        ("several", ["--max-tokens", 5], "--max-tokens with bundled, a model of this"),
-        (
-            "dense",
-            [*encoder, "--memory", "2GiB"],
-            "--memory with openai:small@6, which a server runs",
-        ),
+    for kind, more in (
+        ("dense", [*encoder, "--actors", 2, "--base-url", url]),
+        ("dense", ["--max-tokens", 5]),
+        ("several", ["--max-tokens", 5]),
+        ("dense", [*encoder, "--memory", "2GiB"]),
     ):
         assert index(several, kind, *more) == 2
-        assert said in capsys.readouterr().err
+        as_expected(re.sub(r" \(.*\)", "", capsys.readouterr().err.splitlines()[-1]))
 
 
 def test_options_named_like_commands_may_stand_in_a_yaml_file(indexed, tmp_path, capsys):
@@ -164,10 +157,8 @@ def test_indexes_whose_documents_have_other_ids_are_not_fused(indexed, tmp_path,
     assert index(indexed, "bm25") == 0
     capsys.readouterr()
     assert retrieve(indexed, tmp_path / "f.trec", "other", "bm25", more=["--fuse", "rrf"]) == 2
-    error = capsys.readouterr().err
-    assert "the run 'bm25' has no document in common with another run's list" in error
-    assert "'a' of query '1' there, 'v_a' of query '1' in 'b'" in error
-    assert error.count("\n") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    as_expected(line)
     assert not (tmp_path / "f.trec").exists()
 
 
@@ -175,7 +166,7 @@ def test_a_system_without_any_hit_is_fused_nevertheless(indexed, tmp_path, capsy
     assert index(indexed, "dense", "--actors", 0) == 0
     indexed["queries"].write_text('{"id": "1", "input": "to be or not to be"}\n')
     assert retrieve(indexed, tmp_path / "runs", "bm25", "dense", more=["--fuse", "rrf"]) == 0
-    assert "bm25: 0 results for 1 query, 1 query without any hit" in capsys.readouterr().out
+    as_expected(re.findall("bm25: 0 .* hit", capsys.readouterr().out))
     fused, dense = (read_run(tmp_path / "runs" / f"{name}.trec") for name in ("rrf", "dense"))
     assert fused["doc_id"].to_list() == dense["doc_id"].to_list()
     assert retrieve(indexed, tmp_path / "one.trec", "bm25", "dense", more=["--fuse", "rrf"]) == 0
@@ -187,25 +178,25 @@ def test_an_index_never_replaces_other_files(indexed, tmp_path, capsys):
     (tmp_path / "mine" / "shards" / "a.txt").write_text("kept")
     for kind in ("bm25", "dense"):
         assert index(indexed | {kind: tmp_path / "mine"}, kind) == 2
-        assert "exists and is not an index" in capsys.readouterr().err
+        as_expected(capsys.readouterr().err)
     assert (tmp_path / "mine" / "shards" / "a.txt").read_text() == "kept"
     assert index(indexed | {"dense": indexed["bm25"]}, "dense") == 2
-    assert "holds an index of another kind, bm25" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     (indexed["bm25"] / "notes.md").write_text("kept")
     assert index(indexed, "bm25") == 2
-    assert "holds 'notes.md' beside an index" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     (indexed["bm25"] / "notes.md").unlink()
     # of an earlier version, or broken: to be built again is its remedy
     for text in ('{"kind": "bm25", "passages": 3}', "{"):
         (indexed["bm25"] / manifest.FILE).write_text(text)
         assert retrieve(indexed, tmp_path / "run.trec", "bm25") == 2
-        assert "build the index again" in capsys.readouterr().err
+        as_expected(capsys.readouterr().err)
         assert index(indexed, "bm25") == 0
     assert retrieve(indexed, tmp_path / "run.trec", "bm25") == 0
     assert not list(tmp_path.glob(".*"))  # nothing of the old one is left beside it
     assert index(indexed, "dense", "--actors", 0) == 0
     assert index(indexed | {"bm25": indexed["dense"]}, "bm25") == 2
-    assert "holds an index of another kind, dense" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     assert manifest.read(indexed["dense"]).kind == "dense"
 
 
@@ -221,15 +212,15 @@ def test_odd_queries_cutoffs_and_outputs(files, tmp_path, capsys):
     assert erag("retrieve", *given, "--k", 3_000_000_000) == 0
     assert read_run(out)["doc_id"].to_list() == ["c"]
     capsys.readouterr()
-    for more, words in (
-        (["--out", tmp_path / "x.trec.gz"], "results are written uncompressed"),
-        (["--index", f"file://{tmp_path}/link"], "is an address; give an index on a local disk"),
-        (["--encoder", "bundled"], "--encoder without a dense index"),
+    for more in (
+        ["--out", tmp_path / "x.trec.gz"],
+        ["--index", f"file://{tmp_path}/link"],
+        ["--encoder", "bundled"],
     ):
         given = {"--index": files["bm25"], "--queries": files["queries"], "--out": out}
         given |= {more[0]: more[1]}
         assert erag("retrieve", *[part for pair in given.items() for part in pair]) == 2
-        assert words in capsys.readouterr().err
+        as_expected(capsys.readouterr().err)
 
 
 def test_ids_with_spaces_are_written_as_parquet(files, tmp_path, without_java):
@@ -267,26 +258,26 @@ def test_unsuitable_indexes_and_options_are_refused_in_one_line(indexed, tmp_pat
     new = indexed | {"dense": tmp_path / "new"}
     capsys.readouterr()
 
-    def refused(status, words):
-        assert status == 2, words
+    def refused(status):
         (line,) = capsys.readouterr().err.splitlines()
-        assert words in line
+        assert status == 2, line
+        as_expected(line)
 
     r = tmp_path / "r"
-    refused(retrieve(indexed, r, "bm25", more=["--corpus", other]), "of another corpus")
+    refused(retrieve(indexed, r, "bm25", more=["--corpus", other]))
     more = ["--encoder", tmp_path / "another"]
-    refused(retrieve(indexed, r, "dense", more=more), "is not the encoder")
-    refused(retrieve(indexed, tmp_path / "r.trec", "bm25", "dense"), "give a directory, or --fuse")
-    refused(retrieve(indexed, r, "bm25", more=["--fuse", "rrf"]), "--fuse with one index")
-    refused(retrieve(indexed, r, "bm25", "bm25"), "two runs of the same name")
+    refused(retrieve(indexed, r, "dense", more=more))
+    refused(retrieve(indexed, tmp_path / "r.trec", "bm25", "dense"))
+    refused(retrieve(indexed, r, "bm25", more=["--fuse", "rrf"]))
+    refused(retrieve(indexed, r, "bm25", "bm25"))
     more = ["--approximate", "nprobe=2"]
-    refused(retrieve(indexed, r, "dense", more=more), "has no approximate index")
-    refused(index(new, "dense", "--encoder", bare), "give a --preset")
+    refused(retrieve(indexed, r, "dense", more=more))
+    refused(index(new, "dense", "--encoder", bare))
     contrary = ["--encoder", encoder, "--preset", "bge"]
-    refused(index(new, "dense", *contrary), "the preset 'bge' by 'cls'")
-    refused(index(new, "dense", "--preset", "best"), "unknown preset 'best'")
-    refused(index(new, "dense", "--memory", "1MiB"), "cannot hold the encoder")
-    refused(index(indexed, "bm25", "--language", "xx"), "unknown language")
+    refused(index(new, "dense", *contrary))
+    refused(index(new, "dense", "--preset", "best"))
+    refused(index(new, "dense", "--memory", "1MiB"))
+    refused(index(indexed, "bm25", "--language", "xx"))
     assert retrieve(indexed, tmp_path / "r", "bm25", more=["--corpus", indexed["corpus"]]) == 0
 
 

@@ -1,13 +1,14 @@
 """Commands whose standard output or error is closed, full or not of UTF-8, without docstrings, and with small files."""
 
 import os
-import re
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.expected import as_expected
 
 ERAG = [sys.executable, "-m", "jobs.cli"]
 NAMES = ("Café ☕.trec", "other.trec")
@@ -48,23 +49,13 @@ def told(done):
     return lines
 
 
-@pytest.mark.parametrize(
-    ("redirected", "said"),
-    [
-        (">&-", r"standard output cannot be written \(Bad file descriptor\); send it elsewhere"),
-        (
-            "<&- >&-",
-            r"standard output cannot be written \(Bad file descriptor\); send it elsewhere",
-        ),
-        # A full buffer is written at once, and one that is not at the end: each has its line.
-        (">/dev/full", "(?i)no space (is )?left on"),
-    ],
-)
-def test_output_that_cannot_be_printed_is_one_line_and_status_1(run, tmp_path, redirected, said):
+# A full buffer is written at once, and one that is not at the end: each has its line.
+@pytest.mark.parametrize("redirected", [">&-", "<&- >&-", ">/dev/full"])
+def test_output_that_cannot_be_printed_is_one_line_and_status_1(run, tmp_path, redirected):
     for door in ("prints", "helps", "writes"):
         done = run(DOORS[door], redirected)
         assert (done.returncode, len(told(done))) == (1, 1)
-        assert re.search(said, told(done)[0])
+        as_expected(told(done)[0])
     # What was to be written is.
     assert (tmp_path / "fused ☕.trec").read_text(encoding="utf-8").startswith("q1 Q0 d1 1 ")
     done = run(DOORS["refuses"], redirected)
@@ -97,5 +88,5 @@ def test_a_limit_on_the_size_of_files_is_named(run, tmp_path):
     done = run(FUSE, files=4096)
     (line,) = told(done)
     assert done.returncode == 1
-    assert "the file is larger than files may be here; raise that limit (ulimit -f)" in line
+    as_expected(line)
     assert not (tmp_path / "fused ☕.trec").exists()

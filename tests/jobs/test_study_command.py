@@ -1,6 +1,7 @@
 """A study as a user asks for it."""
 
 import json
+import re
 
 import polars as pl
 import pydantic  # noqa: F401 - Ray imports it, and from then on cyclopts checks defaults by their types
@@ -10,7 +11,8 @@ from engine import tables
 from engine.reading import readers
 from engine.reading.protocol import ReaderStats, ReadOutput
 from jobs._options import with_options
-from tests.commands import erag, evaluate
+from tests.commands import CONTAINMENT, erag, evaluate
+from tests.expected import as_expected
 
 
 class Declining:
@@ -56,13 +58,8 @@ def test_a_sweep_of_k_is_written_and_printed(files, tiny_t5, tmp_path, capsys, m
     exported = (out / "conditions/k1/exported/runs/mine.trec").read_text()
     assert len(exported.splitlines()) == 2
     printed = " ".join(capsys.readouterr().out.split())  # titles wrap over narrow tables
-    assert "Kendall's \N{GREEK SMALL LETTER TAU} with the end-to-end score, by k [95%]" in printed
     assert "UDCG@k" in printed
-    assert "note: at k = 1 the passage read alone is the whole list" in printed
-    assert (
-        f"LLM calls of the study, reader {tiny_t5.name} (in-prompt): 6 requested, 0 cached, 6 new"
-        in printed
-    )
+    as_expected(re.findall(r"Kendall's .*? \[95%\]|note: at k.*?list|calls of .*? new", printed))
 
 
 def data_file(tmp_path, name, files, *more):
@@ -87,7 +84,7 @@ def test_several_data_sets_make_one_table(files, tiny_t5, tmp_path, capsys, monk
     assert erag(*asked) == 0
     out = files["out"]
     printed = capsys.readouterr().out
-    assert "note: fever, containment: no meaning for claims: " in printed
+    as_expected(re.findall("note: fever, .*", printed))
     content = json.loads((out / "data_sets.json").read_text())
     assert content["queries"] == {"nq": 2, "fever": 2}
     found = pl.read_parquet(out / "data_sets.parquet")
@@ -104,33 +101,32 @@ def test_several_data_sets_make_one_table(files, tiny_t5, tmp_path, capsys, monk
     assert erag(*asked, "--json") == 0
     assert json.loads(capsys.readouterr().out) == content
     assert evaluate(files, *common) == 2
-    assert "holds a study of several data sets; give another folder" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    "lines",
     [
-        (["out: elsewhere"], "x.yaml: has 'out', of the study as a whole"),
-        (["k: two"], "k"),
-        (["annotators: containment", "task: claims"], "containment has no meaning for the task claims"),
-        (["no-such-option: 1"], "no-such-option"),
+        ["out: elsewhere"],
+        ["k: two"],
+        ["annotators: containment", "task: claims"],
+        ["no-such-option: 1"],
     ],
-)  # fmt: skip
-def test_a_file_of_a_data_set_that_cannot_work_is_one_line(files, tmp_path, capsys, lines, words):
+)
+def test_a_file_of_a_data_set_that_cannot_work_is_one_line(files, tmp_path, capsys, lines):
     given = data_file(tmp_path, "x", files, *lines)
     assert erag("evaluate", "--data", given, "--out", files["out"]) == 2
-    *_, said = capsys.readouterr().err.splitlines()
-    assert words in said
+    as_expected(capsys.readouterr().err.splitlines()[-1])
     assert not files["out"].exists()
 
 
 def test_data_sets_have_names_of_their_own_and_need_queries(files, tmp_path, capsys):
     one = data_file(tmp_path, "x", files)
     assert erag("evaluate", "--data", one, one, "--out", files["out"]) == 2
-    assert "names a data set that another file names" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     one.write_text(f"run: {files['run']}\n")
     assert erag("evaluate", "--data", one, "--out", files["out"]) == 2
-    assert "--queries is missing; give it" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     assert erag("plan", "--data", data_file(tmp_path, "y", files), "--reader", "none/such") == 2
     assert "none/such" in capsys.readouterr().err
 
@@ -138,18 +134,14 @@ def test_data_sets_have_names_of_their_own_and_need_queries(files, tmp_path, cap
 def test_data_sets_that_one_table_cannot_compare_are_refused(files, tmp_path, capsys):
     nq = data_file(tmp_path, "nq", files)
     usual = ["--reader", "bundled", "--out", files["out"], "--annotators", "erag,containment"]
-    for line, words in (
-        ("annotators: containment,erag", "--annotators begin with containment for the data set x, and erag for nq"),
-        ("confidence: 0.5", "--confidence is 0.5 for the data set x, and 0.95 for nq"),
-        ("resamples: 700", "--resamples is 700 for the data set x, and 10000 for nq"),
-    ):  # fmt: skip
+    for line in ("annotators: containment,erag", "confidence: 0.5", "resamples: 700"):
         other = data_file(tmp_path, "x", files, line)
         assert erag("evaluate", "--data", nq, other, *usual) == 2
-        assert words in capsys.readouterr().err
+        as_expected(capsys.readouterr().err)
     # An annotator that no data set has a use for is refused, and not left out.
     claims = data_file(tmp_path, "x", files, "task: claims", "metric: accuracy")
     assert erag("evaluate", "--data", claims, *usual) == 2
-    assert "containment has no meaning for the task claims" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     assert not files["out"].exists()
 
 
@@ -161,31 +153,28 @@ def test_a_plan_of_several_data_sets_is_one_json_text(files, tiny_t5, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        (["--k-sweep", "5,x"], "--k-sweep is '5,x'; give whole numbers"),
-        (["--k-sweep", "0"], "--k-sweep is 0"),
-        (["--k-sweep", "1,2", "--k", "3"], "--k 3 is not in --k-sweep 1,2"),
-        (["--augmentation", "fid,both"], "--augmentation is 'fid,both'; use in-prompt, fid"),
-        (["--augmentation", "in-prompt,fid"], "decoder-only and cannot do Fusion-in-Decoder"),
-        (["--reader", "bundled", "--reader", "none/such"], "none/such"),
-        (["--erag-reader", "none/such"], "none/such"),
-        (
-            ["--annotators", "utility", "--abstain-prompt", "nowhere.txt"],
-            "nowhere.txt: no such file",
-        ),
+        ["--k-sweep", "5,x"],
+        ["--k-sweep", "0"],
+        ["--k-sweep", "1,2", "--k", "3"],
+        ["--augmentation", "fid,both"],
+        ["--augmentation", "in-prompt,fid"],
+        ["--reader", "bundled", "--reader", "none/such"],
+        ["--erag-reader", "none/such"],
+        ["--annotators", "utility", "--abstain-prompt", "nowhere.txt"],
     ],
 )
-def test_what_cannot_work_is_one_line(files, tmp_path, capsys, options, words):
+def test_what_cannot_work_is_one_line(files, tmp_path, capsys, options):
     assert evaluate(files, "--store", tmp_path / "s", "--actors", 0, *options) == 2
     # A slow machine says before that it prepares.
     *waits, said = capsys.readouterr().err.splitlines()
-    assert words in said
-    assert all(line.endswith((" …", " s so far)")) for line in waits)
+    as_expected(said)
+    assert all(line.endswith((" …", " far)")) for line in waits)
 
 
 def test_words_of_the_users_own_are_not_taken_for_options(files, tmp_path, capsys):
-    more = ["--k", 2, "--no-end-to-end", "--annotators", "containment", "--resamples", 0]
+    more = ["--k", 2, *CONTAINMENT, "--resamples", 0]
     named = tmp_path / "named.trec"
     named.write_text(files["run"].read_text().replace("mine", "`my_run`"))
     assert evaluate(files | {"run": named}, *more, "--store", tmp_path / "store", "--limit", 1) == 0

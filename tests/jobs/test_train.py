@@ -14,7 +14,9 @@ from engine.tables import ANSWERS, DOC_IDS
 from engine.training import checkpoints
 from jobs.train import parameters
 from tests.commands import erag
+from tests.expected import as_expected
 from tests.training.facts import facts, save_start, write_files
+from tests.unknown import UNKNOWN_NAME
 
 # Enough to learn some of it; on the command's own process, without Ray.
 RECIPE = {
@@ -68,9 +70,7 @@ def test_a_reader_is_trained_and_evaluates(scene, tmp_path, capsys):
     assert asked["queries"] == str(scene["queries"])
     assert summary["audit"]["command"].startswith("erag train --k 3 ")
     assert summary["peak_memory"] > 2**20
-    assert (
-        f"em on 50 development queries: 0.0000 at the start, {max(values):.4f} at step" in said.out
-    )
+    assert f" 0.0000 at the start, {max(values):.4f} at step" in said.out
     assert f"model -> {out}/model" in said.out
     assert "training: 30/30 steps, loss " in said.err
     # Nothing but what the page of formats names; checkpoints are gone.
@@ -93,7 +93,7 @@ def test_a_reader_is_trained_and_evaluates(scene, tmp_path, capsys):
     (out / "training.json").unlink()
     capsys.readouterr()
     assert train(scene, out) == 2
-    assert "holds a trained model; give another folder with --out" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
 
 
 def test_a_checkpoint_says_what_was_asked_for(scene, tmp_path, monkeypatch):
@@ -108,11 +108,11 @@ def test_a_checkpoint_says_what_was_asked_for(scene, tmp_path, monkeypatch):
 def test_a_dry_run_says_what_would_be_done(scene, tmp_path, capsys):
     assert train(scene, tmp_path / "out", "--dry-run") == 0
     printed = capsys.readouterr().out
-    assert "(from scratch), 320 queries, 50 development queries, 30 steps of 32" in printed
+    as_expected(re.findall(r"\(from scratch\).*", printed))
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("")
     assert train(scene, tmp_path / "file", "--dry-run") == 2
-    assert "is a file; give a directory" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     assert train(scene, tmp_path / "out", "--dry-run", "--checkpoints", tmp_path / "out") == 2
 
 
@@ -133,12 +133,7 @@ def test_what_is_left_out_and_cut_is_counted(scene, tmp_path, capsys):
     given |= {"epochs": 1, "batch": 8}
     assert train(given, tmp_path / "out", "--prompt", prompt, "--json") == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary["notes"] == [
-        "1 query has no answer and was left out",
-        "1 query has no listed passage and was left out",
-        "12 of 12 inputs were cut to 4 tokens",
-        "1 of 4 answers was cut to the 16 tokens that the prompt lets the reader write",
-    ]
+    as_expected(summary["notes"])
     assert summary["best"] == {"step": 1, "value": None}
 
 
@@ -146,14 +141,14 @@ def test_what_is_left_out_and_cut_is_counted(scene, tmp_path, capsys):
 def test_checkpoints_are_not_where_the_model_goes(scene, place, tmp_path, capsys):
     assert train(scene, tmp_path / "out", "--checkpoints", tmp_path / place) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "the trained model will be written there; give another folder with --check" in line
+    as_expected(line)
 
 
 def test_a_model_of_somebody_else_beside_checkpoints_stays(scene, tmp_path, capsys):
     (tmp_path / "own" / "model").mkdir(parents=True)
     (tmp_path / "own" / "model" / "config.json").write_text("mine")
     assert train(scene, tmp_path / "out", "--checkpoints", tmp_path / "own") == 2
-    assert "holds files that are not of this training" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     assert (tmp_path / "own" / "model" / "config.json").read_text() == "mine"
 
 
@@ -185,28 +180,25 @@ def test_a_command_that_is_killed_goes_on_when_it_is_run_again(scene, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "content", "refusal"),
+    ("option"),
     [
-        ("queries", '{"id": "1"\n', "own.jsonl:1: "),
-        ("queries", '{"id": "1", "input": "n1", "output": []}\n', "lists none of the 1 queries of"),
-        ("run", "1 Q0 nowhere\n", "own.jsonl:1: 3 columns"),
-        ("corpus", '{"id": "a", "text": "b"}\n', "not in the corpus"),
-        ("dev-queries", '{"id": "2-0", "input": "n1", "output": []}\n', "own.jsonl:1: query '2-0' has no answers"),
-        (
-            "dev-queries", '{"id": "2-0", "input": "n1", "output": [{"answer": "the"}]}\n',
-            "own.jsonl:1: the metric em cannot score the answers of query '2-0' ('the')",
-        ),
-        ("dev-run", None, "--dev-queries without --dev-run"),
-        ("gpus-per-worker", 0, "--gpus-per-worker without workers (--workers 0)"),
-        ("k", 0, "--k is 0"),
-        ("warmup", 2, "--warmup is 2"),
-        ("workers", -1, "--workers is -1"),
-        ("gpus-per-worker", 2, "--gpus-per-worker is 2"),
-        ("metric", "exact", "unknown metric 'exact'"),
-        ("reader", "nowhere", "unknown reader 'nowhere'"),
+        ("queries", '{"id": "1"\n'),
+        ("queries", '{"id": "1", "input": "n1", "output": []}\n'),
+        ("run", "1 Q0 nowhere\n"),
+        ("corpus", '{"id": "a", "text": "b"}\n'),
+        ("dev-queries", '{"id": "2-0", "input": "n1", "output": []}\n'),
+        ("dev-queries", '{"id": "2-0", "input": "n1", "output": [{"answer": "the"}]}\n'),
+        ("dev-run", None),
+        ("gpus-per-worker", 0),
+        ("k", 0),
+        ("warmup", 2),
+        ("workers", -1),
+        ("gpus-per-worker", 2),
+        ("metric", UNKNOWN_NAME),
+        ("reader", UNKNOWN_NAME),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line(scene, option, content, refusal, tmp_path, capsys):
+def test_bad_input_is_one_line(scene, option, content, tmp_path, capsys):
     file = tmp_path / "own.jsonl"
     given = dict(scene)
     if content is None:
@@ -218,8 +210,7 @@ def test_bad_input_is_one_line(scene, option, content, refusal, tmp_path, capsys
         given[option] = content
     assert train(given, tmp_path / "out") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("erag: ")
-    assert refusal in line
+    as_expected(line)
     assert not (tmp_path / "out").exists()
 
 
@@ -227,7 +218,7 @@ def test_patience_without_development_queries_is_refused(scene, tmp_path, capsys
     given = dict(scene)
     del given["dev-queries"], given["dev-run"]
     assert train(given, tmp_path / "out", "--patience", 3) == 2
-    assert "--patience without --dev-queries; give dev" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
 
 
@@ -237,7 +228,7 @@ def test_checkpoints_of_another_training_are_refused_and_stay(scene, tmp_path, c
     (place / "checkpoint.json").write_text("{}")
     assert train(scene, tmp_path / "out", "--checkpoints", place) == 2
     (line,) = (one for one in capsys.readouterr().err.splitlines() if one.startswith("erag: "))
-    assert "is not a training checkpoint" in line
+    as_expected(line)
     assert (place / "checkpoint.json").read_text() == "{}"
 
 
@@ -281,8 +272,7 @@ def test_checkpoints_in_s3_are_taken_up_again_after_the_server_was_gone(
         patched.setattr(checkpoints, "save", save_twice)
         assert train(scene, tmp_path / "out", *place) == 1
     (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("erag:")]
-    assert "s3://bucket/a folder" in line
-    assert "cannot be written" in line
+    as_expected(re.sub(r" \(.*\)", "", line))
     s3.start()
     assert train(scene, tmp_path / "out", *place) == 0
     whole, resumed = (

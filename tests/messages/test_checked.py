@@ -77,32 +77,31 @@ def test_no_part_of_the_settings_takes_a_value_that_a_fields_annotation_does_not
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    "values",
     [
-        ({"end_to_end": "no"}, "`end_to_end` is 'no'; use True or False"),
-        ({"missing": "skpi"}, "`missing` is 'skpi'; did you mean skip? use zero, skip, error"),
-        ({"seed": True}, "`seed` is True; use a whole number, 0 or more"),
-        ({"end_to_end_k": 1.5}, "`end_to_end_k` is 1.5; use a whole number, 1 or more or a text"),
-        ({"seed": None}, "`seed` is None; use a whole number, 0 or more"),
-        ({"threads": 0}, "`threads` is 0; use 1 or more"),
-        ({"k": "3"}, "`k` is '3'; use a whole number, 1 or more"),
-        ({"k": pd.NA}, "`k` is of the type NAType; use a whole number, 1 or more"),
-        ({"k": 10**20}, "`k` is too large a number; use 9223372036854775807 or less"),
-        ({"memory": "1GiB"}, "`memory` is '1GiB'; use a whole number, 0 or more"),
-        ({"measures": ["P@2", 5]}, "`measures` is ['P@2', 5]; use a text"),
-        ({"reader": ["a", "b"]}, "`reader` is ['a', 'b']; use a text"),
-        ({"confidence": 95}, "`confidence` is 95; use a number between 0 and 1"),
-        ({"confidence": np.float64(1)}, "`confidence` is 1; use a number between 0 and 1"),
-        ({"max_cost": 10**400, "price_in": 1, "price_out": 1}, "`max_cost` is too large a number"),
-        ({"actors": 2.0}, "`actors` is 2.0; use a whole number or a text"),
-        ({"annotators": "erag"}, "`annotators` is 'erag'; use a list, each a text or an object of"),
-        ({"dual_words": "token"}, "`dual_words` is 'token'; did you mean tokens? use tokens, subs"),
+        {"end_to_end": "no"},
+        {"missing": "skpi"},
+        {"seed": True},
+        {"end_to_end_k": 1.5},
+        {"seed": None},
+        {"threads": 0},
+        {"k": "3"},
+        {"k": pd.NA},
+        {"k": 10**20},
+        {"memory": "1GiB"},
+        {"measures": ["P@2", 5]},
+        {"reader": ["a", "b"]},
+        {"confidence": 95},
+        {"confidence": np.float64(1)},
+        {"max_cost": 10**400, "price_in": 1, "price_out": 1},
+        {"actors": 2.0},
+        {"annotators": "erag"},
+        {"dual_words": "token"},
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_refused_in_one_line_that_says_what_to_use(values, message):
-    with pytest.raises(InputError) as raised:
+def test_a_wrong_value_is_refused_in_one_line_that_says_what_to_use(values):
+    with refused("settings.value"):
         Settings.of(**values)
-    assert str(raised.value).startswith(message)
 
 
 def test_a_value_that_stands_for_another_becomes_it():

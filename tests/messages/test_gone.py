@@ -6,7 +6,7 @@ import engine
 from engine.evaluation.settings import Settings
 from engine.messages import gone
 from tests.commands import erag
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 ROWS = {
     ("command", "weigh"): "use erag measure",
@@ -30,22 +30,20 @@ def test_a_command_that_is_gone(capsys):
 @pytest.mark.parametrize("written", ["--old-way", "--old-way=3"])
 def test_an_option_that_is_gone(written, capsys):
     assert erag("fuse", written) == 2
-    assert capsys.readouterr().err == "erag: --old-way is gone: write it as a run\n"
+    as_expected(capsys.readouterr().err)
 
 
 def test_an_option_that_is_gone_in_a_file(tmp_path, capsys):
     config = tmp_path / "options.yaml"
     config.write_text("k: 5\nold-way: 3\n")
     assert erag("fuse", "--config", config) == 2
-    assert capsys.readouterr().err == (
-        f"erag: {config}:2: the option 'old-way' is gone; write it as a run\n"
-    )
+    as_expected(capsys.readouterr().err)
 
 
 def test_a_variable_of_an_option_that_is_gone(monkeypatch, capsys):
     monkeypatch.setenv("ERAG_OLD_WAY", "3")
     assert erag("fuse", "a.trec", "b.trec") == 2
-    assert "ERAG_OLD_WAY stands for an option that is gone; unset it" in capsys.readouterr().err
+    as_expected(capsys.readouterr().err)
 
 
 def test_an_option_that_another_command_still_has(tmp_path, monkeypatch, capsys):
@@ -58,9 +56,11 @@ def test_an_option_that_another_command_still_has(tmp_path, monkeypatch, capsys)
 
 
 def test_names_that_are_gone_in_python():
-    with pytest.raises(TypeError, match="old_way is gone: write it as a run"):
+    with pytest.raises(TypeError) as caught:
         Settings.of(old_way=3)
+    as_expected(str(caught.value))
     with refused("annotator.gone"):
         Settings.of(annotators=("oracle",))
-    with pytest.raises(AttributeError, match="engine.weighing is gone: use engine.evaluate"):
+    with pytest.raises(AttributeError) as caught:
         _ = engine.weighing
+    as_expected(str(caught.value))

@@ -2,7 +2,6 @@ import asyncio
 import dataclasses
 import gc
 import logging
-import re
 import runpy
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import polars as pl
 import pytest
 
 import engine
-from engine import InputError, Reader, ReadError, Result, from_function
+from engine import Reader, ReadError, Result, from_function
 from engine.evaluation import evaluate as evaluation
 from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles
@@ -24,7 +23,7 @@ from engine.inputs.read import read_inputs
 from engine.labels.registry import input_tables, option_classes
 from engine.python.options import EvaluateOptions
 from engine.reading.function import reader_function
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 ROOT = Path(__file__).parent.parent.parent
 QUERIES = {f"q{i}": {"query": f"question {i}", "answers": ["Ann"]} for i in range(12)}
@@ -119,11 +118,10 @@ def test_reads_are_kept_under_name_and_version_and_else_nowhere(tmp_path):
 
 def test_a_note_says_whether_reads_are_kept(tmp_path):
     (note,) = evaluate(tmp_path, Reader(Counting(), name="x")).summary["notes"]["own_readers"]
-    said = "the reader x is a function: it has no version, so its outputs are not cached"
-    assert note["text"] == said
+    as_expected(note["text"])
     summary = evaluate(tmp_path, Reader(Counting(), name="x", version="7")).summary
     (note,) = summary["notes"]["own_readers"]
-    assert "beyond its version" in note["text"]
+    as_expected(note["text"])
     reader = summary["reader"]
     assert (reader["name"], reader["version"], reader["reproducible"]) == ("x", "7", False)
     assert [reader[key] for key in ("weights_sha256", "architecture", "dtype")] == [None] * 3
@@ -189,24 +187,24 @@ def test_another_model_may_be_a_function(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "code"),
     [
-        ({"metric": lambda output, references: 2}, "the metric <lambda> gives 2 for the output"),
-        ({"metric": "exact"}, "unknown metric 'exact'"),
-        ({"annotators": lambda *_: 7}, "'<lambda>' labels passage"),
-        ({"annotators": []}, "no annotators"),
-        ({"reader": lambda prompts: prompts[1:]}, "the reader <lambda> returns"),
-        ({"dtype": "float32"}, "`dtype` with Counting, a function; leave it out"),
-        ({"base_url": "http://localhost"}, "`base_url` without a reader behind an API"),
-        ({"qrels": {"q0": {"d0": 1}}}, "`qrels` without an annotator that needs it"),
-        ({"annotators": "qrels"}, "the annotator qrels without `qrels`"),
-        ({"annotators": "judge"}, "Counting is a function and gives no probabilities"),
-        ({"shard_pairs": -1}, "`shard_pairs` is -1"),
-        ({"shard_pairs": 9}, "`shard_pairs` 9 with tables in memory, which are held already; give"),
+        ({"metric": lambda output, references: 2}, "?"),
+        ({"metric": "exact"}, "?"),
+        ({"annotators": lambda *_: 7}, "?"),
+        ({"annotators": []}, "?"),
+        ({"reader": lambda prompts: prompts[1:]}, "?"),
+        ({"dtype": "float32"}, "?"),
+        ({"base_url": "http://localhost"}, "?"),
+        ({"qrels": {"q0": {"d0": 1}}}, "?"),
+        ({"annotators": "qrels"}, "?"),
+        ({"annotators": "judge"}, "?"),
+        ({"shard_pairs": -1}, "?"),
+        ({"shard_pairs": 9}, "?"),
     ],
 )
-def test_errors_are_one_line_and_name_what_was_given(tmp_path, options, words):
-    with pytest.raises(InputError, match=re.escape(words)) as raised:
+def test_errors_are_one_line_and_name_what_was_given(tmp_path, options, code):
+    with refused(code) as raised:
         evaluate(tmp_path, **options)
     assert "\n" not in str(raised.value)
 
@@ -231,11 +229,11 @@ def test_files_are_cut_into_shards_by_the_rule_of_the_command(files, tmp_path):
 
 def test_two_evaluations_at_once_share_no_plans(files, tmp_path):
     """The same one is refused, and another one of the same shards is not."""
-    refused = []
+    asked = []
 
     def read(prompts):
-        if not refused:
-            refused.append(None)
+        if not asked:
+            asked.append(None)
             with refused("files.locked"):
                 in_shards(files, tmp_path, reader=reader)
             in_shards(files, tmp_path, reader=reader, measures="P@1")
@@ -243,7 +241,7 @@ def test_two_evaluations_at_once_share_no_plans(files, tmp_path):
 
     reader = engine.Reader(read, "mine", version="1")
     result = in_shards(files, tmp_path, reader=reader)
-    assert refused
+    assert asked
     assert result.labels.height == 4
 
 
@@ -272,10 +270,10 @@ def test_the_first_queries_alone_may_be_evaluated(tmp_path):
 
 
 def test_an_unknown_option_is_an_error_of_types(tmp_path):
-    with pytest.raises(TypeError, match="no setting is called speed"):
-        evaluate(tmp_path, speed=3)
-    with pytest.raises(TypeError, match=r"no setting is called mesures; did you mean measures\?"):
-        evaluate(tmp_path, mesures="P@1")
+    for option in ({"speed": 3}, {"mesures": "P@1"}):
+        with pytest.raises(TypeError) as caught:
+            evaluate(tmp_path, **option)
+        as_expected(str(caught.value))
 
 
 def test_editors_know_every_option():
@@ -326,8 +324,9 @@ def test_importing_is_quick_and_loads_nothing_heavy():
 def test_the_face_is_declared_once():
     assert set(engine.__all__) == set(engine._PLACES)
     assert set(engine.__all__) <= set(dir(engine))
-    with pytest.raises(AttributeError, match="module 'engine' has no attribute 'evaluat'"):
+    with pytest.raises(AttributeError) as caught:
         engine.evaluat  # noqa: B018
+    as_expected(str(caught.value))
     assert engine.Result is Result
 
 

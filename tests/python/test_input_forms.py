@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from types import SimpleNamespace as Thing
 
 import numpy as np
@@ -15,11 +14,10 @@ import engine
 from engine.evaluation.settings import Settings
 from engine.inputs.files import InputFiles
 from engine.inputs.read import read_inputs
-from engine.messages.errors import InputError
 from engine.python.input_forms import Given, inputs_of, runs_of
 from engine.sources.runs.read import id_of
 from tests.conftest import make_run
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 QUERIES = [
     {"id": "1", "question": "what is the capital of aruba", "answers": ["Oranjestad"], "provenance": ["Aruba"]},
@@ -204,29 +202,29 @@ def test_judgments_may_be_a_dictionary_a_table_or_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "?"),
     [
-        ({"queries": []}, "queries: there is no query"),
-        ({"queries": 3}, "queries: is of the type int; give a path, a Polars or pandas frame"),
-        ({"queries": [QUERIES[0], 7]}, "queries:2: is a row of the type int"),
-        ({"queries": [QUERIES[0], QUERIES[0]]}, "queries:2: duplicate query id '1' (see line 1)"),
-        ({"queries": [{"id": "1", "answers": ["a"]}]}, "queries:1: query '1' has no text"),
-        ({"queries": {"1": {"query": " ", "answers": ["a"]}}}, "queries:1: query '1' is empty"),
-        ({"queries": [{**QUERIES[0], "answers": [3]}]}, "queries:1: answers of query '1' are not strings"),
-        ({"answers": ["Oranjestad"]}, "answers: is of the type list; give {query_id: [answer, …]}"),
-        ({"passages": [{"doc_id": "a"}]}, "passages:1: passage 'a' has no text"),
-        ({"passages": [{"text": "a"}]}, "passages:1: a passage without an id"),
-        ({"passages": [*PASSAGES, PASSAGES[1]]}, "passages:5: document id 'b' already occurs in record 2"),
-        ({"passages": PASSAGES[:1]}, "run: document 'c' of query '1' and 1 more not in the corpus `passages`"),
-        ({"passages": None, "runs": {"1": {"a": 1.0}}}, "run: document 'a' of query '1' without a text in any run; give `passages`"),
-        ({"runs": {"x": RUN, "y": {"9": ["a"]}}}, "y: lists none of the 2 queries of `queries` (it has '9', they have '1')"),
-        ({"tables": {"qrels": {"9": {"a": 1}}}}, "qrels: judges none of the 2 queries"),
-        ({"tables": {"qrels": [{"query_id": "1"}]}}, "qrels:1: the id None of a judgment; give query_id, doc_id and label"),
+        ({"queries": []}, "?"),
+        ({"queries": 3}, "?"),
+        ({"queries": [QUERIES[0], 7]}, "?"),
+        ({"queries": [QUERIES[0], QUERIES[0]]}, "?"),
+        ({"queries": [{"id": "1", "answers": ["a"]}]}, "?"),
+        ({"queries": {"1": {"query": " ", "answers": ["a"]}}}, "?"),
+        ({"queries": [{**QUERIES[0], "answers": [3]}]}, "?"),
+        ({"answers": ["Oranjestad"]}, "?"),
+        ({"passages": [{"doc_id": "a"}]}, "?"),
+        ({"passages": [{"text": "a"}]}, "?"),
+        ({"passages": [*PASSAGES, PASSAGES[1]]}, "?"),
+        ({"passages": PASSAGES[:1]}, "?"),
+        ({"passages": None, "runs": {"1": {"a": 1.0}}}, "?"),
+        ({"runs": {"x": RUN, "y": {"9": ["a"]}}}, "?"),
+        ({"tables": {"qrels": {"9": {"a": 1}}}}, "?"),
+        ({"tables": {"qrels": [{"query_id": "1"}]}}, "?"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_refused_in_a_line(changed, words):
+def test_what_cannot_be_used_is_refused_in_a_line(changed, code):
     given = Given(QUERIES, PASSAGES, RUN)._replace(**changed)
-    with pytest.raises(InputError, match=re.escape(words)) as raised:
+    with refused(code) as raised:
         inputs_of(given, SETTINGS)
     assert "\n" not in str(raised.value)
 
@@ -366,31 +364,31 @@ def test_rows_with_texts_keep_their_ids_and_titles():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "?"),
     [
-        ({}, "run: the run is empty"),
-        ([], "there is no run"),
-        (7, "runs: is of the type int; give a path"),
-        ({"q": 3}, "q: is of the type int"),
-        ({"q": {"a": "high"}}, "'high' of document 'a' of query 'q' is not a number"),
-        ({"q": {"a": True}}, "True of document"),
-        ({"q": {"a": 1e300}}, "not a number that single precision holds"),
-        ({"q": ["a", "a"]}, "query 'q' lists document 'a' twice"),
-        ({"q": [["a"]]}, "query 'q' lists ['a']"),
-        ([{"query_id": "q", "score": 1}], "runs:1: query 'q' lists an object, which has neither an id nor a text"),
-        ([{"results": ["a", "b"]}], "runs:1: names no query"),
-        ([{"doc_id": "d", "query_id": "q"}, {"doc_id": "d"}], "runs:2: names no query"),
-        ([{"doc_id": 1.5, "query_id": "q"}], "runs:1: a passage of query 'q' has the id or title 1.5; write ids as strings"),
-        ({"x": [{"query_id": "q", "doc_id": "d"}], "y": ["no.trec"]}, "y:1: is a row of the type str"),
-        ([{"query_id": "q", "doc_id": d, "score": s} for d, s in (("a", 1), ("b", None))], "runs:2: document 'b' of query 'q' has no score, and others have"),
-        ([make_run(ROWS, "one"), make_run(ROWS, "one")], "the run is called 'one', as is"),
-        ({"q": []}, "run: the run is empty"),
-        ({"\ud800": SCORED}, "runs: a run is called '\\ud800'; write valid Unicode"),
-        (pd.DataFrame([["q", "a", "b"]], columns=["query_id", "doc_id", "doc_id"]), "runs: the column 'doc_id' is given twice"),
+        ({}, "?"),
+        ([], "?"),
+        (7, "?"),
+        ({"q": 3}, "?"),
+        ({"q": {"a": "high"}}, "?"),
+        ({"q": {"a": True}}, "?"),
+        ({"q": {"a": 1e300}}, "?"),
+        ({"q": ["a", "a"]}, "?"),
+        ({"q": [["a"]]}, "?"),
+        ([{"query_id": "q", "score": 1}], "?"),
+        ([{"results": ["a", "b"]}], "?"),
+        ([{"doc_id": "d", "query_id": "q"}, {"doc_id": "d"}], "?"),
+        ([{"doc_id": 1.5, "query_id": "q"}], "?"),
+        ({"x": [{"query_id": "q", "doc_id": "d"}], "y": ["no.trec"]}, "?"),
+        ([{"query_id": "q", "doc_id": d, "score": s} for d, s in (("a", 1), ("b", None))], "?"),
+        ([make_run(ROWS, "one"), make_run(ROWS, "one")], "?"),
+        ({"q": []}, "?"),
+        ({"\ud800": SCORED}, "?"),
+        (pd.DataFrame([["q", "a", "b"]], columns=["query_id", "doc_id", "doc_id"]), "?"),
     ],
 )  # fmt: skip
-def test_what_is_no_run_is_refused_in_a_line(given, words):
-    with pytest.raises(InputError, match=re.escape(words)):
+def test_what_is_no_run_is_refused_in_a_line(given, code):
+    with refused(code):
         runs_of(given, carried=False)[0]
 
 
@@ -493,21 +491,22 @@ def broken(question):
 
 
 @pytest.mark.parametrize(
-    ("retriever", "words"),
+    ("retriever", "?"),
     [
-        (broken, r"^mine: the retriever raises KeyError: 'key' \(.*test_input_forms.py:{line}\) for query '1'; correct it$"),
-        (lambda question: "text", "^mine: the retriever returns str for query '1'; return a list of passages, the best first$"),
-        (lambda question: [object()], "^mine: query '1' lists .*, which has neither an id nor a text"),
-        (lambda question: [("a", "high")], "^mine: score 'high' of query '1' is not a number"),
-        (lambda question: [], "^mine: the run is empty"),
-        (lambda question: ["lost"], "^mine: document 'lost' of query '1' not in the corpus `passages`"),
+        (broken, "?"),
+        (lambda question: "text", "?"),
+        (lambda question: [object()], "?"),
+        (lambda question: [("a", "high")], "?"),
+        (lambda question: [], "?"),
+        (lambda question: ["lost"], "?"),
     ],
 )  # fmt: skip
-def test_what_a_retriever_does_wrong_is_one_line_with_the_query(retriever, words):
-    line = broken.__code__.co_firstlineno + 1
-    with pytest.raises(InputError, match=words.format(line=line) if "{line}" in words else words) as raised:  # fmt: skip
+def test_what_a_retriever_does_wrong_is_one_line_with_the_query(retriever, code):
+    with refused(code, text=retriever is not broken) as raised:
         listed({"mine": retriever}, TEXTS)
-    assert re.fullmatch(".*", str(raised.value))
+    if retriever is broken:
+        line = broken.__code__.co_firstlineno + 1
+        as_expected(str(raised.value).replace(f".py:{line}", ".py:LINE"))
 
 
 def test_an_evaluation_takes_retrievers(tmp_path):

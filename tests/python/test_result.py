@@ -7,7 +7,7 @@ import pytest
 import engine
 from engine import Result
 from engine.report.page.remake import remake
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.python.test_evaluate import OPTIONS, PASSAGES, QUERIES, RUNS, Counting, evaluate
 
 
@@ -27,19 +27,13 @@ def saved(result, tmp_path_factory):
 
 def test_what_is_printed_begins_with_the_verdict_and_has_the_runs(result):
     text = repr(result)
-    assert text.startswith(
-        "Reader: Counting (a function, not cached) · prompt chat · metric em · k = 2\n"
-        "Data: 12 queries · 24 passages · runs good, poor · recall base: pooled passages\n\nChoose good.\n"
-    )
     assert result.verdict.splitlines()[0] == "Choose good."
-    assert "End to end (em, 12 queries" in result.verdict
     lines = text.splitlines()
     head = next(line for line in lines if line.startswith("run "))
     rows = [line for line in lines if line.startswith(("good ", "poor "))][:2]
-    assert "end to end em" in head
     assert [line.split()[0] for line in rows] == ["good", "poor"]
     assert {len(line) for line in (head, *rows)} == {len(head)}
-    assert "the reader Counting is a function" in text
+    as_expected(text)
 
 
 def test_a_notebook_is_shown_tables_in_which_names_are_texts(tmp_path):
@@ -91,12 +85,10 @@ def test_tables_become_pandas_frames_and_pictures_figures(result, monkeypatch):
     assert list(board.columns) == result.leaderboard().columns
     assert result.to_pandas("labels")["label"].sum() == result.labels["label"].sum()
     assert result.figure("scores").axes
-    known = "result.figure"
-    with refused(known):
+    with refused("result.figure"):
         result.figure("score")
     monkeypatch.setitem(sys.modules, "pandas", None)
-    needed = "package.pandas"
-    with refused(needed):
+    with refused("package.missing"):
         result.to_pandas()
 
 
@@ -124,10 +116,10 @@ def test_a_saved_result_is_loaded_as_it_was(result, saved):
 
 
 def test_a_folder_of_the_command_is_loaded(tmp_path, files):
-    from tests.commands import erag
+    from tests.commands import CONTAINMENT, erag
 
     given = [part for name in ("queries", "corpus", "run") for part in (f"--{name}", files[name])]
-    quiet = ["--no-end-to-end", "--annotators", "containment", "--k", 2, "--resamples", 0]
+    quiet = [*CONTAINMENT, "--k", 2, "--resamples", 0]
     for more in ([], ["--shard-pairs", 2, "--actors", 0]):
         out = tmp_path / f"out{len(more)}"
         assert erag("evaluate", *given, *quiet, *more, "--measures", "P@2", "--out", out) == 0
@@ -163,11 +155,7 @@ def test_what_is_no_result_is_refused(tmp_path, result):
 def test_a_report_in_markdown_has_the_verdict_and_the_tables(result, tmp_path):
     path = result.report(tmp_path / "report.md")
     text = path.read_text()
-    assert text.startswith("# Choose good.\n\nReader: Counting (a function")
-    assert "\n\nEnd to end (em, 12 queries" in text
-    assert re.search(r"^\| good \| 0\.750 \[", text, re.M)
-    assert re.search(r"^\| erag \| P@[12] \|", text, re.M)
-    assert "- the reader Counting is a function" in text
+    as_expected(text)
 
 
 def test_a_report_is_the_page_with_its_passages(result, tmp_path):
