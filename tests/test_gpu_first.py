@@ -167,8 +167,8 @@ def test_the_bundled_reader_by_reads_that_were_carried(tmp_path, monkeypatch, bu
     real.reads.cache_clear()
     with pretended_cuda():
         rows = done(real.CHECKS, tmp_path)
-    assert rows["bundled-fid in fp32, as on the CPU"].figures["exact_match_on_cpu"] > 0
-    assert all(row.figures["reads_a_second"] > 0 for row in rows.values())
+    for row in rows.values():
+        assert min(row.figures["exact_match_on_cpu"], row.figures["reads_a_second"]) > 0
     real.reads.cache_clear()
 
 

@@ -88,7 +88,7 @@ def test_coverage_has_no_page_and_one_of_an_earlier_version_goes(files, tmp_path
 
 def test_options_of_the_encoder_reach_it(files, tmp_path):
     encoder = save_tiny_encoder(tmp_path / "encoder")
-    files["queries"].write_text('{"query": "w1 w2 w3"}\n{"query": "w4 w5"}\n')
+    files["queries"].write_text('{"query": "w1 w2"}\n{"query": "w4 w5"}\n')
     files["user-queries"].write_text("".join(f"w{i} w{i + 1}\n" for i in range(30)))
     found = []
     for more in ([], ["--query-prefix", "w9 ", "--seed", 2**40], ["--pooling", "cls"]):
