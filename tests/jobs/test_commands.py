@@ -65,7 +65,7 @@ def test_two_runs_with_judgments_are_compared(files, tiny_t5, tmp_path, capsys):
     assert evaluate(files, *more) == 0
     printed = capsys.readouterr().out
     assert "recall base: pooled passages" in printed
-    as_expected(re.findall("Order of .*", printed))
+    as_expected(re.findall(r"Order of .*\S", printed))
     summary = json.loads((files["out"] / "summary.json").read_text())
     assert summary["configuration"]["qrels"] == str(qrels)
     assert {row["run_b"] for row in summary["run_pairs"]} == {"other"}
@@ -109,7 +109,7 @@ def test_options_that_cannot_work_are_one_line_status_2_and_nothing_written(
     before = sorted(tmp_path.iterdir())
     assert evaluate(given, "--actors", 0, *(one.format_map(files) for one in more)) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    as_expected(line)
+    as_expected(re.sub(r" in b?float.*", "", line))
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -269,7 +269,7 @@ def test_actors_that_can_never_be_hosted_end_in_one_line(
     for asked in (["--gpus-per-actor", 1], ["--accelerator-type", "H100"]):
         assert evaluate(files, *more, *asked) == 2
         error = capsys.readouterr().err.splitlines()[-1]
-        as_expected(re.sub(r"\(.*\)", "(…)", error))
+        as_expected(re.sub(r": the largest .*?;", ";", error))
 
 
 @pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")

@@ -51,6 +51,12 @@ def row(printed, name):
     return line.strip().removeprefix(name).split()
 
 
+def sentences(printed):
+    """The lines beside the table; memory is another machine's in another precision."""
+    lines = printed.splitlines()
+    return [line.rstrip() for line in lines if line[:1].isalpha() and line[:6] != "memory"]
+
+
 @pytest.fixture
 def evaluated(plan, files, tiny_t5):
     """The summary of an evaluation of the files by one process, its calls in a store of their own."""
@@ -65,7 +71,7 @@ def test_counts_alone_load_nothing(plan, files):
     # Of the prompts "question: w0 w5 title: w0 context: w0 … w0" and the token that ends each.
     assert row(printed, "single passages") == ["24", "0", "0", "24", "516", "384"]
     assert row(printed, "whole lists") == ["12", "0", "0", "12", "468", "192"]
-    as_expected(printed)
+    as_expected(sentences(printed))
     assert not (files["out"].parent / "store").exists()
 
 
@@ -94,7 +100,7 @@ def test_the_results_of_an_evaluation_pace_a_plan(plan, files, evaluated, capsys
     assert len(printed.splitlines()) <= 25
     status, printed, _ = plan("--actors", 0, "--store", files["out"].parent / "other")
     assert row(printed, "all")[:4] == ["36", "0", "36", "0"]
-    as_expected(printed)
+    as_expected(sentences(printed))
 
 
 def test_a_plan_reads_nothing_and_says_its_figures_as_json(plan, files):
@@ -118,7 +124,7 @@ def test_a_plan_of_an_evaluation_in_shards_is_an_estimate_from_a_sample(plan, fi
     monkeypatch.setattr(partition, "LARGE", 4)
     status, printed, _ = plan("--actors", 0)
     assert status == 0
-    as_expected(printed)
+    as_expected(sentences(printed))
     assert row(printed, "all")[0] == "36"
     assert not files["out"].exists()
 

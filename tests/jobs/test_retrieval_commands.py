@@ -108,7 +108,7 @@ def test_vectors_of_a_server_are_paid_for_once(files, tmp_path, monkeypatch, cap
         assert len(behaviour.texts) == asked
         behaviour.key = "another"
         assert retrieve(files, tmp_path / "run.trec", "dense", more=["--base-url", url]) == 2
-        as_expected(capsys.readouterr().err)
+        as_expected(capsys.readouterr().err.splitlines()[-1])
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or b"sk-secret" not in path.read_bytes()
     for kind, more in (
@@ -178,25 +178,25 @@ def test_an_index_never_replaces_other_files(indexed, tmp_path, capsys):
     (tmp_path / "mine" / "shards" / "a.txt").write_text("kept")
     for kind in ("bm25", "dense"):
         assert index(indexed | {kind: tmp_path / "mine"}, kind) == 2
-        as_expected(capsys.readouterr().err)
+        as_expected(capsys.readouterr().err.splitlines()[-1])
     assert (tmp_path / "mine" / "shards" / "a.txt").read_text() == "kept"
     assert index(indexed | {"dense": indexed["bm25"]}, "dense") == 2
-    as_expected(capsys.readouterr().err)
+    as_expected(capsys.readouterr().err.splitlines()[-1])
     (indexed["bm25"] / "notes.md").write_text("kept")
     assert index(indexed, "bm25") == 2
-    as_expected(capsys.readouterr().err)
+    as_expected(capsys.readouterr().err.splitlines()[-1])
     (indexed["bm25"] / "notes.md").unlink()
     # of an earlier version, or broken: to be built again is its remedy
     for text in ('{"kind": "bm25", "passages": 3}', "{"):
         (indexed["bm25"] / manifest.FILE).write_text(text)
         assert retrieve(indexed, tmp_path / "run.trec", "bm25") == 2
-        as_expected(capsys.readouterr().err)
+        as_expected(capsys.readouterr().err.splitlines()[-1])
         assert index(indexed, "bm25") == 0
     assert retrieve(indexed, tmp_path / "run.trec", "bm25") == 0
     assert not list(tmp_path.glob(".*"))  # nothing of the old one is left beside it
     assert index(indexed, "dense", "--actors", 0) == 0
     assert index(indexed | {"bm25": indexed["dense"]}, "bm25") == 2
-    as_expected(capsys.readouterr().err)
+    as_expected(capsys.readouterr().err.splitlines()[-1])
     assert manifest.read(indexed["dense"]).kind == "dense"
 
 
@@ -220,7 +220,7 @@ def test_odd_queries_cutoffs_and_outputs(files, tmp_path, capsys):
         given = {"--index": files["bm25"], "--queries": files["queries"], "--out": out}
         given |= {more[0]: more[1]}
         assert erag("retrieve", *[part for pair in given.items() for part in pair]) == 2
-        as_expected(capsys.readouterr().err)
+        as_expected(capsys.readouterr().err.splitlines()[-1])
 
 
 def test_ids_with_spaces_are_written_as_parquet(files, tmp_path, without_java):
@@ -261,7 +261,7 @@ def test_unsuitable_indexes_and_options_are_refused_in_one_line(indexed, tmp_pat
     def refused(status):
         (line,) = capsys.readouterr().err.splitlines()
         assert status == 2, line
-        as_expected(line)
+        as_expected(re.sub(r" in b?float.*", "", line))
 
     r = tmp_path / "r"
     refused(retrieve(indexed, r, "bm25", more=["--corpus", other]))
