@@ -100,7 +100,7 @@ def constant(value):
 @pytest.mark.parametrize(
     ("changed", "code"),
     [
-        ({"expected_outputs": {"other": ["x"]}}, "python.queries"),
+        ({"expected_outputs": {"q": ["x"], "other": ["x"]}}, "python.queries"),
         ({"text_generator": lambda asked: {}}, "python.value"),
         ({"downstream_metric": lambda outputs, _: {**dict.fromkeys(outputs, 1), "r": 1}}, "python.value"),
         ({"downstream_metric": constant(2)}, "python.metric"),
