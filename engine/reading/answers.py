@@ -153,7 +153,6 @@ def tags_in(text: str) -> tuple[str, str] | None:
 
 
 def _pair(found: re.Match[str]) -> tuple[str, str]:
-    """The tags of a thought, of which one was found."""
     left, slash, name, right = found.groups()
     for start, end in _STARTS:
         if start in name or (end in name and not slash):
@@ -225,7 +224,7 @@ def chosen(
 
 
 def _meant(output: ReadOutput) -> ReadOutput:
-    """An output; a failed one in the place of a choice that is not meant."""
+    """The output; a failed one in the place of a choice that is not meant."""
     if output.mass is None or output.mass >= LEAST_MASS:
         return output
     return replace(output, output="", confidence=None, failure=NOT_MEANT)

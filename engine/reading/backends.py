@@ -26,10 +26,9 @@ class Backend(Protocol):
     """Does the reads of readers that share a model: ``Local``, its kinds, or ``stream_on_ray.OnRay``.
 
     Attributes:
-        actors: for which units are cut, as many as there may come to be.
+        actors: as many as there may come to be, for which units are cut.
         gpu: whether reads are sized as for GPUs.
-        alone: whether a function reads here, which units are not cut small for.
-        on_ray: whether Ray's workers read.
+        alone: whether a function reads here, for which units are not cut small.
     """
 
     actors: int
@@ -41,8 +40,7 @@ class Backend(Protocol):
         """Read shards; results are yielded as units end, on Ray in any order.
 
         Raises:
-            ReadError: reads were lost on the way.
-            BoundError: the next unit would pass a bound.
+            ReadError: reads were lost on the way, or the next unit would pass a bound (BoundError).
         """
 
 
@@ -59,7 +57,7 @@ def backend_for(
 
     Args:
         local: hosts the readers, in this process or on actors, or the program that reads in their place.
-        size: bytes of what they read, where this process gives it to actors.
+        size: bytes of the inputs, where this process gives them to actors.
         folders: where actors read and write.
         on_event: told one line when nodes come or go, actors restart, or the pool waits.
 
@@ -90,24 +88,19 @@ def backend_for(
 
 
 def reads_here(settings: PoolSettings, spec: ReaderSpec) -> bool:
-    """Whether this process reads; it calls users' functions unless actors are asked for, since nobody knows
-    what such a function needs.
-    """
+    """Whether this process reads; users' functions, whose needs nobody knows, do unless actors are asked for."""
     return settings.in_process or (settings.actors is None and spec.function is not None)
 
 
 @dataclass(frozen=True)
 class NamedExecutor:
-    """A user's executor whose reads are kept in the store, under the name instead of the reader's.
+    """A user's executor whose reads are kept in the store, under this name instead of the reader's.
 
     Attributes:
-        name: of what reads, with all that decides its outputs (model, version, settings): reads in the
-            store are taken for its own as long as the name is the same.
-        function: takes the planned reads, the units that they are done in, and the specification of
-            the reader that it stands in for, and yields the outputs of every unit.
-
-    Raises:
-        InputError: an empty name.
+        name: of the executor, with all that decides its outputs (model, version, settings): reads in the store are
+            taken for its own as long as the name is the same; an InputError where it is empty.
+        function: takes the planned reads, their units, and the specification of the reader that it stands in for,
+            and yields the outputs of every unit.
     """
 
     name: str
@@ -124,13 +117,13 @@ class NamedExecutor:
 
 
 def read_by(spec: ReaderSpec, executor: Executor | None) -> ReaderSpec:
-    """The specification of what reads: the reader, or the executor that stands in for it, whose fingerprint differs."""
+    """The specification of the reader, or of the executor that stands in for it, whose fingerprint differs."""
     name = executor.name if isinstance(executor, NamedExecutor) else UNNAMED
     return replace(spec, executor=name if executor else "")
 
 
 def by_model(items: Iterable[Read], spec_of: Callable[[Read], ReaderSpec]) -> list[list[Read]]:
-    """What is read, in groups whose readers share a model, in the order of the first of each."""
+    """Items in groups whose readers share a model, in the order of the first of each."""
     groups: dict[tuple[object, ...], list[Read]] = {}
     for item in items:
         groups.setdefault(spec_of(item).model, []).append(item)

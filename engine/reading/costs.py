@@ -22,14 +22,10 @@ _NO_PLAN = ReadPlan(reads=pl.DataFrame(), wanted=0)
 
 @dataclass(kw_only=True)
 class KindCosts:
-    """What a job's reads of one kind cost.
+    """What a job's reads of one kind cost, as ``ReadingCosts``; without the tokens of readers while they are loaded.
 
-    Reads of both kinds are read together, since a list begins as its first passage alone does, and Fusion-in-Decoder
-    encodes a passage once for both. What such a unit took is split by the tokens of its reads, prompts and
-    outputs: ``split_seconds`` tells how much of ``reader_seconds`` is known only so.
-
-    Attributes:
-        computed_tokens, padded_tokens: as there, without those of readers while they are loaded.
+    Reads of both kinds are read together: a list begins as its first passage alone does, and Fusion-in-Decoder encodes
+    a passage once for both. Such a unit is split by tokens: ``split_seconds`` is the part of ``reader_seconds`` split so.
     """
 
     wanted: int = 0
@@ -122,24 +118,22 @@ class ReadingCosts:
 
     Attributes:
         wanted: distinct reads that the job asked for.
-        reused: those found in the store.
-        done: those done now, failed ones included.
-        seconds: wall-clock seconds of reading, start of the actors included. Where readers shared the
-            actors, the part of it that is the share of these reads in ``reader_seconds``.
+        reused: reads found in the store.
+        done: reads done now, failed ones included.
+        seconds: wall-clock seconds of reading, start of the actors included; of shared actors, the share of these reads
+            in ``reader_seconds``.
         reads_per_second: ``done`` by ``seconds``.
         reader_seconds: time that the actors spent reading, in total.
         prompt_tokens, output_tokens: of the reads done now.
-        computed_tokens: prompt tokens that were computed; fewer, since what several prompts begin with
-            counts once.
+        computed_tokens: prompt tokens that were computed; a beginning that several prompts share counts once.
         padded_tokens: the same with padding.
         memory_halvings: batches halved because memory ran out.
         retried_requests: requests that a server was asked again, since they failed.
         changed_servers: answers that named another model, or another fingerprint of the server, than the first.
-        unreported_answers: answers of a server that did not say how many tokens they took; these count as none.
+        unreported_answers: answers without a count of their tokens, which count as none.
         alone: reads done one at a time, since the model reads the padding of others.
         workers: peak memory in bytes of each actor.
-        damaged_files: paths of files of the store that the disk damaged, now set aside; reads in them
-            that were wanted were done again.
+        damaged_files: paths of damaged files of the store, now set aside; wanted reads in them were done again.
         lost_nodes, joined_nodes: nodes that left the cluster, and that joined it, while it read.
         restarted_actors: actors whose process ended and was started again.
         repeated_units: units of work that were begun more than once.
@@ -235,10 +229,8 @@ def set_wanted(costs: ReadingCosts, wanted: Mapping[str, int]) -> None:
 
 
 def share_costs(costs: Sequence[ReadingCosts], seconds: float, totals: PoolTotals) -> None:
-    """Put into the costs of jobs that shared a pool how long it took, and what happened to it.
-
-    Each has the part of the time that its reads took of the readers'; what happened is told once, with the
-    first.
+    """Put into the costs of jobs that shared a pool their part of its time, by the readers' time; and into the first
+    what happened to the pool.
     """
     busy = sum(cost.reader_seconds for cost in costs)
     for cost in costs:

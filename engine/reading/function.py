@@ -23,10 +23,9 @@ class ReaderFunction:
     Attributes:
         function: takes a list of prompts and returns a list of as many texts, in their order; it may be an
             ``async def``. The outputs of a prompt must not depend on what else is in the list.
-        name: what reads, as results name it.
-        version: of all that decides its outputs (model, settings, code). Reads are kept in the store under
-            name and version; without a version they are neither stored nor looked up, since nothing says
-            whether it would read the same again.
+        name: of the reader, in results.
+        version: of all that decides its outputs (model, settings, code). Reads are stored under name and version; without
+            a version they are neither stored nor looked up, since nothing says whether it would read the same again.
         messages: whether a prompt is a list of messages, ``{"role": …, "content": …}``, and not a text.
 
     Raises:
@@ -71,11 +70,7 @@ class ReaderFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionSpec:
-    """What a reader that is a function is: the part of its specification that no other reader has.
-
-    Attributes:
-        system: what stands before each prompt; empty for nothing.
-    """
+    """The part of a specification that only functions have; ``system`` stands before each prompt, if it is not empty."""
 
     reader: ReaderFunction
     system: str = ""
@@ -98,9 +93,7 @@ ReaderChoice = str | ReaderFunction | Answers
 
 
 def reader_function(given: Answers | ReaderFunction, name: str | None = None) -> ReaderFunction:
-    """The reader that a user's function is; its attributes ``name`` (before that which is given), ``version`` and
-    ``messages`` count, where it has them.
-    """
+    """The reader that a user's function is; its attributes ``name`` (before this one), ``version`` and ``messages`` count."""
     if isinstance(given, ReaderFunction):
         return given
     version = getattr(given, "version", None)

@@ -66,10 +66,7 @@ def specify_function(reader: ReaderFunction, ask: ReaderAsk) -> tuple[ReaderSpec
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of the user's functions in this process, in a thread of its own.
-
-    A notebook's is at work already, and clients belong to the loop that they were first used in: all calls have one.
-    """
+    """The one event loop of users' functions, in a thread: clients belong to the loop that they were first used in."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="async functions", daemon=True).start()
     return loop
@@ -101,8 +98,8 @@ class FunctionReader:
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Call the function, which may be an ``async def``, for all reads at once; no prompt is given to it twice.
 
-        An exception or None in the place of a text is the failure of that read. What a generator raises is that of
-        the reads that it has not come to.
+        An exception or None in the place of a text is the failure of that read; an exception of a generator fails all
+        reads that it has not come to.
 
         Raises:
             InputError: it does not return one text for each prompt, in order.

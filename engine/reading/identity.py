@@ -1,9 +1,9 @@
 """Whose answers the stored reads of a name are: what is known of a model, or of a function's code, is kept beside them.
 
 A folder of the store has a record for each model and code that its reads were made by (``about-DIGEST.json``), and
-marks of reads that were made anew (``reread-NUMBER-…``). A record is never changed, and its name is its content's,
-so any number of jobs may write it. Reads that are made anew are another generation, with keys and a folder of its own;
-those of earlier ones are taken where it has none, and stored under its keys.
+marks of reads that were made anew (``reread-NUMBER-…``). A record is named by its content and never changed, so any
+number of jobs may write it. Reads that are made anew are another generation, with keys and a folder of its own; reads
+of earlier ones are taken where it has none, and stored under its keys.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _name(content: bytes) -> str:
 
 
 def _kept(folder: Folder, names: Sequence[str]) -> list[dict[str, str]]:
-    """The records of a folder; one that was damaged says nothing."""
+    """The records of a folder, without damaged ones."""
     each = folder.read_each(name for name in names if name.startswith(_ABOUT))
     return [json.loads(content) for name, content in each if content and name == _name(content)]
 

@@ -1,14 +1,12 @@
 """Count attempts at units and reads in a ledger, so that no retry goes on for ever; and hold back those who cut units.
 
-Ray hands a unit whose process died out again, without end. The ledger is an actor that counts; the actors that
-read ask it through ``Attempts``. It stands on the driver's node, so that no other node's end takes it away, and
-restarts where its process ends alone. Its counts are then lost and start anew: a read that kills its process
-costs two deaths of its unit and two of its own more, each time that the ledger is lost. No unit fails for want
-of the ledger.
+Ray hands a unit whose process died out again, without end. The ledger is an actor on the driver's node that counts;
+the actors that read ask it through ``Attempts``. It restarts where its process ends alone, and counts anew: a read
+that kills its process then costs two deaths of its unit and two of its own more. No unit fails for want of it.
 
-Tasks that plan cut a unit when the ledger lets them, for the pace that actors have by then, so that few units wait,
-whatever Ray's object store would hold; where a pool may outgrow its nodes, they cut all of a shard at once. Which pace a unit was cut for is in a file beside the driver: who plans a
-shard again, after a node was lost, cuts the units that it had, though the ledger was lost as well.
+Tasks that plan cut a unit when the ledger lets them, for the pace that actors have by then, so that few units wait;
+where a pool may outgrow its nodes, they cut all of a shard at once. The pace of each unit is in a file beside the
+driver: a shard that is planned again after a node was lost has the units that it had, though the ledger was lost too.
 """
 
 from __future__ import annotations
@@ -97,9 +95,7 @@ class Ledger(Counts):
         return answered
 
     def _pace_in(self, role: int, *_when: int) -> tuple[float | None, int]:
-        """The pace that a role's units are cut for, and the number of actors; another role's, whose model is the same,
-        until its own is known. It takes a while for many actors, and so is found once a second.
-        """
+        """The pace for a role's units, or another role's until it is known, and the number of actors; found once a second."""
         paces = self.paces(role) or [pace for other in self._done for pace in self.paces(other)]
         actors = max(1, len(self._actors))
         return shared_pace(paces, actors), actors
@@ -140,9 +136,7 @@ class Ledger(Counts):
         done.append((time.monotonic(), size, seconds))
 
     def paces(self, role: int) -> list[float]:
-        """What each actor reads in a second for a role, in the sizes of units; those before their first unit
-        are left out, and those that are gone.
-        """
+        """The pace of each actor for a role, in sizes a second; without actors before their first unit, or gone."""
         actors = self._done.get(role, {})
         latest = max((done[-1][0] for done in actors.values()), default=0.0)
         gone = {name for name in actors if latest - actors[name][-1][0] > _SECONDS_TO_BE_GONE}
@@ -158,10 +152,9 @@ def start_ledger(kept: str = os.devnull, *, waits: bool = True) -> Any:
 
 
 class Attempts:
-    """What an actor knows of the ledger; its calls never fail for want of it.
+    """An actor's door to the ledger; its calls never fail for want of it.
 
-    Ray sends a call again to a ledger that restarts. Where there is none (the driver is about to end), or
-    none that answers, everything counts as begun for the first time.
+    Ray sends a call again to a ledger that restarts. Where none answers, everything counts as begun for the first time.
     """
 
     def __init__(self, ledger: Any) -> None:

@@ -1,8 +1,6 @@
 """Do planned reads in this process, by a model, a function, or a program of the user's.
 
-A unit is read and committed to the store. Readers that share a model are loaded together, and read shard by shard:
-each has plans of its own, and its place among them is its role. Of each unit the driver learns only how many reads
-it had and what they cost.
+Readers that share a model are loaded together, and read shard by shard: the place of each among them is its role.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from engine.reading.protocol import (
 from engine.sources.io.folders import Folder
 from engine.sources.io.parallel import ahead
 
-# A program of the user's that reads: given the planned reads, their units, and the reader that it stands in for.
+# A program of the user's: takes the planned reads, their units, and the reader that it stands in for.
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
 # Errors that say what a user can do; a worker's traceback would hide it.
 USER_ERRORS = (InputError, WriteError, ReadError)
@@ -54,9 +52,9 @@ class Local:
     """Reads in this process, with models or functions that are hosted here; each is loaded for its first unit.
 
     Args:
-        places: of each reader, the store that its reads go to; None where they are not kept.
-        bounds: what the driver takes the bounds of all reads from.
-        executor: a program of the user's that reads in the place of the reader.
+        places: the store of each reader; None where its reads are not kept.
+        bounds: holds the bounds of all reads of the driver.
+        executor: reads in the place of the reader.
     """
 
     actors, gpu, alone, on_ray = 1, False, False, False
@@ -79,7 +77,6 @@ class Local:
         self._proven, self._failed = set[int](), set[int]()
 
     def load(self, spec: ReaderSpec) -> Reader:
-        """A reader that is hosted."""
         return readers.load(spec)
 
     def reader(self, role: int) -> Reader:
@@ -125,13 +122,11 @@ class Local:
                 raise ReadError(f"{left} reads were lost on the way; run again")
 
     def run(self, plan: pl.DataFrame, units: Sequence[Unit]) -> Iterator[UnitResult]:
-        """Read the units of a plan, of all readers together, in order; one is started while another is read.
-
-        Of what a program writes, thoughts are taken off as of all readers' texts.
-        """
+        """Read the units of a plan, of all readers together, in order; one is started while another is read."""
         if self.executor is not None:
             spec = self.specs[0]
             results = self.executor(plan, units, spec)
+            # Thoughts are taken off as of all readers' texts.
             return (replace(r, outputs=given(r.outputs, rule_of(spec))) for r in results)
         for role in {unit.reader for unit in units}:
             self.reader(role)  # in the thread that reads
@@ -146,12 +141,12 @@ class Local:
     def read_unit(
         self, unit: Unit, inputs: Sequence[Sequence[str]], finish: Finish | None = None
     ) -> UnitResult:
-        """Read one unit, whose reads ``finish`` does where they were started; where that raises, read by read, so
-        that one bad read fails alone. Functions may pay for each prompt: where one raises, all of its call fail.
+        """Read one unit, by ``finish`` where it was started; where that raises, read by read, so that one bad read
+        fails alone. Of a function, which may pay for each prompt, all reads of the call fail.
 
         Raises:
             ReadError: all reads of a reader's first unit (of a function, of its first two) fail alike, where the reader
-                raises (so would those that follow) or lacks memory.
+                raises or lacks memory.
             InputError: raised by the reader.
         """
         role, reader, start = unit.reader, self.reader(unit.reader), time.perf_counter()
@@ -203,7 +198,7 @@ class Local:
         return replace(result, file=file)
 
     def _committed(self, results: Iterator[UnitResult]) -> Iterator[UnitResult]:
-        """Commit units, each in a thread while the next one is read; all that were read, whatever ends the reading."""
+        """Commit units, each in a thread while the next one is read, whatever ends the reading."""
         if self.bounds_itself or self.executor:  # these go on meanwhile by themselves
             yield from map(self.commit, results)
             return
@@ -240,22 +235,20 @@ class Local:
 
 
 def start(reader: Reader, inputs: Sequence[Sequence[str]]) -> Callable[[], list[ReadOutput]]:
-    """Prepare reads, as far as the reader does that apart; what it raises is raised when they are done."""
+    """Prepare reads, as far as the reader does that apart; its errors are raised when they are done."""
     if isinstance(reader, StartingReader):
         with suppress(Exception):
             return reader.start(inputs)
     return partial(reader.read, inputs)
 
 
-# What reasons for one shortage differ in: sizes of what was asked for, of what was free, of prompts.
+# Reasons for one shortage differ in sizes: of what was asked for, of what was free, of prompts.
 _SIZE = re.compile(r"\d[\d.,]*( [KMGT]?i?B\b)?")
 
 
 def refuse_alike(outputs: Sequence[ReadOutput], *, only_memory: bool = False) -> None:
-    """Refuse to go on where all reads of a reader's first unit failed, for one reason; or, with ``only_memory``, for one shortage.
-
-    No other failure that is returned says so much: plans are longest first, and what fails for its length says nothing
-    of shorter reads.
+    """Refuse to go on where all reads of a reader's first unit failed for one reason; with ``only_memory``, for one shortage
+    alone: plans are longest first, and what fails for its length says nothing of shorter reads.
     """
     reasons = [output.failure for output in outputs if output.failure is not None]
     if len(outputs) < 2 or len(reasons) < len(outputs):

@@ -69,10 +69,7 @@ def count_outputs(
     queries: pl.DataFrame,
     metric: Metric,
 ) -> OutputCounts:
-    """The outputs of the reads of some queries, which are given by role, with the reader.
-
-    ``downstream`` has the values of whole lists; None where none are read whole.
-    """
+    """Count the outputs of some queries' reads, by role; ``downstream``: the values of whole lists, if any are read."""
     masses = {
         role: dict(Counter(f"{m:.2g}" for m in reads.unique(READ_KEY)[tables.MASS].drop_nulls()))
         for role, (spec, reads) in read.items()

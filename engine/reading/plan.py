@@ -1,8 +1,4 @@
-"""Plan reads: which are wanted, which are missing, and in which units they are done.
-
-Without Ray, torch or files. A unit takes some seconds: little is lost with one that a crash ends, and it costs the
-driver little beside the reading.
-"""
+"""Plan reads: which are wanted, which are missing, and in which units they are done."""
 
 from __future__ import annotations
 
@@ -24,21 +20,17 @@ from engine.tables import DOC_ID, DOC_IDS, FAILURE, QUERY, QUERY_ID, READ_KEY, T
 INPUTS = "inputs"
 SIZE = "size"  # about how many tokens a read costs
 GROUP = "group"  # reads that share a part of their inputs have the same
-# Prompts that agree on this many characters are taken to begin with the same passage.
-_ALIKE = 160
-# At most this many of them form a group, so that units of work stay small.
-_TOGETHER = 16
-# Where several actors share the units: a unit is at most this part of what each of them has left, and
-# the smallest at least this part of the largest, since every unit costs some milliseconds.
+# Prompts alike in so many characters are taken to begin with the same passage; so many form a group at most.
+_ALIKE, _TOGETHER = 160, 16
+# With several actors, a unit is at most this part of an actor's share of the rest, and the smallest at least
+# this part of the largest, since every unit costs some milliseconds.
 _SHARE, _SMALLEST = 4, 8
-# Tokens that no unit is made smaller than: answers of a unit are written together, and a step takes as long
-# for one read as for several.
+# Tokens of a unit at least: its answers are written together, and a step takes as long for one read as for several.
 _LEAST = 1024
-# A unit takes about so long, once it is known how fast actors read. No unit of a steady reader takes more than five
-# seconds then, unless there are more actors (190) than a driver can serve with such units.
+# Seconds of a unit, once the pace is known: a crash loses little, and a unit costs the driver little beside it.
 UNIT_SECONDS = 4.75
-# The slowest actor counts as this share of the mean at least, and units are not cut so small that actors
-# together end more than so many a second: a driver has some 60 to 100 done in a second by a core.
+# The slowest actor counts as this share of the mean at least; actors together end at most so many units a
+# second: a driver has some 60 to 100 done in a second by a core.
 _SLOWEST, _UNITS_A_SECOND = 1 / 8, 40.0
 
 # The pace for which the unit of a number is cut, in sizes a second; None where it is unknown.
@@ -49,18 +41,15 @@ WANTED: tables.Schema = {
     DOC_IDS: pl.List(pl.String()),
     INPUTS: pl.List(pl.String()),
 }
-_NO_READS = pl.DataFrame()
-# A read's output as columns.
-_COLUMNS: tables.Schema = {**tables.READS, FAILURE: pl.String()}
-OUTPUT_COLUMNS: tables.Schema = {field.name: _COLUMNS[field.name] for field in fields(ReadOutput)}
+OUTPUT_COLUMNS: tables.Schema = {
+    one.name: (tables.READS | {FAILURE: pl.String()})[one.name] for one in fields(ReadOutput)
+}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A piece of work: the rows ``offset`` to ``offset + length`` of the plan.
-
-    A unit is one task, one commit to the store, and the most that a crash can lose per actor. ``reader``
-    says which of the readers does it that share an actor, by its place.
+    """The rows ``offset`` to ``offset + length`` of a plan, by the reader of this role: one task and one commit to the
+    store, and the most that a crash can lose per actor.
     """
 
     number: int
@@ -70,7 +59,7 @@ class Unit:
 
 
 def read_key(fingerprint: str, inputs: Sequence[str]) -> str:
-    """The identity of a read: a hash of the reader's fingerprint and the exact text that it is given."""
+    """The identity of a read: SHA-256 of the reader's fingerprint and the exact texts that it is given."""
     content = json.dumps([fingerprint, list(inputs)], ensure_ascii=False)
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -87,8 +76,7 @@ def wanted_reads(
     """The reads of ``lists``, one row each (``WANTED``); or one for each target of the query, where these are scored.
 
     Args:
-        lists: ``query_id`` and ``doc_ids`` in rank order, best first; an empty list is a read
-            without passages.
+        lists: ``query_id`` and ``doc_ids``, best first; an empty list is a read without passages.
         targets: by query id, the texts that are scored; None where the reader writes or chooses.
     """
     texts = dict(queries.select(QUERY_ID, QUERY).iter_rows())
@@ -112,13 +100,7 @@ def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
 
 
 def answered(wanted: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
-    """Each wanted read with its output, in their order: the columns of ``outputs``.
-
-    Null, but for what identifies the read, where there is none.
-
-    Args:
-        outputs: reads by ``read_key``, each once or several times: the first counts.
-    """
+    """Each wanted read, in their order, with its first output (the columns of ``outputs``), null where it has none."""
     known = outputs.drop(QUERY_ID, DOC_IDS, strict=False).unique(READ_KEY, keep="first")
     return wanted.select(READ_KEY, QUERY_ID, DOC_IDS).join(
         known, on=READ_KEY, how="left", maintain_order="left"
@@ -136,10 +118,9 @@ def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:
 def longest_first(missing: pl.DataFrame, spec: ReaderSpec) -> pl.DataFrame:
     """The plan: the missing reads with columns ``size`` and ``group``, the longest first.
 
-    Reads of which a reader computes a part once for all stand together as a group: where reads have
-    several inputs, those of a query, which share inputs (Fusion-in-Decoder) or the query before the
-    passages; else those that begin with the same passage, some at a time. The largest group comes
-    first, so that no actor waits for a long one at the end. The order depends on the reads alone.
+    Reads of which a reader computes a part once stand together as a group: reads of a query, where they have several
+    inputs; else reads that begin with the same passage, some at a time. The largest group comes first, so that no
+    actor waits for a long one at the end. The order depends on the reads alone.
     """
     lead = len(spec.shared_prefix)
     # A quarter of the characters beyond the shared prefix: texts are tokenized once, by their reader.
@@ -173,9 +154,9 @@ class ReadPlan:
         span: the buckets of the shard's queries (``store.add``); None where they may be any.
         damaged: files of the store that were damaged.
         last: whether nothing else is read of the shard by this reader, whatever these reads give.
-        least, first, most: how large a unit is, in sizes: at least, while the pace is unknown, and at most.
+        least, first, most: sizes of a unit: at least, while the pace is unknown, and at most.
         sharing: number of actors that read it; units shrink towards the end.
-        behind: what they read after it, in sizes, about.
+        behind: about the size of the reads after it.
     """
 
     reads: pl.DataFrame
@@ -195,7 +176,7 @@ class ReadPlan:
     @property
     def head(self) -> ReadPlan:
         """What is known of its units, without the reads."""
-        return replace(self, reads=_NO_READS)
+        return replace(self, reads=pl.DataFrame())
 
     @property
     def size(self) -> int:
@@ -203,25 +184,23 @@ class ReadPlan:
         return int(self.reads[SIZE].sum())
 
     def sized(self, total: int, *, actors: int, gpu: bool, alone: bool = False) -> ReadPlan:
-        """The plan with units as large as ``total``, of all that is left, lets them be for so many actors."""
+        """The plan with units for so many actors that have ``total`` to read, in sizes."""
         first = unit_tokens(total, actors=actors, gpu=gpu, alone=alone)
         least = first if alone else max(1, first // 4)
         most = first if alone else max(first, total // (8 * actors))
         return replace(self, least=least, first=first, most=most)
 
     def unit_size(self, pace: float | None) -> int:
-        """The size of a unit that takes some seconds at a pace, in sizes a second; the first one where it is unknown."""
+        """The size of a unit that takes ``UNIT_SECONDS`` at a pace, in sizes a second."""
         if pace is None:
             return self.first
         return max(1, min(self.most, max(self.least, int(pace * UNIT_SECONDS))))
 
     def units(self, pace_of: PaceOf = lambda _: None) -> Iterator[Unit]:
-        """Its units, cut when they are asked for: each of at least one group of reads, and else at most as large as
-        an actor reads in some seconds at the pace that there is for its number.
+        """Its units, each cut when it is asked for: at least one group, and else at most ``unit_size`` at its pace.
 
-        Where several actors share them, units become smaller towards the end, each at most a part of what is
-        left (guided self-scheduling: Polychronopoulos & Kuck 1987), so that actors of different speed end
-        together: what a slow one still holds when the others have nothing left to do is little.
+        Where several actors share them, each unit is at most a part of what is left, so that actors of different
+        speed end together (guided self-scheduling: Polychronopoulos & Kuck 1987).
         """
         groups = self.reads.group_by(GROUP, maintain_order=True).agg(
             pl.len().alias("reads"), pl.col(SIZE).sum()
@@ -244,21 +223,20 @@ class ReadPlan:
 class Plans(Protocol):
     """Plans the reads of shards, on any worker, for readers that share a model.
 
-    The units that a lost node held are made again, from a plan made again, while others of the same plan
-    are done: so a shard that is planned again has the plan that it had, whatever came to the store. Whoever
-    cuts it keeps the pace of each unit.
+    A shard that is planned again, for the units that a lost node held, has the plan that it had, whatever came to
+    the store meanwhile. Whoever cuts it keeps the pace of each unit.
     """
 
     @property
     def shards(self) -> Sequence[int]:
-        """The shards, in the order in which they are read."""
+        """In the order in which they are read."""
 
     def __call__(self, shard: int, role: int) -> ReadPlan: ...
 
 
 @dataclass(frozen=True)
 class MadePlans:
-    """The plans of the only shard, a role each, where the driver holds the inputs and has made them."""
+    """The plans of the only shard, a role each, made by the driver, which holds the inputs."""
 
     made: Sequence[ReadPlan]
     shards: tuple[int, ...] = (0,)
@@ -267,7 +245,7 @@ class MadePlans:
         return self.made[role]
 
     def sized(self, actors: int, gpu: bool, alone: bool) -> MadePlans:
-        """The plans with units as large as all of them together let them be; those of the last one become smaller."""
+        """The plans with units for so many actors, which shrink towards the end of the last one."""
         actors = max(1, min(actors, sum(plan.reads.height for plan in self.made)))
         total = sum(plan.size for plan in self.made)
         size = unit_tokens(total, actors=actors, gpu=gpu, alone=alone)
@@ -276,26 +254,20 @@ class MadePlans:
 
 
 def unit_tokens(total: int, *, actors: int, gpu: bool, alone: bool = False) -> int:
-    """Size of a unit: one device batch on a CPU, half of one on a GPU, and never so much that an actor has
-    fewer than eight of them: the last ones end together.
+    """Size of a unit at an unknown pace: a device batch on a CPU, half of one on a GPU; an actor has eight at least.
 
-    Nobody knows how fast a GPU reads. Half a batch takes a slow one (1,000 tokens a second) half a minute,
-    and a fast one has soon done it; smaller ones are more than two cores can handle for 64 actors.
-    Where one process reads ``alone`` nobody waits for it: a function is given many prompts in each call, the first included.
+    Half a batch takes a slow GPU (1,000 tokens a second) half a minute; smaller units are more than two cores can
+    handle for 64 actors. A function that reads ``alone`` is given as much in each call, since nobody waits for it.
     """
     most = GPU_BATCH_TOKENS // 2 if gpu else CPU_BATCH_TOKENS
-    if alone:
-        return most
-    return max(1, min(most, total // (8 * actors)))
+    return most if alone else max(1, min(most, total // (8 * actors)))
 
 
 def shared_pace(paces: Sequence[float], actors: int = 0) -> float | None:
-    """The pace for which units are cut that any of several actors may get: nearly that of the slowest.
+    """The pace, in sizes a second, for which units are cut that any of several actors may get: that of the slowest.
 
-    So no actor holds a unit for much longer than ``UNIT_SECONDS``. Faster actors then have more and smaller
-    units, and each costs the driver: it is an eighth of the mean at least, and so much that all actors
-    together end no more than 40 units a second. A thousand actors have units of 25 s so, and as much work is
-    lost with each that ends. Paces are in sizes a second; actors beyond those whose pace is known have the mean.
+    It is an eighth of the mean at least, and so much that all actors together end no more than 40 units a second,
+    since each costs the driver: a thousand actors have units of 25 s. Actors of unknown pace have the mean.
     """
     if not paces:
         return None

@@ -1,8 +1,7 @@
 """Repeat a sample of a job's reads in other batches, to measure how much outputs depend on batching.
 
-The last bits of a batch's arithmetic depend on its size and its padding, and greedy decoding turns some
-of these differences into other words. How often that happens with a model, precision and device is
-not known beforehand, but it can be measured: a sample is read again and the changes are counted.
+The last bits of a batch's arithmetic depend on its size and its padding, and greedy decoding turns some of these
+differences into other words: how often, for a model, precision and device, can only be measured.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def repeat_sample(
     Args:
         reads: their outputs, with ``failure``.
         size, seed: as in ``draw``.
-        score: the value of each row of a table of ``query_id``, ``doc_ids``, ``output`` and
-            ``confidence``.
+        score: the value of each row of a table of ``query_id``, ``doc_ids``, ``output`` and ``confidence``.
         pool: one of its actors does the repetition.
         executor: does the reads instead of the reader.
 
@@ -105,11 +103,10 @@ def repeat_sample(
 
 
 def draw(wanted: pl.DataFrame, reads: pl.DataFrame, size: int, seed: int) -> pl.DataFrame:
-    """A random sample of so many of a job's distinct reads, all where there are fewer, over all kinds, in random order.
+    """A random sample of so many of a job's distinct reads, all where there are fewer, in random order.
 
-    Kinds are reads of no passage, of one, and of several. Each kind gives the same share, or all that
-    it has: whole lists are fewer than single passages, and longer. The sample depends on the seed and
-    on which reads there are, not on their order.
+    Each kind (reads of no passage, of one, of several) gives the same share, or all that it has. The sample depends on
+    the seed and on which reads there are, not on their order.
     """
     kinds = pl.col(DOC_IDS).list.len().clip(upper_bound=2)
     distinct = (

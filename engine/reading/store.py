@@ -1,32 +1,25 @@
 """The read store: every read that was ever done, found by its key.
 
-A store is a folder, at a path or an address, with one folder per reader fingerprint, in which Parquet
-files hold the reads table. Files are written whole or not at all, by any process on any machine, and
-never changed, so a store survives any crash, and several jobs may use one store at once; at worst, a
-read is done twice. A file that was damaged is never used, and moves aside.
+A store is a folder, at a path or an address, with one folder per reader fingerprint, in which Parquet files hold the
+reads table. Files are written whole or not at all, by any process on any machine, and never changed, so a store
+survives any crash, and several jobs may use one store at once; at worst, a read is done twice.
 
-A file is named ``LOW-HIGH-KEYS-BYTES.parquet``. ``KEYS`` is a digest of its keys. ``BYTES`` is one of its
-bytes, which are compared before outputs are parsed: a file that was damaged is never used, whatever
-the damage would have meant. ``LOW-HIGH`` is its span, the buckets of the queries whose reads it has, in
-hexadecimal digits, from ``LOW`` up to but not including ``HIGH``; a file without a span may have any read.
-Files of earlier versions have no span, and the oldest no ``BYTES``: these are read without that test. Some have
+A file is named ``LOW-HIGH-KEYS-BYTES.parquet``. ``KEYS`` is a digest of its keys. ``BYTES`` is one of its bytes, which
+are compared before outputs are parsed: a damaged file is never used, and moves aside. ``LOW-HIGH`` is its span, the
+buckets of the queries whose reads it has, in hexadecimal digits, ``HIGH`` excluded; a file without a span may have any
+read. Files of earlier versions have no span, and the oldest no ``BYTES``: these are read without that test. Some have
 reads that ended early, or blank outputs from before thoughts had a column: these count as absent.
 
 Small files are merged (``compact``, ``tidy``). Nothing is lost where several jobs merge at once:
 
-- A merged file has a name that no file ever had, since its bytes, and so the digest of them in its
-  name, hold a random number.
-- A file is deleted only after a merged file that has all of its reads was written, whole. Call that
-  file its heir. The heir was written after the file was read, so heirs of heirs get ever younger: there
-  is no circle in which files are deleted for the sake of each other. Whichever jobs are at it, and
-  wherever they stop, the last heir of every file is there.
-- A deleted file may be written again under its name, by a job that does the same reads once more. It
-  is the same file then, byte for byte: a second deletion loses nothing that its heir does not have.
-  Calls that were timed have other seconds, and their file another name.
+- A merged file has a name that no file ever had, since its bytes, and so ``BYTES``, hold a random number.
+- A file is deleted only after a merged file that has all of its reads, its heir, was written, whole, and after the file
+  was read. So heirs of heirs get ever younger: there is no circle of deletions, and the last heir of every file is there.
+- A deleted file may be written again under its name, by a job that does the same reads once more. It is the same file
+  then, byte for byte: a second deletion loses nothing. Calls that were timed have other seconds, and another name.
 - Who finds a listed file gone lists the folder again, where its heir is.
 - A job that is killed between writing and deleting leaves reads twice; they count once.
-- A listing that is made while files are merged may miss a file and its heir, since it is not made in
-  one moment. What it misses is done again, and not lost.
+- A listing that is made while files are merged may miss a file and its heir: their reads are done again, and not lost.
 """
 
 from __future__ import annotations
@@ -137,9 +130,8 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
 
 
 def _in_full(frame: pl.DataFrame) -> pl.DataFrame:
-    """A file's table without reads that ended early, and of before thoughts were told from answers without outputs
-    that are blank or begin with a thought, which often were what stood before the first line break.
-    Outputs are composed, as they are since.
+    """A file's table without reads that ended early; of before thoughts had a column, also without outputs that are blank
+    or begin with a thought, which often were what stood before the first line break. Outputs are composed, as since.
     """
     if _ENDED_EARLY in frame.columns:
         frame = frame.filter(~pl.col(_ENDED_EARLY))
@@ -239,8 +231,7 @@ class StoredReads(NamedTuple):
 
     Attributes:
         reads: the reads table, one row per key.
-        damaged: where the files that were damaged are now, without credentials; none of their reads
-            is used.
+        damaged: where the damaged files are now, without credentials; none of their reads is used.
     """
 
     reads: pl.DataFrame
@@ -305,17 +296,15 @@ def listing(store: Folder, fingerprint: str) -> Listing:
 def find(listing: Listing, keys: pl.Series, span: Range | None = None) -> StoredReads:
     """The stored reads among ``keys``. Of files that have none of them, only the keys are read.
 
-    Of files that other calls will ask for too, since they reach beyond ``span``, this process remembers
-    hashes of the keys, 128 MiB in all (``KeyMemory``). Damaged files are moved aside.
+    Of files that reach beyond ``span``, which other calls will ask for too, this process remembers hashes of the keys,
+    128 MiB in all (``KeyMemory``). Damaged files are moved aside.
 
     Args:
-        listing: from any process. Files that came since are looked at only if one of those listed is
-            gone, since it was merged into others.
+        listing: from any process. Files that came since are looked at only if a listed one is gone, since it was merged.
         span: buckets that have the queries of all of these reads; None where they may be any.
 
     Raises:
-        InputError: a file of the store cannot be read, has other columns, or is a damaged one of an
-            earlier version.
+        InputError: a file of the store cannot be read, has other columns, or is a damaged one of an earlier version.
     """
     folder = listing.folder
     sought = keys.unique().alias(READ_KEY).to_frame()
@@ -345,16 +334,14 @@ def compact(
     """Merge files into one, in memory, and delete them: see the top of this module.
 
     Args:
-        names: of files as listed. Those that another job has merged meanwhile are passed over, and
-            damaged ones are moved aside.
+        names: of listed files; files that another job has merged meanwhile are passed over, damaged ones moved aside.
         span: of the merged file: it covers those of all files. None if one of them has none.
 
     Returns:
         where the damaged ones are now, as in ``StoredReads``.
 
     Raises:
-        InputError: a file of the store cannot be read, has other columns, or is a damaged one of an
-            earlier version.
+        InputError: a file of the store cannot be read, has other columns, or is a damaged one of an earlier version.
         WriteError: the merged file cannot be written, or others cannot be deleted; nothing is lost.
         ValueError: no span, or a file reaches beyond it.
     """
@@ -372,9 +359,8 @@ def compact(
 def tidy(store: Folder, fingerprint: str) -> list[str]:
     """Merge files without a span where there are more than ``FEW``, so that a job opens few of them.
 
-    They are merged however young they are: another job that needs one finds its heir, and the clocks
-    by which one might spare those of a job under way, of several machines and an object store, cannot
-    be compared. Where files cannot be written or deleted, they are read as they are.
+    They are merged however young they are: another job that needs one finds its heir, and clocks of several machines and
+    an object store cannot be compared. Where files cannot be written or deleted, they are read as they are.
 
     Returns:
         where damaged files are now, as in ``StoredReads``.
@@ -432,7 +418,7 @@ def _tables(folder: Folder, names: Sequence[str]) -> tuple[dict[str, pl.DataFram
 
 
 def _among(folder: Folder, name: str, sought: pl.DataFrame, *, again: bool) -> pl.DataFrame | None:
-    """The reads of a file that are sought; None if it is damaged. Raises FileNotFoundError where it is gone."""
+    """The reads of a file that are sought; None if it is damaged, a FileNotFoundError where it is gone."""
     wanted = sought[READ_KEY]
     may_have = _MEMORY.may_have(folder, name, wanted)
     if may_have is None and (keys := keys_of(folder, name)) is not None:
@@ -447,7 +433,7 @@ def _among(folder: Folder, name: str, sought: pl.DataFrame, *, again: bool) -> p
 
 @dataclass
 class _Since:
-    """What this process saw become of a listing: files that were gone, and a listing of what came."""
+    """What became of a listing in this process: files that were gone, and a listing of what came."""
 
     gone: set[str] = field(default_factory=set)
     newer: Listing | None = None

@@ -1,10 +1,10 @@
 """Stream reads through Ray Data: tasks plan them, a pool of actors reads.
 
-The rows of the dataset are shards, one for each reader that shares the actors. One stage plans, a task a
-row: from the number of the shard to its units, each a block of its own. The other reads: an actor takes a
-unit. The ledger holds the first stage back: four units an actor are cut and not done, two before a pace is known,
-and a task that plans has one shard. So the prompts in memory are bounded by the actors and the tasks, whatever the
-total and whatever Ray's object store would hold; by a share of the store where an autoscaler may add nodes.
+The rows of the dataset are shards, one for each reader that shares the actors. One stage plans, a task a row: from the
+number of the shard to its units, each a block of its own; in the other, an actor takes a unit. The ledger holds the
+first stage back: four units an actor are cut and not done, two before a pace is known, and a task that plans has one
+shard. So the prompts in memory are bounded by the actors and the tasks, whatever the total and whatever Ray's object
+store would hold; by a share of the store where an autoscaler may add nodes.
 """
 
 from __future__ import annotations
@@ -236,8 +236,8 @@ def unit_rows(
 
 
 class _Actor:
-    """Hosts readers, and is called by Ray Data with a unit, in two threads: these start a unit while the one before it is
-    read, and commit it while the next one is. A thread of its own loads and reads.
+    """Hosts readers; called by Ray Data with a unit in two threads, which start a unit while the one before it is read,
+    and commit it while the next one is. A thread of its own loads and reads.
     """
 
     def __init__(self, local: Local, attempts: Any, *, commits: bool) -> None:
@@ -299,8 +299,8 @@ class _Actor:
         self._attempts.started()
 
     def _read(self, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
-        """Read a unit in its turn, and start it before that. Where its reads begin with it, it counts as begun, and
-        no other one goes read by read meanwhile: a death would count for a read of either.
+        """Read a unit in its turn, and start it before that. It counts as begun where its reads begin; no other one goes
+        read by read meanwhile: a death would count for a read of either.
         """
         attempt, begun, finish = new_attempt(), 0, None
         reader = self._local.reader(unit.reader)

@@ -1,8 +1,8 @@
 """Attention of packed tokens on a CPU: many sequences behind each other in one row, without padding.
 
-Everything but attention treats tokens one by one, so it needs no padding; attention runs on each
-sequence's own tokens, with the keys and values of its beginning, which other sequences may have
-computed. It takes the sequences in turn, so that bits depend on the sequence alone.
+Everything but attention treats tokens one by one, so it needs no padding; attention takes the sequences in turn, each
+on its own tokens and the keys and values of its beginning, which other sequences may have computed. So bits depend on
+the sequence alone.
 
 Outputs do not depend on how the work is cut. In bf16 this is claimed for a CPU with AVX512-BF16 and without AMX
 only (``machine.device.bf16_rows_are_steady``). There it holds to the bit: matrix products give the same rows
@@ -11,9 +11,8 @@ same rows however queries are cut, up to some 900 tokens (both measured on oneDN
 that the flash kernel of ``scaled_dot_product_attention`` does not). There it is faster than that kernel,
 too, where keys are copied before they are turned: the product itself copies turned ones slowly.
 
-Prompts go through that kernel in fp32, behind many tokens, where it is the faster one and the last bits depend on the cut
-(outputs do not), and in bf16 with AMX (``protocol.ReaderSpec.fused_attention``), where it is expected to be and outputs depend
-on the cut in any case.
+Prompts go through that kernel in fp32, behind many tokens, where it is faster and the last bits depend on the cut (outputs
+do not), and in bf16 with AMX (``protocol.ReaderSpec.fused_attention``), where outputs depend on the cut in any case.
 """
 
 from __future__ import annotations
@@ -111,9 +110,8 @@ class Cache:
             mine[:, here : here + tokens] = theirs[:, there : there + tokens]
 
     def gather(self, moves: Sequence[tuple[int, int, int]], room: int, *, fresh: bool) -> None:
-        """Move what sequences have, (from, to, tokens) each in order, towards the front, with room for so many tokens in all.
-
-        Layer by layer, so that only one of them is there twice where a new one is needed, or asked for (``fresh``).
+        """Move what sequences have, (from, to, tokens) each in order, towards the front, with room for so many tokens in all;
+        layer by layer, so that only one of them is there twice where a new one is needed, or asked for (``fresh``).
         """
         for states in (self.keys, self.values):
             for layer, old in enumerate(states):
@@ -127,7 +125,7 @@ class Cache:
 
 
 class KeysAreKept(Exception):  # noqa: N818 - nothing went wrong
-    """The keys and values of a layer are in the cache, and nothing else of it is wanted."""
+    """The keys and values of a layer are in the cache, and nothing else is wanted of it."""
 
 
 @dataclass
@@ -252,7 +250,7 @@ class Packing:
 
     @cached_property
     def _written(self) -> list[slice]:
-        """What the answers under way look back at in the cache. They stand last."""
+        """The part of the cache that answers under way look back at. They stand last."""
         spans = [s for s in self.spans if s.writing]
         return [slice(s.offset, s.offset + s.have + 1) for s in spans]
 

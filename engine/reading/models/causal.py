@@ -1,8 +1,7 @@
 """Decoder-only readers: prompts to tokens, tokens to answers, within the memory that was given.
 
-Greedy decoding with our own loops instead of ``generate``: what prompts share is computed once,
-finished reads leave the batch, and on a CPU, for the models that ``engine.reading.models.attention`` knows,
-nothing is padded. Outputs equal ``generate``'s (tested in fp32).
+Own loops decode greedily: shared beginnings are computed once, finished reads leave the batch, and on a CPU, for models
+that ``engine.reading.models.attention`` knows, nothing is padded. Outputs equal ``generate``'s (tested in fp32).
 """
 
 from __future__ import annotations
@@ -78,7 +77,6 @@ class CausalReader(PromptReader):
 
     @cached_property
     def _model(self) -> PackedModel | PaddedModel:
-        """The loop that runs the model, checked and measured before its first read."""
         ways = [] if self._alone else [continuing.OWN, continuing.PADDED, continuing.UNSHARED]
         way = continuing.way_of(
             lambda way, forced: self._loop(way, forced, ReaderStats()),
@@ -99,7 +97,6 @@ class CausalReader(PromptReader):
 
     @cached_property
     def _allowance(self) -> batching.Allowance:
-        """What batches may take, found when the model has run."""
         _ = self._model
         # Ordered weights are buffers.
         tensors = chain(self._decoder.parameters(), self._decoder.buffers())

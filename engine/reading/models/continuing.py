@@ -1,9 +1,8 @@
 """Check that a loop of the engine's own continues a model as the model alone does, before its first read.
 
-A loop hands a model the keys and values (or other states) of earlier tokens, and texts of other lengths beside
-padding. Models may pass over either without an error: they then continue the last token alone, or read the padding.
-Compared are the logits of a few given tokens, behind two texts in one batch, with those of one forward pass over
-the same tokens, without a cache and without padding.
+A loop hands a model the keys and values (or other states) of earlier tokens, and texts of other lengths beside padding.
+Models may pass over either without an error. Compared are the logits of a few given tokens, behind two texts in one
+batch, with those of one forward pass over the same tokens, without a cache and without padding.
 """
 
 from __future__ import annotations

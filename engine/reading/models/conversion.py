@@ -1,8 +1,8 @@
 """Conversion of readers to what is loaded here: a directory of safetensors, config and tokenizer.
 
-Two forms are converted, GGUF files and T5 checkpoints that PyTorch pickled. The latter include those
-of Fusion-in-Decoder's own code (github.com/facebookresearch/FiD), which wraps the encoder and each of
-its blocks, so that their weights carry other names, and which saves no tokenizer.
+Two forms are converted, GGUF files and T5 checkpoints that PyTorch pickled. Checkpoints of Fusion-in-Decoder's own code
+(github.com/facebookresearch/FiD) have other names for weights, since it wraps the encoder and each of its blocks, and
+no tokenizer.
 
 Of a GGUF file's header, transformers passes over the keys that it has no name for, with the scaling of rotary positions
 among them, and over tensors of other names. Here every key below the architecture's name is put into the configuration,
@@ -86,10 +86,8 @@ FACTORS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_fa
 
 
 def settle(header: GGUFReader, config: Any) -> None:
-    """Put what the header says into a configuration, wherever that says otherwise.
-
-    Raises:
-        ValueError: a key or tensor that can neither be put there nor passed over, by its name.
+    """Put what the header says into a configuration, wherever that says otherwise; a ValueError names a key or tensor that
+    can neither be put there nor passed over.
     """
     family = header.fields["general.architecture"].contents()
     said: dict[str, Any] = {}
@@ -196,9 +194,9 @@ def _set_positions(
 
 
 def _as_llama3(factors: np.ndarray, base: float) -> dict[str, Any]:
-    """The parameters of Llama 3's scaling by which frequencies are divided by these factors; a ValueError where there are none.
+    """The parameters of Llama 3's scaling by which frequencies are divided by these factors; a ValueError where none fit.
 
-    It depends on the quotients of the original length by two others alone: those of Llama 3 are tried, then solved for.
+    It depends on the quotients of the original length by two others alone: Llama 3's are tried, then solved for.
     """
     factors = np.asarray(factors, dtype=np.float64)
     lengths = 2 * math.pi * base ** (np.arange(len(factors)) / len(factors))
@@ -237,7 +235,6 @@ def _width(config: Any) -> int:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether values are the same in the precision of a header."""
     numbers = isinstance(one, int | float) and isinstance(other, int | float)
     return bool(np.float32(one) == np.float32(other)) if numbers else bool(one == other)
 
@@ -268,8 +265,7 @@ _WRAPPED_BLOCK = re.compile(r"^encoder\.block\.(\d+)\.module\.")
 def convert_gguf(source: Path, target: Path) -> None:
     """Write a GGUF file's model, de-quantized to bf16, and its tokenizer into the directory ``target``.
 
-    It takes 6 s for 135M parameters, loading the result under 2 s. The tokenizer adds the
-    begin and end tokens that llama.cpp adds (``_added``): transformers does not read these flags.
+    The tokenizer adds the begin and end tokens that llama.cpp adds (``_added``): transformers does not read these flags.
 
     Raises:
         InputError: transformers cannot read it, or its model would not be the file's (``settle``).
@@ -364,9 +360,8 @@ def _parsed_once(source: Path) -> Iterator[GGUFReader]:
 
 
 def _added(header: GGUFReader) -> dict[str, bool]:
-    """Which tokens a GGUF file's tokenizer adds to a text: ``add_bos_token``, ``add_eos_token``.
-
-    The header's flags decide; where one is absent, llama.cpp's default for the kind of tokenizer.
+    """Which tokens a GGUF file's tokenizer adds to a text: ``add_bos_token``, ``add_eos_token``, by the header's flags, else by
+    llama.cpp's default for the kind of tokenizer.
 
     Source: ``llama_vocab::impl::load`` in llama.cpp's src/llama-vocab.cpp (commit 00ad355), for the kinds of
     tokenizer that transformers reads from GGUF files.
@@ -392,8 +387,7 @@ def _added(header: GGUFReader) -> dict[str, bool]:
 def checkpoint_files(directory: Path) -> list[Path]:
     """The files that a T5 checkpoint's conversion depends on; none where it needs no conversion.
 
-    Converted are pickled weights without safetensors beside them, and safetensors in which the
-    encoder is wrapped. Other files (``optimizer.pth.tar``) are not looked at.
+    Converted are pickled weights without safetensors beside them, and safetensors in which the encoder is wrapped.
     """
     stored = sorted(directory.glob("*.safetensors"))
     if stored:
@@ -418,18 +412,16 @@ def _is_wrapped(file: Path) -> bool:
 def convert_checkpoint(source: Path, target: Path) -> None:
     """Write a T5 checkpoint into the directory ``target`` as transformers loads it.
 
-    Pickles are read with ``weights_only``: tensors and nothing else, no code is run. Weights keep
-    their precision; embeddings that T5 ties are written once.
+    Pickles are read with ``weights_only``: tensors and nothing else, no code is run. Weights keep their precision;
+    embeddings that T5 ties are written once.
 
-    Fusion-in-Decoder's own code needs transformers 3.0.2, where T5 differed in two ways that its
-    checkpoints were trained with: a relative position bias in the decoder's cross-attention, and
-    inputs without an end token. Where a checkpoint of wrapped weights has that bias, both are kept:
-    the model becomes ``engine.reading.models.t5`` and the tokenizer adds no token. A T5 that was not
-    wrapped is read as transformers reads it, without the bias.
+    Fusion-in-Decoder's own code needs transformers 3.0.2, where T5 had a relative position bias in the decoder's
+    cross-attention, and inputs without an end token. Where a checkpoint of wrapped weights has that bias, both are kept: the
+    model becomes ``engine.reading.models.t5`` and the tokenizer adds no token. A T5 that was not wrapped is read as
+    transformers reads it, without the bias.
 
     Raises:
-        InputError: the files hold more than tensors, or not the weights that config.json asks for,
-            or there is no tokenizer beside them.
+        InputError: the files hold more than tensors, or other weights than config.json asks for, or no tokenizer is there.
     """
     import torch
     from safetensors.torch import save_file

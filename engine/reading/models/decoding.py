@@ -1,9 +1,8 @@
 """Choose the next token from logits, and decide when a reader has written enough.
 
 The settings of ``generation_config.json`` that change what ``generate`` writes greedily are applied, and the strings at
-which outputs end are found while the text of tokens grows. That of some tokens is not always the beginning of the text of
-more: bytes of a character that are not complete yet show as U+FFFD, and a tokenizer may take away a space before the mark
-that follows it.
+which outputs end are found while the text of tokens grows. That may change before it is grown on: bytes of an incomplete
+character show as U+FFFD, and a tokenizer may take away a space before the mark that follows it.
 """
 
 from __future__ import annotations
@@ -37,11 +36,7 @@ class Row(NamedTuple):
 
 
 class Greedy:
-    """Changes logits as ``generate(do_sample=False)`` does, by transformers' own processors.
-
-    Args:
-        model: has the end tokens.
-        most: tokens that are written at most.
+    """Changes logits as ``generate(do_sample=False)`` does, by transformers' own processors, for ``most`` tokens at most.
 
     Raises:
         ValueError: transformers refuses a value.
@@ -106,14 +101,10 @@ _METHODS = {
 
 
 class Stops:
-    """The strings at which outputs end, looked for only where one may have been completed.
+    """The strings at which outputs end, and the tag that ends a thought which the prompt begins.
 
-    A string is complete when its last character is, so a token whose text has no such character completes
-    none. That is known of tokenizers whose text grows token by token (``grows``); with others every
-    text is looked at.
-
-    Args:
-        rule: has the strings. Where the prompt begins a thought, the tag that ends it is one of those looked for.
+    A string is complete when its last character is, so a token whose text has no such character completes none. That is
+    known of tokenizers whose text grows token by token (``grows``); with others every text is looked at.
     """
 
     def __init__(self, tokenizer: Tokenizer, rule: Rule) -> None:
@@ -174,14 +165,12 @@ class Continuation:
     """An answer.
 
     Attributes:
-        tokens: what was generated, the token that ended a stop string included, end tokens not.
-        text: their text, with the string that ended it; or the choice. Of an answer that has ended; one that
-            goes on may not have been looked at yet.
+        tokens: generated, the token that ended a stop string included, end tokens not.
+        text: their text, with the string that ended it, or the choice; not yet looked at, maybe, while it goes on.
         begun: how many of the tokens were a thought's, once that has ended.
         is_cut: whether it has as many tokens as it may have, and no end token followed.
         confidence, mass: see ``ReadOutput``.
-        logs: where asked for, the natural log-probability of each token that is written, the end token included, or of
-            those of a target.
+        logs: where asked for, the natural log-probability of each token written, the end token included, or of a target's.
         prompt: the tokens that it follows.
         offset: where in a cache of many sequences these begin.
     """
@@ -222,9 +211,8 @@ def choose(
 
     Args:
         logits: (rows, vocabulary), of the next token.
-        choices: two or more, told apart by the probabilities of their first tokens among
-            themselves; or one, whose first token's probability is taken among all tokens. It is
-            chosen where that exceeds 1/2, else nothing is.
+        choices: two or more, told apart by the probabilities of their first tokens among themselves; or one, which is
+            chosen where its first token's probability among all tokens exceeds 1/2, else nothing is.
         first: their first tokens.
     """
     shares = all_shares = logits.float().softmax(-1)[:, list(first)]

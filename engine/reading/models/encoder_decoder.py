@@ -1,12 +1,11 @@
 """Encoder-decoder readers: Fusion-in-Decoder and, as its case of one input, plain generation.
 
-Fusion-in-Decoder (Izacard & Grave, EACL 2021) encodes every (question, passage) on its own and lets
-the decoder attend to all encodings at once. A read is a list of inputs; with one input this is the
-model's ordinary generation, so in-prompt augmentation and eRAG's single passages need no second path.
+Fusion-in-Decoder (Izacard & Grave, EACL 2021) encodes every (question, passage) on its own and lets the decoder attend
+to all encodings at once. A read is a list of inputs; with one input this is the model's ordinary generation.
 
-What the decoder needs of a passage is the same alone and fused. So inputs that several reads of a
-call share are encoded, and projected to cross-attention keys and values, once; and the reads of a
-query are decoded together: eRAG and end-to-end evaluation cost little more than the latter alone.
+The decoder needs the same of a passage alone and fused. So inputs that several reads of a call share are encoded, and
+projected to cross-attention keys and values, once; and the reads of a query are decoded together: eRAG and end-to-end
+evaluation cost little more than the latter alone.
 """
 
 from __future__ import annotations
@@ -99,7 +98,6 @@ class EncoderDecoderReader:
 
     @cached_property
     def _model(self) -> T5:
-        """The loop that runs the model, checked and measured before its first read."""
         model, spec = self._weights, self._spec
         loop = T5(model, padded=self._padded, max_new_tokens=spec.max_new_tokens)
         continuing.check_encoder_decoder(model, loop, spec)
@@ -315,9 +313,7 @@ def _order(item: Input) -> tuple[int, tuple[int, ...]]:
 
 
 def _placed(reads: Sequence[_Read]) -> list[Input]:
-    """The distinct inputs of reads in the order in which they are kept.
-
-    A fused read's inputs stand together, those of one length in its table next to each other. Single
+    """The distinct inputs of reads in the order in which they are kept: those of a fused read together, by length; single
     reads follow where these are, or stand by length at the end.
     """
     placed: dict[Input, None] = {}
