@@ -74,9 +74,9 @@ class Rule:
 
     Attributes:
         stop: an answer ends before the first of these strings.
-        chat: whether blanks before the first word never end an answer. Those who continue a text go on with the
-            next example behind a line break.
-        tags: what a thought begins and ends with.
+        chat: whether blanks before the first word never end an answer; a text that is continued goes on with the next
+            example behind a line break.
+        tags: the beginning and the end of a thought.
         opened: whether the prompt begins the thought, so that a text has the closing tag alone.
     """
 
@@ -205,7 +205,7 @@ def weighed(choices: Sequence[str], logs: Sequence[float]) -> tuple[str, float, 
     Args:
         choices: one is taken among all tokens, and chosen where its probability exceeds 1/2, else nothing is; several
             are weighed among each other.
-        logs: the natural log-probability of the first token of each, minus infinity for one that is not known.
+        logs: the natural log-probability of the first token of each, minus infinity for an unknown one.
     """
     if len(logs) == 1:
         confidence = math.exp(min(0.0, logs[0]))

@@ -237,11 +237,8 @@ def share_costs(costs: Sequence[ReadingCosts], seconds: float, totals: PoolTotal
         cost.seconds = seconds * (cost.reader_seconds / busy if busy else 1 / len(costs))
         if cost.done and cost.seconds:
             cost.reads_per_second = cost.done / cost.seconds
-        for kind_costs in cost.kinds.values():
-            busy_here = cost.reader_seconds
-            kind_costs.seconds = (
-                cost.seconds * kind_costs.reader_seconds / busy_here if busy_here else 0.0
-            )
+        for kind_costs in cost.kinds.values() if cost.reader_seconds else ():
+            kind_costs.seconds = cost.seconds * kind_costs.reader_seconds / cost.reader_seconds
     for name, value in asdict(totals).items():
         if hasattr(costs[0], name):
             setattr(costs[0], name, value)

@@ -30,6 +30,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -374,15 +375,12 @@ def tidy(store: Folder, fingerprint: str) -> list[str]:
     damaged: list[str] = []
     if len(sizes) <= FEW:
         return damaged
-    try:
-        # An object store may let us write and not delete: then each job would add merged files. Whether
-        # it does is said for a file that is not there, too.
+    with suppress(WriteError):  # whatever must be written will say that it cannot be
+        # Where an object store lets us write and not delete, as it says of a file that is not there, too, each job
+        # would add merged files.
         folder.delete([f"{uuid.uuid4().hex}{SUFFIX}"])
         for names in _groups(sizes, TOGETHER):
             damaged += compact(store, fingerprint, names, None)
-    except WriteError:
-        # Whatever must be written will say that it cannot be.
-        return damaged
     return damaged
 
 

@@ -360,7 +360,7 @@ def _parsed_once(source: Path) -> Iterator[GGUFReader]:
 
 
 def _added(header: GGUFReader) -> dict[str, bool]:
-    """Which tokens a GGUF file's tokenizer adds to a text: ``add_bos_token``, ``add_eos_token``, by the header's flags, else by
+    """Which tokens a GGUF file's tokenizer adds to a text: ``add_bos_token``, ``add_eos_token``, by the header's flags, or by
     llama.cpp's default for the kind of tokenizer.
 
     Source: ``llama_vocab::impl::load`` in llama.cpp's src/llama-vocab.cpp (commit 00ad355), for the kinds of
@@ -554,7 +554,6 @@ def _refuse_other_weights(
     expected: Mapping[str, tuple[int, ...]],
     tied: Sequence[str],
 ) -> None:
-    """Refuse weights that lack, exceed or do not fit those of the model; tied ones may be left out."""
     found = {name: tuple(tensor.shape) for name, tensor in state.items()}
     for names, what in (
         (expected.keys() - found.keys() - set(tied), "lacks"),

@@ -1,12 +1,10 @@
 """Layers of decoder-only models that give the bits of transformers' own in less time on a CPU.
 
-Norms and feed-forward layers reuse the tensors they make: the system clears the memory of new tensors before they can be
-written, and those of a chunk are as large as a processor's caches. transformers makes five in a feed-forward layer and three
-in a norm (five in bf16); here they are three and two (three).
+Norms and feed-forward layers reuse the tensors they make, since the system clears the memory of new ones: a feed-forward
+layer makes three in place of five, a norm two in place of three (in bf16, three of five).
 
-Weights stand in the order in which oneDNN multiplies by them: made once, instead of for each product. The products of few
-rows, where answers are written, take half of the time. Each takes the place of what it was, so that a process never has
-more than one matrix twice.
+Weights stand in the order in which oneDNN multiplies by them: made once, instead of for each product, which halves the
+time of products of few rows (answers). Each takes the place of what it was: no process has two matrices twice.
 """
 
 from __future__ import annotations
@@ -54,10 +52,8 @@ class _Norm(torch.nn.Module):
 
 
 def reuse_tensors(model: torch.nn.Module) -> None:
-    """Let the layers of a model that compute what Llama's do reuse the tensors they make; it can then not be
-    trained, nor run under autocast.
-
-    Other families have copies of Llama's classes, which are known by what they are compiled to.
+    """Let the layers of a model that compute what Llama's do reuse the tensors they make, whatever their class is called; it
+    can then not be trained, nor run under autocast.
     """
     known = {_code(LlamaMLP): _FeedForward, _code(LlamaRMSNorm): _Norm}
     places = [

@@ -1,14 +1,13 @@
 """Decoder-only models run on a CPU on packed tokens: no padding, and what texts begin with computed once.
 
-The tokens of many texts stand behind each other in one row (``engine.reading.models.attention``). What
-several begin with in common - the template's examples, the query or the passage, whichever stands
-first - is a segment of its own, whose keys and values the others copy (``engine.reading.models.tokenizing``).
-Prompts run in chunks small enough for a processor's caches. Answers are written a token of each in a step,
-since a step costs about as much for one as for many, and least where it goes with a chunk of prompts that are still to be read,
-of the same batch or of later ones.
+The tokens of many texts stand behind each other in one row (``engine.reading.models.attention``). A beginning that
+several share (the template's examples, the query, the passage) is a segment of its own, whose keys and values the
+others copy (``engine.reading.models.tokenizing``). Prompts run in chunks small enough for a processor's caches. Answers
+are written a token of each in a step, since a step costs about as much for one as for many, and least where it goes
+with a chunk of prompts that are still to be read, of the same batch or of later ones.
 
-Some models have layers that look back only so far. Such a window hides nothing from a text that fits it with its answer: it
-runs packed, too. Longer ones are padded, with transformers' own attention.
+Some models have layers that look back only so far. A text that fits such a window with its answer runs packed, too.
+Longer ones are padded, with transformers' own attention.
 """
 
 from __future__ import annotations
@@ -117,11 +116,10 @@ class PackedModel:
     def batches(
         self, asked: Sequence[PromptRead], *, memory: float, max_tokens: int
     ) -> Iterator[list[int]]:
-        """Places of ``asked`` in groups that fit ``memory`` bytes and ``max_tokens``, of at least one.
+        """Places of ``asked`` in groups, of at least one, that fit ``memory`` bytes and ``max_tokens``.
 
-        Texts that begin alike stand together. Chunks take half of the memory at most, keys and
-        values the rest, those of answers that earlier batches leave under way included: where the next text does not
-        fit beside them, they are written on until it does.
+        Texts that begin alike stand together. Chunks take half of the memory at most, keys and values the rest, with those
+        of answers under way: where the next text does not fit beside them, they are written on until it does.
         """
         # Any token of a chunk may be one whose logits are wanted, where targets are scored.
         token_bytes = self._token_bytes + self._logits_bytes * any(a.target for a in asked)
@@ -166,8 +164,9 @@ class PackedModel:
 
     @torch.inference_mode()
     def passes(self, asked: Sequence[PromptRead]) -> batching.Passes[list[Continuation]]:
-        """Continue each text, or score the targets behind them; answers may be under way when it ends. Between its
-        passes may come ``step``, and nothing else."""
+        """Continue each text, or score the targets behind them; only ``step`` may come between the passes, and answers
+        may be under way at the end.
+        """
         if any(a.target for a in asked):
             yield
             return self._scored(asked)
@@ -181,7 +180,6 @@ class PackedModel:
         return written
 
     def is_writing(self, answers: Collection[Continuation]) -> bool:
-        """Whether some of them are under way."""
         return not set(answers).isdisjoint(self._going)
 
     @torch.inference_mode()
@@ -400,11 +398,8 @@ def _chunks(parts: Sequence[_Piece], most: int) -> Iterator[list[_Piece]]:
 
 
 class WindowedModel(PackedModel):
-    """A model some of whose layers look back only so far: run in two ways, by the length of the text.
-
-    Args:
-        window: how many tokens, from the last one back, every layer sees.
-        padded: runs texts that do not fit it with their answers.
+    """A model some of whose layers look back only so far: packed where a text fits the ``window`` with its answer, else
+    ``padded``.
     """
 
     def __init__(

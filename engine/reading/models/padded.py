@@ -57,9 +57,7 @@ class PaddedModel:
         self._batch_bytes, self._token_bytes = fixed, per_token
 
     def cost(self, shared: int, target: int = 0) -> batching.MemoryCost:
-        """Bytes of a batch, by what the layers hold; ``shared`` tokens stand before each text, of whose last tokens
-        so many are scored at most.
-        """
+        """Bytes of a batch of texts behind ``shared`` tokens, of whose last tokens at most ``target`` are scored."""
         config = self._model.config
         item = torch.empty((), dtype=self._model.dtype).element_size()
         # Of some models (Gemma 4), layers differ.
@@ -128,7 +126,6 @@ class PaddedModel:
         return self._states
 
     def is_writing(self, answers: Collection[Continuation]) -> bool:
-        """Whether some of them are under way: see ``passes``."""
         return False
 
     def step(self) -> None:

@@ -1,13 +1,11 @@
 """The forward pass of the T5 family as an explicit loop over the modules that transformers loads.
 
-``generate`` pads its batches, projects the encoder's states to cross-attention keys and values anew
-in every call, and gives outputs that depend on the batch in bf16. Here texts stand end to end in one
-matrix, and the decoder starts from what was kept of its inputs. Outputs then depend on the batch only
-where the rows of a matrix product do: in bf16 on a CPU with AMX, or without bf16 arithmetic, where fp32 is
-the default (``machine.device.bf16_rows_are_steady``). With AVX-512 alone, oneDNN sums products of one to
-three rows in another order than larger ones. Layer norms, feed-forward layers and
-position biases are the modules' own, so that T5, Flan-T5, mT5, UMT5 and the T5 of Fusion-in-Decoder's
-own checkpoints (``FidT5``) need no special cases.
+``generate`` pads its batches, projects the encoder's states to cross-attention keys and values anew in every call, and
+gives outputs that depend on the batch in bf16. Here texts stand end to end in one matrix, and the decoder starts from
+what was kept of its inputs. Outputs then depend on the batch only where the rows of a matrix product do: in bf16 on a
+CPU with AMX, or without bf16 arithmetic, where fp32 is the default (``machine.device.bf16_rows_are_steady``). With
+AVX-512 alone, oneDNN sums products of one to three rows in another order. Layer norms, feed-forward layers and position
+biases are the modules' own, so that T5, Flan-T5, mT5, UMT5 and ``FidT5`` need no special cases.
 
 Importing this module makes transformers' Auto classes know that one's model type.
 """
@@ -56,14 +54,12 @@ class _CrossAttention(T5Attention):
 class FidT5(T5ForConditionalGeneration):
     """T5 as Fusion-in-Decoder's own checkpoints were trained: with a position bias in the decoder's cross-attention.
 
-    Before transformers 4.0 T5's decoder added a relative position bias to its attention over the encoder's
-    states, which T5 does not have (github.com/huggingface/transformers/pull/8518 removed it). The code of
+    T5's decoder had it before transformers 4.0 (github.com/huggingface/transformers/pull/8518 removed it). The code of
     Izacard & Grave (2021) needs 3.0.2, so its checkpoints learned that bias and answer otherwise without.
 
-    The bias is causal: all states at or behind the decoder's own position share one value, which the
-    softmax cancels. What differs is the weight of the first input's first tokens, as many as were
-    generated. Positions are those of the states end to end. The original pads every input before it
-    joins them; that comes to the same as long as the first input is no shorter than the output.
+    The bias is causal: all states at or behind the decoder's own position share one value, which the softmax cancels. What
+    differs is the weight of the first input's first tokens, as many as were generated. Positions are those of the states
+    end to end. The original pads every input first: the same, as long as the first input is no shorter than the output.
     """
 
     config_class = FidT5Config
@@ -89,8 +85,7 @@ class T5:
     """A loaded model of the T5 family.
 
     Attributes:
-        padded: whether attention runs over padded batches, as a GPU needs it, instead of text by
-            text (see ``t5_attention``).
+        padded: whether attention runs over padded batches, as a GPU needs it, instead of text by text (``t5_attention``).
         kept_per_token: bytes that the encodings of a token take, padding of the table left aside.
         encode_cost: bytes that encoding takes, per text and its tokens.
         decode_cost: bytes that decoding takes, per read, with the tokens of all its inputs.
@@ -220,7 +215,6 @@ class T5:
         return self._encoder_biases
 
     def _biases_of_decoder(self, length: int) -> list[torch.Tensor]:
-        """Position biases of every layer, (heads, length, length)."""
         if not self._decoder_biases or self._decoder_biases[0].shape[-1] != length:
             self._decoder_biases = _of_layers(self._decoder, partial(_causal, length=length))
         return self._decoder_biases
@@ -228,8 +222,8 @@ class T5:
     def _bias_of_cross(self, length: int) -> torch.Tensor | None:
         """Position bias of cross-attention in all layers, (heads, length, length), where there is one.
 
-        It is causal: tokens at or behind the decoder's own position share one value. Taken off all,
-        it leaves a bias on those before it only, which the softmax does not tell from the whole.
+        It is causal: tokens at or behind the decoder's own position share one value, which is taken off all: the softmax does
+        not tell the rest from the whole.
         """
         own = self._decoder.block[0].layer[1].EncDecAttention
         if not own.has_relative_attention_bias:
@@ -314,8 +308,8 @@ def _causal(attention: Any, length: int) -> torch.Tensor:
 
 
 def _bounded(hidden: torch.Tensor) -> torch.Tensor:
-    """Without the infinities that sums beyond the range of fp16 give; each value is bounded alone, and no whole tensor as by
-    transformers, so that what is in a batch does not show in its neighbours.
+    """Without the infinities that sums beyond the range of fp16 give; each value alone, and no whole tensor as by
+    transformers, so that a batch does not show in its neighbours.
     """
     if hidden.dtype != torch.float16:
         return hidden

@@ -1,14 +1,12 @@
 """Attention over texts of different lengths, in two ways that give the same.
 
-The rest of a T5 works token by token, so that texts can stand end to end in one matrix without any
-padding. Only attention has to tell them apart. One way takes the texts in turn, with plain matrix
-products: no padding, and bits that depend on the text alone (the fused kernel of torch splits its
-sums by the size of the whole batch, and on a CPU it is slower too). The other pads the texts to one
-length for few large kernels, as a GPU needs it; it has not been run on a GPU yet.
+The rest of a T5 works token by token, so that texts stand end to end in one matrix without any padding. Only attention
+has to tell them apart. One way takes the texts in turn, with plain matrix products: no padding, and bits that depend on
+the text alone (the fused kernel of torch splits its sums by the size of the whole batch, and is slower on a CPU). The
+other pads the texts to one length for few large kernels, as a GPU needs it; it has not been run on a GPU yet.
 
-The cross-attention keys and values of an encoder input depend on the input alone. So they are computed once per distinct
-input for all layers of a decoder, and kept (``Encodings``) for every read that has it, alone or fused, instead of the
-encoder's states from which each read would have to project them again.
+The cross-attention keys and values of an encoder input depend on the input alone: they are computed once per distinct
+input for all layers of a decoder, and kept (``Encodings``) for every read that has it, alone or fused.
 """
 
 from __future__ import annotations
@@ -87,9 +85,7 @@ class Encodings:
 
     @cached_property
     def masks(self) -> dict[int, torch.Tensor]:
-        """By padded length, (inputs, 1, 1, padded length): 0 on an input's own tokens and minus infinity
-        behind them.
-        """
+        """By padded length, (inputs, 1, 1, padded length): 0 on an input's own tokens, minus infinity behind them."""
         masks = {}
         for padded, table in self.tables.items():
             own = torch.tensor([slot.length for slot in self.slots if slot.padded == padded])
@@ -234,9 +230,8 @@ class _Run(NamedTuple):
 class ReadByRead(_OnHost):
     """Cross-attention to encodings where they stand, without a copy.
 
-    Reads of one input that are neighbours, both here and in the table, are one product. A fused read
-    takes its inputs, in the order given, as if they were reads of their own, and merges them with one
-    softmax over all.
+    Reads of one input that are neighbours, both here and in the table, are one product. The inputs of a fused read are taken
+    as reads of their own, in the order given, and merged by one softmax over all.
 
     Its call is for one position of each read: query and result (reads, heads * width), bias (heads, n): what is added
     to the scores of the first n tokens of every read, and to no others.
@@ -338,9 +333,7 @@ class PaddedReads:
         self._states = self._mask = torch.empty(0)
 
     def numbers(self) -> list[Numbers]:
-        """How many tokens the reads have; and of each table which token goes where: the input, the place
-        in it, the read and the place in that.
-        """
+        """How many tokens the reads have; and by table, of each token: input, place in it, read, and place in that."""
         told = [np.array([_tokens(read) for read in self._reads])]
         for padded in self._encodings.tables:
             parts = [

@@ -1,7 +1,7 @@
 """Turn inputs of readers into tokens, in one way for reading and for training, without torch.
 
-Here it is found what sequences begin with in common, so that it is computed once; prompts longer than a decoder-only
-reader's input lose passages, never the question; and a text that is scored becomes tokens behind its prompt.
+Beginnings that sequences share are found, so that they are computed once; prompts longer than a decoder-only reader's
+input lose passages, never the question; and a text that is scored becomes tokens behind its prompt.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 def segments(
     sequences: Sequence[Sequence[int]], done: Sequence[int], least: int = LEAST_SHARED
 ) -> list[Segment]:
-    """Cut sequences into segments such that what some begin with in common is there once.
+    """Cut sequences into segments, parents before their children, such that a shared beginning is there once.
 
-    Every sequence ends in a segment of its own (``whole``), at least one token long, since its
-    answer follows from its last token. Parents come before their children.
+    Every sequence ends in a segment of its own (``whole``), at least one token long, since its answer follows from that.
 
     Args:
         sequences: token lists, none empty.
@@ -148,9 +147,8 @@ def fit(
 ) -> list[int]:
     """Cut a prompt to ``limit`` tokens; none where not even the question fits.
 
-    What it begins with stays (the instruction and examples), and so does what follows the last
-    ``tail_marker`` (the question). Between them those passages are cut first that stand first: the
-    best ones stand last.
+    Its beginning stays (the instruction and examples), and so does what follows the last ``tail_marker`` (the question).
+    Of the passages between, the first, which are the worst, are cut first.
 
     Args:
         head: tokens of what prompts begin with; those that this one shares with it are kept.
@@ -282,8 +280,7 @@ def parted(
 def target_tokens(tokenizer: Tokenizer, prompt: str, target: str) -> list[int]:
     """The tokens of a target as they follow a prompt: those behind the prompt's last word in the encoding of both.
 
-    Where a token reaches across the end of the prompt, which no reader that is given the prompt's tokens would
-    write, the target is encoded alone.
+    Where a token reaches across the prompt's end, as no reader would write it, the target is encoded alone.
     """
     found = re.search(r"\S*\s*\Z", prompt)
     word = found[0] if found else ""

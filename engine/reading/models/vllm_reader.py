@@ -47,8 +47,8 @@ _IN_USE: WeakValueDictionary[tuple[object, ...], RequestsUnderWay] = WeakValueDi
 class VllmReader(PromptReader):
     """A decoder-only model that vLLM runs in this process.
 
-    Readers of one model share vLLM with it. Of two models, one is in a process at a time: vLLM's process
-    groups are global, and go when the last reader of a model goes.
+    Readers of one model share vLLM with it. One model is in a process at a time: vLLM's process groups are global, and go
+    when the last reader of a model goes.
     """
 
     reads_ahead = True
@@ -108,7 +108,6 @@ class VllmReader(PromptReader):
         return [output for output in outputs if output is not None]
 
     def _refused(self, read: PromptRead) -> ReadOutput | None:
-        """The failed read of a prompt that cannot be read; None where it can."""
         if (failed := read.refused(self._longest - 1)) is not None:
             return failed
         if read.length + self._new_tokens > self._longest:

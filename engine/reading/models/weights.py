@@ -47,16 +47,15 @@ def resolve(name: str, *, required: bool = True) -> Weights:
     """Find the weights that a reader's name stands for.
 
     Args:
-        name: ``bundled``, ``bundled-fid``, a ``.gguf`` file, a local directory, or a Hugging Face id
-            whose files are in the local cache. Nothing is downloaded. GGUF files and pickled or wrapped T5
-            checkpoints are converted once; ``path`` is then a directory of the cache.
-        required: whether a directory must have weights; one without them has a model's configuration
-            and tokenizer, from which a model is made to be trained.
+        name: ``bundled``, ``bundled-fid``, a ``.gguf`` file, a local directory, or a Hugging Face id whose files are in the
+            local cache. Nothing is downloaded. GGUF files and pickled or wrapped T5 checkpoints are converted once;
+            ``path`` is then a directory of the cache.
+        required: whether a directory must have weights; a model to be trained is made without them.
 
     Raises:
         WriteError: the disk is full, so that nothing was converted.
-        InputError: the extra ``local`` is not installed, no such model here, or not in a form that is read (safetensors, GGUF, or a T5's
-            ``pytorch_model.bin``).
+        InputError: the extra ``local`` is not installed, no such model here, or not in a form that is read (safetensors,
+            GGUF, or a T5's ``pytorch_model.bin``).
     """
     if not name.strip() or "\0" in name:
         raise InputError(

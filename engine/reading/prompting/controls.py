@@ -1,12 +1,10 @@
 """A model's control tokens, which are broken where they stand in data, and its chat template.
 
-A tokenizer matches its added tokens (``<|im_end|>``, ``</s>``, ``<extra_id_0>``, ``<tool_call>``) wherever
-they stand in a text, so that a passage which holds such a string could end the user's turn and speak for
-the model. Tokens cannot say where a piece of a prompt came from: what tokenizers offer against this
-(``split_special_tokens``) leaves added tokens that are not special, and vocabularies in which such a string
-is a piece like any other (``</s>`` in T5's). So the string is broken where data enters the prompt, by a
-space after its first character; all tokenizers then see text. Other texts stay as they are, to the letter:
-the prompt, its tokens and the key of its read are the same. That of a broken string is another.
+A tokenizer matches its added tokens (``<|im_end|>``, ``</s>``, ``<extra_id_0>``, ``<tool_call>``) wherever they stand in
+a text, so that a passage which holds such a string could end the user's turn and speak for the model. What tokenizers
+offer against this (``split_special_tokens``) leaves added tokens that are not special, and vocabularies in which such a
+string is a piece like any other (``</s>`` in T5's). So the string is broken where data enters the prompt, by a space
+after its first character. Other texts stay as they are, to the letter: the prompt, its tokens and the key of its read.
 """
 
 from __future__ import annotations
@@ -106,8 +104,8 @@ def _broken(data: str, pattern: re.Pattern[str]) -> str:
 def controls_of(path: Path, digest: str, *, sentinels: bool, trusted: bool = False) -> Controls:
     """The control strings of the tokenizer in a model's directory.
 
-    These are its special tokens, and other added tokens in angle or square brackets; not those that
-    stand for text (a run of blanks, a word).
+    These are its special tokens, and other added tokens in angle or square brackets; not tokens that stand for text
+    (a run of blanks, a word).
 
     Args:
         digest: of the model's files, which with the path tells one model from another.
@@ -203,9 +201,8 @@ def around_message(
 ) -> tuple[str, str]:
     """The text before and after a user's message, up to where the model's answer begins.
 
-    The template is the model's own (``chat_template.jinja`` or ``tokenizer_config.json``); it writes
-    the tokenizer's special tokens itself. Models that can think before they answer are told not to:
-    answers are short.
+    The template is the model's own (``chat_template.jinja`` or ``tokenizer_config.json``) and writes the tokenizer's special
+    tokens. Models that can think before they answer are told not to.
 
     Args:
         system: the system message; empty for the template's own, or none.

@@ -1,8 +1,8 @@
 """Prompts: small text files with named fields, and the text that a reader is given of a query and its passages.
 
-A template is the text of a prompt with the fields ``{passages}`` and ``{query}``; ``{{`` and ``}}``
-stand for braces. Before it, between two lines ``---``, there may be settings in YAML (the keys of
-``Template``). The templates that come with the engine lie in ``templates``, by task and style.
+A template is the text of a prompt with the fields ``{passages}`` and ``{query}``; ``{{`` and ``}}`` stand for braces.
+Before it, between two lines ``---``, there may be settings in YAML (the keys of ``Template``). ``templates`` holds those
+of the engine, by task and style.
 """
 
 from __future__ import annotations
@@ -37,18 +37,13 @@ _SHIPPED = Path(__file__).parent / "templates"
 _FENCE = "---"
 _WHOLE = re.compile(r"[1-9][0-9]{0,17}")
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}\n]*)\}|[{}]")
-# Takes the key, the problem and the remedy.
-_Fault = Callable[[str, str, str], InputError]
+# Takes the key, the problem, the remedy, and the kind of problem where the key does not say it.
+_Fault = Callable[..., InputError]
 
 
 @dataclass(frozen=True)
 class Text:
-    """Text with named fields: a literal, a field, a literal, …, a literal.
-
-    Attributes:
-        literals: one more than there are fields; any of them may be empty.
-        fields: names.
-    """
+    """Text with named fields: a literal, a field, a literal, …, a literal, of which any may be empty."""
 
     literals: tuple[str, ...]
     fields: tuple[str, ...]
@@ -69,7 +64,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Template:
-    """What a template file says.
+    """A template file.
 
     Attributes:
         name: as the user gave it: a path, or the style of one that comes with the engine.
@@ -79,13 +74,12 @@ class Template:
         untitled: one passage of a corpus without titles: ``text``, ``number``.
         order: whether the best passage stands first or last; None where that is the reader's matter.
         stop: an answer ends before the first of these strings; in a chat not before its first word.
-        thought: what a thought before the answer begins and ends with.
+        thought: the beginning and the end of a thought before the answer.
         max_new_tokens: tokens generated at most; None for the task's number.
         max_input_tokens: longest input; 0 for the reader's own limit.
         chat: whether the prompt is a user's message in the model's own chat template.
         system: the system message of a chat; empty for none.
-        choices: none; the answers one of which the reader chooses; or a single one, of which it is
-            asked how likely it is to begin so.
+        choices: answers to choose from, or one, whose probability is asked for; empty where the reader writes.
     """
 
     name: str
@@ -118,8 +112,7 @@ def read_template(name: str, task: Purpose) -> Template:
 
     Args:
         name: one of ``styles(task)``, or a path.
-        task: what the prompt is for; a judge's prompt needs ``choices``, one that lets the reader
-            decline needs a single one: how it declines.
+        task: decides whether ``choices`` are needed: some by a judge's prompt, one where the reader may decline.
 
     Raises:
         InputError: no such file, or something in it cannot be used.
@@ -131,12 +124,12 @@ def read_template(name: str, task: Purpose) -> Template:
     content = decode_line(path, 1, data.removeprefix(BOM)).replace("\r\n", "\n")
     settings, lines, body, first = _take_apart(content, path)
 
-    def fault(key: str, problem: str, remedy: str) -> InputError:
-        return InputError(problem, remedy, f"prompt.{key}", path=path, line=lines.get(key))
+    def fault(key: str, problem: str, remedy: str, kind: str = "") -> InputError:
+        return InputError(problem, remedy, f"prompt.{kind or key}", path=path, line=lines.get(key))
 
     for key in settings:
         if key not in _KEYS:
-            raise fault(key, f"unknown key {key!r}", f"use some of {', '.join(_KEYS)}")
+            raise fault(key, f"unknown key {key!r}", f"use some of {', '.join(_KEYS)}", "unknown")
     template = Template(
         name=name,
         path=path,
@@ -230,7 +223,7 @@ def _body(text: str, path: Path, line: int) -> Text:
         raise InputError(
             f"{problem} in the prompt",
             "write once where the passages go",
-            "prompt.fields",
+            "prompt.passages",
             path=path,
         )
     return body
@@ -293,7 +286,7 @@ def _number(settings: dict[str, Any], key: str, fault: _Fault) -> int | None:
     if key not in settings:
         return None
     if not isinstance(value, str) or not _WHOLE.fullmatch(value):
-        raise fault(key, f"{key} is {value!r}", "give a whole number, 1 or more")
+        raise fault(key, f"{key} is {value!r}", "give a whole number, 1 or more", "limit")
     return int(value)
 
 
@@ -331,9 +324,8 @@ class Prompt:
     Attributes:
         best_last: whether passages stand in reverse order, the best one next to the question.
         fused: whether each passage makes an input of its own (Fusion-in-Decoder).
-        shares_query: whether what stands before the passages is a piece of its own, for all reads
-            of a query to share (decoder-only readers).
-        head, tail: what stands around the user's message in the model's chat template.
+        shares_query: whether the text before the passages is a piece that reads of a query share (decoder-only).
+        head, tail: stand around the user's message in the model's chat template.
         controls: strings that the reader's tokenizer takes for control tokens, which data must not hold.
     """
 
@@ -374,10 +366,8 @@ class Prompt:
 
     @property
     def tail_marker(self) -> str:
-        """What the part begins with that must not be cut from a prompt that is too long.
-
-        That is what follows the passages. It begins with what separates passages (a line's end), so
-        that it is not found within one of them.
+        """The beginning of what follows the passages, which must not be cut from a prompt that is too long; with what
+        separates passages (a line's end) before it, so that it is not found within one of them.
         """
         _, after = self.template.body.around(PASSAGES)
         literal = after.literals[0] + ("" if after.fields else self.tail)
@@ -386,8 +376,8 @@ class Prompt:
         return (spaces.pop() if len(spaces) == 1 else "") + literal if literal else ""
 
     def target(self, text: str) -> str:
-        """A text as the reader would write it behind the prompt: a decoder-only model that continues one begins with
-        a blank; behind a chat template's tail, and in a decoder of its own, nothing stands before it.
+        """A text as the reader would write it behind the prompt: with a blank before it, but behind a chat template's
+        tail, and in a decoder of its own.
         """
         return " " * (self.shares_query and not self.template.chat) + self.controls.as_text(
             text.strip()
@@ -396,9 +386,8 @@ class Prompt:
     def render(self, query: str, passages: Sequence[tuple[str, str]]) -> list[str]:
         """The inputs of one read: the pieces of one prompt, or one prompt per passage (fused).
 
-        A prompt is one string; or two, where the query precedes the passages and ``shares_query``:
-        what stands before the first passage, and the rest. Control tokens come from the template and
-        from the chat template alone: such strings in data are broken (``controls``).
+        A prompt is one string; or two, where the query precedes the passages and ``shares_query``: what stands before the
+        first passage, and the rest. Control strings in data are broken (``controls``).
 
         Args:
             query: the question, claim or conversation.
@@ -461,10 +450,10 @@ def make_prompt(
     tail: str = "",
     controls: Controls = NONE,
 ) -> Prompt:
-    """A template as a kind of reader is given it; what it leaves open is filled in.
+    """A template as a kind of reader is given it; what it leaves open is filled in. Arguments are as in ``Prompt``.
 
-    Without ``order``, the passages that a prompt too long for the reader loses first are the worst:
-    decoder-only readers get the best one last, encoder-decoder readers first. Arguments are as in ``Prompt``.
+    Without ``order``, a prompt that is too long loses the worst passages first: decoder-only readers get the best one last,
+    encoder-decoder readers first.
 
     Raises:
         InputError: the end of a long prompt could not be told from its passages.

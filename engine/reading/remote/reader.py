@@ -172,9 +172,8 @@ def choose(
 ) -> tuple[str, float, float | None] | None:
     """The likeliest choice, as readers on this machine choose, with its confidence and mass (``answers.weighed``).
 
-    The server's tokenizer is not known here: a choice begins with the longest listed token that it begins
-    with, and that no other choice begins with. A choice of which no token is listed has a probability below
-    the least that is listed, and counts as 0.
+    The server's tokenizer is not known: a choice begins with the longest listed token that it begins with, and that no other
+    choice begins with; one of which no token is listed counts as 0, since it is below the least that is.
 
     Args:
         likeliest: log-probabilities by the text of the token.

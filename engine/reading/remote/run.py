@@ -1,7 +1,6 @@
 """Do planned reads by requests from this process, many at a time, whichever units they belong to.
 
-Requests wait and compute nothing, so one process makes as many as any server answers; and what they may cost
-is counted in one place.
+Requests wait and compute nothing, so one process makes as many as any server answers, and counts what they may cost.
 """
 
 from __future__ import annotations
@@ -97,8 +96,8 @@ class Requests(Local):
     def run(self, plan: pl.DataFrame, units: Sequence[Unit]) -> Iterator[UnitResult]:
         """Read the units of a plan; results come as reads end, in pieces of units.
 
-        Where no more can be asked (a bound is reached, the key is refused, the server is gone), and where the
-        process is interrupted, what is finished is handed on before the error is raised.
+        Where no more can be asked (a bound is reached, the key is refused, the server is gone), and where the process is
+        interrupted, finished reads are handed on before the error is raised.
 
         Raises:
             InputError: the prompts alone go beyond the bounds; no read was asked for.

@@ -1,9 +1,8 @@
 """Specify a reader behind an API, and learn what its server supports: from a first request, and from what it counts.
 
-Some servers cut prompts that are too long, and answer with status 200. What is counted of the first reads, the longest, and
-of the trial shows where that is in doubt. The longest prompt is then asked again, whole and in halves, behind letters by
-chance, so that the server has kept nothing of it: tokens of a prompt that is read whole are those of its halves. Neither the
-tokenizer nor the order of reads matters.
+Some servers cut prompts that are too long, and answer with status 200. The counted tokens of the first reads, the
+longest, and of the trial show where that is in doubt. The longest prompt is then asked again, whole and in halves,
+behind random letters, so that the server has kept nothing of it: a prompt that is read whole has the tokens of its halves.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int, scores: Sco
     try:
         trial, answer, needed = _first_answer(name, client, api, template, output)
     except StoppedAskingError as error:
-        raise InputError(error.problem, error.remedy, "server.unanswered") from None
+        raise InputError(error.problem, error.remedy, "server.stopped") from None
     except UnansweredError as error:
         raise ReadError(f"{error}; {error.remedy}") from None
     finally:
