@@ -4,7 +4,7 @@ from operator import attrgetter
 import polars as pl
 import pytest
 
-from engine.messages.errors import InputError, ReadError
+from engine.messages.errors import ReadError
 from engine.reading.function import ReaderFunction, reader_function
 from engine.reading.function_reader import FunctionReader, specify_function
 from engine.reading.local import Local
@@ -12,6 +12,7 @@ from engine.reading.plan import INPUTS, Unit
 from engine.reading.reader_settings import ReaderAsk
 from engine.reading.readers import load
 from tests.conftest import SPEC
+from tests.expected import as_expected, refused
 
 PASSAGES = [("Aruba", "Its capital is Oranjestad."), ("", "No title here.")]
 
@@ -27,6 +28,11 @@ def plan_of(inputs):
 
 def read(plan, units, spec):
     return Local([spec], [None]).run(plan, units)
+
+
+def without_line(text):
+    """A text without the place of this file that is named in it."""
+    return text and re.sub(rf"{re.escape(__file__)}:\d+", "HERE", text)
 
 
 def echo(prompts):
@@ -79,21 +85,21 @@ def test_outputs_are_stripped_and_else_as_they_are():
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    ("function", "code"),
     [
-        (lambda prompts: ["a"], "the reader mine returns 1 output for 2 prompts"),
-        (lambda prompts: "ab", "the reader mine returns str for 2 prompts"),
-        (lambda prompts: {"a": 1, "b": 2}, "the reader mine returns dict for 2 prompts"),
-        (lambda prompts: None, "the reader mine returns NoneType for 2 prompts"),
-        (lambda prompts: {"a", "b"}, "the reader mine returns set for 2 prompts"),
-        (lambda prompts: frozenset("ab"), "the reader mine returns frozenset for 2 prompts"),
-        (lambda prompts: dict.fromkeys("ab").keys(), "returns dict_keys for 2 prompts"),
-        (lambda prompts: [b"a", "b"], "the reader mine returns bytes for a prompt"),
+        (lambda prompts: ["a"], "reader.count"),
+        (lambda prompts: "ab", "reader.count"),
+        (lambda prompts: {"a": 1, "b": 2}, "reader.count"),
+        (lambda prompts: None, "reader.count"),
+        (lambda prompts: {"a", "b"}, "reader.count"),
+        (lambda prompts: frozenset("ab"), "reader.count"),
+        (lambda prompts: dict.fromkeys("ab").keys(), "reader.count"),
+        (lambda prompts: [b"a", "b"], "reader.type"),
     ],
 )
-def test_what_is_no_list_of_texts_ends_the_job(function, words):
+def test_what_is_no_list_of_texts_ends_the_job(function, code):
     spec, _ = specify(function, name="mine")
-    with pytest.raises(InputError, match=re.escape(words)):
+    with refused(code):
         list(read(plan_of([["x"], ["y"]]), [Unit(0, 0, 2)], spec))
 
 
@@ -107,16 +113,16 @@ def raises(prompts):
 
 
 @pytest.mark.parametrize(
-    ("answer", "outputs", "reason"),
+    ("answer", "outputs"),
     [
-        (lambda _: ["A", None, "C"], ["A", "", "C"], "the function gives None for it"),
-        (lambda _: ("A", ValueError("no"), "C"), ["A", "", "C"], "ValueError: no"),
-        (lambda _: iter(["A", TimeoutError(), "C"]), ["A", "", "C"], "TimeoutError: "),
-        (stops, ["A", "", ""], f"ValueError: no such word ({__file__}:"),
-        (raises, ["", "", ""], f"ValueError: no such word ({__file__}:"),
+        (lambda _: ["A", None, "C"], ["A", "", "C"]),
+        (lambda _: ("A", ValueError("no"), "C"), ["A", "", "C"]),
+        (lambda _: iter(["A", TimeoutError(), "C"]), ["A", "", "C"]),
+        (stops, ["A", "", ""]),
+        (raises, ["", "", ""]),
     ],
 )
-def test_no_prompt_is_sent_twice_whatever_becomes_of_one(answer, outputs, reason):
+def test_no_prompt_is_sent_twice_whatever_becomes_of_one(answer, outputs):
     calls = []
 
     def asked(prompts):
@@ -127,15 +133,14 @@ def test_no_prompt_is_sent_twice_whatever_becomes_of_one(answer, outputs, reason
     plan = plan_of([["first"], ["a"], ["bad"], ["c"]])
     _, result = read(plan, [Unit(0, 0, 1), Unit(1, 1, 3)], spec)
     assert [one.output for one in result.outputs] == outputs
-    failures = [one.failure for one in result.outputs if not one.output]
-    assert all(failure.startswith(reason.strip()) for failure in failures)
+    as_expected([without_line(one.failure) for one in result.outputs])
     assert calls == [1, 3]
 
 
 def test_a_function_that_ends_the_program_ends_no_evaluation():
     spec, _ = specify(lambda prompts: exit(3))
     (result,) = read(plan_of([["a"]]), [Unit(0, 0, 1)], spec)
-    assert result.outputs[0].failure.startswith("RuntimeError: the function ends the program (3)")
+    as_expected(without_line(result.outputs[0].failure))
 
 
 def test_a_function_that_always_raises_is_not_asked_for_all_reads():
@@ -147,9 +152,9 @@ def test_a_function_that_always_raises_is_not_asked_for_all_reads():
 
     spec, _ = specify(broken)
     units = [Unit(number, 2 * number, 2) for number in range(3)]
-    said = "the first 2 LLM calls failed, all for one reason: RuntimeError: no key"
-    with pytest.raises(ReadError, match=said):
+    with pytest.raises(ReadError) as caught:
         list(read(plan_of([["a"]] * 6), units, spec))
+    as_expected(without_line(str(caught.value)))
     assert calls == [2, 2]
 
 
@@ -191,32 +196,30 @@ def test_attributes_of_a_function_count():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "code"),
     [
-        ({"function": 3}, "the reader 3 is not a function"),
-        ({"name": "openai:x"}, "a reader function called 'openai:x'; give it another name"),
-        ({"name": " "}, "a reader function called ' '"),
-        ({"name": "x", "version": ""}, "the reader x has an empty version"),
+        ({"function": 3}, "reader.uncallable"),
+        ({"name": "openai:x"}, "reader.name"),
+        ({"name": " "}, "reader.name"),
+        ({"name": "x", "version": ""}, "reader.version"),
     ],
 )
-def test_what_is_no_reader_is_refused(options, words):
-    with pytest.raises(InputError, match=re.escape(words)):
+def test_what_is_no_reader_is_refused(options, code):
+    with refused(code):
         ReaderFunction(**({"function": echo} | options))
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"augmentation": "fid"}, "echo is a function and cannot do Fusion-in-Decoder"),
-        ({"task": "judge"}, "echo is a function and gives no probabilities"),
-    ],
+    ("options", "code"),
+    [({"augmentation": "fid"}, "reader.fid"), ({"task": "judge"}, "reader.choices")],
 )
-def test_what_functions_cannot_do_is_refused(options, words):
+def test_what_functions_cannot_do_is_refused(options, code):
     ask = ReaderAsk(**{"model": "echo", "task": "short-answer"} | options)
-    with pytest.raises(InputError, match=re.escape(words)):
+    with refused(code):
         specify_function(ReaderFunction(echo), ask)
 
 
 def test_only_functions_are_read_by_functions():
-    with pytest.raises(ValueError, match="is not a function"):
+    with pytest.raises(ValueError) as caught:
         FunctionReader(SPEC)
+    as_expected(str(caught.value))

@@ -8,14 +8,14 @@ import pytest
 from engine.machine import device
 from engine.machine.remote.api_settings import ApiSettings
 from engine.machine.remote.limits import limits_of
-from engine.messages.errors import BoundError, InputError, ReadError, WriteError
+from engine.messages.errors import BoundError, ReadError, WriteError
 from engine.reading import protocol
 from engine.reading.costs import UnitResult
 from engine.reading.local import Local
 from engine.reading.plan import MadePlans, ReadPlan, Unit
-from engine.reading.protocol import ReaderStats, ReadOutput
+from engine.reading.protocol import READING_VERSION, ReaderStats, ReadOutput
 from tests.conftest import SPEC, STATS, planned
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 SOON = 20.0  # seconds that anything may take here
 
@@ -107,7 +107,7 @@ def test_a_unit_is_committed_while_the_next_one_is_read():
 def test_a_commit_that_fails_ends_the_reading_with_its_error():
     def on_commit(text):
         if text == "b":
-            raise WriteError("the disk is full")
+            raise WriteError("full")
 
     host = Logging(Reader(), on_commit)
     done = read(host, "abcdef")
@@ -136,12 +136,12 @@ def test_a_reader_that_cannot_start_a_unit_does_it_read_by_read():
     class Refusing(Reader):
         def start(self, inputs):
             if len(inputs) > 1 or inputs[0][0] == "b":
-                raise ValueError("no such token")
+                raise ValueError("unknown token")
             return super().start(inputs)
 
     (done,) = Logging(Refusing()).read(cut(["a", "b", "c"], 9))
     ((_, reason),) = done.failures.values()
-    assert reason.startswith(f"ValueError: no such token ({__file__}:")
+    assert reason.startswith(f"ValueError: unknown token ({__file__}:")
     assert done.reads["output"].to_list() == ["A", "C"]
 
 
@@ -158,22 +158,15 @@ ENGINE = f"erag-engine {device.__version__}"
     ("engine", "driver", "said"),
     [
         ("transformers", {}, ""),
-        (
-            "transformers",
-            {"torch": "2.13.0+cu130", "vllm": "0.31.0"},
-            "",
-        ),  # a build, and one not in use
+        # a build, and one not in use
+        ("transformers", {"torch": "2.13.0+cu130", "vllm": "0.31.0"}, ""),
         ("transformers", {"torch": "2.12.0+cpu"}, "has torch 2.13.0, the driver 2.12.0"),
         ("transformers", {"transformers": "5.16.0"}, "has transformers 5.17.0, the driver 5.16.0"),
         ("vllm", {"vllm": "0.31.0"}, "has vllm 0.32.0, the driver 0.31.0"),
         ("vllm", {"vllm": None}, ""),  # on a head without GPUs
         ("function", {"torch": "2.12.0", "vllm": "0.31.0"}, ""),
         ("function", {"engine": "0.9"}, f"has {ENGINE}, the driver 0.9"),
-        (
-            "openai",
-            {"reading": 99},
-            f"has READING_VERSION {protocol.READING_VERSION}, the driver 99",
-        ),
+        ("openai", {"reading": 99}, f"has READING_VERSION {READING_VERSION}, the driver 99"),
     ],
 )
 def test_a_worker_with_other_versions_than_the_drivers_reads_nothing(
@@ -183,22 +176,23 @@ def test_a_worker_with_other_versions_than_the_drivers_reads_nothing(
     with monkeypatch.context() as there:
         there.setattr(device, "version_of", (HERE | driver).get)
         there.setattr(device, "__version__", driver.get("engine", device.__version__))
-        there.setattr(protocol, "READING_VERSION", driver.get("reading", protocol.READING_VERSION))
+        there.setattr(protocol, "READING_VERSION", driver.get("reading", READING_VERSION))
         host = Loads([replace(SPEC, engine=engine)], [None])
     host.worker = "node 12345678 process 9"
     if not said:
         assert host.reader(0) == "a reader"
         return
-    with pytest.raises(InputError) as caught:
+    with refused("machine.versions", text=False) as caught:
         host.reader(0)
-    assert str(caught.value).startswith(f"node 12345678 process 9 {said}; start all nodes with")
+    assert str(caught.value).startswith(f"node 12345678 process 9 {said}; ")
 
 
 def test_a_worker_that_lacks_a_library_reads_nothing(monkeypatch):
     host = Loads([replace(SPEC, engine="transformers")], [None])
     monkeypatch.setattr(device, "version_of", lambda name: None)
-    with refused("machine.versions"):
+    with refused("machine.versions", text=False) as caught:
         host.reader(0)
+    assert str(caught.value).count("(none)") == 2
 
 
 OUT = "out of memory (CUDA out of memory. Tried to allocate 20.00 MiB, 1.5 GiB are free)"
@@ -227,9 +221,13 @@ class Unsteady:
         ]
 
 
+def without_line(text):
+    """A text without the line of this file that is named in it."""
+    return text and text.partition(f" ({__file__}:")[0]
+
+
 def failures(outputs):
-    """Why reads failed, without the line of this file that is named behind it."""
-    return [o.failure and o.failure.partition(f" ({__file__}:")[0] for o in outputs]
+    return [without_line(one.failure) for one in outputs]
 
 
 def read_unit(reader, *texts):
@@ -243,10 +241,9 @@ def test_one_bad_read_fails_alone():
 
 
 def test_a_reader_whose_first_reads_all_fail_alike_is_given_up():
-    with pytest.raises(
-        ReadError, match="first 2 LLM calls failed, all for one reason: ValueError: x"
-    ):
+    with pytest.raises(ReadError) as caught:
         read_unit(Unsteady(), "bad x", "bad x")
+    as_expected(without_line(str(caught.value)))
 
 
 @pytest.mark.parametrize("texts", [("bad x",), ("bad x", "bad y"), ("bad x", "b")])
@@ -262,12 +259,9 @@ def test_a_reader_that_has_read_is_not_given_up():
 
 @pytest.mark.parametrize("reasons", [(OUT, OUT_AGAIN), (NO_ROOM, NO_ROOM_EITHER)])
 def test_a_reader_that_returns_nothing_but_shortages_of_memory_is_given_up(reasons):
-    with pytest.raises(ReadError) as refused:
+    with pytest.raises(ReadError) as caught:
         read_unit(Unsteady(), *(f"returns {reason}" for reason in reasons))
-    assert str(refused.value).startswith("the first 2 LLM calls failed, all for want of memory: ")
-    assert reasons[0] in str(refused.value)
-    assert str(refused.value).endswith("; give it more `memory`")
-    assert str(refused.value).count("more `memory`") == 1
+    as_expected(str(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -276,7 +270,7 @@ def test_a_reader_that_returns_nothing_but_shortages_of_memory_is_given_up(reaso
         (f"returns {OUT}",),
         (f"returns {OUT}", "a"),
         (f"returns {OUT}", f"returns {NO_ROOM}"),
-        ("returns does not fit into the model's positions",) * 2,
+        ("returns too long",) * 2,
     ],
 )
 def test_other_returned_failures_do_not_end_the_run(texts):
@@ -286,8 +280,9 @@ def test_other_returned_failures_do_not_end_the_run(texts):
 def test_failures_that_are_returned_prove_no_reader():
     reader = Unsteady()
     read_unit(reader, f"returns {OUT}")  # a unit of one read
-    with pytest.raises(ReadError, match="for want of memory"):
+    with pytest.raises(ReadError) as caught:
         read_unit(reader, f"returns {OUT}", f"returns {OUT_AGAIN}")
+    as_expected(str(caught.value))
 
 
 def test_a_shortage_of_memory_after_a_read_does_not_end_the_run():
