@@ -235,8 +235,7 @@ def scored(
 ) -> ReadOutput:
     """The output of a read that scored a target, by the natural log-probability of each of its tokens."""
     probability = math.exp(math.fsum(logs) / len(logs))
-    text = target.strip()
-    return ReadOutput(text, prompt_tokens, len(logs), truncated, confidence=probability)
+    return ReadOutput(target.strip(), prompt_tokens, len(logs), truncated, confidence=probability)
 
 
 def with_own(output: ReadOutput, logs: Sequence[float]) -> ReadOutput:

@@ -99,8 +99,7 @@ def _counts(spec: ReaderSpec, texts: list[str]) -> list[int]:
     try:
         tokenizer = Tokenizer.from_file(f"{spec.path}/tokenizer.json")
     except Exception:  # whatever is wrong: transformers knows other files, or says it
-        path = Path(spec.path)
-        return count_tokens(path, spec.name, texts, trusted=bool(spec.code))
+        return count_tokens(Path(spec.path), spec.name, texts, trusted=bool(spec.code))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=spec.special_tokens)

@@ -205,16 +205,13 @@ class Local:
         waiting: deque[Future[UnitResult]] = deque()
         fault: Exception | None = None
         with ThreadPoolExecutor(1) as thread:
-            while True:
-                try:
-                    result = next(results, None)
-                except Exception as error:  # after what was read before it
-                    fault, result = error, None
-                if result is None:
-                    break
-                waiting.append(thread.submit(self.commit, result))
-                if len(waiting) > 1:
-                    yield waiting.popleft().result()
+            try:
+                for result in results:
+                    waiting.append(thread.submit(self.commit, result))
+                    if len(waiting) > 1:
+                        yield waiting.popleft().result()
+            except Exception as error:  # after what was read before it
+                fault = error
             while waiting:
                 yield waiting.popleft().result()
         if fault is not None:

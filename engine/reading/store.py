@@ -168,12 +168,9 @@ def distinct(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 class KeyMemory:
-    """Hashes of the keys of files, for files that are asked for again and again.
+    """Hashes of the keys of files that are asked for again and again, of ``most`` keys, at 8 bytes each.
 
     A hash that two keys share makes a file be read for nothing; it is never taken for a key.
-
-    Args:
-        most: keys that are remembered, at 8 bytes each; files beyond are read again each time.
     """
 
     def __init__(self, most: int) -> None:
@@ -241,11 +238,7 @@ class StoredReads(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """The files that a store has of one reader, listed once for many calls of ``find``.
-
-    Attributes:
-        made: tells this listing, and parts of it, from all others.
-    """
+    """The files that a store has of one reader, listed once for many calls of ``find``; ``made`` identifies it."""
 
     folder: Folder
     names: tuple[str, ...]

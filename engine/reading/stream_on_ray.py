@@ -91,8 +91,7 @@ class OnRay:
             plans: sent to every worker once.
 
         Raises:
-            InputError, WriteError, ReadError: as raised on a worker.
-            ReadError: Ray failed.
+            InputError, WriteError, ReadError: as raised on a worker; a ReadError also where Ray failed.
             BoundError: the next units would pass a bound; those that were begun are done.
         """
         local, pool, is_held = self._local, self._pool, isinstance(plans, MadePlans)

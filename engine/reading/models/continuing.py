@@ -80,8 +80,7 @@ def way_of(
         InputError: none of them is.
     """
     # Of one token, unknown to a vocabulary of words, nothing could be told: all that is mixed would be the same.
-    sample = tokenizer.encode(_SAMPLE, add_special_tokens=False)
-    tokens = list(dict.fromkeys([*sample, 3, 4, 5]))
+    tokens = list(dict.fromkeys([*tokenizer.encode(_SAMPLE, add_special_tokens=False), 3, 4, 5]))
     text = (tokens[: _LENGTHS[0] - _LENGTHS[1]] * sum(_LENGTHS) * 2)[: _LENGTHS[0] + max(_GIVEN)]
 
     def find() -> tuple[int, str]:

@@ -187,11 +187,7 @@ class Continuation:
 
 
 def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> list[int]:
-    """The token that each choice begins with, by which they are told apart.
-
-    Raises:
-        InputError: two begin with the same token, or one has none.
-    """
+    """The token that each choice begins with; an InputError where two begin with the same one, or one has none."""
     encoded = [tokenizer.encode(choice, add_special_tokens=False) for choice in choices]
     first = [next(iter(tokens), -1) for tokens in encoded]
     if len(set(first)) < len(first) or -1 in first:

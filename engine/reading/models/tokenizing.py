@@ -212,11 +212,7 @@ class PromptRead:
 
 
 class PromptReader:
-    """What readers of one prompt have in common: inputs become tokens, cut where they are too long.
-
-    Args:
-        limit: tokens of the longest prompt; 0 for none.
-    """
+    """The base of readers of one prompt: inputs become tokens, cut to ``limit`` tokens (0 for no limit)."""
 
     def __init__(self, spec: ReaderSpec, tokenizer: Any, limit: int) -> None:
         self._spec = spec
