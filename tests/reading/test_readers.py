@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from transformers import LlamaConfig
 
 from engine.machine.remote.api_settings import ApiSettings
 from engine.messages.errors import InputError
@@ -196,21 +197,19 @@ def test_chat_prompts_do_not_depend_on_the_date_and_turn_thinking_off(chatting, 
 
 
 @pytest.mark.parametrize(
-    ("template", "system", "words"),
+    ("template", "system"),
     [
-        ("", "", "has no chat template; use a prompt without chat: true"),
-        ("hello", "", "writes the user's message 0 times"),
-        ("{{ messages[0]['content'] * 2 }}", "", "writes the user's message 2 times"),
-        ("{{ raise_exception('no system') }}", "system: s\n", "(no system); leave the system"),
-        ("{% for %}", "", "cannot be applied"),
+        ("", ""),
+        ("hello", ""),
+        ("{{ messages[0]['content'] * 2 }}", ""),
+        ("{{ raise_exception('no system') }}", "system: s\n"),
+        ("{% for %}", ""),
     ],
 )
-def test_models_that_cannot_chat_are_refused(chatting, tiny_t5, tmp_path, template, system, words):
+def test_models_that_cannot_chat_are_refused(chatting, tiny_t5, tmp_path, template, system):
     model = chatting(template) if template else tiny_t5
-    with pytest.raises(InputError) as caught:
+    with refused("model.template" if template else "model.templateless", path=model):
         specify(model, tmp_path, f"---\nchat: true\n{system}---\n{{passages}}Q: {{query}}")
-    assert words in str(caught.value)
-    assert str(caught.value).startswith(f"{model}: ")
 
 
 def test_inputs_longer_than_the_models_positions_are_refused(chatting, tmp_path):
@@ -234,8 +233,7 @@ def test_a_specification_holds_the_size_of_the_model(tiny_t5, tmp_path):
 def test_quantised_weights_are_refused_where_our_own_loops_would_read_them(tiny_t5, tmp_path):
     shutil.copytree(tiny_t5, tmp_path / "model")
     path = tmp_path / "model/config.json"
-    decoder = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
-    decoder["is_encoder_decoder"] = False
+    decoder = LlamaConfig(architectures=["LlamaForCausalLM"]).to_dict()
     quantised = {"quantization_config": {"quant_method": "awq", "bits": 4}}
     for changed in ({}, decoder):
         path.write_text(json.dumps(json.loads(path.read_text()) | quantised | changed))

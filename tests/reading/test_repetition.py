@@ -19,6 +19,7 @@ from engine.reading.repetition import draw, repeat_sample
 from engine.tables import FAILURE
 from tests import conftest
 from tests.conftest import STATS, make_run
+from tests.expected import as_expected
 from tests.tables import framed
 
 SPEC = replace(conftest.SPEC, dtype="bfloat16", memory=5)
@@ -266,9 +267,9 @@ def test_labels_of_the_judge_change_with_its_choice_alone(tiny_t5, tmp_path, lab
 
 
 def test_a_choice_without_a_probability_is_refused(tiny_t5, tmp_path):
-    said = "generated text in 1 of 1 LLM calls where it had to choose between"
     for confidence in (None, float("nan")):
         output = ReadOutput("Yes", 2, 0, False, confidence=confidence)
         judging, store = Repeating(lambda *_, output=output: output), tmp_path / str(confidence)
-        with pytest.raises(ReadError, match=said):
+        with pytest.raises(ReadError) as caught:
             evaluate(first_query("d0"), judged_by(tiny_t5, 1), store=store, executor=judging)
+        as_expected(str(caught.value))

@@ -14,7 +14,7 @@ from engine.messages.errors import WriteError
 from engine.reading import store
 from engine.reading.store import keys_of, span_of
 from engine.sources.io.folders import Folder, folder_at
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.reading.stored import load
 
 READER = "reader"
@@ -188,8 +188,9 @@ def test_load_follows_files_that_are_merged_while_it_reads(place, monkeypatch):
 def test_merged_files_have_every_read_once_and_stay_in_their_span(place):
     store.add(place, READER, reads("a", "b"), span=(0, 50))
     store.add(place, READER, reads("b", "c"), span=(50, 100))
-    with pytest.raises(ValueError, match="beyond the buckets"):
+    with pytest.raises(ValueError) as caught:
         merge(place, span=(0, 99))
+    as_expected(str(caught.value))
     merge(place, span=(0, 100))
     (merged,) = names(place)
     assert span_of(merged) == (0, 100)
@@ -433,7 +434,7 @@ def test_a_file_that_a_user_put_there_under_another_name_is_read(place):
     folder.delete([name])
     assert found(place, "a", "b") == ["A"]
     folder.write("mine.parquet", b"no Parquet")
-    with refused("store.damaged"):
+    with refused("store.damaged", path=folder.place("mine.parquet"), text=False):
         found(place, "a")
 
 

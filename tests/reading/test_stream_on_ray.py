@@ -4,6 +4,7 @@ import collections
 import io
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -28,7 +29,7 @@ from engine.reading.readers import specify
 from engine.reading.stream_on_ray import OnRay, unit_rows
 from engine.sources.io.folders import folder_at
 from tests.conftest import SPEC, planned
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.reading.stored import load
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -105,7 +106,7 @@ def outputs(plan, actor, actors=2):
 def test_every_read_comes_once_and_one_that_raises_fails_alone():
     def upper(text):
         if text == "t7":
-            raise ValueError("no such token")
+            raise ValueError("unknown token")
         return text.upper()
 
     plan = plan_of(20)
@@ -113,7 +114,7 @@ def test_every_read_comes_once_and_one_that_raises_fails_alone():
         got = outputs(plan, host_of(upper), actors)
         failed = got.pop(7)
         assert failed[0] == "t7"
-        assert failed[1].startswith(f"ValueError: no such token ({__file__}:")
+        assert failed[1].startswith(f"ValueError: unknown token ({__file__}:")
         assert got == [f"T{i}" for i in range(20) if i != 7]
 
 
@@ -229,12 +230,12 @@ def test_a_read_that_always_kills_is_isolated():
 
 def test_a_reader_that_fails_throughout_ends_the_job_in_one_line():
     def overflow(text):
-        raise ArithmeticError("the model's logits are not numbers")
+        raise ArithmeticError("no numbers")
 
     plan = plan_of(30)
-    with pytest.raises(ReadError, match="first 3 LLM calls failed, all for one reason") as caught:
+    with pytest.raises(ReadError) as caught:
         outputs(plan, host_of(overflow), actors=1)
-    assert "logits are not numbers" in str(caught.value)
+    as_expected(str(caught.value).partition(f" ({__file__}:")[0])
     assert "\n" not in str(caught.value)
 
 
@@ -254,10 +255,9 @@ def test_a_pool_that_gets_no_node_is_given_up_in_one_line(monkeypatch):
     plan = plan_of(["t0"])
     hopeless = Pool(1, 1, 1, Needs(0.0, 1.0, 0, None))
     told = []
-    with pytest.raises(ReadError, match="given up: nothing has moved.*with 1 GPU") as caught:
+    with pytest.raises(ReadError) as caught:
         list(units_done(plan, actor=host_of(str), pool=hopeless, on_event=told.append))
-    assert "\n" not in str(caught.value)
-    assert told == ["waiting for a node with 1 GPU: none is there"]
+    as_expected([str(caught.value), *told])
 
 
 def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
@@ -276,8 +276,9 @@ def test_a_worker_with_another_version_than_the_drivers_reads_nothing(monkeypatc
     with monkeypatch.context() as newer:
         newer.setattr(device, "__version__", "9.9.9")
         done = units_done(plan, actor=host_of(str), pool=of(1))
-        with refused("machine.versions"):
+        with refused("machine.versions", text=False) as caught:
             list(done)
+    assert re.match(r"node \w{8} process \d+ has .*, the driver 9\.9\.9; ", str(caught.value))
 
 
 def test_what_is_held_is_committed_here_and_shards_on_actors(tmp_path):

@@ -20,7 +20,7 @@ from benchmarks._single import default_prompt
 from engine.reading.local import Local
 from engine.reading.models.attention import round_up
 from engine.reading.models.causal import CausalReader
-from engine.reading.models.tokenizing import PromptRead
+from engine.reading.models.tokenizing import DOES_NOT_FIT, PromptRead
 from engine.reading.plan import Unit
 from tests.conftest import needs_steady_bf16
 
@@ -301,7 +301,7 @@ def test_a_call_that_fails_ahead_of_its_turn_is_read_in_its_turn(
         ends = [s.have + s.tokens for s in of.spans if not s.writing]
         if bad.length in ends:
             tried.append(ends)
-            raise ArithmeticError("logits are not numbers")
+            raise ArithmeticError("no numbers")
         return inner(of)
 
     monkeypatch.setattr(reader._model, "_forward", forward)
@@ -471,7 +471,7 @@ def test_a_prompt_whose_question_does_not_fit_fails(spec, prompts):
     prefix = len(CausalReader(spec)._head)
     limited = CausalReader(replace(spec, max_input_tokens=prefix + 3))
     outputs = limited.read(prompts)
-    assert all("even without passages" in o.failure for o in outputs)
+    assert {o.failure for o in outputs} == {DOES_NOT_FIT}
     assert all(o.output == "" for o in outputs)
 
 
@@ -481,7 +481,7 @@ def test_out_of_memory_ends_in_the_same_outputs(spec, prompts, generated, monkey
 
     def tight(asked):
         if len(asked) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise torch.OutOfMemoryError
         return inner(asked)
 
     whole, chunk = reader._allowance.bytes, reader._model._most

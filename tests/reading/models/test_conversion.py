@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 from dataclasses import replace
 
@@ -9,9 +10,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from transformers.utils import WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
 from engine.machine import model_files
-from engine.messages.errors import InputError
 from engine.reading import readers
 from engine.reading.models import weights
 from tests.expected import refused
@@ -28,9 +29,9 @@ def original(tiny_t5, tmp_path):
 
 def rewrite(directory, change):
     """Change the pickled weights."""
-    state = torch.load(directory / "pytorch_model.bin", weights_only=True)
+    state = torch.load(directory / WEIGHTS_NAME, weights_only=True)
     change(state)
-    torch.save(state, directory / "pytorch_model.bin")
+    torch.save(state, directory / WEIGHTS_NAME)
 
 
 def test_a_checkpoint_is_converted_once_and_found_again(original, monkeypatch):
@@ -82,16 +83,16 @@ def test_weights_keep_their_precision_and_ties(original):
         names = set(file.keys())
         assert {file.get_tensor(name).dtype for name in names} == {torch.float16}
     assert NAME in names
-    assert not {"lm_head.weight", "encoder.embed_tokens.weight"} & names
+    assert not [name for name in names if re.search("head|embed", name)]
 
 
 @pytest.mark.parametrize("layout", ["plain", "shards", "wrapped safetensors"])
 def test_other_layouts_give_the_same_weights(tiny_t5, original, tmp_path, layout):
     directory = t5_family.add_tokenizer(shutil.copytree(original, tmp_path / "other"), tiny_t5)
-    state = torch.load(directory / "pytorch_model.bin", weights_only=True)
-    (directory / "pytorch_model.bin").unlink()
+    state = torch.load(directory / WEIGHTS_NAME, weights_only=True)
+    (directory / WEIGHTS_NAME).unlink()
     if layout == "plain":
-        torch.save(t5_family.state_of(tiny_t5), directory / "pytorch_model.bin")
+        torch.save(t5_family.state_of(tiny_t5), directory / WEIGHTS_NAME)
     elif layout == "wrapped safetensors":
         save_file({name: t.clone() for name, t in state.items()}, directory / "model.safetensors")
     else:
@@ -99,7 +100,7 @@ def test_other_layouts_give_the_same_weights(tiny_t5, original, tmp_path, layout
         places = {name: files[i % 2] for i, name in enumerate(state)}
         for file in files:
             torch.save({n: t for n, t in state.items() if places[n] == file}, directory / file)
-        index = directory / "pytorch_model.bin.index.json"
+        index = directory / WEIGHTS_INDEX_NAME
         index.write_text(json.dumps({"weight_map": places}))
     assert weights.resolve(str(directory)).digest == weights.resolve(str(original)).digest
     if layout == "shards":
@@ -137,18 +138,18 @@ def fewer_rows(state):
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    ("change", "code"),
     [
-        (without_one, f"lacks 1 weights, {NAME} first"),
-        (one_too_many, "does not describe, 1 weights, encoder.block.2.layer.0.layer_norm"),
-        (one_of_another_shape, f"in other shapes than its config.json describes 1 weights, {NAME}"),
-        (another_head, "lm_head.weight is not the shared embeddings"),
-        (fewer_rows, "in other shapes .* 4 weights, decoder.embed_tokens"),
+        (without_one, "model.weights"),
+        (one_too_many, "model.weights"),
+        (one_of_another_shape, "model.weights"),
+        (another_head, "model.untied"),
+        (fewer_rows, "model.weights"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(original, change, problem):
+def test_weights_that_do_not_fit_are_refused(original, change, code):
     rewrite(original, change)
-    with pytest.raises(InputError, match=problem):
+    with refused(code):
         weights.resolve(str(original))
 
 
@@ -168,25 +169,23 @@ class Hostile:
 def test_code_in_a_checkpoint_is_never_run(original, legacy_zip):
     torch.save(
         {"shared.weight": Hostile()},
-        original / "pytorch_model.bin",
+        original / WEIGHTS_NAME,
         _use_new_zipfile_serialization=not legacy_zip,
     )
-    with refused("model.tensors") as caught:
+    with refused("model.tensors"):
         weights.resolve(str(original))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", pickle.dumps([1, 2])])
 def test_damaged_checkpoints_are_refused_in_one_line(original, content):
-    (original / "pytorch_model.bin").write_bytes(content)
-    with refused("model.tensors") as e:
+    (original / WEIGHTS_NAME).write_bytes(content)
+    with refused("model.tensors"):
         weights.resolve(str(original))
-    assert "\n" not in str(e.value)
 
 
 def test_a_failed_conversion_leaves_no_directory(original):
     rewrite(original, without_one)
     before = set((model_files.cache_directory() / "readers").glob("*"))
-    with pytest.raises(InputError):
+    with refused("model.weights"):
         weights.resolve(str(original))
     assert set((model_files.cache_directory() / "readers").glob("*")) == before

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import WEIGHTS_NAME
 
 from engine.reading import readers
 from engine.reading.models import weights
@@ -87,7 +88,7 @@ def test_outputs_are_those_of_the_biased_attention(original, plain, bias):
 
 
 def test_inputs_get_no_end_token(original, plain):
-    text = "w1 w2 w3"
+    text = "w1 w2"
     own = AutoTokenizer.from_pretrained(weights.resolve(str(original)).path)
     ids = AutoTokenizer.from_pretrained(plain)(text)["input_ids"]
     assert ids[-1] == own.eos_token_id == 1
@@ -97,7 +98,7 @@ def test_inputs_get_no_end_token(original, plain):
 
 def test_a_t5_that_was_not_wrapped_is_read_without_the_bias(plain, tiny_t5, bias, tmp_path):
     # as the T5 of the Hugging Face hub have it, whose fine-tuning since knows no such bias
-    torch.save(t5_family.state_of(plain) | {CROSS_BIAS: bias}, tmp_path / "pytorch_model.bin")
+    torch.save(t5_family.state_of(plain) | {CROSS_BIAS: bias}, tmp_path / WEIGHTS_NAME)
     (tmp_path / "config.json").write_text((plain / "config.json").read_text())
     t5_family.add_tokenizer(tmp_path, tiny_t5)
     outputs = []

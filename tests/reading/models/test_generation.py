@@ -15,6 +15,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from engine.reading.models import attention
 from engine.reading.models.causal import CausalReader
@@ -171,7 +172,7 @@ def test_settings_are_applied_or_named(given, engine, applied, not_applied, tmp_
 
 def test_without_a_file_they_are_in_the_configuration(models, tmp_path):
     shutil.copytree(models["causal"], tmp_path / "m")
-    (tmp_path / "m" / "generation_config.json").unlink()
+    (tmp_path / "m" / GENERATION_CONFIG_NAME).unlink()
     config = json.loads((tmp_path / "m" / "config.json").read_text()) | {"repetition_penalty": 1.6}
     (tmp_path / "m" / "config.json").write_text(json.dumps(config))
     spec, reads = spec_of(tmp_path / "m"), [[text] for text in WORDS]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.tokenization_utils_base import generate_merges
+from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE, generate_merges
 
 from engine.reading.models import attention, conversion, weights
 from engine.reading.models.causal import CausalReader
@@ -79,15 +79,15 @@ def test_texts_are_those_of_the_tokenizer_that_a_file_was_made_from(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "problem"),
+    "header",
     [
-        ({"bos_token_id": None}, "model.unconvertible"),
-        ({"add_eos_token": True, "eos_token_id": None}, "model.unconvertible"),
-        ({"add_bos_token": 1}, "model.unconvertible"),
+        {"bos_token_id": None},
+        {"add_eos_token": True, "eos_token_id": None},
+        {"add_bos_token": 1},
     ],
 )
-def test_headers_that_leave_open_what_is_added_are_refused(header, problem, tmp_path):
-    with refused(problem):
+def test_headers_that_leave_open_what_is_added_are_refused(header, tmp_path):
+    with refused("model.unconvertible"):
         weights.resolve(str(save_gguf(tmp_path / "m.gguf", **header)))
 
 
@@ -110,7 +110,7 @@ def test_where_nothing_is_added_files_and_so_the_keys_of_reads_stay_as_they_were
     path = weights.resolve(str(file)).path
     plain = AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name, local_files_only=True)
     plain.save_pretrained(tmp_path / "plain")
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+    for name in ("tokenizer.json", TOKENIZER_CONFIG_FILE, "chat_template.jinja"):
         assert (path / name).read_bytes() == (tmp_path / "plain" / name).read_bytes(), name
 
 
@@ -260,9 +260,8 @@ def test_settings_of_the_header_are_the_models(family, keys, setting, value, tmp
 def test_what_the_model_would_not_have_is_refused_by_name(keys, tensor, tmp_path):
     tensors = {tensor[0]: np.array(tensor[1])} if tensor else {}
     file = save_gguf(tmp_path / "m.gguf", keys=keys, tensors=tensors)
-    with refused("model.unconvertible") as caught:
+    with refused("model.unconvertible"):
         weights.resolve(str(file))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")

@@ -80,7 +80,7 @@ def test_norms_whose_weights_have_another_precision_are_left():
     assert type(plain.model.norm).__name__ == "LlamaRMSNorm"
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="reads on a GPU here")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU reads here")
 def test_a_reader_on_a_cpu_makes_no_further_tensor_in_its_feed_forward_layers(bundled_spec):
     reader = load(bundled_spec)
     layer = reader._model._model.model.layers[0].mlp

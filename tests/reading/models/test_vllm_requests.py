@@ -20,7 +20,7 @@ class Played:
 
     def add_request(self, name, prompt, params):
         if prompt["prompt_token_ids"] == [0]:
-            raise ValueError("no such token")
+            raise ValueError("unknown token")
         self.held.append((name, prompt["prompt_token_ids"][0]))
 
     def step(self):
@@ -85,7 +85,7 @@ def test_a_prompt_that_vllm_refuses_leaves_nothing_either():
     under_way = RequestsUnderWay(engine, None)
     first, second = asked_of(under_way, 1, 2), asked_of(under_way, 3, 0)
     for asked in (first, second):  # each is then done read by read, where the prompt fails alone
-        with pytest.raises(ValueError, match="no such token"):
+        with pytest.raises(ValueError, match="unknown token"):
             taken(under_way, asked)
     assert engine.held == []
     assert taken(under_way, asked_of(under_way, 1)) == [1]

@@ -100,7 +100,7 @@ def test_a_cache_takes_the_memory_that_weights_and_process_leave():
 
 def test_on_a_gpu_without_a_compiler_nothing_is_loaded(monkeypatch):
     monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
-    monkeypatch.setattr(device, "lacking_compiler", lambda: "no C compiler")
+    monkeypatch.setattr(device, "lacking_compiler", lambda: "no compiler")
     with refused("machine.compiler"):
         readers.load(replace(SPEC, engine="vllm", path="/nowhere"))
 

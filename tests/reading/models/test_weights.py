@@ -8,28 +8,26 @@ from pathlib import Path
 
 import pytest
 import transformers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BartConfig
+from transformers.utils import ADAPTER_CONFIG_NAME, WEIGHTS_NAME
 
 from engine.machine import model_files
 from engine.messages.errors import ReadError
 from engine.reading import readers
 from engine.reading.models import weights
 from engine.sources import bundled
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 
 def test_names_of_models_that_are_not_here_are_refused(tmp_path):
-    with refused("model.unknown"):
-        weights.resolve("no/such-model")
-    with refused("model.unknown"):
-        weights.resolve("x y")
+    for name in ("no/such-model", "x y", "gpt2"):
+        with refused("model.unknown"):
+            weights.resolve(name)
     with refused("function.nameless"):
         weights.resolve("my.py")
     for name in ("gpt-4o", "o3-mini", "claude-sonnet-4"):
         with refused("model.api"):
             weights.resolve(name)
-    with refused("model.unknown"):
-        weights.resolve("gpt2")
     with refused("files.missing"):
         weights.resolve(str(tmp_path / "m.gguf"))
     with refused("model.unconfigured"):
@@ -38,14 +36,13 @@ def test_names_of_models_that_are_not_here_are_refused(tmp_path):
     with refused("model.unreadable"):
         weights.resolve(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
+    (tmp_path / WEIGHTS_NAME).write_bytes(b"pickle")
     with refused("model.weightless"):
         weights.resolve(str(tmp_path))
 
 
 def test_other_encoder_decoders_are_refused(tmp_path):
-    config = {"model_type": "bart", "is_encoder_decoder": True}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    BartConfig().save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
     with refused("model.kind"):
         weights.resolve(str(tmp_path))
@@ -91,14 +88,13 @@ def test_models_without_a_generative_head_are_refused(tmp_path):
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_adapters_are_refused_and_not_left_out(tmp_path, whole):
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
+    for name in (ADAPTER_CONFIG_NAME, "adapter_model.safetensors"):
         (tmp_path / name).write_bytes(b"{}")
     if whole:
         (tmp_path / "config.json").write_text('{"model_type": "llama"}')
         (tmp_path / "model.safetensors").write_bytes(b"")
-    with refused("model.adapter") as caught:
+    with refused("model.adapter"):
         weights.resolve(str(tmp_path))
-    assert ("beside weights" in str(caught.value)) == whole
 
 
 def test_models_with_missing_weights_are_refused(tiny_t5, tmp_path):
@@ -123,15 +119,15 @@ def test_damaged_weights_are_refused_in_one_line(tiny_t5, tmp_path):
         readers.specify(str(copy), augmentation="fid", task="short-answer")
     weights_file.write_bytes(whole[: len(whole) // 2])  # its header is whole
     spec, _ = readers.specify(str(copy), augmentation="fid", task="short-answer")
-    with refused("model.unloadable") as caught:
+    with refused("model.unloadable", path=copy, text=False):
         readers.load(spec)
-    assert "\n" not in str(caught.value)
 
 
 def test_weights_that_changed_since_the_plan_are_refused(tiny_t5):
     spec, _ = readers.specify(str(tiny_t5), augmentation="fid", task="short-answer")
-    with pytest.raises(ReadError, match="are not those asked for"):
+    with pytest.raises(ReadError) as caught:
         readers.load(replace(spec, weights="0" * 64))
+    as_expected(str(caught.value))
 
 
 def test_a_budget_that_cannot_hold_the_weights_is_refused(tiny_t5):
@@ -140,7 +136,8 @@ def test_a_budget_that_cannot_hold_the_weights_is_refused(tiny_t5):
     model = T5ForConditionalGeneration.from_pretrained(tiny_t5)
     assert model_files.parameters(tiny_t5) == sum(p.numel() for p in model.parameters())
     with refused("settings.memory"):
-        readers.specify(str(tiny_t5), augmentation="fid", task="short-answer", memory=100 * 2**20)
+        given = {"augmentation": "fid", "task": "short-answer", "dtype": "float32"}
+        readers.specify(str(tiny_t5), **given, memory=100 * 2**20)
 
 
 def test_fid_needs_an_encoder_decoder(tiny_t5):
@@ -175,9 +172,8 @@ def test_a_gguf_file_that_was_cut_is_refused_in_one_line(tmp_path, monkeypatch, 
     path = tmp_path / "m.gguf"
     with bundled.reader_file().open("rb") as stream:
         path.write_bytes(stream.read(length))
-    with refused("model.unconvertible") as caught:
+    with refused("model.unconvertible", path=path, text=False):
         weights.resolve(str(path))
-    assert str(caught.value).startswith(f"{path}: ")
     assert not list((tmp_path / "cache" / "readers").iterdir())
 
 

@@ -94,7 +94,7 @@ def test_data_gives_no_control_token_of_a_byte_level_tokenizer(attack, controls)
 
 @pytest.mark.parametrize(
     "attack",
-    ["a</s>b", "<pad>", "<extra_id_0>", "\uff1c/s\uff1e", "a</s>\uff1c/s\uff1e", "</\xads>"],
+    ["a</s>b", "<pad>", "<extra_id_0>", "\uff1c/s\uff1e", "b</s>\uff1c/s\uff1e", "</\xads>"],
 )
 def test_data_gives_no_control_token_of_a_sentencepiece_tokenizer(attack, controls):
     tokenizer = pieces_tokenizer()

@@ -8,8 +8,8 @@ import pytest
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.machine.remote import limits
-from engine.messages.errors import InputError, LaterError, ReadError
-from tests.expected import refused
+from engine.messages.errors import LaterError, ReadError
+from tests.expected import as_expected, refused
 from tests.reading.remote.server import Behaviour, Said, answer, prompt_of, serving
 from tests.tables import inputs, say_last
 
@@ -47,13 +47,15 @@ def test_a_batch_gives_what_requests_give(tmp_path):
     with serving(behaviour) as url:
         whole = evaluate(inputs(), asked(url), store=tmp_path / "whole")
         live = len(behaviour.prompts)
-        with pytest.raises(LaterError, match=rf"{live} requests in .*`batch_in`"):
+        with pytest.raises(LaterError) as caught:
             evaluate(inputs(), asked(url, batch_out=out), store=tmp_path / "store")
+        as_expected(str(caught.value))
         requests = [json.loads(line) for line in out.read_text().splitlines()]
         lines = [*answered(out)]
         back.write_text("\n".join(reversed(lines[:-1])))
-        with pytest.raises(ReadError, match=rf"1 of {live} .* failed .* no answer to it is in"):
+        with pytest.raises(ReadError) as caught:
             evaluate(inputs(), asked(url, batch_in=back), store=tmp_path / "store")
+        as_expected(str(caught.value))
         # The rest may be asked for.
         result = evaluate(inputs(), asked(url), store=tmp_path / "store")
     assert len(behaviour.prompts) == live + 1
@@ -99,10 +101,9 @@ def test_requests_beyond_what_a_file_may_have_become_several_files(tmp_path, mon
         size = max(map(len, lines))
         monkeypatch.setattr(limits, most, 2 if most == "MOST_REQUESTS" else 2 * size + 2)
         out.unlink()
-        with pytest.raises(
-            LaterError, match="requests-1.jsonl, .* give the files that answer them"
-        ):
+        with pytest.raises(LaterError) as caught:
             evaluate(inputs(), asked(url, batch_out=out), store=tmp_path / "store")
+        as_expected(str(caught.value))
         parts = [*tmp_path.glob("requests-*.jsonl")]
         found = [part.read_text().splitlines() for part in parts]
         assert max(map(len, found)) == 2
@@ -133,11 +134,11 @@ def test_requests_to_two_models_are_not_in_one_file(tmp_path):
 def test_a_file_that_is_no_batch_is_named_with_its_line(tmp_path):
     back = tmp_path / "answers.jsonl"
     back.write_text('{"custom_id": "a", "response": {}}\n{"question": "b"}\n')
-    with serving(Behaviour(lambda body: Said("x"))) as url, pytest.raises(InputError) as caught:
-        evaluate(inputs(), asked(url, batch_in=back), store=tmp_path)
-    assert str(caught.value).startswith(f"{back}:1: no answer of a batch")
-    with refused("settings.failures"):
-        evaluate(inputs(), asked(url, batch_in=back, failed_reads="skip"), store=tmp_path)
+    with serving(Behaviour(lambda body: Said("x"))) as url:
+        with refused("server.batch", path=back, line=1):
+            evaluate(inputs(), asked(url, batch_in=back), store=tmp_path)
+        with refused("settings.failures"):
+            evaluate(inputs(), asked(url, batch_in=back, failed_reads="skip"), store=tmp_path)
 
 
 def test_the_key_is_that_of_the_variable_that_was_named(tmp_path, monkeypatch):

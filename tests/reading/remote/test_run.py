@@ -18,7 +18,7 @@ from engine.reading.reader_settings import ReaderAsk
 from engine.reading.remote import run
 from engine.reading.remote.specify import TRIAL, specify_api
 from engine.sources.io.folders import folder_at
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.reading.remote.server import FAULTS, Behaviour, Said, prompt_of, serving
 from tests.reading.stored import load
 
@@ -111,7 +111,7 @@ def test_readers_of_one_server_are_asked_together_in_their_roles(tmp_path):
     assert costs.kinds["single"].done == 5
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["", "answers of which the job hears late"])
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 def test_tokens_end_a_job_and_what_is_finished_is_kept(tmp_path, monkeypatch, late):
     if late:  # all that are under way, as on a machine that is busy
         monkeypatch.setattr(run, "wait", lambda asked, return_when: wait(asked))
@@ -119,9 +119,9 @@ def test_tokens_end_a_job_and_what_is_finished_is_kept(tmp_path, monkeypatch, la
     with serving(behaviour) as url:
         # A try of 11 tokens; each read may take 10 and 16, and takes 11. Prompts alone would fit.
         spec = specify(url, max_tokens=450, concurrency=2)
-        said = "`max_tokens` is 450; raise it; every finished LLM call is"
-        with pytest.raises(ReadError, match=said):
+        with pytest.raises(ReadError) as caught:
             read(spec, 40, tmp_path)
+        as_expected(str(caught.value))
         done = kept(spec, tmp_path).height
         assert done == len(behaviour.prompts)
         # 450 - 11 have room for (439 - 26) // 11 + 1 reads
@@ -143,7 +143,7 @@ def test_a_job_whose_prompts_alone_go_beyond_the_bound_is_refused_before_or_soon
         assert not behaviour.prompts
         # by the count of the first eight, 10 tokens each, they are about 1,000
         spec = specify(url, max_tokens=900, concurrency=1)
-        with pytest.raises(ReadError, match=r"about 1,0\d\d tokens of prompts are needed in all"):
+        with pytest.raises(ReadError, match=r"about 1,0\d\d tokens"):
             read(spec, 100, tmp_path)
         assert kept(spec, tmp_path).height == len(behaviour.prompts)
         assert 8 <= len(behaviour.prompts) < 12
@@ -178,8 +178,9 @@ def test_answers_without_a_count_of_tokens_count_as_what_was_reserved(tmp_path):
     behaviour = Behaviour(lambda body: Said("x", prompt_tokens=4 if TRIAL in str(body) else 0))
     with serving(behaviour) as url:
         spec = specify(url, max_tokens=300, concurrency=4)
-        with pytest.raises(ReadError, match=r"tokens are used, and `max_tokens` is 300; raise it"):
+        with pytest.raises(ReadError) as caught:
             read(spec, 20, tmp_path)
+    as_expected(str(caught.value))
     # The trial has 5. A read reserves 16 of an answer, and 0.22 a byte of its 19 or 20, which is 5: 14 reads fit.
     assert len(behaviour.prompts) == 14
 
@@ -197,9 +198,9 @@ def test_a_server_that_goes_away_ends_the_job_and_not_each_read_for_itself(tmp_p
     behaviour = Behaviour(echo, fault=lambda n: "500" if n > 12 else None)
     with serving(behaviour) as url:
         spec = specify(url, concurrency=4)
-        said = "12 LLM calls failed one after the other .*out of order"
-        with pytest.raises(ReadError, match=said):
+        with pytest.raises(ReadError) as caught:
             read(spec, 400, tmp_path)
+    as_expected(str(caught.value))
     assert kept(spec, tmp_path).height == len(behaviour.prompts) == 12
     assert len(behaviour.times) < 13 + 8 * 20
 
@@ -218,11 +219,9 @@ def test_reads_that_the_server_refuses_fail_alone(tmp_path):
 
 def test_a_job_whose_first_reads_all_fail_alike_is_given_up(tmp_path):
     behaviour = Behaviour(echo, refuse=lambda b: "no" if "number" in prompt_of(b) else None)
-    with (
-        serving(behaviour) as url,
-        pytest.raises(ReadError, match="first 16 LLM calls failed, all for one reason: status 400"),
-    ):
+    with serving(behaviour) as url, pytest.raises(ReadError) as caught:
         read(specify(url), 500, tmp_path)
+    as_expected(str(caught.value))
     assert len(behaviour.times) < 60
 
 
@@ -236,8 +235,7 @@ def test_an_answer_that_is_held_back_or_never_begun_is_a_failed_read(tmp_path):
     with serving(Behaviour(say)) as url:
         found, _ = read(specify(url), 4, tmp_path)
     assert found["output"].to_list() == ["3", "", "", "3"]  # cut at the prompt's stop
-    assert "content_filter" in found["failure"][1]
-    assert "ended (length) before its answer, with 16 tokens at most" in found["failure"][2]
+    as_expected(found["failure"].to_list())
 
 
 def test_what_is_finished_is_handed_on_where_the_process_is_interrupted(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from engine.messages.errors import ReadError
 from engine.reading.plan import read_key
 from engine.reading.reader_settings import ReaderAsk
 from engine.reading.remote.specify import TRIAL, specify_api
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 
 TOP = {"Yes": -0.1, "No": -2.4}
@@ -50,7 +50,7 @@ def test_a_chat_gets_messages_and_a_completion_the_worked_examples():
 def test_the_system_message_of_a_prompt_is_one_of_the_chat():
     behaviour = serve()
     spec, _ = specify(behaviour, task="abstain")
-    assert spec.api.system.startswith("You answer from the passages")
+    as_expected(spec.api.system)
     first, second = behaviour.answered[0]["messages"]
     assert first == {"role": "system", "content": spec.api.system}
     assert second == {"role": "user", "content": TRIAL}
@@ -69,7 +69,7 @@ def test_the_key_is_made_of_host_model_server_settings_and_messages(tmp_path):
         # what only decides speed, price or who may ask changes nothing
         assert key(base_url=credentials, concurrency=2, max_tokens=10**6) == first
         file = tmp_path / "p.txt"
-        file.write_text("---\nchat: true\nmax_new_tokens: 8\n---\n{passages}\nQuestion: {query}")
+        file.write_text("---\nchat: true\nstop: x\n---\n{passages}\nQuestion: {query}")
         others = [
             key(**same, name="openai:n"),
             key(**same, endpoint="completions"),
@@ -156,9 +156,10 @@ def test_choices_need_log_probabilities():
 
 
 def test_bounds_on_tokens_need_a_server_that_counts_them():
-    for bound in ({"max_tokens": 100}, {"tokens_per_minute": 100}):
-        with refused("server.usage"):
-            specify(serve(usage=False), **bound)
+    with refused("server.usage"):
+        specify(serve(usage=False), max_tokens=100)
+    with refused("server.usage"):
+        specify(serve(usage=False), tokens_per_minute=100)
     specify(serve(usage=False))
     nothing = Behaviour(lambda body: Said("OK", prompt_tokens=0))
     with refused("server.usage"):
@@ -166,20 +167,20 @@ def test_bounds_on_tokens_need_a_server_that_counts_them():
 
 
 def test_what_a_server_cannot_do_is_refused_before_it_is_asked(tmp_path):
-    def refused(said, content=None, **options):
+    def cannot(code, content=None, **options):
         if content is not None:
             options["prompt"] = str(tmp_path / "p.txt")
             (tmp_path / "p.txt").write_text(content)
         behaviour = serve()
-        with refused(said):
+        with refused(code):
             specify(behaviour, **options)
         assert not behaviour.times
 
-    refused("reader.fid", augmentation="fid")
-    refused("reader.tokens", "---\nmax_input_tokens: 9\n---\n{passages}{query}")
+    cannot("reader.fid", augmentation="fid")
+    cannot("reader.tokens", "---\nmax_input_tokens: 9\n---\n{passages}{query}")
     chat = "---\nchat: true\n---\n{passages}\nQ: {query}"
-    refused("server.endpoint", chat, endpoint="completions")
-    refused("server.modelless", name="openai:")
+    cannot("server.endpoint", chat, endpoint="completions")
+    cannot("server.modelless", name="openai:")
 
 
 def test_the_providers_own_address_needs_a_key():
@@ -188,10 +189,11 @@ def test_the_providers_own_address_needs_a_key():
 
 
 def test_a_wrong_key_and_a_server_that_is_not_there_are_one_line():
-    with refused("server.unanswered"):
+    with refused("server.stopped"):
         specify(serve(key="sk-right"))
-    with pytest.raises(ReadError, match="the connection failed .*; start the server, or check"):
+    with pytest.raises(ReadError) as caught:
         specify(serve(), base_url="http://127.0.0.1:9/v1")
+    as_expected(str(caught.value))
 
 
 def test_a_server_that_does_not_know_streams_is_not_told_of_them():
@@ -211,8 +213,9 @@ def test_a_stream_is_one_line_about_the_server():
         handler.wfile.write(b"data: [DONE]\n\n")
 
     behaviour = serve(fault=lambda n: stream)
-    with pytest.raises(ReadError, match="is a stream of events; have the server answer in one"):
+    with pytest.raises(ReadError) as caught:
         specify(behaviour)
+    as_expected(str(caught.value))
     assert [body.get("stream") for body in behaviour.answered] == []
     assert len(behaviour.times) == 1
 

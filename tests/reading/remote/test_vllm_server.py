@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.machine.remote.api_settings import KEY_VARIABLE
 from tests.reading.remote.test_bundled import compare
 
 # On a busy machine with two cores the server takes minutes until it answers.
@@ -84,5 +85,5 @@ def server(bundled_spec, tmp_path_factory):
 def test_the_bundled_reader_reads_alike_behind_vllm(
     server, files, tmp_path, endpoint, prompt, monkeypatch
 ):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
     compare("bundled", files, tmp_path, endpoint, prompt, url=server)
