@@ -152,7 +152,7 @@ def start_ledger(kept: str = os.devnull, *, waits: bool = True) -> Any:
 
 
 class Attempts:
-    """An actor's door to the ledger; its calls never fail for want of it.
+    """An actor's calls to the ledger; none fails for want of it.
 
     Ray sends a call again to a ledger that restarts. Where none answers, everything counts as begun for the first time.
     """

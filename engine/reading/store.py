@@ -131,8 +131,8 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
 
 
 def _in_full(frame: pl.DataFrame) -> pl.DataFrame:
-    """A file's table without reads that ended early; of before thoughts had a column, also without outputs that are blank
-    or begin with a thought, which often were what stood before the first line break. Outputs are composed, as since.
+    """A file's table without reads that ended early and, where thoughts have no column yet, without outputs that are blank
+    or begin with a thought, which often were what stood before the first line break. Outputs are composed.
     """
     if _ENDED_EARLY in frame.columns:
         frame = frame.filter(~pl.col(_ENDED_EARLY))
@@ -369,8 +369,8 @@ def tidy(store: Folder, fingerprint: str) -> list[str]:
     if len(sizes) <= FEW:
         return damaged
     with suppress(WriteError):  # whatever must be written will say that it cannot be
-        # Where an object store lets us write and not delete, as it says of a file that is not there, too, each job
-        # would add merged files.
+        # An object store may let us write and not delete, and says so of a missing file, too: each job would then
+        # add merged files.
         folder.delete([f"{uuid.uuid4().hex}{SUFFIX}"])
         for names in _groups(sizes, TOGETHER):
             damaged += compact(store, fingerprint, names, None)

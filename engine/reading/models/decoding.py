@@ -1,7 +1,7 @@
 """Choose the next token from logits, and decide when a reader has written enough.
 
 The settings of ``generation_config.json`` that change what ``generate`` writes greedily are applied, and the strings at
-which outputs end are found while the text of tokens grows. That may change before it is grown on: bytes of an incomplete
+which outputs end are found while the text of tokens grows. More tokens may change that text: bytes of an incomplete
 character show as U+FFFD, and a tokenizer may take away a space before the mark that follows it.
 """
 

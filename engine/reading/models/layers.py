@@ -4,7 +4,7 @@ Norms and feed-forward layers reuse the tensors they make, since the system clea
 layer makes three in place of five, a norm two in place of three (in bf16, three of five).
 
 Weights stand in the order in which oneDNN multiplies by them: made once, instead of for each product, which halves the
-time of products of few rows (answers). Each takes the place of what it was: no process has two matrices twice.
+time of products of few rows (answers). Each takes the place of what it was: a process holds one matrix twice at most.
 """
 
 from __future__ import annotations

@@ -398,9 +398,7 @@ def _chunks(parts: Sequence[_Piece], most: int) -> Iterator[list[_Piece]]:
 
 
 class WindowedModel(PackedModel):
-    """A model some of whose layers look back only so far: packed where a text fits the ``window`` with its answer, else
-    ``padded``.
-    """
+    """A model some of whose layers look back only so far: texts that fit the ``window`` run packed, others ``padded``."""
 
     def __init__(
         self,

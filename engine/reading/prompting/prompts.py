@@ -376,8 +376,8 @@ class Prompt:
         return (spaces.pop() if len(spaces) == 1 else "") + literal if literal else ""
 
     def target(self, text: str) -> str:
-        """A text as the reader would write it behind the prompt: with a blank before it, but behind a chat template's
-        tail, and in a decoder of its own.
+        """A text as the reader would write it behind the prompt: with a blank before it, except behind a chat template's
+        tail and in a decoder of its own.
         """
         return " " * (self.shares_query and not self.template.chat) + self.controls.as_text(
             text.strip()
