@@ -136,7 +136,12 @@ class Local:
                 inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
                 yield unit, inputs, start(self.reader(unit.reader), inputs)
 
-        return (self.read_unit(unit, inputs, finish) for unit, inputs, finish in ahead(started()))
+        def done() -> Iterator[UnitResult]:
+            # No generator expression: an error that it raises keeps its source, whose thread then ends late.
+            for unit, inputs, finish in ahead(started()):
+                yield self.read_unit(unit, inputs, finish)
+
+        return done()
 
     def read_unit(
         self, unit: Unit, inputs: Sequence[Sequence[str]], finish: Finish | None = None
