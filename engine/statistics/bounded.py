@@ -1,4 +1,5 @@
-"""Tails of the mean of values from a bounded range: exact for two values, and valid where most are alike.
+"""Tails of the mean of values from a bounded range, exact for two values and valid where most are alike; intervals
+of replicates and of proportions, and Holm's correction.
 
 The values of n queries get random weights that sum to 1, uniform on the simplex (the Bayesian bootstrap,
 Rubin 1981), and one more value, an end of the range, is weighted with them (Gaffke 2005, "Three test
@@ -14,8 +15,6 @@ Uniform weights are independent exponential variables E over their sum, so that 
 where ``sum(a E) <= 0`` for ``a = values - c``. That probability is an integral over the moment generating
 function, taken through its saddle point along a path on which it neither oscillates nor cancels (Daniels 1954;
 Lugannani & Rice 1980): a tail of 1e-12 has as many right digits as one of 0.1.
-
-Intervals of replicates and of proportions, and the correction of p-values, are here too.
 """
 
 from __future__ import annotations
@@ -100,10 +99,7 @@ def _tail(apart: Floats, amounts: Floats) -> float:
 def _root(
     function: Callable[[float], float], low: float, high: float, *, xtol: float, rtol: float
 ) -> float:
-    """Where a function is 0 that has different signs at both ends (Brent 1973, chapter 4).
-
-    SciPy's ``brentq`` step by step: to import it takes a twentieth of an evaluation whose reads are all stored.
-    """
+    """Where a function is 0 that has different signs at both ends: SciPy's ``brentq``, slow to import (Brent 1973)."""
     before, here, across = low, high, low
     at_before, at_here = function(low), function(high)
     at_across = at_before
@@ -201,8 +197,7 @@ def lower_bound(rows: Weighed, tail: float) -> float:
 def weighed(sums: Floats, sizes: Floats) -> Weighed:
     """Rows put together that are alike. Of more than 256 kinds about that many are left, and 32 of each size.
 
-    A row between two of its size that are left is shared out among these, so that the mean stays as it is and the
-    spread grows by next to nothing.
+    A row between two that are left is shared out among these: the mean stays, and the spread grows by next to nothing.
 
     Args:
         sums, sizes: (r,) of the values of each row, and how many these are.
@@ -290,8 +285,7 @@ def binomial_interval(successes: float, n: float, confidence: float) -> tuple[fl
     [0.154, 0.592]
 
     Args:
-        successes: 0 to n.
-        n: 1 or more. Neither need be a whole number.
+        successes, n: 0 to n, and 1 or more; neither need be a whole number.
         confidence: in (0, 1).
     """
     tail = (1 - confidence) / 2

@@ -195,17 +195,14 @@ def compare_cells(
 ) -> pl.DataFrame:
     """The comparisons table: every two cells that differ only in the annotator or only in the run.
 
-    Intervals and p-values are studentized, by leaving out queries, where these hold, else from permutations
-    of the outcomes, or the interval from inverting a test; ``method`` says which. Where none holds there
-    is none, and ``note`` says why (``difference_tests``). ``tau_p_holm`` and ``rho_p_holm`` are corrected within
-    three families, each statistic separately: the first annotator against every rival, in all runs
-    and measures; the rivals among themselves; and the runs. The first is what a comparison is made
-    for, and should not lose power to the rest.
+    Intervals and p-values are studentized where these hold, else from permutations of the outcomes, or the interval
+    from inverting a test; ``method`` names which, and ``note`` the reason for none (``difference_tests``).
+    ``tau_p_holm`` and ``rho_p_holm`` are corrected within three families, each statistic separately: the first annotator
+    against every rival, for which comparisons are made; the rivals among themselves; and the runs.
 
     Args:
         cells: what is compared, the first annotator's first.
-        comparable: which measures of two annotators are compared within a run. Between runs a
-            measure is only ever compared with itself.
+        comparable: which measures of two annotators are compared within a run; between runs, a measure with itself.
     """
     pairs_compared = [
         (a, b)

@@ -1,9 +1,7 @@
 """Kendall's tau-b and Spearman's rho of two scores, with intervals over queries, and what their margins allow.
 
-Queries may come in clusters that share an article, of which only clusters are independent.
-What is done for queries elsewhere is done for clusters: they are left out one at a time, and resampled. Where few of
-them have what the interval rests on, tables of queries are drawn as elsewhere, but of fewer queries: as many
-independent ones as say as much as the clusters do.
+Of queries in clusters that share an article only the clusters are independent: these are left out one at a time, and
+resampled. Where few have what the interval rests on, tables of as many independent queries are drawn as tell as much.
 """
 
 from __future__ import annotations
@@ -66,10 +64,9 @@ def method_by_cluster(x: Side, y: Side, clusters: Ints) -> tuple[Method | None, 
 def independent_queries(x: Floats, y: Floats, clusters: Ints, *, confidence: float) -> int:
     """How many independent queries vary the correlation of x and y as much as these do, and are known as well.
 
-    n / (1 + (m - 1) r_x r_y), where m is the mean size of the cluster that a query is in, and r_x and r_y are
-    the intraclass correlations of the ranks (from the analysis of variance, 0 or more): the
-    design effect (Kish 1965) of the mean of products of two independent scores. Few clusters tell little about
-    that effect, so that the number is multiplied by the square of Student's quantile with n - 1 degrees of
+    n / (1 + (m - 1) r_x r_y), where m is the mean size of a query's cluster, and r_x and r_y are the intraclass
+    correlations of the ranks: the design effect (Kish 1965) of the mean of products of two independent scores. Few
+    clusters tell little about it: the number is multiplied by the square of Student's quantile with n - 1 degrees of
     freedom over that with a degree less than there are clusters (Korn & Graubard 1998, "Confidence intervals for
     proportions with small expected number of positive counts estimated from survey data").
     """
@@ -83,10 +80,7 @@ def independent_queries(x: Floats, y: Floats, clusters: Ints, *, confidence: flo
 
 
 def intraclass(score: Floats, clusters: Ints) -> float:
-    """The intraclass correlation by the analysis of variance, in [0, 1]; 1 where nothing varies.
-
-    0 where every cluster is of one query.
-    """
+    """The intraclass correlation by the analysis of variance, in [0, 1]; 1 if nothing varies, 0 of clusters of one."""
     sizes = np.bincount(clusters).astype(np.float64)
     n, count = len(score), len(sizes)
     if count in (1, n):
@@ -198,11 +192,8 @@ class Bootstrap(Checked):
                 "settings.resamples",
             )
         if self.until and not self.resamples:
-            raise InputError(
-                "`until` with `resamples` 0, which it cannot have",
-                "leave one out",
-                "settings.until",
-            )
+            problem = "`until` with `resamples` 0, which it cannot have"
+            raise InputError(problem, "leave one out", "settings.until")
         if self.lists and self.lists >= 1 and self.lists % 1:
             remedy = "use a share below 1, or a whole number of lists"
             raise InputError(f"`lists` is {self.lists:g}", remedy, "settings.lists")
@@ -210,11 +201,8 @@ class Bootstrap(Checked):
         others["width"] = bool(self.lists and self.width)
         if self.samples and (other := next((n for n, given in others.items() if given), "")):
             name = "lists" if self.lists else "width"
-            raise InputError(
-                f"`{name}` with `{other}`, which it cannot have",
-                "leave one out",
-                "settings.conflict",
-            )
+            problem = f"`{name}` with `{other}`, which it cannot have"
+            raise InputError(problem, "leave one out", "settings.conflict")
 
     @property
     def samples(self) -> bool:
@@ -231,9 +219,8 @@ class Bootstrap(Checked):
 class Correlation:
     """A correlation with its interval.
 
-    ``tau``, ``rho`` in [-1, 1]; NaN where undefined, and then ``note`` says why. Interval bounds are
-    NaN where none was asked for or none holds (``note``). ``method`` made them
-    (``methods``), empty where there are none.
+    ``tau``, ``rho`` in [-1, 1]; NaN where undefined, with the reason in ``note``. Interval bounds are NaN where none was
+    asked for or none holds (``note``); ``method`` made them (``methods``), empty without.
     """
 
     n: int
@@ -333,10 +320,9 @@ class Margins:
 def margins(x: Floats, y: Floats, tau: float) -> Margins:
     """What the values of a measure (x) and of the end-to-end score (y) allow.
 
-    tau-b is greatest where both are sorted the same way, and least where one is reversed: to exchange the
-    scores of two queries that stand in the other order never adds to tau's numerator, and leaves its
-    denominator alone. With ties in other places on both sides that is less than 1: exact match with few
-    right answers and a measure with few misses cannot agree, however good the measure is.
+    tau-b is greatest where both are sorted the same way, and least where one is reversed: exchanging the scores of two
+    queries never adds to its numerator there, and leaves its denominator alone. With ties in other places on both
+    sides that is less than 1: few right answers and few misses cannot agree, however good the measure is.
 
     Args:
         x, y: shape (n,), finite.

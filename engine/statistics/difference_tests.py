@@ -1,22 +1,18 @@
 """Tests and intervals of the difference of two correlations where few queries decide: by permutation.
 
-A share of bootstrap resamples beyond 0 is a valid p-value only where every combination of values has
-enough queries. With three right answers in 64 queries it rejects a true hypothesis several times too
-often, because the resamples repeat the few right answers that there are. Here the difference is divided
-by its standard error, and what that quotient is by chance is found by permuting the outcomes:
+A share of bootstrap resamples beyond 0 is a valid p-value only where every combination of values has enough queries:
+with three right answers in 64, which resamples repeat, it rejects a true hypothesis several times too often. Here the
+difference is divided by its standard error, and the chance distribution of the quotient is that of permuted outcomes:
 
-- The standard error is the infinitesimal jackknife's: the root of the sum of the squared influences of
-  the queries on the difference (Efron 1982, The Jackknife, the Bootstrap and Other Resampling Plans,
-  chapter 6). It exists for any number of right answers and any number of misses.
-- Under a permutation the queries keep their two measure scores, and the outcomes are dealt out anew.
-  Were the outcomes independent of both measures, every permutation would be as likely as the data, so
-  the test is exact at any number of queries. Where both correlations are equal and not 0, the quotient has
-  the same limiting distribution as under permutation, which is what dividing by the standard error is for
-  (Janssen 1997; Chung & Romano 2013; for correlations DiCiccio & Romano 2017).
-- With fewer than 15 right (or wrong) answers, measure scores that are spread more widely among these few
-  than among the others would still be taken for a difference. There the p-value is the larger of the
-  permutation's and that of Student's t, as in the test of Brunner & Munzel (2000)
-  (``methods.standard_error``).
+- The standard error is the infinitesimal jackknife's: the root of the sum of the squared influences of the queries on
+  the difference (Efron 1982, The Jackknife, the Bootstrap and Other Resampling Plans, chapter 6).
+- Under a permutation the queries keep their two measure scores, and the outcomes are dealt out anew. The test is exact
+  at any number of queries if the outcomes are independent of both measures. Where both correlations are equal and not
+  0, the quotient has the same limiting distribution, since it is divided by the standard error (Janssen 1997;
+  Chung & Romano 2013; for correlations DiCiccio & Romano 2017).
+- With fewer than 15 right (or wrong) answers, measure scores that are spread more widely among these few would still be
+  taken for a difference: there the p-value is the larger of the permutation's and that of Student's t, as in the test
+  of Brunner & Munzel (2000; ``methods.standard_error``).
 """
 
 from __future__ import annotations
@@ -120,8 +116,7 @@ class Pair:
 def influences(pair: Pair, orders: Ints) -> tuple[Floats, Floats]:
     """tau-b and rho under permuted outcomes, and the influence of every query on them.
 
-    The influence of a query is the derivative of the correlation with respect to the query's weight, at
-    weights of 1; the influences of all queries sum to 0.
+    The influence of a query is the derivative with respect to its weight, at weights of 1; influences sum to 0.
 
     Args:
         orders: (B, n) query i is given the outcome of query ``orders[b, i]``.
@@ -163,8 +158,7 @@ def influences(pair: Pair, orders: Ints) -> tuple[Floats, Floats]:
 def _net_concordance(x: Side, y: Side, orders: Ints) -> Floats:
     """(B, n) of each query: queries concordant with it less discordant ones, outcomes permuted."""
     if x.values < y.values:
-        back = np.argsort(orders, axis=1)
-        return np.take_along_axis(_net_by_value(y, x, back), orders, axis=1)
+        return np.take_along_axis(_net_by_value(y, x, np.argsort(orders, axis=1)), orders, axis=1)
     return _net_by_value(x, y, orders)
 
 
@@ -239,9 +233,8 @@ def difference_test(
 ) -> DifferenceTest:
     """The test of one difference, from its quotient and those under permutation.
 
-    p = (1 + r) / (1 + B), where r of B permuted quotients are at least as far from 0 as the observed one.
-    The interval is the difference plus or minus the quantile of the permuted quotients' absolute
-    values times the standard error, cut at -2 and 2.
+    p = (1 + r) / (1 + B), where r of B permuted quotients are at least as far from 0 as the observed one. The interval
+    is the difference plus or minus the quantile of their absolute values times the standard error, cut at -2 and 2.
 
     Args:
         difference, error: on the sample; the standard error is 0 or more.
@@ -273,9 +266,8 @@ def difference_test(
 def enough_for_jackknife(pairs: Sequence[tuple[Floats, Floats]]) -> bool:
     """Whether studentized intervals and p-values hold for the difference of these correlations.
 
-    They do where both sides have 50 queries or more in the rarest combination of their values, were the sides
-    independent: the queries that do not have the measure's most frequent value, times those that do not
-    have the outcome's, by all queries.
+    They do with 50 queries or more in the rarest combination of values, were both sides independent: the queries
+    without the measure's most frequent value, times those without the outcome's, by all queries.
 
     Args:
         pairs: measure and outcome of each correlation, each of shape (n,).
@@ -342,9 +334,7 @@ def permutation_test(
 ) -> tuple[DifferenceTest, DifferenceTest]:
     """Test that two correlations over the same n queries are equal, by tau-b and by rho.
 
-    The outcomes of ``first`` and of ``second`` (the same, or those of two runs) are permuted together.
-
-    ``permutations`` are 1 or more.
+    The outcomes of ``first`` and of ``second`` (the same, or those of two runs) are permuted together, once or more.
     """
     n = len(first.x.codes)
     permuted = np.empty((2, permutations))

@@ -6,8 +6,7 @@ sign test. Of one pair whose queries come in clusters it is that of Bonett & Pri
 interval for a difference of binomial proportions based on paired data", after Agresti & Min 2005), in which one
 cluster is added for each of the two runs, as far apart as the range allows: there it holds as well and is narrower.
 
-Levels are divided by the number of pairs (Bonferroni), so that the intervals hold together, and therefore
-also for pairs that are chosen by what the data show.
+Levels are divided by the number of pairs (Bonferroni): intervals hold together, also for pairs chosen by the data.
 
 Whether a candidate is worse than a baseline by more than a margin is a test of non-inferiority.
 The difference d is the candidate's mean less the baseline's, on the same queries. Two one-sided hypotheses are
@@ -68,8 +67,7 @@ def paired_intervals(
 
     Args:
         paired: (p, n) differences of p pairs on n queries, n >= 2.
-        largest: the largest difference that two runs can have on a query: the length of the range of the
-            score, above 0. Not the largest in the data, which says little where runs are nearly alike.
+        largest: the largest difference that two runs can have on a query, above 0, whatever is the largest in the data.
         confidence: that all intervals hold, in (0, 1).
         comparisons: number of intervals that hold together, 1 or more.
         clusters: (n,) the cluster of each query, from 0; None where queries are independent. Clusters then stand in
@@ -230,9 +228,7 @@ def soft_pairwise_accuracy(by_measure: Floats, by_outcome: Floats) -> float:
     not; one that both find undecided counts nearly 1, whichever run is ahead.
 
     Args:
-        by_measure, by_outcome: (p,) one-sided p-values of the pairs of runs in the same order
-            (``chances_above``). There equal draws count half, so that SPA
-            does not depend on the order of the runs.
+        by_measure, by_outcome: (p,) one-sided p-values of the pairs of runs in one order (``chances_above``).
 
     Returns:
         In [0, 1]; NaN where p-values are.

@@ -1,11 +1,7 @@
 """Methods of the interval of a correlation, and which one makes it: that depends on how thin the data are.
 
-The limits are from simulations (``benchmarks.intervals``): under each method 95% intervals hold
-the true value in 93% of the samples or more, also where few answers are right or nearly all lists
-succeed.
-
-The studentized one is for sides whose rarer values are too few to resample; that of inverting a test for sides that are
-nearly constant.
+The limits are from simulations (``benchmarks.intervals``): under each method 95% intervals hold the true value in 93%
+of the samples or more, also where few answers are right or nearly all lists succeed.
 
 Where one side is nearly constant, few queries can show any association, and often none of them does:
 resampling cannot draw what the sample lacks, so its intervals are far too narrow. Here a value of tau
@@ -65,13 +61,7 @@ _DECIMALS = 10
 
 @dataclass(frozen=True)
 class _Sample:
-    """A table of n queries.
-
-    Attributes:
-        shares: of the cells, with some weight in empty ones.
-        parts: what the statistic is.
-        observed: (2,) it and the same of rho.
-    """
+    """A table of n queries: the shares of its cells, none of them 0, and (2,) the statistic ``parts`` of tau and of rho."""
 
     shares: Floats
     parts: Parts
@@ -90,8 +80,7 @@ def inverted(
     not reached is -1 or 1.
 
     Args:
-        x, y: shape (n,), neither constant. Work grows with the number of cells, the product of the
-            numbers of distinct values.
+        x, y: shape (n,), neither constant. Work grows with the product of the numbers of distinct values.
         draws: tables drawn at each step, fewer (400 or more) of large ones. 1,000 leave an error of about
             a tenth of a standard error in a bound.
         size: how many queries a drawn table has; None for n.
@@ -428,9 +417,8 @@ def _corner_is_thin(x: Side, y: Side, expected: float) -> bool:
     return expected < _EXPECTED_IN_CORNER or int(corners.min()) < _SEEN_IN_CORNER
 
 
-# Queries' worth of spread that is added to that of the rarer ones. Three of them may by chance have
-# almost the same score, which says little about how far others would lie; without it intervals of
-# three to five right answers hold in 90% to 93% of samples.
+# Queries' worth of spread that is added to that of the rarer ones, three of which may have almost the same score by
+# chance: without it intervals of three to five right answers hold in 90% to 93% of samples.
 _AS_THE_OTHERS = 0.1
 
 
@@ -439,17 +427,14 @@ def studentized(
 ) -> tuple[float, float, float]:
     """The interval and the test, from the leave-one-out values of a correlation.
 
-    The standard error is the jackknife's, summed over three sources: the queries of the rarer kind
-    (and a tenth of a query that is spread as the others are), the others, and how many there are of
-    each. Where few queries are of the rarer kind, so is the
-    error itself uncertain: quantiles are of Student's t, with Satterthwaite's (1946) degrees of
-    freedom, as in the test of Brunner & Munzel (2000). They are taken on Fisher's scale artanh(tau),
-    whose slope is 1 / (1 - tau^2), so that bounds lie within -1 and 1.
+    The standard error is the jackknife's, summed over three sources: the queries of the rarer kind (and a tenth of a
+    query that is spread as the others are), the others, and how many there are of each. Few of the rarer kind leave the
+    error uncertain: quantiles are of Student's t, with Satterthwaite's (1946) degrees of freedom, as in the test of
+    Brunner & Munzel (2000), on Fisher's scale artanh(tau), so that bounds lie within -1 and 1.
 
     Args:
         without: shape (n,), the correlation without each query; finite.
-        rarer: shape (n,), queries of the rarer kind: those that have not the most frequent value of
-            the sparser side. Where they are half of the queries or more, all count as one kind.
+        rarer: shape (n,), queries without the most frequent value of the sparser side, as in ``standard_error``.
 
     Returns:
         the interval, and the p-value of the hypothesis of 0: 1 less the confidence at which it just reaches 0;

@@ -54,52 +54,33 @@ _HELD_SIGNS = 2**21
 
 @dataclass(frozen=True)
 class _Side:
-    """One variable of the pairs.
+    """One variable of the pairs."""
 
-    Attributes:
-        codes: (m,) rank of each pair's value among the v distinct values.
-        order: (m,) pairs by value.
-        starts: (v,) where each value begins in ``order``.
-    """
-
-    codes: Ints
-    order: Ints
-    starts: Ints
+    codes: Ints  # (m,) rank of each pair's value among the v distinct values
+    order: Ints  # (m,) pairs by value
+    starts: Ints  # (v,) where each value begins in ``order``
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Neighbouring values of one side, taken together.
+    """Neighbouring values of one side, taken together."""
 
-    Attributes:
-        block_of: (m,) the block of each pair.
-        order: (m,) pairs by value.
-        members: (g, s) the places in ``order`` of each block that has several values, filled up with m.
-        whole: whether these are all places in their order, as without ties.
-        signs: (g, s, s) products of signs of each two pairs of these blocks, 0 where counted elsewhere; in
-            single precision, or in a byte each where they are many.
-    """
-
-    block_of: Ints
-    order: Ints
-    members: Ints
-    whole: bool
+    block_of: Ints  # (m,) the block of each pair
+    order: Ints  # (m,) pairs by value
+    members: Ints  # (g, s) places in ``order`` of each block with several values, filled up with m
+    whole: bool  # whether these are all places in their order, as without ties
+    # (g, s, s) products of signs of each two pairs of these blocks, 0 where counted elsewhere; a byte each if many.
     signs: Singles | Signs
 
 
 @dataclass(frozen=True)
 class _Grid:
-    """The blocks of both sides, and the cells in which they cross.
-
-    Attributes:
-        by_cell: (m,) pairs by x-block, and within each by y-block.
-        edges: (x-blocks + 1, y-blocks + 1) where each cell begins in ``by_cell``, and where the x-block ends; a row
-            of zeros comes first.
-    """
+    """The blocks of both sides, and the cells in which they cross."""
 
     x: _Blocks
     y: _Blocks
-    by_cell: Ints
+    by_cell: Ints  # (m,) pairs by x-block, and within each by y-block
+    # (x-blocks + 1, y-blocks + 1) where each cell begins in ``by_cell``, and where the x-block ends; zeros come first.
     edges: Ints
 
 

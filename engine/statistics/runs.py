@@ -68,10 +68,7 @@ class RunScores:
         return round(mean, DECIMALS)
 
     def ranked(self, runs: Sequence[str]) -> list[str]:
-        """Runs, the best first: by their means; where they were read on other queries, by how many each one leads.
-
-        A lead that is decided counts more than all that are not.
-        """
+        """Runs, the best first: by their means; read on other queries, by the decided leads of each, then by the others."""
         ahead = dict.fromkeys(runs, 0)
         if self.is_partial:
             for run, over in permutations(runs, 2):
@@ -113,10 +110,7 @@ class RunScores:
         return float(bounds.max()) if bounds.size else math.nan
 
     def needed(self, run: str, over: str, confidence: float, *, as_here: bool = True) -> int | None:
-        """Queries that would decide by confidence sequences, of queries in the order of reading (``until.Decision``).
-
-        With a lead as large as here, or as small as is likely (``until``).
-        """
+        """Queries in the order of reading that would decide, with a lead as here or as small as is likely (``until``)."""
         differences = self._differences(run, over)
         known = ~np.isnan(differences)
         if not as_here:
@@ -139,10 +133,9 @@ Compare = Callable[[pl.DataFrame, str | None, str | None], RunScores | None]
 def comparer(
     bootstrap: Bootstrap, largest: Callable[[str, str], float], clusters: Clusters
 ) -> Compare:
-    """What compares the runs of a table with columns ``run``, ``query_id`` and ``value``.
+    """A function that compares the runs of a table with columns ``run``, ``query_id`` and ``value``, the same scores once.
 
-    The same scores are compared once, however often they come. ``largest`` gives the largest difference on a query, but for
-    end-to-end scores, whose is 1.
+    ``largest`` gives the largest difference on a query, but for end-to-end scores, whose is 1.
     """
     known: dict[tuple[bytes, float], Differences] = {}
 
@@ -263,8 +256,7 @@ class Interval:
 def mean_interval(values: pl.Series, confidence: float, clusters: Ints | None = None) -> Interval:
     """The mean of scores over queries with its interval.
 
-    That of Clopper & Pearson for scores of 0 and 1, Gaffke's for others in [0, 1] (``bounded``). NaN bounds
-    where some score lies elsewhere.
+    Clopper & Pearson's for scores of 0 and 1, Gaffke's for others in [0, 1] (``bounded``); NaN where some lie elsewhere.
     """
     mean, n = float(values.mean()), len(values)  # type: ignore[arg-type]
     if float(values.min()) < 0 or float(values.max()) > 1:  # type: ignore[arg-type]

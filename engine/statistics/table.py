@@ -25,12 +25,9 @@ from engine.tables import ANNOTATOR, BEST, MEASURE, QUERY_ID, RUN, TAU, VALUE, K
 
 @dataclass(frozen=True)
 class Statistics:
-    """The tables ``correlations``, ``comparisons``, ``systems`` and ``run_pairs``, and the choice that follows.
+    """The tables of an evaluation, ``unseen`` and ``by_place`` by ``single_labels``, and the choice of a run.
 
-    An evaluation adds ``unseen`` and ``by_place`` (``statistics.single_labels``).
-
-    Attributes:
-        choice: which run to choose, and how certain that is; None where there is only one.
+    ``choice`` is None where there is only one run.
     """
 
     correlations: pl.DataFrame
@@ -68,12 +65,9 @@ def analyse(
 
     Args:
         downstream: the end-to-end scores; empty where no list was read whole.
-        undefined: cells without a meaning (``tables.UNDEFINED``); they are listed in ``correlations``
-            with their reason, n = 0 and no figures.
-        comparable: which measures of two annotators are compared within a run; by default only
-            equal ones.
-        largest: the largest difference of two runs on a query, by annotator and measure. End-to-end
-            scores lie in [0, 1].
+        undefined: cells without a meaning (``tables.UNDEFINED``): ``correlations`` has their reason, and n = 0.
+        comparable: which measures of two annotators are compared within a run; by default only equal ones.
+        largest: the largest difference of two runs on a query, by annotator and measure; 1 end to end.
     """
     cells = list(comparison.read_cells(query_scores, downstream, clusters))
     fixed = bootstrap.of_fixed_n
@@ -258,13 +252,11 @@ def choose(
 def primary_measures(scored: Iterable[tuple[str, str]]) -> dict[str, str]:
     """By annotator, the measure that answer, page and verdict compare it by: the first that its labels have.
 
-    That is the first of the settings' measures (``Settings.measures``), chosen before any figure is
-    known, and the same for all annotators on whose labels it is defined. On other labels (nDCG on
-    utilities, say) the next one that is defined stands in.
+    That is the first of the settings' measures, chosen before any figure is known, and the same for all annotators on
+    whose labels it is defined; on others (nDCG on utilities, say) the next one that is defined.
 
     Args:
-        scored: annotator and measure of every score, mean or pair, in the order of the settings'
-            measures, which all tables of an evaluation keep.
+        scored: annotator and measure of every score, in the order of the settings' measures, as all tables have it.
     """
     first: dict[str, str] = {}
     for annotator, measure in scored:

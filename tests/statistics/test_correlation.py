@@ -24,7 +24,7 @@ from engine.statistics.correlation import (
     margins,
 )
 from engine.statistics.resampling import for_each_block, replicate
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 
 def sample(n=120):
@@ -55,19 +55,13 @@ def test_values_and_interval():
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "note"),
-    [
-        ([1, 1, 1], [0, 1, 0], "undefined: the measure is 1 for every query"),
-        ([0, 1, 2], [0, 0, 0], "undefined: the end-to-end score is 0 for every query"),
-        ([1], [1], "undefined: fewer than two queries"),
-        ([], [], "undefined: fewer than two queries"),
-    ],
+    ("x", "y"), [([1, 1, 1], [0, 1, 0]), ([0, 1, 2], [0, 0, 0]), ([1], [1]), ([], [])]
 )
-def test_undefined_correlations_say_why(x, y, note):
+def test_undefined_correlations_say_why(x, y):
     result = correlate(np.array(x, float), np.array(y, float), Bootstrap())
     assert math.isnan(result.tau)
     assert math.isnan(result.rho)
-    assert result.note == note
+    as_expected(result.note)
 
 
 def test_thin_data_are_not_resampled():
@@ -84,7 +78,8 @@ def test_thin_data_are_not_resampled():
     assert one_right.method == "inverted"
     assert one_right.tau_low < 0 < one_right.tau < one_right.tau_high
     none = correlate(x[:10], y[:10], bootstrap)
-    assert (none.method, none.note) == ("", "no interval: 10 queries are too few")
+    assert none.method == ""
+    as_expected(none.note)
     assert math.isnan(none.tau_low)
 
 
@@ -92,7 +87,7 @@ def test_perfect_agreement_over_many_values_has_no_interval():
     x = np.arange(40.0)
     result = correlate(x, -x, Bootstrap(resamples=1000))
     assert (result.tau, result.method) == (-1, "")
-    assert result.note == "no interval: the correlation is -1"
+    as_expected(result.note)
 
 
 def test_without_resamples_there_is_no_interval():
@@ -265,17 +260,15 @@ def test_the_test_is_the_level_at_which_its_interval_reaches_0():
     assert (test.p < 0.05) == (test.low > 0)
 
 
-@pytest.mark.parametrize(
-    ("count", "note"), [(10, "10 clusters are too few"), (12, "fewer than 3 of 12 clusters")]
-)
-def test_what_clusters_cannot_show_has_no_interval(count, note):
+@pytest.mark.parametrize("count", [10, 12])
+def test_what_clusters_cannot_show_has_no_interval(count):
     rng = np.random.default_rng(1)
     clusters = np.repeat(np.arange(count), 100)
     x, y = rng.normal(size=(2, len(clusters)))
     y[clusters > 1] = 0
     found = correlate(x, y, Bootstrap(resamples=100), clusters)
     assert not found.method
-    assert note in found.note
+    as_expected(found.note)
 
 
 def test_a_mean_without_any_spread_counts_as_many_queries_as_clusters():

@@ -23,6 +23,7 @@ from engine.statistics.difference_tests import (
     untestable,
 )
 from engine.statistics.methods import standard_error
+from tests.expected import as_expected
 
 # Values of measure and outcome: two, few or all different, on either side.
 VALUES = [(5, 2), (2, 5), (2, 2), (9, 4), (4, 9), (50, 50)]
@@ -81,7 +82,7 @@ def quotients_by_definition(x_a, y_a, x_b, y_b):
     return np.where(np.abs(difference) < 1e-12, 0, difference / np.maximum(error, 1e-15))
 
 
-@pytest.mark.parametrize("runs", ["one outcome", "an outcome of each run"])
+@pytest.mark.parametrize("runs", ["one outcome", "own outcomes"])
 def test_p_values_are_those_of_all_orders(runs):
     rng = np.random.default_rng(5)
     x_a, x_b = rng.integers(0, 4, (2, 5)).astype(float)
@@ -225,16 +226,13 @@ def test_resamples_are_used_where_the_rarest_combination_has_fifty_queries(
 def test_what_cannot_be_tested_is_said():
     x, y = np.arange(40.0), np.zeros(40)
     y[:2] = 1
-    assert untestable([(x, y)]) == (
-        "no p-value and no interval: 2 of 40 end-to-end scores differ from the most frequent one, and a "
-        "test needs 3"
-    )
+    as_expected(untestable([(x, y)]))
     y[:3] = 1
     assert untestable([(x, y)]) == untestable([(x, 1 - y)]) == ""
     many = np.arange(3000.0)
     rare = (many < 5).astype(float)
     assert untestable([(many, rare), (rare, rare)]) == ""
-    assert "too many values for a permutation test" in untestable([(many, many), (rare, many)])
+    as_expected(untestable([(many, many), (rare, many)]))
 
 
 def test_as_many_permutations_as_resamples_unless_each_is_long():

@@ -19,6 +19,7 @@ from engine.statistics.difference_tests import Pair, permutation_test, prepare
 from engine.statistics.leads import paired_intervals
 from engine.statistics.table import analyse
 from engine.statistics.until import queries_needed
+from tests.expected import as_expected
 from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
 from tests.tables import framed
 
@@ -153,7 +154,7 @@ def test_tables_too_large_to_draw_leave_a_p_value_and_the_reason(monkeypatch):
     assert 0 < row["tau_p"] <= 1
     assert math.isnan(row["tau_low"])
     assert math.isnan(row["rho_high"])
-    assert row["note"].startswith("no interval: most queries have the same score by either measure")
+    as_expected(row["note"])
 
 
 def test_too_few_right_answers_have_no_p_value_and_the_reason():
@@ -165,7 +166,7 @@ def test_too_few_right_answers_have_no_p_value_and_the_reason():
         assert math.isnan(row[f"tau_{name}"])
         assert math.isnan(row[f"rho_{name}"])
     assert row["method"] == ""
-    assert row["note"].startswith("no p-value and no interval: 2 of 40 end-to-end scores differ")
+    as_expected(row["note"])
 
 
 def test_comparisons_are_those_that_differ_in_one_thing():
@@ -229,7 +230,7 @@ def test_comparisons_with_a_constant_side_are_undefined_with_a_note():
     (row,) = analyse(flat, downstream, BOOTSTRAP).comparisons.to_dicts()
     assert math.isnan(row["tau_difference"])
     assert math.isnan(row["tau_p"])
-    assert row["note"] == "b on s is undefined: the measure is 0 for every query"
+    as_expected(row["note"])
 
 
 def test_cells_on_other_queries_are_compared_on_the_queries_they_share():
@@ -316,7 +317,7 @@ def test_without_end_to_end_scores_runs_are_compared_by_their_measures():
     assert found.run_pairs.select(own).equals(with_scores.select(own))
     assert found.run_pairs["k"].null_count() == 6
     for name in ("difference", "low", "high", "p"):
-        assert found.run_pairs[f"end_to_end_{name}"].is_nan().all()
+        assert found.run_pairs[f"{tables.END_TO_END}_{name}"].is_nan().all()
 
 
 def test_one_run_has_no_order():
