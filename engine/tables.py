@@ -451,12 +451,9 @@ def conform(
     frame = with_added(frame, schema)
     missing = [name for name in schema if name not in frame.columns]
     if missing:
-        raise InputError(
-            f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
-            f"a table of this kind has the columns {', '.join(schema)}",
-            "table.column",
-            path=path,
-        )
+        problem = f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
+        remedy = f"a table of this kind has the columns {', '.join(schema)}"
+        raise InputError(problem, remedy, "table.column", path=path)
     # Of ids in floats, 1 would be 1.0, and what is missing the text "NaN".
     if floats := [n for n in schema if schema[n] == pl.String() and frame.schema[n].is_float()]:
         raise InputError(
@@ -469,12 +466,8 @@ def conform(
     try:
         frame = frame.select(pl.col(name).cast(kind) for name, kind in schema.items())
     except pl.exceptions.PolarsError as error:
-        raise InputError(
-            f"a column has the wrong type ({error})",
-            f"use {_types(schema)}",
-            "table.type",
-            path=path,
-        ) from None
+        problem = f"a column has the wrong type ({error})"
+        raise InputError(problem, f"use {_types(schema)}", "table.type", path=path) from None
     for name in schema:
         if name not in _NULLABLE and frame[name].null_count():
             row = first_row + (frame[name].is_null().arg_max() or 0)

@@ -159,8 +159,7 @@ class EvaluationInputs:
     def sha256(self) -> dict[str, str]:
         """Digests of what an evaluation was given: ``queries``, ``corpus``, ``runs``, and tables that annotators need, by name.
 
-        Of the corpus these are the listed passages, of a run the ranks within the cutoff: the rest was
-        not used, and scores only count through the ranks that they give. A million rows take seconds.
+        Of the corpus the listed passages count, of a run the ranks within the cutoff: nothing else was used.
         """
         digests = {
             "queries": table_sha256(self.queries, list(tables.QUERIES)),
@@ -240,8 +239,7 @@ def empty_note(empty: int) -> Note:
 def table_sha256(table: pl.DataFrame, columns: Sequence[str]) -> str:
     """A digest of a table's rows in the named columns, as a multiset (``RowHashes``).
 
-    Rows are hashed as JSON, since they may hold lists: neither the order of rows nor further columns
-    count, the order within lists does.
+    Rows are hashed as JSON: neither the order of rows nor further columns count, the order within lists does.
     """
     hashes = RowHashes()
     for part in table.select(columns).iter_slices(_ROWS):

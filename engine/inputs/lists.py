@@ -50,8 +50,7 @@ _GIVE_TEXTS = "give `corpus`, or write the texts of passages into the run"
 class Parts(Gathered, Protocol):
     """Where lists wait, in parts: rows of the run that is read at the moment, and the lists of all runs.
 
-    Attributes:
-        places: of the ids of all queries in their file.
+    ``places`` are those of the ids of all queries in their file.
     """
 
     places: Places
@@ -428,13 +427,8 @@ def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> Non
     remedy = texts if corpus is None else "give the corpus that the run was made from"
     more = f" and {len(hashes) - 1} more" if len(hashes) > 1 else ""
     where = "without a text in any run" if corpus is None else f"not in the corpus {corpus}"
-    raise InputError(
-        f"document {quoted(doc_id)} of query {quoted(query_id)}{more} {where}",
-        remedy,
-        "inputs.passage",
-        path=path,
-        line=line,
-    )
+    problem = f"document {quoted(doc_id)} of query {quoted(query_id)}{more} {where}"
+    raise InputError(problem, remedy, "inputs.passage", path=path, line=line)
 
 
 def count_parts(runs: Sequence[Location]) -> int:

@@ -161,17 +161,15 @@ def partition(
 ) -> Partition:
     """Cut the inputs of an evaluation into shards of whole queries, or take up those that are there.
 
-    A shard has the queries of a range of buckets, at most ``pairs_per_shard`` pairs unless they are all of
-    one bucket, and about 0.7 times as many on average; see ``buckets.halved``. Files that were not finished,
-    because the process was killed, are written anew.
+    A shard has the queries of a range of buckets, at most ``pairs_per_shard`` pairs unless all are of one bucket, and
+    about 0.7 times as many on average (``buckets.halved``). Files that a killed process left unfinished are made anew.
 
     Memory: about 1 KB a query, two bytes a passage of the corpus, one part of the runs (some hundred
     MB), and what cannot be streamed, which is held as a whole: runs in JSON, judgments and
     other tables, titles of gold articles, and documents that are given by their texts or come with the runs.
 
     Args:
-        folder: holds the partition and the index of the corpus, each under a name that changes with
-            the files; partitions of other evaluations may lie in it too.
+        folder: of the partition and the index of the corpus, under names that change with the files, beside others.
         pairs_per_shard: how large a shard may be, in pairs and in queries.
 
     Raises:
@@ -233,12 +231,10 @@ def _write(
     most: int,
     on_progress: Progress,
 ) -> dict[str, Any]:
-    """Write all shards; the manifest of the partition that they make."""
     parts, index = lists.parts, passages.index
     assert isinstance(parts, ScatteredParts)
     buckets = parts.buckets[: inputs.queries.height]
-    counts = np.bincount(buckets, minlength=BUCKETS)
-    spans = halved(pairs_by_bucket(lists), counts, most)
+    spans = halved(pairs_by_bucket(lists), np.bincount(buckets, minlength=BUCKETS), most)
     # Without clusters, which change no shard: they are beside the shards, of all queries together.
     queries = Sorted(inputs.queries.drop(CLUSTER), buckets)
     table_rows = {
@@ -307,8 +303,7 @@ def _rows(
     part, rows = 0, tables.empty({**tables.RUNS, BUCKET: pl.Int64()})
     for span in spans:
         while part < parts.count and (part == 0 or parts.end(part - 1) < span[1]):
-            more = parts.with_buckets(part, lists.read(part))
-            rows = pl.concat([rows, more])
+            rows = pl.concat([rows, parts.with_buckets(part, lists.read(part))])
             part += 1
         yield span, rows.filter(pl.col(BUCKET).is_between(*span, closed="left")).drop(BUCKET)
         rows = rows.filter(pl.col(BUCKET) >= span[1])

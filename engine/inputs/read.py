@@ -167,12 +167,8 @@ def _judged(files: InputFiles) -> dict[str, pl.DataFrame]:
     if files.corpora and by_id:
         file = files.tables[by_id[0]]
         way = "name it behind the file, as in FILE@NAME" if file.table.of_texts else "leave it out"
-        raise InputError(
-            f"`{by_id[0]}` names documents of one corpus, beside several",
-            f"{way}, or give one `corpus`",
-            "inputs.corpus",
-            path=file.path,
-        )
+        problem = f"`{by_id[0]}` names documents of one corpus, beside several"
+        raise InputError(problem, f"{way}, or give one `corpus`", "inputs.corpus", path=file.path)
     return judged
 
 
@@ -392,10 +388,9 @@ def match_titles(
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """The queries, with the ids of the listed articles that have these titles in ``provenance``; and unmatchable ids.
 
-    Of several articles with one title, all are gold. A title that no listed passage has stays, and
-    stands for the article that the corpus calls so, as where article ids are titles and passages are
-    headed otherwise; a title of digits does not, since another article may have it as its page id. Titles of
-    queries cannot be matched where no listed passage has a title, and no article is called like one.
+    Of several articles with one title, all are gold. A title that no listed passage has stays, and stands for the
+    article that the corpus calls so; a title of digits does not, since another article may have it as its page id.
+    Titles cannot be matched where no listed passage has a title, and no article is called like one.
 
     Args:
         titles: those of ``provenance`` that are titles, by query id.

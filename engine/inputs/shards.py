@@ -1,8 +1,4 @@
-"""The inputs of an evaluation as shards of whole queries.
-
-Inputs that fit are one shard, held in memory (``InMemoryInputs``); others are many, on disk
-(``partition.Partition``).
-"""
+"""The inputs of an evaluation as shards of whole queries: one in memory if it fits, or many (``partition.Partition``)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The interface of every annotator, the engine's and a user's: what it needs and has read, how it labels.
 
-An annotator is data (``Annotator``) and one function, ``label``, from ``Material`` to ``Labelled``. An
-evaluation looks everything up here and knows no annotator by name; ``engine.labels.registry`` lists the
-engine's own.
+An annotator is data (``Annotator``) and one function, ``label``, from ``Material`` to ``Labelled``. An evaluation looks
+everything up here and knows no annotator by name; ``engine.labels.registry`` lists the engine's own.
 """
 
 from __future__ import annotations
@@ -139,9 +138,8 @@ class Conclusion(NamedTuple):
 
     Attributes:
         outcomes: the columns of what ``label`` makes in the table's place: rows of single queries.
-        conclude: the table from the outcomes of all queries, the settings, and the clusters of queries by
-            id, where these are not independent. Outcomes come part after part, those of each as ``label``
-            made them; figures must not depend on how the queries were parted.
+        conclude: the table from the outcomes of all queries, part after part as ``label`` made them, the settings, and
+            the clusters by query id, if any; figures must not depend on how the queries were parted.
     """
 
     outcomes: tables.Schema
@@ -156,8 +154,7 @@ class FurtherTable:
         in_summary: whether ``summary.json`` holds its rows, too.
         conclusion: how it is made of the outcomes of queries; None for a table whose rows are of single
             queries, which ``label`` makes as it is.
-        display: how it is printed, from the table and the suffix of the names of figures that have
-            intervals (`` [95%]``); None for a table that is not printed.
+        display: how it is printed, with this suffix of figures with intervals (`` [95%]``); None if it is not.
     """
 
     name: str
@@ -195,8 +192,7 @@ class Labelled:
         traces: what is behind every label: the traces table, and any further columns.
         tables: its further tables, by name, or the outcomes that they are concluded from.
         notes: what a user of the labels should know.
-        unjudged: queries of which nothing was judged. They have no scores: a 0 would say that people
-            found nothing relevant.
+        unjudged: queries of which nothing was judged, without scores: 0 would say that nothing was relevant.
     """
 
     labels: pl.DataFrame
@@ -274,24 +270,19 @@ class Annotator:
         name: in every table.
         meaning: what a label of its says, for people.
         label: labels the pairs of its material, and traces the labels.
-        options: the class of its options, a frozen dataclass whose fields are options of ``erag
-            evaluate``; None where it has none.
+        options: the frozen dataclass whose fields are its options of ``erag evaluate``; None where it has none.
         uses_options_of: further annotators whose options it follows.
         needs_provenance: whether it needs queries with gold articles.
         needs_answers: whether it needs queries with answers; what it rests on may need them besides.
         needs_input: the file that it needs, if any.
         unfit_tasks: tasks for which its labels have no meaning, with the reason.
-        rests_on: names of the engine's annotators whose labels it is made of; they are made for it
-            whether or not they are asked for.
+        rests_on: names of the engine's annotators whose labels it is made of, asked for or not.
         rests_by: the option that chooses what it rests on; empty where nothing does.
-        role: the role in which a model may read for it; None for an annotator that never asks for
-            reads. Which role that is under given settings, ``asks`` says.
+        role: in which a model may read for it, as ``asks`` says; None for an annotator that never asks for reads.
         asks: what it asks to be read under these settings; None for nothing.
         scale: what kind of labels it gives under these settings.
-        judges_everything: whether its judgments reach beyond the lists, so that recall and ideal
-            rankings can be taken over all of them.
-        is_the_readers: whether its labels are the reader's own outcomes, so that labels by one reader
-            can be held against the score of another.
+        judges_everything: whether its judgments reach beyond the lists, as recall and ideal rankings then may.
+        is_the_readers: whether its labels are the reader's own outcomes, comparable with the score of another reader.
         finds_answers: whether its labels say that a passage contains an answer.
         further_tables: what it leaves beside labels and traces.
         query_notes: notes on the queries, for evaluations whose labels rest on this annotator.

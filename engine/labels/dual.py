@@ -6,9 +6,8 @@
 in the text as a string, both after KILT's normalization.
 
 Dual labels: the document label is that of ``provenance``, the word label that of ``containment``, or, for languages
-that write more than a word between two spaces, of ``containment-substring``. A retriever may find
-the right document and miss the passage with the answer, or find the answer's words in a document
-that has nothing to do with the question; one label alone cannot tell these apart.
+that write more than a word between two spaces, of ``containment-substring``. One label alone cannot tell the right
+document without the passage that answers from the answer's words in a document about something else.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def label_provenance(
 ) -> pl.DataFrame:
     """Labels table, 1.0 or 0.0, for each (``query_id``, ``doc_id``) of ``pairs``.
 
-    All passages of a gold article are relevant, as in the eRAG paper. A query without provenance
-    has no relevant passage.
+    All passages of a gold article are relevant, as in the eRAG paper; without provenance none is.
     """
     is_gold = gold_articles(pairs, queries, corpus).is_not_null().cast(pl.Float64)
     return labels_of(PROVENANCE_NAME, pairs.with_columns(is_gold.alias(LABEL)), pl.col(LABEL))
@@ -319,8 +317,7 @@ PROBABILITIES = ("P(Doc)", "P(Word)", "P(Doc ∩ Word)", "P(Doc | Word)", "P(Wor
 class Probability(NamedTuple):
     """A probability with its interval.
 
-    ``value`` in [0, 1], NaN where the condition never occurs; then ``note`` says so. Bounds are NaN where
-    none were asked for or ``value`` is.
+    ``value`` in [0, 1], NaN where the condition never occurs (``note``); bounds are NaN there, and if not asked for.
     """
 
     name: str
@@ -335,10 +332,8 @@ def dual_probabilities(
 ) -> list[Probability]:
     """The probabilities of two events over queries, in the order of ``PROBABILITIES``.
 
-    Each is a proportion: ``P(Doc | Word) = P(Doc ∩ Word) / P(Word)`` is that of the queries with Word which
-    have Doc too. Intervals are therefore exact ones of proportions (``bounded.mean_interval``), also where
-    an event occurs for every query, which resamples would call certain. Those of conditional
-    probabilities are given the number of queries with the condition.
+    Each is a proportion, a conditional one of the queries with the condition, whose number is taken as given. Intervals
+    are therefore exact (``bounded.mean_interval``), also if an event occurs for every query.
 
     Args:
         document, word: shape (n,), whether the event occurred for a query.
@@ -402,14 +397,11 @@ def dual_table(
     skip_missing: bool = False,
     clusters: Clusters = None,
 ) -> pl.DataFrame:
-    """The dual table: the five probabilities of every run at every cutoff.
-
-    The order of the queries has no effect on any figure.
+    """The dual table: the five probabilities of every run at every cutoff, whatever the order of the queries.
 
     Args:
         events: of all queries (``dual_events``).
-        skip_missing: leave queries that a run lists nothing for out of its figures; else neither event
-            occurs for them.
+        skip_missing: leave out queries that a run lists nothing for; else neither event occurs for these.
     """
     rows = []
     for (run, cutoff), cell in events.group_by([RUN, K], maintain_order=True):

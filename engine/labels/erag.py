@@ -479,10 +479,8 @@ def label_judge(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
     """Labels table from reads of one passage each, by the probability of the judge's first choice.
 
     Args:
-        reads: ``query_id``, ``doc_ids`` (lists of one), ``confidence`` in [0, 1], or null for a read
-            that failed: its label is 0.
-        labels: ``binary``: 1.0 where the probability exceeds 1/2, else 0.0; ``graded``: the
-            probability itself.
+        reads: ``query_id``, ``doc_ids`` (lists of one), ``confidence`` in [0, 1]; null of a failed read: label 0.
+        labels: ``binary``: 1.0 where the probability exceeds 1/2, else 0.0; ``graded``: the probability itself.
     """
     probability = pl.col(CONFIDENCE).fill_null(0.0)
     value = probability if labels == "graded" else (probability > 0.5).cast(pl.Float64)

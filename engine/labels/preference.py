@@ -59,13 +59,12 @@ FEW = 6
 def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.DataFrame:
     """Preference labels table: a label in [0, 1] and the judgments behind it, for each passage shown.
 
-    ``share``: times chosen, alone or as equally good, / times shown. ``bradley-terry``: the strengths of
-    Bradley & Terry (1952), for choices among several as Luce (1959) extends them, within each query, with "none of them" as
-    one more that is always shown; the label is the probability that the passage is chosen where it is
-    shown alone, strength / (strength + strength of none). Under it a passage gains more from having
-    beaten strong ones, which matters where each is shown a few times only. Of several that are equally
-    good, each is chosen over those that are not. Fitted by ``choix.opt_top1`` with
-    a prior of ``PRIOR``, so that few judgments give labels that stay off 0 and 1.
+    ``share``: times chosen, alone or as equally good, / times shown. ``bradley-terry``: the strengths of Bradley & Terry
+    (1952), for choices among several as Luce (1959) extends them, within each query, with "none of them" as one more
+    that is always shown; the label is the probability that the passage is chosen if it is shown alone, strength /
+    (strength + strength of none). A passage gains more from having beaten strong ones, which matters where each is shown
+    a few times. Equally good ones are each chosen over the others. Fitted by ``choix.opt_top1`` with a prior of
+    ``PRIOR``, so that few judgments give labels off 0 and 1.
     """
     judgments = judgments.filter(pl.col(SHOWN).list.len() > 0)
     counts = (
@@ -211,7 +210,6 @@ def _conclude(
 
 
 def _display(table: pl.DataFrame, level: str) -> Display:
-    """Which run is preferred, as it is printed; ``level`` as in ``dual.display``."""
     rows = [
         (row[:3], [f"{row[3]} of {row[4]}", with_interval(*row[5:8], plus="+")])
         for row in table.iter_rows()

@@ -80,11 +80,8 @@ class LabelSettings(Checked):
                 )
             # Twice the same would count every label and every query twice.
             if name in taken and taken[name] == annotator:
-                raise InputError(
-                    f"`annotators` has {name!r} twice",
-                    "give each annotator once",
-                    "annotator.twice",
-                )
+                problem = f"`annotators` has {name!r} twice"
+                raise InputError(problem, "give each annotator once", "annotator.twice")
             if name in taken or (isinstance(annotator, Annotator) and name in ANNOTATORS):
                 raise InputError(
                     f"two annotators are called {name!r}", "rename yours", "annotator.ambiguous"

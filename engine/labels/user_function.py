@@ -61,9 +61,6 @@ def _value(
         ) from error
     number = number_of(value)
     if math.isnan(number):
-        raise InputError(
-            f"{name!r} labels passage {doc_id!r} of query {query_id!r} with {value!r}",
-            "give a number from 0 to 1",
-            "annotator.value",
-        )
+        problem = f"{name!r} labels passage {doc_id!r} of query {query_id!r} with {value!r}"
+        raise InputError(problem, "give a number from 0 to 1", "annotator.value")
     return number

@@ -1,10 +1,8 @@
 """The arithmetic of ranking measures, over flat arrays of labels in rank order.
 
-One pass down the ranks gives every measure at every cutoff. Lists are taken in blocks, longest with
-longest, as matrices of rank by list: each step is then a vector operation over the lists of a block.
-Every list is summed from its first rank to its last whatever block it falls in, so equal lists get
-equal values to the last bit, for any number of threads. The floor is one read of each label (8
-bytes) and about ten operations on it per threshold.
+One pass down the ranks gives every measure at every cutoff. Lists are taken in blocks, longest with longest, as
+matrices of rank by list: each step is then a vector operation over the lists of a block. Every list is summed from its
+first rank to its last, so equal lists get equal values to the last bit, for any blocks and number of threads.
 """
 
 from __future__ import annotations
@@ -90,8 +88,7 @@ def measure_lists(
 
     def lists_of(flat: Floats, offsets: Ints, block: Ints, of_sets: OfSets | None = None) -> Lists:
         lengths = offsets[block + 1] - offsets[block]
-        matrix = _matrix(flat, offsets, block)
-        return Lists(matrix, lengths, real_valued, cutoffs, grades, of_sets)
+        return Lists(_matrix(flat, offsets, block), lengths, real_valued, cutoffs, grades, of_sets)
 
     with ThreadPoolExecutor(split.threads or len(os.sched_getaffinity(0))) as pool:
         of_sets: dict[tuple[Any, ...], Floats] = {}

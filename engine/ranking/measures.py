@@ -110,11 +110,8 @@ def _kind_of(name: str) -> tuple[str, str]:
 def _option(measure: type[Measure], name: str, value: str, text: str) -> Any:
     known, place = measure.options(), f"in {quoted(text)}"
     if name not in known:
-        raise InputError(
-            f"{measure.kind} has no option {quoted(name)} ({place})",
-            _options(measure),
-            "measure.optionless",
-        )
+        problem = f"{measure.kind} has no option {quoted(name)} ({place})"
+        raise InputError(problem, _options(measure), "measure.optionless")
     if known[name].example.endswith("'"):
         value = value.strip("'\"")
     try:
@@ -149,8 +146,7 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
     ['P@10', 'nDCG@10']
 
     Raises:
-        InputError: as ``parse_measure``, no name at all, or the same measure twice, however it is
-            written.
+        InputError: as ``parse_measure``, no name at all, or the same measure twice, however it is written.
     """
     # Spaces inside parentheses do not separate.
     names = re.findall(r"[^\s(]*\([^)]*\)\S*|\S+", text)
@@ -170,8 +166,7 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
 def comparable(one: str, other: str) -> bool:
     """Whether the scores of two measures, by name, may be compared as if of one.
 
-    They are the same measure; or one is that of utilities, which have no other, and its cutoff is
-    the other's.
+    They are the same measure; or one is that of utilities, which have no other, and its cutoff is the other's.
     """
     if one == other:
         return True

@@ -1,17 +1,13 @@
 """Ranking measures per query: tables in, tables out (the arithmetic is ``engine.ranking.kernel``), and their settings.
 
-Labels may be binary, graded (0, 1, 2, …) or real-valued, as eRAG's are under F1 or ROUGE. For a
-list whose passage at rank i has label l_i, with cutoff k (the list's length where there is none), N
-relevant passages among the judged, and a passage relevant if its label is at least ``rel`` (1 where
-the name gives none), the classes in ``engine.ranking.kinds`` define each measure.
+Labels may be binary, graded (0, 1, 2, …) or real-valued, as eRAG's are under F1 or ROUGE. The classes in
+``engine.ranking.kinds`` define each measure of a list whose passage at rank i has label l_i, with cutoff k (the list's
+length where there is none; a budget of tokens in ``P@300tok``) and N relevant passages among the judged, whose label is
+at least ``rel`` (1 where the name gives none).
 
-``P@300tok`` has a budget of tokens in the place of k (``engine.ranking.kernel``).
-
-On real-valued labels (some label is not a whole number) and without ``rel``: P@k is the mean label,
-Success@k the maximum (the eRAG reference's definitions), R@k the label mass of the first k over that
-of the judged, F1 their harmonic mean; AP, RR and Rprec need a threshold. Where such labels exceed 1, P,
-R, F1 and Success need one too: they would be means and sums of grades. With all labels whole numbers
-every measure that trec_eval has equals its value.
+On real-valued labels (some label is not a whole number) and without ``rel``, P, R, F1 and Success take labels as they
+are (``kinds.shares``), while AP, RR and Rprec need a threshold. Where such labels exceed 1 all need one: they would be
+means and sums of grades. With all labels whole numbers every measure that trec_eval has equals its value.
 
 What is judged is a choice (``relevant``), never mixed within a table:
 
@@ -148,8 +144,7 @@ def score_runs(
             passages where measures have a budget of them.
         labels: the labels table, one label for a (query, passage, annotator).
         query_ids: the queries of the evaluation; rows of others are left out.
-        missing: queries that a run lists nothing for score ``zero``, are left out of that run's
-            scores (``skip``), or are an error.
+        missing: queries that a run lists nothing for: they score ``zero``, are left out (``skip``), or are an error.
         names: of all runs, in order, where ``runs`` may lack one that lists nothing for these queries.
 
     Returns:
@@ -309,7 +304,6 @@ def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure
 def _query_blocks(
     listed: pl.Series, labelled: pl.Series, queries: int, size: int
 ) -> Iterator[tuple[int, int]]:
-    """Ranges of queries with about ``size`` rows each."""
     rows = np.zeros(queries, dtype=np.int64)
     for series in (listed, labelled):
         rows += np.bincount(series.drop_nulls().to_numpy(), minlength=queries)
@@ -343,11 +337,8 @@ def _rank_labels(
         if suspected and frame.select(columns).n_unique() < frame.height:
             twice = frame.filter(pl.struct(columns).is_duplicated()).row(0, named=True)
             query = query_ids[first + twice[_QUERY]]
-            raise InputError(
-                f"passage {twice[DOC_ID]!r} of query {query!r} {what}",
-                "keep one",
-                "runs.duplicate",
-            )
+            problem = f"passage {twice[DOC_ID]!r} of query {query!r} {what}"
+            raise InputError(problem, "keep one", "runs.duplicate")
     # A negative label is trec_eval's way to say that a passage was not judged.
     judged = labels.filter(pl.col(LABEL) >= 0)
     joined = joined.with_columns(pl.when(pl.col(LABEL) >= 0).then(LABEL).alias(LABEL))
@@ -355,8 +346,7 @@ def _rank_labels(
     offsets = _offsets(joined[_LIST].to_numpy(), lists)
     tokens = joined[TOKENS].to_numpy() if TOKENS in joined.columns else np.zeros(0, dtype=np.int64)
     if relevant == "list":
-        own = RankedLabels.own_lists(in_order, offsets)
-        return own, Lengths(tokens, tokens)
+        return RankedLabels.own_lists(in_order, offsets), Lengths(tokens, tokens)
     if relevant == "pool":
         judged = judged.join(listed, on=[_QUERY, DOC_ID], how="semi")
     judged = judged.sort(_QUERY)

@@ -34,8 +34,7 @@ def score_reordered(
 ) -> pl.DataFrame:
     """Scores of the lists that have equal scores (in single precision), in the orders that they are not in.
 
-    Ranks decide which passages stand side by side: where scores contradict ranks, equal scores apart
-    from each other do not change places.
+    Ranks decide which passages stand side by side: equal scores apart from each other do not change places.
 
     Args:
         score: query scores of the queries given, by the run table given.

@@ -1,9 +1,8 @@
 """Downstream metrics: how good one output of the reader is, against its reference answers.
 
-Every metric takes an output and the references, gives a value in [0, 1], and is the maximum over
-the references. What a reference must contain so that a metric can score it, the metric says
-(``Metric.can_score``). A reference that normalizes to nothing is passed over: KILT's and KorQuAD's
-scripts would count every output that does so too as a hit on it.
+Every metric takes an output and the references, and gives a value in [0, 1], the maximum over the references that it
+can score (``Metric.can_score``). A reference that normalizes to nothing is passed over: KILT's and KorQuAD's scripts
+would count every output that does so too as a hit on it.
 """
 
 from __future__ import annotations
@@ -38,10 +37,9 @@ def exact_match(output: str, references: Sequence[str]) -> float:
 def match(output: str, references: Sequence[str]) -> float:
     """1 if a normalized reference occurs, as whole words, in the normalized output.
 
-    For readers that answer in sentences. Whole words, so that "art" does not occur in "party". The
-    accuracy of Mallen et al. (ACL 2023, ``run_model.py`` of their code) is another: it looks for the
-    reference as a string, as written, in lower case or capitalized, and finds "art" in "party". In scripts
-    without spaces between words each letter is one (``characters.spaced``).
+    For readers that answer in sentences. The accuracy of Mallen et al. (ACL 2023, ``run_model.py`` of their code) is
+    another: it looks for the reference as a string, as written, in lower case or capitalized, and finds "art" in
+    "party". In scripts without spaces between words each letter is one (``characters.spaced``).
 
     >>> match("It was written by Orwell.", ["George Orwell", "Orwell"]), match("a party", ["art"])
     (1.0, 0.0)
@@ -126,10 +124,9 @@ def rouge_l(output: str, references: Sequence[str]) -> float:
 def rouge_l_kilt(output: str, references: Sequence[str]) -> float:
     """ROUGE-L F-measure of the package ``rouge``, as KILT scores it.
 
-    Other results than ``rouge_l``: case counts, words are what white space separates, and the
-    precision and recall are over distinct words. Output and references are stripped, as KILT's script
-    strips them: to the package a space behind the last full stop is a sentence that lacks the words of
-    the reference. An output or reference without words scores 0.
+    Other results than ``rouge_l``: case counts, white space separates words, and precision and recall are over distinct
+    words. Output and references are stripped, as in KILT's script: to the package a space behind the last full stop is
+    a sentence that lacks the words of the reference. An output or reference without words scores 0.
 
     >>> round(rouge_l_kilt("The novels of Orwell", ["the novels of Orwell"]), 3)  # 3 of 4 words
     0.75

@@ -44,11 +44,8 @@ def without_marks(text: str) -> str:
 def normalize_answer(text: str) -> str:
     """KILT's normalization (``kilt/eval_downstream.py``; from SQuAD).
 
-    Lower-case, delete ASCII punctuation, blank out English articles, collapse white space.
-
-    The steps are applied in this order, and punctuation is deleted without a replacement:
-    "twenty-one" becomes "twentyone". Accents and non-ASCII punctuation stay. The result may be
-    empty ("The!" becomes "").
+    In this order: lower-case, delete ASCII punctuation ("twenty-one" becomes "twentyone"), blank out English articles,
+    collapse white space. Accents and non-ASCII punctuation stay. The result may be empty ("The!" becomes "").
 
     >>> normalize_answer("The twenty-one  Pilots, an Élan")
     'twentyone pilots élan'
@@ -60,15 +57,13 @@ def normalize_answer(text: str) -> str:
 def normalize_korquad(text: str) -> str:
     """KorQuAD 1.0's normalization (``evaluate-korquad_v1.0.py``, ``normalize_answer``).
 
-    Blank out ' " 《 》 < > 〈 〉 ( ) ‘ ’, lower-case, delete other ASCII punctuation, collapse white
-    space. There are no articles to leave out, and other marks (“ ” 「 」 ·) stay, as in the script. The
-    result may be empty.
+    Blank out ' " 《 》 < > 〈 〉 ( ) ‘ ’, lower-case, delete other ASCII punctuation, collapse white space. Other marks
+    (“ ” 「 」 ·) stay, as in the script. The result may be empty.
 
     >>> normalize_korquad("《춘향전》, The play")
     '춘향전 the play'
     """
-    without_marks = text.translate(_KORQUAD_SPACES)
-    return " ".join(without_marks.lower().translate(_PUNCTUATION).split())
+    return " ".join(text.translate(_KORQUAD_SPACES).lower().translate(_PUNCTUATION).split())
 
 
 # A word begins with a letter or a number. Marks belong to the character before them, so that a vowel
@@ -88,12 +83,10 @@ _SHORT = 3
 def words(text: str) -> list[str]:
     """The words of a text, in their order, in lower case, stemmed.
 
-    On ASCII text these are the tokens of the package rouge-score 0.1.2 with ``use_stemmer=True``: runs
-    of letters and digits, those of more than three characters without their English endings (Porter's
-    stemmer, as NLTK has it). In other text letters, digits and marks of every script make words, where
-    rouge-score knows a to z and 0 to 9 alone; composed and decomposed characters are the same (NFC). In
-    scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character is
-    a word. Accents count: "café" is not "cafe".
+    On ASCII text these are the tokens of the package rouge-score 0.1.2 with ``use_stemmer=True``: runs of letters and
+    digits, those of more than three characters without their English endings (Porter's stemmer, as NLTK has it). In
+    other text letters, digits and marks of every script make words, composed or not (NFC). In scripts without spaces
+    between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character is one. Accents count: "café" is not "cafe".
     """
     visible = _UNSHOWN.sub("", composed(text.lower()))
     found = (word if len(word) <= _SHORT else _stem(word) for word in _WORD.findall(visible))

@@ -32,10 +32,7 @@ OnProgress = Callable[["Progress", int], None]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metric on the development queries after a step; step 0 is the start.
-
-    ``tokens`` went through the encoder until then, without padding.
-    """
+    """The metric on the development queries after a step (0 is the start), and the encoder's ``tokens`` till then."""
 
     step: int
     value: float
@@ -102,12 +99,9 @@ def load_progress(folder: Folder, run: str) -> Progress | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        raise InputError(
-            "is not a training checkpoint of this version of the engine",
-            "give another folder, or remove it to train anew",
-            "training.format",
-            path=folder.shown(_STATE),
-        ) from None
+        problem = "is not a training checkpoint of this version of the engine"
+        remedy = "give another folder, or remove it to train anew"
+        raise InputError(problem, remedy, "training.format", path=folder.shown(_STATE)) from None
     if progress.run != run:
         raise InputError(
             "holds checkpoints of another training (other data, another start or another recipe)",

@@ -39,10 +39,7 @@ class Example(NamedTuple):
 
 
 class Examples(Protocol):
-    """Where examples come from; the same for the same epoch and places, in every process.
-
-    ``digest`` is a hash of all that they are made of.
-    """
+    """Where examples come from, the same in every process for an epoch and places; ``digest`` is a hash of their source."""
 
     digest: str
 
@@ -73,10 +70,7 @@ class Cuts:
 
 @dataclass(frozen=True, eq=False)
 class Readings:
-    """Queries with the passages that a reader is given, as tables.
-
-    ``lists`` has ``query_id`` and ``doc_ids`` in rank order, best first: a row per query that is read.
-    """
+    """Queries with the passages that a reader is given: ``lists`` has ``query_id`` and ``doc_ids``, best first, of each."""
 
     queries: pl.DataFrame
     lists: pl.DataFrame

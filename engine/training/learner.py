@@ -288,17 +288,11 @@ def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
     fault = partial(InputError, path=spec.name)
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
-        raise fault(
-            f"its tokenizer has {len(tokenizer)} tokens, and vocab_size is {known}",
-            "set vocab_size in config.json to as many or more",
-            "model.vocabulary",
-        )
+        problem = f"its tokenizer has {len(tokenizer)} tokens, and vocab_size is {known}"
+        raise fault(problem, "set vocab_size in config.json to as many or more", "model.vocabulary")
     if model.generation_config.eos_token_id is None:
-        raise fault(
-            "has no eos_token_id",
-            "name the token that ends answers in config.json",
-            "model.endless",
-        )
+        problem = "has no eos_token_id"
+        raise fault(problem, "name the token that ends answers in config.json", "model.endless")
     # T5's configuration has 1 where config.json says nothing: any word, in another's tokenizer.
     if tokenizer.eos_token_id not in (None, end := end_token(model)):
         raise fault(

@@ -150,11 +150,8 @@ def _gpus(workers: Workers) -> int:
     if gpus is None:
         gpus = int(any(node.gpus for node in known))
     if gpus and workers.workers > has and not cluster.is_joined():
-        raise InputError(
-            f"{workers.workers} workers with a GPU each on {has:g} GPUs",
-            "use fewer `workers`, or `gpus_per_worker` 0",
-            "training.gpus",
-        )
+        problem = f"{workers.workers} workers with a GPU each on {has:g} GPUs"
+        raise InputError(problem, "use fewer `workers`, or `gpus_per_worker` 0", "training.gpus")
     return gpus
 
 

@@ -1,7 +1,4 @@
-"""What a training came to: as ``training.json``, in the lines that are printed at its end, and as a page.
-
-The page shows how the loss fell and the metric rose, and what was asked for.
-"""
+"""The report of a training: ``training.json``, the lines that are printed at its end, and a page with its curves."""
 
 from __future__ import annotations
 

@@ -54,19 +54,13 @@ def specify_start(
     """
     model = resolve(name, required=False)
     if model.architecture == "causal":
-        raise InputError(
-            f"reader {name!r} is decoder-only",
-            "train a reader of the T5 family",
-            "training.architecture",
-        )
+        problem = f"reader {name!r} is decoder-only"
+        raise InputError(problem, "train a reader of the T5 family", "training.architecture")
     spec, made = specify(model, augmentation=augmentation, task=task, prompt=prompt, memory=memory)
     if made.template.choices:
-        raise InputError(
-            "a prompt with choices, but training needs answers that the reader generates",
-            "use a prompt without choices",
-            "training.choices",
-            path=made.template.path,
-        )
+        problem = "a prompt with choices, but training needs answers that the reader generates"
+        remedy = "use a prompt without choices"
+        raise InputError(problem, remedy, "training.choices", path=made.template.path)
     refuse_too_little(memory, spec.parameters)
     path = Path(spec.path)
     from_scratch = not has_weights(path)

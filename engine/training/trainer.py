@@ -2,9 +2,8 @@
 
 The Trainer drives the steps, the optimizer, the schedule, checkpoints and the way back from them. Its data set has
 one item a step: a worker's share of the batch, in an order that the seed decides. How much of it goes through the
-model at once is the learner's business, so that the batch stays what the recipe says.
-
-The metric on the development queries is the engine's own scoring of the engine's own reader.
+model at once is the learner's business, so that the batch stays what the recipe says. The metric on the development
+queries is the engine's own scoring of the engine's own reader.
 """
 
 from __future__ import annotations
@@ -239,10 +238,7 @@ class FidTrainer(Trainer):
 
 
 class Watch(TrainerCallback):
-    """Keeps a training's progress up to date, with each checkpoint of the Trainer in a folder.
-
-    The first worker tells ``on_progress`` before each step, and at the end.
-    """
+    """Keeps progress, with each checkpoint in a folder; the first worker tells ``on_progress`` before each step and last."""
 
     def __init__(self, trainer: FidTrainer, folder: Folder, on_progress: OnProgress) -> None:
         self._trainer, self._folder, self._tell = trainer, folder, on_progress

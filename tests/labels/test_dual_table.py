@@ -14,9 +14,11 @@ from engine import tables
 from engine.labels.dual import PROBABILITIES, dual_events, dual_probabilities, dual_table
 from engine.statistics.correlation import Bootstrap
 from tests.conftest import make_run
+from tests.expected import as_expected
 from tests.tables import framed
 
 NONE = Bootstrap(resamples=0)
+DOC, WORD, BOTH, DOC_GIVEN_WORD, WORD_GIVEN_DOC = PROBABILITIES
 
 
 def values(found):
@@ -31,27 +33,27 @@ def test_probabilities_by_hand():
     # 5 queries: both, both, document only, word only, neither
     document, word = events((1, 1), (1, 1), (1, 0), (0, 1), (0, 0))
     found = values(dual_probabilities(document, word, NONE))
-    assert list(found) == ["P(Doc)", "P(Word)", "P(Doc ∩ Word)", "P(Doc | Word)", "P(Word | Doc)"]
+    as_expected(list(found))
     assert list(found.values()) == pytest.approx([3 / 5, 3 / 5, 2 / 5, 2 / 3, 2 / 3])
 
 
 def test_a_condition_that_never_occurs_leaves_the_probability_undefined():
     document, word = events((1, 0), (0, 0))
     found = {p.name: p for p in dual_probabilities(document, word, Bootstrap(resamples=200))}
-    given_word = found["P(Doc | Word)"]
+    given_word, given_document = found[DOC_GIVEN_WORD], found[WORD_GIVEN_DOC]
     assert math.isnan(given_word.value)
     assert math.isnan(given_word.low)
-    assert "the condition never occurs" in given_word.note
-    assert found["P(Word | Doc)"].value == 0
-    assert found["P(Word | Doc)"].high > 0.9  # one query alone tells hardly anything
+    as_expected(given_word.note)
+    assert given_document.value == 0
+    assert given_document.high > 0.9  # one query alone tells hardly anything
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40))
 def test_identities(pairs):
     p = values(dual_probabilities(*events(*pairs), NONE))
-    both = p["P(Doc ∩ Word)"]
-    for marginal, conditional in (("P(Doc)", "P(Word | Doc)"), ("P(Word)", "P(Doc | Word)")):
+    both = p[BOTH]
+    for marginal, conditional in ((DOC, WORD_GIVEN_DOC), (WORD, DOC_GIVEN_WORD)):
         if p[marginal]:
             assert p[marginal] * p[conditional] == pytest.approx(both, abs=1e-12)
         else:
@@ -66,10 +68,10 @@ def test_intervals_are_scipys_exact_ones_of_the_queries_that_meet_the_condition(
     document, word = events(*pairs)
     found = {p.name: p for p in dual_probabilities(document, word, Bootstrap(200))}
     for name, of, successes in (
-        ("P(Doc)", np.ones_like(word), document),
-        ("P(Doc ∩ Word)", np.ones_like(word), document & word),
-        ("P(Doc | Word)", word, document),
-        ("P(Word | Doc)", document, word),
+        (DOC, np.ones_like(word), document),
+        (BOTH, np.ones_like(word), document & word),
+        (DOC_GIVEN_WORD, word, document),
+        (WORD_GIVEN_DOC, document, word),
     ):
         if not of.any():
             assert math.isnan(found[name].low)
@@ -157,11 +159,11 @@ def test_identities_hold_at_every_cutoff_of_a_run(lists):
         return
     at = {k: dict(table.filter(k=k).select("probability", "value").rows()) for k in (1, 2, 3)}
     for k, p in at.items():
-        both = p["P(Doc ∩ Word)"]
-        for marginal, given_it in (("P(Doc)", "P(Word | Doc)"), ("P(Word)", "P(Doc | Word)")):
+        both = p[BOTH]
+        for marginal, given_it in ((DOC, WORD_GIVEN_DOC), (WORD, DOC_GIVEN_WORD)):
             product = p[marginal] * p[given_it] if p[marginal] else 0
             assert product == pytest.approx(both, abs=1e-12)
             assert k == 1 or p[marginal] >= at[k - 1][marginal]
         # By inclusion and exclusion the union is no more than everything.
-        assert p["P(Doc)"] + p["P(Word)"] - 1 <= both + 1e-12
-        assert k == 1 or both >= at[k - 1]["P(Doc ∩ Word)"]
+        assert p[DOC] + p[WORD] - 1 <= both + 1e-12
+        assert k == 1 or both >= at[k - 1][BOTH]

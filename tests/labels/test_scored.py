@@ -14,6 +14,7 @@ from engine.reading.costs import UnitResult
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReadOutput
 from engine.report.summary import summarize
+from engine.statistics.single_labels import RIGHT_CLOSED
 from tests.expected import refused
 from tests.tables import CORPUS, QUERIES, RUN, inputs, label_rows, say_last
 
@@ -122,7 +123,7 @@ def test_the_harm_rate_is_the_share_of_passages_that_spoil_a_right_answer(tmp_pa
     assert counts == {"n": 3, "known": 1, "passages": 2, "harmed": 1, "value": 0.5}
     assert harm["low"] < 0.5 < harm["high"]
     # Without eRAG's labels beside it, what is known anyway is the one thing to say of the lists.
-    assert (known["figure"], known["n"]) == ("right_without_passage", 3)
+    assert (known["figure"], known["n"]) == (RIGHT_CLOSED, 3)
     assert known["value"] == pytest.approx(1 / 3)
     assert known["low"] < known["value"] < known["high"]
     shown = erag.display_harm(pl.DataFrame([harm]), " [95%]")

@@ -18,6 +18,7 @@ from tests.conftest import framed
 Values = dict[tuple[str, str, str], float]
 DrawLabel = Callable[[np.random.Generator], float]
 DOCS = tuple(f"d{i}" for i in range(10))
+BURGES = "nDCG(dcg='exp-log2')"
 
 
 @dataclass(frozen=True)

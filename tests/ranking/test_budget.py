@@ -9,6 +9,7 @@ from engine.ranking.measures import parse_measures
 from engine.ranking.scores import score_runs
 from tests.conftest import make_labels, make_run
 from tests.expected import refused
+from tests.ranking.ragged import BURGES
 
 
 def scored(lists, labels, measures, lengths, relevant="list"):
@@ -59,7 +60,7 @@ def test_with_equal_lengths_a_budget_is_the_rank_that_it_comes_to(relevant, valu
         for place, q in enumerate(("q1", "q2", "q3"))
         for d in "abcdefgh"
     ]
-    kinds = ["P", "R", "Success", "DCG", "nDCG", "nDCG(dcg='exp-log2')"]
+    kinds = ["P", "R", "Success", "DCG", "nDCG", BURGES]
     kinds += ["AP(rel=0.2)", "RR(rel=0.2)"]
     kinds += ["Judged"] * (relevant == "pool")
     both = " ".join(f"{kind}@3 {kind}@39tok" for kind in kinds)

@@ -14,7 +14,7 @@ from engine.ranking.measures import parse_measures
 from engine.ranking.scores import score_runs
 from engine.sources.runs.read import read_run
 from tests.conftest import make_labels
-from tests.ranking.ragged import Case, by_key, score
+from tests.ranking.ragged import BURGES, Case, by_key, score
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_ndcg_of_ranx_is_linear_and_ndcg_burges_exponential(ranx):
     third = 1 / math.log2(3)
     expected = [(1 + 3 * third) / (3 + third), (1 + 7 * third) / (7 + third)]
     assert list(found.values()) == pytest.approx(expected, abs=1e-12)
-    ours = score(case, ["nDCG", "nDCG(dcg='exp-log2')"], "qrels")
+    ours = score(case, ["nDCG", BURGES], "qrels")
     assert list(ours.values()) == pytest.approx(expected, abs=1e-12)
 
 
@@ -199,7 +199,7 @@ def evaluate_with_erag(case: Case, metrics: set[str]) -> dict[str, float]:
 def test_the_erag_package_has_only_p_and_success_on_real_valued_labels(metric):
     case = listed("ab", {"a": 0.5, "b": 1.0})
     assert evaluate_with_erag(case, {"P_2", "success_2"}) == {"P_2": 0.75, "success_2": 1.0}
-    with pytest.raises(RuntimeError, match="cannot be used with continuous"):
+    with pytest.raises(RuntimeError, match="continuous"):
         evaluate_with_erag(case, {metric})
 
 

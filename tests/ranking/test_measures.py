@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.messages.errors import InputError
 from engine.ranking.kinds.gains import DCG, NDCG
 from engine.ranking.kinds.ranks import AveragePrecision, RPrecision
 from engine.ranking.kinds.shares import Precision
@@ -17,7 +16,7 @@ from engine.ranking.measures import (
     register,
     undefined_on_graded,
 )
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.unknown import UNKNOWN_NAME
 
 
@@ -91,31 +90,31 @@ def test_every_measure_is_what_its_name_is_parsed_to(some):
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "code"),
     [
-        ("ndgc@10", "unknown measure.*did you mean nDCG@10"),
-        ("judgd", "unknown measure.*did you mean Judged"),
-        *((name, "unknown measure") for name in ("", "P@-1", "P@x", "P@", "P@1.5", "P(rel=1")),
-        *((name, "unknown measure") for name in ("set_recall", UNKNOWN_NAME, "AP@5(rel=2)")),
-        ("ndcg_burges(dcg='log2')@5", "unknown measure"),
-        ("P@0", "cutoff 0"),
-        *((f"AP(rel={v})", f"threshold '{v}'") for v in ("x", "", "0", "-1", "nan", "inf")),
-        ("AP(cut=2)", "AP has no option 'cut'"),
-        ("AP(dcg='exp-log2')", "AP has no option 'dcg'"),
-        ("RBP(q=1)", "RBP has no option 'q'.*rel=….*, p=…"),
-        ("RBP(p=1)@5", "persistence '1'.*between 0 and 1"),
-        ("ERR(max_rel=0)", "highest grade '0'"),
-        ("nDCG(rel=1)", "nDCG has no option 'rel'.*dcg='exp-log2'"),
-        ("DCG(rel=1)@3", "DCG has no option 'rel'"),
-        ("nDCG(dcg=foo)", "unknown dcg 'foo'.*log2 or exp-log2"),
-        ("nDCG(dcg=)", "unknown dcg ''"),
-        ("Rprec@5", "Rprec has no cutoff"),
-        ("Rprec(rel=2)@5", "Rprec has no cutoff"),
-        ("Judged(rel=1)", "Judged has no option 'rel'.*has none"),
+        ("ndgc@10", "measure.unknown"),
+        ("judgd", "measure.unknown"),
+        *((name, "measure.unknown") for name in ("", "P@-1", "P@x", "P@", "P@1.5", "P(rel=1")),
+        *((name, "measure.unknown") for name in ("set_recall", UNKNOWN_NAME, "AP@5(rel=2)")),
+        ("ndcg_burges(dcg='log2')@5", "measure.unknown"),
+        ("P@0", "measure.cutoff"),
+        *((f"AP(rel={v})", "measure.option") for v in ("x", "", "0", "-1", "nan", "inf")),
+        ("AP(cut=2)", "measure.optionless"),
+        ("AP(dcg='exp-log2')", "measure.optionless"),
+        ("RBP(q=1)", "measure.optionless"),
+        ("RBP(p=1)@5", "measure.option"),
+        ("ERR(max_rel=0)", "measure.option"),
+        ("nDCG(rel=1)", "measure.optionless"),
+        ("DCG(rel=1)@3", "measure.optionless"),
+        ("nDCG(dcg=foo)", "measure.option"),
+        ("nDCG(dcg=)", "measure.option"),
+        ("Rprec@5", "measure.uncuttable"),
+        ("Rprec(rel=2)@5", "measure.uncuttable"),
+        ("Judged(rel=1)", "measure.optionless"),
     ],
 )
-def test_unknown_measures_are_refused_with_the_reason(text, why):
-    with pytest.raises(InputError, match=why):
+def test_unknown_measures_are_refused_with_the_reason(text, code):
+    with refused(code):
         parse_measure(text)
 
 
@@ -142,10 +141,10 @@ def test_texts_that_are_not_lists_of_measures_are_refused(text, why):
 
 def test_measures_that_count_passages_need_a_threshold_on_real_valued_labels():
     bare = [measure() for measure in KINDS.values()]
-    refused = {m.kind for m in undefined_on_graded([*bare, AveragePrecision(5, 0.5)])}
-    assert refused == {m.kind for m in bare if m.labels == "relevance"} >= {"AP", "RR", "Rprec"}
+    undefined = {m.kind for m in undefined_on_graded([*bare, AveragePrecision(5, 0.5)])}
+    assert undefined == {m.kind for m in bare if m.labels == "relevance"} >= {"AP", "RR", "Rprec"}
     above = {m.kind for m in undefined_on_graded(bare, above_one=True)}
-    assert above == refused | {m.kind for m in bare if m.labels == "shares"}
+    assert above == undefined | {m.kind for m in bare if m.labels == "shares"}
     assert above >= {"P", "R", "F1", "Success"}
 
 
@@ -155,8 +154,9 @@ def test_a_measure_is_registered_by_all_its_names_and_no_other_may_have_one(monk
     new = type("New", (Precision,), {"kind": "New", "synonyms": "brand_new"})
     register(new)
     assert parse_measure("brand_new_3") == new(3)
-    with pytest.raises(ValueError, match="Other: the name 'brand_new' is another measure's"):
+    with pytest.raises(ValueError, match="brand_new") as caught:
         register(type("Other", (Precision,), {"kind": "Other", "synonyms": "brand_new"}))
+    as_expected(str(caught.value))
 
 
 @pytest.mark.parametrize(("kind", "measure"), KINDS.items())

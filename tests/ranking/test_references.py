@@ -20,6 +20,7 @@ from engine.ranking.measures import KINDS, parse_measures
 from engine.ranking.scores import score_runs
 from engine.sources.runs.read import read_run
 from tests.ranking.ragged import (
+    BURGES,
     SEEDS,
     Case,
     Values,
@@ -176,7 +177,7 @@ def test_judged_in_ragged_runs_equals_ir_measures(seed):
 def test_exponential_gains_equal_gdeval():
     # Through ir_measures; it wants numbers for queries, takes grades up to 4 and prints five decimals.
     case = random_case(11, whole(0, 1, 2, 3, 4), queries=60)
-    names = [f"{kind}@{k}" for kind in ("nDCG(dcg='exp-log2')", "ERR") for k in (1, 5, 20)]
+    names = [f"{kind}@{k}" for kind in (BURGES, "ERR") for k in (1, 5, 20)]
     number = {query: query.removeprefix("q") for query in case.queries}
     found = ir_measures.iter_calc(
         [ir_measures.parse_measure(name) for name in names],

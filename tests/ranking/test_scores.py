@@ -12,7 +12,7 @@ from engine.ranking.measures import parse_measures
 from engine.ranking.scores import refuse_missing_results, score_runs
 from tests.conftest import make_labels, make_run
 from tests.expected import refused
-from tests.ranking.ragged import by_key
+from tests.ranking.ragged import BURGES, by_key
 
 RELEVANT = pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
 BINARY = "P P@2 R R@2 F1 F1@2 AP AP@2 RR RR@2 Success Success@2 Rprec DCG nDCG nDCG@2"
@@ -77,7 +77,7 @@ def test_passages_that_a_run_missed_count_against_it_under_pool_but_not_under_li
     # s finds one of three useful passages at rank 1, t all three.
     runs = pl.concat([listing({"q": "axy"}, "s"), listing({"q": "abc"}, "t")])
     labels = make_labels([("q", d, float(d in "abc")) for d in "abcxy"])
-    own = values(runs, labels, ["q"], "AP R@3 nDCG@3 P@3 Success", "list")
+    own = values(runs, labels, ["q"], "Success AP R@3 nDCG@3 P@3", "list")
     pooled = values(runs, labels, ["q"], "AP R@3 nDCG@3 P@3", "pool")
     assert own["s", "AP", "q"] == own["t", "AP", "q"] == own["s", "nDCG@3", "q"] == 1
     assert own["s", "R@3", "q"] == own["s", "Success", "q"] == 1
@@ -279,7 +279,7 @@ def test_labels_that_no_sum_can_hold_are_refused():
     run = make_run([("q", "a", 1)])
     assert values(run, make_labels([("q", "a", 2000.0)]), ["q"], "nDCG")["sys", "nDCG", "q"] == 1
     with refused("annotator.infinite"):
-        values(run, make_labels([("q", "a", 2000.0)]), ["q"], "nDCG(dcg='exp-log2')")
+        values(run, make_labels([("q", "a", 2000.0)]), ["q"], BURGES)
     with refused("annotator.infinite"):
         values(run, make_labels([("q", "a", 5.0)]), ["q"], "ERR@5 P@1")
     with refused("annotator.infinite"):
@@ -297,6 +297,4 @@ def test_missing_labels_and_queries_given_twice_are_refused():
 def test_small_labels_keep_their_digits_under_exponential_gain():
     run = make_run([("q", "a", 1), ("q", "b", 2)])
     labels = make_labels([("q", "a", 1e-17), ("q", "b", 0.0)])
-    assert (
-        values(run, labels, ["q"], "nDCG(dcg='exp-log2')")["sys", "nDCG(dcg='exp-log2')", "q"] == 1
-    )
+    assert values(run, labels, ["q"], BURGES)["sys", BURGES, "q"] == 1

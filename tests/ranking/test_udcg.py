@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine import tables
 from engine.ranking.measures import parse_measure, parse_measures, why_undefined
 from engine.ranking.scores import score_runs, score_utility
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.tables import framed
 
 UTILITIES = st.floats(-1 / 3, 1, allow_nan=False)
@@ -68,8 +68,8 @@ def test_udcg_takes_no_options_and_no_other_labels():
         parse_measure("UDCG(rel=0.5)@3")
     udcg, precision, ap = parse_measures("UDCG@5 P@5 AP@5")
     assert why_undefined(udcg, utilities=True, graded="") == ""
-    assert "not utilities" in why_undefined(udcg, utilities=False, graded="")
-    assert "may be negative" in why_undefined(precision, utilities=True, graded="")
+    as_expected(why_undefined(udcg, utilities=False, graded=""))
+    as_expected(why_undefined(precision, utilities=True, graded=""))
     assert why_undefined(precision, utilities=False, graded="shares") == ""
     assert why_undefined(ap, utilities=False, graded="") == ""
     assert why_undefined(ap, utilities=False, graded="shares").endswith("as in AP(rel=0.5)@5")

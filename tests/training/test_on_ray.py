@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 import ray
 
-from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.training.on_ray import train_on_ray
 from engine.training.settings import Workers
 from engine.training.start import specify_start
 from engine.training.train import Plan, fetch_model, train
+from tests.expected import refused
 from tests.faults.processes import with_variable
 from tests.training.facts import RECIPE, facts, save_start
 
@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_is_replaced_and_goes_on(plan, ray_session, tmp_
 def test_an_error_of_input_is_raised_as_it_is_and_once(plan, ray_session, tmp_path):
     folder = folder_at(tmp_path)
     folder.write("checkpoint.json", b"{}")
-    with pytest.raises(InputError, match=r"checkpoint\.json: is not a training checkpoint"):
+    with refused("training.format", path=tmp_path / "checkpoint.json"):
         train_on_ray(plan, folder, Workers())
     assert folder.names() == ["checkpoint.json"]
 
@@ -88,5 +88,5 @@ def test_an_error_of_input_is_raised_as_it_is_and_once(plan, ray_session, tmp_pa
 def test_gpus_that_are_not_there_are_refused(plan, ray_session, tmp_path):
     if ray.cluster_resources().get("GPU"):
         pytest.skip("there are GPUs")
-    with pytest.raises(InputError, match="2 workers with a GPU each on 0 GPUs; use fewer"):
+    with refused("training.gpus"):
         train_on_ray(plan, folder_at(tmp_path), Workers(workers=2, gpus_per_worker=1))

@@ -1,5 +1,6 @@
 """A tiny reader learns; a training that was killed, or shared by two, has the same curve."""
 
+import errno
 import itertools
 import json
 import logging
@@ -13,8 +14,9 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from transformers.trainer import TRAINER_STATE_NAME
 
-from engine.messages.errors import InputError, ReadError, WriteError
+from engine.messages.errors import ReadError, WriteError
 from engine.reading import readers
 from engine.reading.plan import INPUTS, wanted_reads
 from engine.reading.protocol import BIASED
@@ -28,7 +30,7 @@ from engine.training.learner import initial_model, load_learner
 from engine.training.start import on_this_machine, specify_start
 from engine.training.train import Plan, fetch_model, train
 from engine.training.trainer import FidTrainer, arguments
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.training.facts import RECIPE, facts, save_start
 
 
@@ -57,7 +59,7 @@ def test_a_tiny_reader_learns_facts_from_nothing(start, tmp_path):
     assert values[0] == 0.0
     assert max(values) > 0.9
     assert told == [(step, 100) for step in range(101)]
-    assert progress.ended == "all epochs are done"
+    as_expected(progress.ended)
     assert (progress.cuts.inputs, progress.cuts.cut_inputs) == (1920, 0)
     assert progress.peak_memory > 2**20
     # The model is that of the best evaluation, as any other reader.
@@ -144,7 +146,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_curve(small, step, tmp_p
     assert ended(killed) == -signal.SIGKILL
     # What is not named is of nobody's use.
     (tmp_path / "killed" / "checkpoint-99").mkdir(parents=True)
-    (tmp_path / "killed" / "checkpoint-99" / "trainer_state.json").write_text("{")
+    (tmp_path / "killed" / "checkpoint-99" / TRAINER_STATE_NAME).write_text("{")
     steps, warnings = [], []
     handler = logging.Handler()
     handler.emit = warnings.append
@@ -223,7 +225,7 @@ def test_training_ends_early_and_keeps_the_best(small, tmp_path):
     assert [e.value for e in progress.evaluations] == [0.1, 0.5, 0.4, 0.5, 0.3]
     # As good is no improvement; but of two that are equally good, the later one is kept.
     assert (progress.best, progress.step) == (3, 4)
-    assert progress.ended == "no improvement at the last 3 evaluations"
+    as_expected(progress.ended)
     assert torch.equal(load_file(tmp_path / WEIGHTS)["shared.weight"], kept[0.5])
 
 
@@ -301,11 +303,12 @@ def test_a_checkpoint_that_lacks_a_file_or_is_damaged_is_refused(small, tmp_path
 
 def test_a_full_disk_is_told(small, tmp_path, monkeypatch):
     def full(*_, **__):
-        raise SafetensorError("Error while serializing: No space left on device (os error 28)")
+        raise SafetensorError(f"Error while serializing: {os.strerror(errno.ENOSPC)} (os error 28)")
 
     monkeypatch.setattr("safetensors.torch.serialize_file", full)
-    with pytest.raises(WriteError, match="no space is left on the disk"):
+    with pytest.raises(WriteError) as caught:
         small(tmp_path)
+    as_expected(str(caught.value))
 
 
 def test_what_decides_the_curve_tells_trainings_apart(start, tmp_path):
@@ -345,24 +348,24 @@ def test_passages_in_one_prompt_and_nothing(start, tmp_path):
     progress = train(Plan(in_prompt, recipe, facts(32, 1), facts(4, 2)), place)
     assert progress.cuts.inputs == 32
     assert progress.losses[-1] < progress.losses[0]
-    with pytest.raises(InputError, match="there is nothing to train on"):
+    with refused("training.empty"):
         train(Plan(start, recipe, facts(0, 1)), folder_at(tmp_path / "nothing"))
 
 
 @pytest.mark.parametrize(
-    ("change", "refusal"),
+    ("change", "code"),
     [
-        ({"vocab_size": 5}, "its tokenizer has 22 tokens, and vocab_size is 5"),
-        ({"eos_token_id": None}, "has no eos_token_id"),
-        ({"eos_token_id": 9}, "its tokenizer ends texts with token 1, and eos_token_id is 9"),
+        ({"vocab_size": 5}, "model.vocabulary"),
+        ({"eos_token_id": None}, "model.endless"),
+        ({"eos_token_id": 9}, "model.ends"),
     ],
 )
-def test_a_start_that_cannot_be_trained_is_refused(change, refusal, tmp_path):
+def test_a_start_that_cannot_be_trained_is_refused(change, code, tmp_path):
     save_start(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | change
     (tmp_path / "config.json").write_text(json.dumps(config))
     start = specify_start(str(tmp_path), augmentation="fid")
-    with refused("training.checkpoint"):
+    with refused(code):
         load_learner(start, RECIPE, torch.device("cpu"), "float32")
 
 
@@ -371,30 +374,31 @@ def test_a_start_is_found_on_another_machine_and_must_be_the_same(start, tmp_pat
     assert on_this_machine(there) == replace(there, spec=replace(there.spec, path=start.spec.path))
     other = specify_start(str(save_start(tmp_path / "other")), augmentation="fid")
     (tmp_path / "other" / "added.json").write_text("{}")
-    with pytest.raises(ReadError, match="on this machine are not those asked for"):
+    with pytest.raises(ReadError) as caught:
         train(Plan(other, RECIPE, facts(2, 1)), folder_at(tmp_path / "checkpoints"))
+    as_expected(str(caught.value))
 
 
 def test_what_is_no_start_is_refused(start, tmp_path):
-    def refused(match, place, augmentation="fid", **options):
-        with pytest.raises(InputError, match=match):
+    def no_start(code, place, augmentation="fid", **options):
+        with refused(code, text="memory" not in options):
             specify_start(str(place), augmentation=augmentation, **options)
 
-    refused(r"holds no config\.json", tmp_path)
+    no_start("model.unconfigured", tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    refused("decoder-only", tmp_path, "in-prompt")
+    no_start("training.architecture", tmp_path, "in-prompt")
     unread = save_start(tmp_path / "unread")
     (unread / "tf_model.h5").write_text("")
-    refused(r"holds no \*\.safetensors \(tf_model\.h5 is not read\)", unread)
+    no_start("model.weightless", unread)
     biased = save_start(tmp_path / "biased")
     config = json.loads((biased / "config.json").read_text())
     (biased / "config.json").write_text(json.dumps(config | {"model_type": BIASED}))
-    refused("start from its weights", biased)
+    no_start("training.start", biased)
     choice = tmp_path / "choice.txt"
     choice.write_text("---\nchoices: [a, b]\n---\n{query}{passages}\n")
-    refused("a prompt with choices", start.spec.path, prompt=str(choice))
+    no_start("training.choices", start.spec.path, prompt=str(choice))
     small = replace(start, spec=replace(start.spec, memory=2**20))
-    with pytest.raises(InputError, match="`memory` of 1 MiB cannot hold the reader"):
+    with refused("settings.memory", text=False):  # the least depends on the machine
         load_learner(small, RECIPE, torch.device("cpu"), "float32")
     weighted = save_start(tmp_path / "weighted", weights=True)
-    refused("`memory` of 1 MiB cannot hold the reader", weighted, memory=2**20)
+    no_start("settings.memory", weighted, memory=2**20)

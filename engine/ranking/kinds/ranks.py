@@ -69,5 +69,4 @@ class RPrecision(Measure):
     has_cutoff = has_budget = False
 
     def value(self, of: Lists) -> Floats:
-        total = of.judged(hits, self.threshold)
-        return ratio(of.at(None, hits_within, self.threshold), total)
+        return ratio(of.at(None, hits_within, self.threshold), of.judged(hits, self.threshold))

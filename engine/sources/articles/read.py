@@ -62,8 +62,7 @@ class Article:
     Attributes:
         page_id: its id in the source.
         title, text: may be empty; composed (NFC), as the name is.
-        name: what identifies it in the provenance of questions; if empty, the title does, or the id
-            if there is no title.
+        name: identifies it in the provenance of questions; if empty, the title does, or without one the id.
     """
 
     page_id: str
@@ -87,10 +86,9 @@ _SECTION, _BULLET = "Section::::", "BULLET::::"
 def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) -> Article:
     """The article of one record.
 
-    Its id is ``id`` (or ``_id``, ``doc_id``, ``wikipedia_id``), its title ``title`` (or
-    ``wikipedia_title``), its text ``text`` (or ``contents``): a string, or KILT's list of
-    paragraphs. Its name in the provenance of questions is ``article_id``, else ``wikipedia_id`` (as
-    in KILT), else its title.
+    Its id is ``id`` (or ``_id``, ``doc_id``, ``wikipedia_id``), its title ``title`` (or ``wikipedia_title``), its text
+    ``text`` (or ``contents``): a string, or KILT's list of paragraphs. Its name in the provenance of questions is
+    ``article_id``, else ``wikipedia_id`` (as in KILT), else its title.
 
     Raises:
         InputError: there is no id or no text.
@@ -109,21 +107,16 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
         )
     article = Article(str(page_id), title, text, str(first_of(record, NAME_FIELDS) or ""))
     if not is_text(article.page_id, article.title, article.text, article.name):
-        raise fault(
-            f"article {quoted(page_id)} holds half a surrogate pair",
-            "write valid Unicode",
-            "articles.surrogate",
-        )
+        problem = f"article {quoted(page_id)} holds half a surrogate pair"
+        raise fault(problem, "write valid Unicode", "articles.surrogate")
     return article
 
 
 def kilt_text(paragraphs: list[str], title: str) -> str:
     """The prose of an article of KILT's knowledge source, one paragraph per line.
 
-    The first paragraph is left out if it repeats the title. Headings (``Section::::History.``,
-    ``Section::::History.:Early years.``) are left out, and list items (``BULLET::::- item``) lose
-    their marker, so that passages contain running text as DPR's do. Sections after the prose (see
-    also, references …) are left out completely. MediaWiki dumps are treated in the same way.
+    Left out are a first paragraph that repeats the title, headings (``Section::::History.``), markers of list items
+    (``BULLET::::- item``) and sections after the prose (see also, references …), as from MediaWiki dumps.
     """
     kept: list[str] = []
     skipping = False
@@ -193,12 +186,8 @@ def read_squad(path: Location) -> Iterator[tuple[Article, list[dict[str, Any]]]]
                 raise InputError(f"{where} has no context", _REMEDY, "articles.context", path=path)
             questions = paragraph.get("qas") or []
             if not isinstance(questions, list) or not all(isinstance(q, dict) for q in questions):
-                raise InputError(
-                    f"{where}.qas is not a list of objects",
-                    _REMEDY,
-                    "articles.questions",
-                    path=path,
-                )
+                problem = f"{where}.qas is not a list of objects"
+                raise InputError(problem, _REMEDY, "articles.questions", path=path)
             page_id = f"{stem}-{number}.{place}"
             yield Article(page_id, title, context, title or str(number)), questions
 
@@ -214,10 +203,8 @@ def raw_pages(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield (line number from 1, unparsed ``<page>…</page>``) of a dump.
 
-    Text between pages and pages without an end tag are bad records.
-
-    A page has ``largest`` bytes at most. Wikipedia's largest have 2 MB; with its full history one may have
-    gigabytes. ``block`` bytes are read at a time.
+    Text between pages and pages without an end tag are bad records. A page has ``largest`` bytes at most (Wikipedia's
+    largest have 2 MB, with their full history gigabytes); ``block`` bytes are read at a time.
 
     Raises:
         InputError: the file is missing, is not a MediaWiki dump, is truncated, or has more bad records than
@@ -323,12 +310,7 @@ _KNOWN = (".xml", ".jsonl", ".json", ".parquet", ".pq")
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive records of one file, not yet parsed.
-
-    Attributes:
-        records: each with the line in which it starts, counted from 1; None if lines have no
-            meaning.
-    """
+    """Consecutive records of one file, not yet parsed, each with its first line, from 1; None if lines have no meaning."""
 
     path: Location
     layout: Layout
@@ -338,9 +320,8 @@ class Chunk:
 def source_files(sources: Sequence[Location]) -> list[Location]:
     """The files of the sources, in their order.
 
-    A directory stands for its ``corpus.jsonl`` (BEIR), else for its files with a known suffix
-    (``.xml``, ``.jsonl``, ``.json``, also ``.gz`` or ``.bz2`` of these, ``.parquet``), ordered by
-    name.
+    A directory stands for its ``corpus.jsonl`` (BEIR), else for its files with a known suffix (``.xml``, ``.jsonl``,
+    ``.json``, also ``.gz`` or ``.bz2`` of these, ``.parquet``), ordered by name.
 
     Raises:
         InputError: no such file, or a directory without any of these.
@@ -364,8 +345,7 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
 def layout_of(path: Location) -> Layout:
     """The layout of a file, by its first bytes.
 
-    Parquet starts with ``PAR1``, a MediaWiki dump with ``<``; JSON is a SQuAD document if
-    ``is_squad`` is true, else JSONL.
+    Parquet starts with ``PAR1``, a MediaWiki dump with ``<``; JSON is a SQuAD document if ``is_squad``, else JSONL.
 
     Raises:
         InputError: the file cannot be read.
@@ -427,8 +407,7 @@ def parse_chunk(
 ) -> Iterator[tuple[int | None, Article | InputError]]:
     """Yield every article of a chunk with its line, and for a bad record its error instead.
 
-    Redirects and other namespaces of dumps are left out. Without ``prose``, texts of dumps are empty: to
-    render them takes most of the time.
+    Redirects and other namespaces of dumps are left out; ``prose`` as in ``parse_page``.
     """
     for line, record in chunk.records:
         try:

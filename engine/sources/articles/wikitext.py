@@ -29,9 +29,8 @@ _BLOCK_TAGS = frozenset({"li", "dd", "dt", "br", "blockquote", "p", "div", "poem
 def plain_text(markup: str, back_matter: Collection[str]) -> str:
     """Render wikitext as prose, one paragraph per line.
 
-    Kept: running text, list items, link texts, and inline templates that contain words or numbers
-    (``convert``, ``lang``, ``nowrap`` …). Left out: references, tables, infoboxes, images,
-    formulas, headings, and the sections after the prose (``back_matter``: references, external links …).
+    Kept: running text, list items, link texts, and inline templates with words or numbers (``convert``, ``lang`` …).
+    Left out: references, tables, infoboxes, images, formulas, headings, and the sections of ``back_matter``.
     """
     pieces: list[str] = []
     skipped_level: int | None = None

@@ -32,10 +32,7 @@ def file_sha256(path: str | Path) -> str:
 
 
 class RowHashes:
-    """The sum modulo 2**256 of the SHA-256 of rows: a multiset hash (Clarke et al. 2003).
-
-    It depends on how often each row occurs, but neither on the order of rows nor on batches.
-    """
+    """The sum modulo 2**256 of the SHA-256 of rows, in any order and batches: a multiset hash (Clarke et al. 2003)."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -79,10 +76,8 @@ _MARKS = ("size", "ETag", "etag", "md5Hash", "crc32c", "LastModified", "last_mod
 def identity(place: Location) -> str:
     """64 hexadecimal digits that change when a file, or a file in a directory, does.
 
-    They stand for the names and the first 16 MiB in all. A file that reaches beyond stands for itself with
-    its size and the time of its last change (at an address, with what the store says of it): one that was
-    overwritten further down by a file of the same size, and had its time set back, is taken for the
-    former.
+    They stand for the names and the first 16 MiB in all; of a file that reaches beyond, also for its size and the time
+    of its last change (at an address, the marks of the store): changed further down with its time set back, it passes.
 
     Raises:
         InputError, OSError: an address, or a path, that cannot be opened.

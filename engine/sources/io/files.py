@@ -1,10 +1,9 @@
 """Write files whole or not at all, by temporary ones that are removed even after a killed process.
 
-Each lies beside what it will become, and the process that made it holds a lock on it, which ends with
-the process however it ends. So whoever writes into the same folder next can tell what is abandoned
-from what another process is writing right now, and removes the former. On some network file systems no
-other machine sees a lock: names begin with digits of their machine, and what another one left is
-removed only when nobody has changed it for a day. Private folders are known to be abandoned in the same way.
+Each lies beside what it will become, under a lock that ends with the process that made it, however that ends: the next
+writer into the folder removes abandoned ones. On some network file systems no other machine sees a lock: names begin
+with digits of their machine, and files of another one are removed only if nobody has changed them for a day. Private
+folders are known to be abandoned in the same way.
 """
 
 from __future__ import annotations
@@ -307,11 +306,7 @@ _ADDED = 8  # characters that tempfile.mkdtemp adds to a prefix
 class PrivateFolder:
     """A folder with mode 700; ``remove`` it when it is no longer used.
 
-    As long as its process lives it holds a lock on the folder, which the system takes back whatever ends
-    the process. So a folder whose lock is free was left by a process that was killed.
-
-    Attributes:
-        lock: the file descriptor that holds the lock.
+    The descriptor ``lock`` locks it: a folder whose lock is free was left by a process that was killed.
     """
 
     path: Path
@@ -329,8 +324,7 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
 
     Args:
         longest: the most bytes that its path may have (sockets within have short paths).
-        parent: where it is made. Without one, or where its path is too long, this is the system's
-            folder of temporary files; and ``/tmp`` where that one's is.
+        parent: where it is made; by default, or if its path is too long, the system's temporary folder, else ``/tmp``.
 
     Raises:
         InputError: there is no folder whose path is short enough, or it cannot be written.
@@ -340,12 +334,9 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
         place for place in parents if len(os.fsencode(place)) + 1 + len(prefix) + _ADDED <= longest
     ]
     if not fitting:
-        raise InputError(
-            f"is too long a path for temporary files: sockets in it may have {longest} bytes",
-            "set TMPDIR (or RAY_TMPDIR) to a shorter one",
-            "files.path",
-            path=parents[0],
-        )
+        problem = f"is too long a path for temporary files: sockets in it may have {longest} bytes"
+        remedy = "set TMPDIR (or RAY_TMPDIR) to a shorter one"
+        raise InputError(problem, remedy, "files.path", path=parents[0])
     # Exactly as many characters as mkdtemp adds: other folders may have names that begin alike.
     alike = Path(fitting[0]).glob(glob.escape(prefix) + "?" * _ADDED)
     for path in left_behind(filter(_is_ours, alike)):
@@ -357,12 +348,9 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
                 return PrivateFolder(path, lock)
             # Another process took it for abandoned between two calls of this one.
     except OSError as error:
-        raise InputError(
-            f"cannot hold temporary files ({error})",
-            "set TMPDIR to another",
-            "files.temporary",
-            path=fitting[0],
-        ) from None
+        problem = f"cannot hold temporary files ({error})"
+        remedy = "set TMPDIR to another"
+        raise InputError(problem, remedy, "files.temporary", path=fitting[0]) from None
 
 
 def _is_ours(path: Path) -> bool:

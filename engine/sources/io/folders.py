@@ -249,22 +249,14 @@ def require_output(path: str | Path, *, directory: bool) -> None:
         InputError: something else is in its place or above it, or it cannot be written.
     """
     if locate(path) != Path(path):
-        raise InputError(
-            "results are written to local files",
-            "give a path",
-            "files.remote",
-            path=locate(path),
-        )
+        problem = "results are written to local files"
+        raise InputError(problem, "give a path", "files.remote", path=locate(path))
     path = Path(path)
     if not directory:
         _refuse_packed(path)
     if any(len(os.fsencode(part)) > 255 for part in path.parts):
-        raise InputError(
-            "a name of more than 255 bytes",
-            "give another",
-            "files.name",
-            path=locations.shown(path),
-        )
+        problem = "a name of more than 255 bytes"
+        raise InputError(problem, "give another", "files.name", path=locations.shown(path))
     with reported(path):
         existing_part = next(p for p in (path, *path.absolute().parents) if p.exists())
     if existing_part == path and path.is_dir() != directory:

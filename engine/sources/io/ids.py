@@ -17,10 +17,8 @@ _SEED = 20_240_711
 class IdHashes:
     """The ids seen so far, as 64-bit hashes.
 
-    Hashes are kept in sorted arrays, each at least twice as long as the next: 8 bytes per id, and
-    briefly 16 while two arrays are merged. An equal hash is only a suspicion (the probability that
-    any two of 20 million different ids share one is 1e-5): the caller must compare the ids
-    themselves.
+    Sorted arrays, each at least twice as long as the next, take 8 bytes per id, and briefly 16 while two are merged. An
+    equal hash is only a suspicion (any two of 20 million ids share one with a probability of 1e-5): compare the ids.
     """
 
     def __init__(self) -> None:

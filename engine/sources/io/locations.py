@@ -95,10 +95,7 @@ DAMAGE = (EOFError, OSError, zlib.error)
 
 
 def is_data_set(place: str | Path) -> bool:
-    """Whether a location names a data set, and not a file. (A file of such a name is ``./irds:…``.)
-
-    ``hf://…`` is an address of a single file, which fsspec opens.
-    """
+    """Whether a location names a data set, not a file (``./irds:…``) nor the address of one (``hf://…``)."""
     scheme, colon, name = str(place).partition(":")
     return f"{scheme}{colon}" in (IRDS, HF) and not name.startswith("/")
 
@@ -106,8 +103,7 @@ def is_data_set(place: str | Path) -> bool:
 def locate(path: Location) -> Location:
     """An address, or the name of a data set, as a string; ``file://`` addresses and everything else as a Path.
 
-    ``Path("s3://bucket/x")`` folds two slashes into one; they are restored here, since options of
-    the command line may be paths.
+    Two slashes that ``Path("s3://bucket/x")`` folds into one are restored: options of the command line may be paths.
     """
     if is_data_set(path):
         return str(path)
@@ -285,12 +281,9 @@ def file_system(place: Location) -> tuple[Any, str]:
         with reported(place, unless=(ImportError,)):
             system, inside = fsspec.core.url_to_fs(place)
     except ImportError as error:  # its message names the package: "Install s3fs to access S3"
-        raise InputError(
-            f"the driver for {place.partition(':')[0]}:// is not installed ({error})",
-            "install that package into the engine's environment",
-            "files.driver",
-            path=place,
-        ) from None
+        problem = f"the driver for {place.partition(':')[0]}:// is not installed ({error})"
+        remedy = "install that package into the engine's environment"
+        raise InputError(problem, remedy, "files.driver", path=place) from None
     return system, inside
 
 
@@ -320,8 +313,7 @@ def reported(place: Location, *, unless: tuple[type[Exception], ...] = ()) -> It
 def reason(address: str, error: Exception) -> str:
     """What a driver says of an address, without the user and password that the address may hold.
 
-    Some drivers take these for a part of a name, and quote it without the scheme by which masking knows
-    an address.
+    Some drivers quote these as a part of a name, without the scheme by which masking knows an address.
     """
     text = f"{type(error).__name__}: {error}"
     user, at, _ = address.partition("://")[2].rpartition("@")

@@ -128,11 +128,7 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 
 
 def _names(place: Location) -> set[str]:
-    """All names of a place: two that share one are the same.
-
-    A path has that to which it leads, its own (a link can be followed or replaced), and the number of its
-    file. An address has one form.
-    """
+    """All names of a place, two of which are the same if they share one: of a path, also its target and its file's number."""
     if isinstance(place, Path):
         names = {os.path.realpath(place), str(Path(os.path.realpath(place.parent), place.name))}
         with contextlib.suppress(OSError):  # it does not exist yet
@@ -178,14 +174,12 @@ def replaced_together(
 ) -> Iterator[Path]:
     """Give an empty folder whose files become those of ``place`` when the block succeeds.
 
-    Everything is written first; until then the old files are whole and in their places. At a path they
-    are then moved away and the new ones in, which takes a few renames. An error or an interruption at
-    any moment leaves the old files or the new; a killed process, or a machine that stops, in the middle
-    of the renames can leave a part of the old ones alone or of the new ones alone, never both.
+    Everything is written first. At a path the old files are then moved away and the new ones in, by a few renames. An
+    error or an interruption at any moment leaves the old files or the new; a killed process, or a machine that stops,
+    in the middle of the renames can leave a part of the old ones alone or of the new ones alone, never both.
 
-    At an address, which has no renames, the block writes on this machine. Then ``last`` is deleted, the
-    other old files that no new one replaces, and the new files are uploaded, ``last`` at the end. Where
-    this stops half-way, old and new files may be there, and ``last`` is not.
+    At an address, which has no renames, the block writes on this machine. Then ``last`` is deleted, the other old files
+    that no new one replaces, and the new files are uploaded, ``last`` at the end: it is missing until all are there.
 
     Args:
         place: a folder, made if it does not exist; its other files stay as they are.

@@ -87,12 +87,10 @@ def map_ordered(
 ) -> Iterator[Made]:
     """Yield ``function(item)`` for every item, in order, for any number of ``workers``.
 
-    At most three items per worker are in progress at any time. The first seconds of work are
-    done in this process, and so is everything if there is one worker.
+    At most three items per worker are in progress. The first seconds of work, or all with one worker, are done here.
 
     Args:
-        function: a module-level function, or a partial of one, since it is sent to other processes, as the
-            items are.
+        function: a module-level function, or a partial of one: it is sent to other processes, as items are.
         patience: seconds of work before processes are started.
 
     Raises:

@@ -28,12 +28,7 @@ _SHOWN = 3
 
 
 class SkipBad:
-    """Tolerates up to ``limit`` bad records, and counts them.
-
-    Attributes:
-        count: bad records so far.
-        first: the errors of the first of them.
-    """
+    """Tolerates up to ``limit`` bad records: the ``count`` so far, and the errors of the ``first`` ones."""
 
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
@@ -99,9 +94,8 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
     """Yield (line number from 1, undecoded line) of a file; ``blank`` lines only on request.
 
     Raises:
-        InputError: no such file, a line of more than ``LONGEST_LINE`` bytes, or a broken ``.gz`` or
-            ``.bz2``. A file that ends early is broken and never tolerated, since the missing records
-            cannot be counted.
+        InputError: no such file, a line of more than ``LONGEST_LINE`` bytes, or a broken ``.gz`` or ``.bz2``. One
+            that ends early is never tolerated, since the missing records cannot be counted.
     """
     path = require_file(path, what)
     number = 0
@@ -380,9 +374,10 @@ def read_csv_records(
         if not set(names) & set(needed):
             problem = f"no header with a column {', '.join(needed)}"
             remedy = "name the columns in the first line, separated by commas or tabs"
-            raise fault(problem, remedy, line=line)
+            raise fault(problem, remedy, "table.header", line=line)
         if twice := next((name for name in names if name and names.count(name) > 1), None):
-            raise fault(f"the column {quoted(twice)} is given twice", "keep one of them", line=line)
+            problem = f"the column {quoted(twice)} is given twice"
+            raise fault(problem, "keep one of them", "table.duplicate", line=line)
         # A quoted field may span lines, so the lines of each row are noted.
         while True:
             numbers.clear()
@@ -395,15 +390,16 @@ def read_csv_records(
             # Rows of a program that writes no quotes: with the line end, the field took in tabs.
             if delimiter == "\t" and any("\n" in text and "\t" in text for text in row):
                 problem = f"a quoted field goes on to line {numbers[-1]}, over tabs"
-                raise fault(problem, _QUOTES, line=line)
+                raise fault(problem, _QUOTES, "table.quotes", line=line)
             if len(row) == len(names):
                 yield line, dict(zip(names, row, strict=True))
             else:
                 problem = f"{len(row)} columns, the header has {len(names)}"
-                skip.tolerate(fault(problem, "quote fields", line=line))
+                skip.tolerate(fault(problem, "quote fields", "table.fields", line=line))
     except csv.Error as error:
         problem = f"broken quotes or line ends from this line on ({error})"
-        raise fault(problem, 'double the quotes within "…"', line=numbers[0]) from None
+        remedy = 'double the quotes within "…"'
+        raise fault(problem, remedy, "table.quotes", line=numbers[0]) from None
 
 
 _SETTINGS = 'write "key: value", one a line'

@@ -78,8 +78,7 @@ def cut_words(text: str, words: int) -> list[str]:
 def cut_characters(text: str, characters: int, overlap: int) -> list[str]:
     """Cut a text recursively: at empty lines, else at line ends, spaces, or anywhere.
 
-    The same as LangChain's RecursiveCharacterTextSplitter with its default separators. Pieces have
-    at most ``characters`` characters, and none is empty.
+    As LangChain's RecursiveCharacterTextSplitter with its default separators; no piece is empty or longer.
     """
     return _splitter(characters, overlap).split_text(text)
 
@@ -113,9 +112,8 @@ def article_passages(
 ) -> Iterator[Row]:
     """Yield the passages of one article; a passage never crosses an article.
 
-    ``doc_id`` is the page id and the passage's number from 0. ``article_id`` is what identifies an article in
-    provenance: its title or its page id. By default the source decides, which is the title for nearly all
-    sources.
+    ``doc_id`` is the page id and the passage's number from 0. ``article_id`` identifies an article in provenance: its
+    title or its page id; by default the source decides, nearly always for the title.
     """
     name = (article_id is None and article.name) or article.title or article.page_id
     if article_id == "page":

@@ -72,8 +72,7 @@ def scan_corpus(
 
     - ``irds:…``, ``hf:…``: a data set (``engine.sources.data_sets``);
     - ``.parquet``: the corpus table, or columns called as the fields of JSONL;
-    - a directory: its ``*.parquet`` files ordered by name, or a BEIR data set with a
-      ``corpus.jsonl`` (``.gz``, ``.bz2`` or plain);
+    - a directory: its ``*.parquet`` files ordered by name, or BEIR's ``corpus.jsonl`` (``.gz``, ``.bz2`` or plain);
     - ``.csv``, ``.tsv`` (``.gz``, ``.bz2``): a header of the fields of JSONL, as in a data frame's export and in
       DPR's ``psgs_w100.tsv``, with the quotes of the csv module;
     - anything else is JSONL or a JSON array (``.gz``, ``.bz2`` or plain), with an id and a text called as
@@ -84,8 +83,7 @@ def scan_corpus(
     tolerate, or the ``SkipBad`` that counts them.
 
     Raises:
-        InputError: the corpus is unreadable or empty, or has more bad records than tolerated. A
-            compressed file that ends early is never tolerated.
+        InputError: the corpus is unreadable, empty or cut short, or has more bad records than tolerated.
     """
     path = locations.locate(path)
     hashes = IdHashes()
@@ -115,8 +113,7 @@ def read_corpus(
         look: called with each batch of the whole corpus.
 
     Raises:
-        InputError: the corpus is unreadable or empty, a passage lacks an id or a text, or an id is
-            duplicated.
+        InputError: the corpus is unreadable or empty, a passage lacks an id or a text, or an id is duplicated.
     """
     return select_wanted(scan_corpus(path, skip_bad=skip_bad, distinct=True), wanted, look)
 
@@ -281,11 +278,8 @@ def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row
         )
     article = str(record.get(tables.ARTICLE_ID) or record.get(_WIKIPEDIA_ID) or title or doc_id)
     if not is_text(str(doc_id), title, text, article):
-        raise fault(
-            f"passage {quoted(doc_id)} holds half a surrogate pair",
-            "write valid Unicode",
-            "corpus.surrogate",
-        )
+        problem = f"passage {quoted(doc_id)} holds half a surrogate pair"
+        raise fault(problem, "write valid Unicode", "corpus.surrogate")
     return str(doc_id), title, text, article
 
 

@@ -96,12 +96,7 @@ _CHUNK, _GROUP, _SHARD, _PATIENCE = CHUNK_BYTES, 50_000, 1_000_000, PATIENCE
 
 @dataclass(frozen=True)
 class Written:
-    """Counts of what was written.
-
-    Attributes:
-        articles: articles with passages.
-        empty: articles without text, and so without passages.
-    """
+    """Counts of what was written: ``articles`` have passages, ``empty`` ones no text."""
 
     passages: int
     articles: int
@@ -120,9 +115,8 @@ def write_passages(
 ) -> Written:
     """Cut the articles of the sources and write the passages as a corpus, whole or not at all.
 
-    One pass in constant memory: some megabytes per worker, a group of 50,000 passages, and 8 to 16
-    bytes per article to detect duplicate ids. The passages, their order and the files are the same
-    for any number of workers.
+    One pass in constant memory: some megabytes per worker, a group of 50,000 passages, and 8 to 16 bytes per article to
+    detect duplicate ids. The passages, their order and the files are the same for any number of workers.
 
     Args:
         out: a ``.parquet`` file, or a new directory for shards of a million passages each.
@@ -130,8 +124,7 @@ def write_passages(
         workers: processes, by default one per CPU; a few seconds of work are done in this process.
 
     Raises:
-        InputError: a source cannot be used, an article id is duplicated, there is no text at all,
-            or there are more bad records than tolerated.
+        InputError: a source cannot be used or has no text, an id is duplicated, or more bad records than tolerated.
     """
     skip = tolerance(skip_bad)
     ids = ArticleIds(sources)

@@ -1,7 +1,4 @@
-"""Buckets of queries: by their text alone, so that other evaluations of the same questions agree.
-
-Ranges of buckets of about equal work are shared by evaluations, too.
-"""
+"""Buckets of queries by their text alone, and ranges of about equal work: other evaluations of the questions agree."""
 
 from __future__ import annotations
 
@@ -29,9 +26,8 @@ def buckets_of(queries: Iterable[str]) -> npt.NDArray[np.int64]:
 def halved(pairs: Counts, queries: Counts, most: int) -> list[Range]:
     """Cut all buckets into ranges with at most ``most`` pairs and as many queries each.
 
-    A range that has more is halved, until it is a single bucket. So its bounds are multiples of its width,
-    a power of two, and depend on nothing but what is in it: ranges of two evaluations are equal, or one
-    holds the other.
+    A range that has more is halved, until it is a single bucket: its bounds are multiples of its width, a power of two,
+    and depend on its content alone, so that ranges of two evaluations are equal, or one holds the other.
 
     Args:
         pairs, queries: those of each bucket; the number of buckets is a power of two.

@@ -56,8 +56,7 @@ class QueryRow:
         unanswerable: whether the file marks the question so.
         written: how many answers and articles were lists that are written as a text.
         numbered: whether the id is a number that the file does not give.
-        record: the query as the file has it, for fields of other names; empty where it is a row of
-            the queries table.
+        record: the query as the file has it, for fields of other names; empty for a row of the queries table.
     """
 
     line: int | None
@@ -117,11 +116,8 @@ def clean_row(
             for texts in (answers, articles)
         )
     if not is_text(query_id, query, *answers, *articles):
-        raise fault(
-            f"query {quoted(query_id)} holds half a surrogate pair",
-            "write valid Unicode",
-            "queries.surrogate",
-        )
+        problem = f"query {quoted(query_id)} holds half a surrogate pair"
+        raise fault(problem, "write valid Unicode", "queries.surrogate")
     stripped = (composed(answer).strip() for answer in answers if answer)
     return QueryRow(
         line,
@@ -139,8 +135,7 @@ KILT = 'queries in KILT JSONL: {"id": …, "input": …, "output": [{"answer": �
 def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     """The query of one record, with the answers of all outputs and the articles of all provenance.
 
-    An article is identified by its ``wikipedia_id``. One that has none is named by its title, and is
-    among the ``titles`` of the row.
+    An article goes by its ``wikipedia_id``; one that has none by its title, which is among the row's ``titles``.
 
     Raises:
         InputError: there is no id or text, or the outputs have another form.
@@ -160,7 +155,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
         answer = output.get("answer")
         if answer is not None and not isinstance(answer, str):
             problem = f"an answer of query {quoted(query_id)} is not a string: {quoted(answer)}"
-            raise fault(problem, "quote it", "queries.answer")
+            raise fault(problem, "quote it", "queries.answers")
         answers.append(answer or "")
         for source in _objects(output, "provenance", fault):
             names = (source.get("wikipedia_id"), source.get("title"))
@@ -191,8 +186,7 @@ def plain_rows(
     """Yield the query of each (line, record); a line is None where lines have no meaning.
 
     Raises:
-        InputError: a query without text, with an id although others have none (or vice versa), or
-            with answers that are not strings.
+        InputError: a query without text, with an id where others have none (or vice versa), or answers not strings.
     """
     numbered: bool | None = None
     fields: tuple[str, ...] = ANSWER_FIELDS
@@ -355,12 +349,8 @@ def no_column(path: Location, column: str, names: Iterable[str]) -> InputError:
 def _triviaqa_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     entries = read_json_document(path, WHAT)["Data"]
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise InputError(
-            '"Data" is not a list of objects',
-            "fetch the file again",
-            "queries.objects",
-            path=path,
-        )
+        problem = '"Data" is not a list of objects'
+        raise InputError(problem, "fetch the file again", "queries.objects", path=path)
     yield from ((None, entry) for entry in entries)
 
 
@@ -368,8 +358,7 @@ def squad_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     """Yield the questions of a document as plain records, without lines.
 
     A question is unanswerable if ``is_impossible`` or without answers (plausible answers do not count). Its gold
-    article is that of its context, named by the title; ``erag passages`` gives the passages of the same document
-    that name too.
+    article is that of its context, named by the title, as ``erag passages`` names it.
 
     Raises:
         InputError: not such a document.

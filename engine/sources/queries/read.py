@@ -83,9 +83,7 @@ def read_query_set(
     remedy: str = _ADD,
     column: str | None = None,
 ) -> QuerySet:
-    """Read queries as the queries table, in the order of the file.
-
-    Answers are stripped and distinct, in their order.
+    """Read queries as the queries table, in the order of the file; answers are stripped and distinct, in theirs.
 
     Args:
         path: a file of any layout of ``layout_of``, or a BEIR directory with a ``queries.jsonl``.
@@ -154,7 +152,7 @@ def query_set_of(
             here = "" if answers is None else f", neither here nor in {answers}"
             problem = f"query {row.query_id!r} has no answers{here}"
             raise InputError(
-                problem, remedy + _read_of(row), "queries.no-answers", path=path, line=row.line
+                problem, remedy + _read_of(row), "queries.answerless", path=path, line=row.line
             )
         else:
             checked.append(replace(row, record={}))
@@ -165,10 +163,10 @@ def query_set_of(
             checked.clear()
     table = pl.concat([*made, _table(checked)], rechunk=True)
     if table.is_empty():
-        problem = "no queries"
+        problem, code = "no queries", "queries.none"
         if unanswerable:
-            problem = f"only unanswerable questions ({unanswerable})"
-        raise InputError(problem, f"give {WHAT}", "queries.unanswerable", path=path)
+            problem, code = f"only unanswerable questions ({unanswerable})", "queries.unanswerable"
+        raise InputError(problem, f"give {WHAT}", code, path=path)
     if column and not groups:
         raise no_column(path, column, names)
     titles |= {row.query_id: row.titles for row in checked if row.titles}
@@ -355,8 +353,7 @@ def read_user_queries(path: Location) -> QuerySet:
     - Any other file is read by ``read_query_set``.
 
     Raises:
-        InputError: the file is unreadable, empty or not UTF-8, or has a query that
-            ``read_query_set`` refuses.
+        InputError: the file is unreadable, empty or not UTF-8, or has a query that ``read_query_set`` refuses.
     """
     path = locations.locate(path)
     if not (locations.is_directory(path) or is_data_set(path)):

@@ -34,10 +34,9 @@ def write_exports(
 ) -> list[Path]:
     """Write ``qrels/ANNOTATOR.*`` and ``runs/RUN.*`` under ``directory``; the files written.
 
-    Qrels are TREC text (``.txt``) if all of an annotator's labels are whole numbers. Others are
-    BEIR's TSV (``.tsv``) and Parquet, since tools that read TREC qrels truncate 0.5 to 0. Runs are
-    TREC text (``.trec``). If an id contains white space, which TREC text cannot represent, only
-    Parquet is written. A list of the files is written beside the two folders, for ``exported_files``.
+    Qrels are TREC text (``.txt``) if all of an annotator's labels are whole numbers, else BEIR's TSV (``.tsv``) and
+    Parquet, since tools that read TREC qrels truncate 0.5 to 0. Runs are TREC text (``.trec``). With white space in an
+    id only Parquet is written. A list of the files stands beside the two folders, for ``exported_files``.
 
     Args:
         labels: the labels table, in parts that are taken one after another.
@@ -82,8 +81,7 @@ def of_scored(labels: Iterable[pl.DataFrame], scores: pl.DataFrame) -> Iterator[
 def exported_files(folder: Folder) -> Iterator[str]:
     """The names, in ``folder``, of the files of an earlier export there, and of its list of them.
 
-    A file that the list does not name is the user's own, and is not among them: nor is any of an export
-    by an engine that made no list.
+    A file that the list does not name is the user's own; without a list, as from an earlier engine, all are.
 
     Raises:
         InputError: the list cannot be read.

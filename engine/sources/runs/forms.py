@@ -196,11 +196,8 @@ def _query_of(fault: _Fault, record: Mapping[str, Any], fields: Sequence[str]) -
             raise fault(
                 "names no query", 'add "query_id", or "query" with its text', "runs.queryless"
             )
-        raise fault(
-            f"names the query {quoted(query)}",
-            "write ids as strings or whole numbers",
-            "runs.query",
-        )
+        problem = f"names the query {quoted(query)}"
+        raise fault(problem, "write ids as strings or whole numbers", "runs.query")
     return str(query)
 
 

@@ -204,12 +204,8 @@ def _in_dictionary(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     document = read_json_document(path, _WHAT)
     for query_id, judged in checked_dictionary(document, path, _WHAT).items():
         if isinstance(judged, list):
-            raise InputError(
-                f"query {quoted(query_id)} has no labels",
-                f"give {_WHAT}",
-                "qrels.unlabelled",
-                path=path,
-            )
+            problem = f"query {quoted(query_id)} has no labels"
+            raise InputError(problem, f"give {_WHAT}", "qrels.unlabelled", path=path)
         for doc_id, label in judged.items():
             yield None, {QUERY_ID: query_id, DOC_ID: doc_id, LABEL: label}
 
@@ -279,11 +275,8 @@ def _rows(path: Location, line: int, record: Mapping[str, Any]) -> Iterator[tupl
     if len({*known}) < len(known):
         raise fault(f"shows one {what} twice ({quoted(shown)})", "list it once", "qrels.repeated")
     if "best" not in record:
-        raise fault(
-            'a judgment without "best"',
-            f"write which {what} was best, or null for none",
-            "qrels.best",
-        )
+        problem = 'a judgment without "best"'
+        raise fault(problem, f"write which {what} was best, or null for none", "qrels.best")
     runs, labels, drawn = record.get("runs", []), {}, (1.0, "")
     criteria = {"": record["best"]}
     try:

@@ -215,12 +215,10 @@ def read_run(path: Location) -> pl.DataFrame:
     >>> read_run("run.trec").select("query_id", "doc_id", "rank", "run").rows()
     [('q1', 'd2', 1, 'mine'), ('q1', 'd1', 2, 'mine')]
 
-    The order in TREC files follows trec_eval: by score (in single precision, as trec_eval stores
-    it), equal scores by document id, both descending; the rank column is ignored.
-    ``{query: {document: score}}`` in JSON (pytrec_eval, ranx) is ordered in the same way; in
-    ``{query: [document, …]}`` (the eRAG package) the best document comes first, and scores count
-    down to 1, as in that package. In Parquet the rank column counts. Records are read as ``forms``
-    says; a passage that has a text and no id goes by its text. The result has ranks 1, 2, … without
+    TREC text is ordered as by trec_eval: by score (in single precision), equal scores by document id, both descending;
+    its ranks are ignored. So is ``{query: {document: score}}`` in JSON (pytrec_eval, ranx); in ``{query: [document, …]}``
+    (the eRAG package) the best document comes first, and scores count down to 1. In Parquet the rank column counts.
+    Records are read by ``forms``; a passage that has a text and no id goes by its text. Ranks become 1, 2, … without
     gaps. A run without a name is named after its file.
 
     Raises:
@@ -286,17 +284,12 @@ def runs_of_records(
 
 
 class Gathered(Protocol):
-    """The rows of one run at a time, in parts that have all rows of a query.
-
-    Attributes:
-        count: how many parts there are.
-    """
+    """The rows of one run at a time, in ``count`` parts that have all rows of a query."""
 
     count: int
 
     def gather(self, batches: Iterator[pl.DataFrame]) -> None:
-        """Take the rows of a run, in place of those of the run before; an error of the iterator leaves what
-        came before it."""
+        """Take the rows of a run, in place of the run before; an error of the iterator leaves what came before it."""
 
     def rows(self, part: int) -> pl.DataFrame:
         """The rows of a part, in the order in which they came."""

@@ -82,9 +82,8 @@ _BEYOND_SINGLE = ~(pl.col(SCORE).abs() <= LARGEST_SCORE) | pl.col(SCORE).is_nan(
 def scan_run(path: Location) -> Iterator[Batch]:
     """Yield a run of any layout of ``read_run``, in the order of the file.
 
-    TREC text and Parquet take constant memory; JSON, and Parquet under other names, is read whole.
-    Nothing is compared beyond one row: that is for ``read.RunChecks``. The rows above a bad line of TREC
-    text come before its error.
+    TREC text and Parquet take constant memory; JSON, and Parquet under other names, is read whole. ``read.RunChecks``
+    compares rows. The rows above a bad line of TREC text come before its error.
 
     Raises:
         InputError: the file is unreadable, a line does not have six columns, a score is not a number that
@@ -435,11 +434,8 @@ def bytes_of(path: Location) -> int:
 def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
     """Whether runs list this many passages within the cutoff, counted once for each run.
 
-    Small files are told by their sizes alone. Others are counted until the number is reached, at more
-    than half a million rows a second; JSON dictionaries of scores are taken to list one passage in 20
-    bytes (``Layout.usual``).
-
-    Those that cannot be read, or have a fault, count as far as they can: to refuse them is for whoever reads them.
+    Small files are told by their sizes alone, JSON dictionaries of scores by ``Layout.usual``. Others are counted until
+    the number is reached, at more than half a million rows a second; files with a fault count as far as they can.
     """
     if sum(_most_rows(path) for path in paths) < passages:
         return False

@@ -259,7 +259,7 @@ def test_parquet_articles(tmp_path):
     assert list(read_source(path)) == ARTICLES
     assert in_chunks(path, rows=2) == [ARTICLES[:2], ARTICLES[2:4], ARTICLES[4:]]
     path.write_bytes(path.read_bytes()[:-20])
-    with refused("files.parquet"):
+    with refused("files.parquet", text=False):
         list(read_source(path))
 
 

@@ -1,5 +1,6 @@
 """Files are written whole or not at all; whose process is gone is removed, whose process lives stays."""
 
+import errno
 import os
 import signal
 import socket
@@ -59,7 +60,7 @@ def test_a_full_disk_is_found_among_causes_that_go_in_a_circle():
     outer, inner = RuntimeError("outer"), RuntimeError("inner")
     outer.__cause__, inner.__cause__ = inner, outer
     assert not no_room(outer)
-    inner.args = ("No space left on device",)
+    inner.args = (os.strerror(errno.ENOSPC),)
     assert no_room(outer)
 
 

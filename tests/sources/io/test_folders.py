@@ -6,7 +6,7 @@ import pytest
 
 from engine.messages.errors import WriteError
 from engine.sources.io.folders import folder_at
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 
 @pytest.fixture(params=["path", "file address", "memory address"])
@@ -65,10 +65,12 @@ def test_what_cannot_be_read_or_written_is_one_line_that_names_it(tmp_path):
     assert below.names() == []
     with pytest.raises(NotADirectoryError):
         below.read("one")
-    with pytest.raises(WriteError, match=r"file/one: cannot be written \(.*\); check the place"):
+    with pytest.raises(WriteError) as caught:
         below.write("one", b"1")
+    as_expected(str(caught.value))
     (tmp_path / "folder" / "one").mkdir(parents=True)
-    with pytest.raises(WriteError, match="folder/one: cannot be written .Is a directory"):
+    with pytest.raises(WriteError) as caught:
         folder_at(tmp_path / "folder").delete(["one"])
+    as_expected(str(caught.value))
     with refused("files.missing"):
         folder_at(f"{tmp_path}/\0").names()

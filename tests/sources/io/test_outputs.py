@@ -12,6 +12,7 @@ from engine.messages.errors import WriteError
 from engine.sources.io import files, outputs
 from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import replaced_together
+from tests.expected import as_expected
 
 OLD = {"a.txt": "old a", "b.txt": "old b", "deep/c.txt": "old c", "summary.json": "old"}
 NEW = {"a.txt": "new a", "deep/d.txt": "new d", "summary.json": "new"}
@@ -158,7 +159,7 @@ def test_a_lost_connection_at_any_step_leaves_no_summary_beside_a_mixture(
     if number == 6:
         assert not replace_at(address).exists()
     else:
-        with pytest.raises(WriteError, match=r"cannot be written \(ConnectionError: lost\)"):
+        with pytest.raises(WriteError, match="ConnectionError: lost"):
             replace_at(address)
     found = content_at(address)
     assert {name: found[name] for name in OWN} == OWN
@@ -194,11 +195,9 @@ def test_a_table_in_one_file_and_in_parts_replace_each_other_or_stay(
 
 def test_a_users_file_among_the_parts_of_a_table_is_not_replaced(tmp_path):
     write(tmp_path, IN_PARTS | {"labels.parquet/mine": "a user's"})
-    with (
-        pytest.raises(WriteError, match=r"labels\.parquet: holds other files"),
-        replaced_together(tmp_path, lambda: IN_PARTS) as work,
-    ):
+    with pytest.raises(WriteError) as caught, replaced_together(tmp_path, lambda: IN_PARTS) as work:
         write(work, IN_ONE)
+    as_expected(str(caught.value))
     assert content(tmp_path) == IN_PARTS | {"labels.parquet/mine": "a user's"}
 
 

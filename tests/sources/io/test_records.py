@@ -3,7 +3,6 @@ import json
 
 import pytest
 
-from engine.messages.errors import InputError
 from engine.sources.articles.read import is_squad
 from engine.sources.io import records
 from engine.sources.io.records import (
@@ -16,7 +15,7 @@ from engine.sources.io.records import (
 from engine.sources.queries.read import read_queries, read_user_queries
 from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_run
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 
 def test_lines_come_with_their_numbers_and_without_a_byte_order_mark(tmp_path):
@@ -32,12 +31,10 @@ def test_a_line_without_an_end_is_refused_at_the_limit(tmp_path, monkeypatch, re
     content = b"query\n" + b"\0" * (1 << 21)
     content = gzip.compress(content, 1) if name.endswith("gz") else content
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError) as caught:
+    first = {read_run: ("runs.columns", 1), read_qrels: ("qrels.columns", 1)}  # no line of theirs
+    code, line = first.get(read, ("files.line", 2))
+    with refused(code, path=tmp_path / name, line=line):
         read(tmp_path / name)
-    first = read in (read_run, read_qrels)  # the first line is no line of theirs
-    assert f"{name}:{1 if first else 2}: " in str(caught.value)
-    if not first:
-        assert "a line of more than 1 MiB" in str(caught.value)
 
 
 def test_the_limit_is_64_mib_and_a_line_of_that_length_is_read(tmp_path):
@@ -72,10 +69,12 @@ def test_json_is_what_the_standard_library_makes_of_it_but_for_keys_given_twice(
         assert repr(parse_json(text)) == repr(json.loads(text)) == repr(parse_json(text.encode()))
     assert parse_json('{"a": 1}'.encode("utf-8-sig")) == {"a": 1}
     for text in ('{"a": 1, "a": 1}', '[{"b": {"a": 1, "c": 2, "a": 3}}]'):
-        with pytest.raises(DuplicateKeyError, match="'a' is given twice"):
+        with pytest.raises(DuplicateKeyError) as caught:
             parse_json(text)
-    with pytest.raises(ValueError, match="nested too deep"):
+        as_expected(str(caught.value))
+    with pytest.raises(ValueError) as caught:
         parse_json("[" * 100_000)
+    as_expected(str(caught.value))
 
 
 TEXT = """
@@ -115,12 +114,8 @@ CHANGED = "010 1e3 yes no On off 1:30 0x10 0o17 1_000 1. .5 +1 2026-01-01 2026-9
 def test_a_value_that_yaml_would_change_is_to_be_put_in_quotes(text):
     shown = text.split()[-1]
     for yaml, line in ((f"a: {text}", 2), (f"b: 1\na: [x,\n {text}]", 4)):
-        with pytest.raises(InputError) as caught:
+        with refused("files.yaml", path="o.yaml", line=line):
             read_settings(yaml, "o.yaml", first_line=2)
-        said = (
-            f"o.yaml:{line}: 'a' is {shown}, which YAML takes for something else; put it in quotes"
-        )
-        assert str(caught.value) == said
     assert read_settings(f"a: '{shown}'", "o.yaml")[0] == {"a": shown}
 
 

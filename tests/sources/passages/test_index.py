@@ -146,7 +146,7 @@ def test_a_machine_fetches_an_index_from_an_address_once(tmp_path, monkeypatch):
     with refused("files.missing"):
         index.find(["b"])
     kept.chmod(0o755)
-    with refused("corpus.owner"):
+    with refused("corpus.owner", text=False):
         index.find(["b"])
 
 

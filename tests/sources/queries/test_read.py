@@ -6,7 +6,6 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.messages.errors import InputError
 from engine.sources.io.files import write_parquet
 from engine.sources.queries.read import line_of, read_queries, read_user_queries
 from tests.expected import refused
@@ -45,27 +44,24 @@ def test_gzip_and_parquet_give_the_same_table(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("records", "line", "words"),
+    ("records", "line", "code"),
     [
-        ([kilt("1"), kilt("1")], 2, "duplicate query id '1' (see line 1)"),
-        ([kilt("1", answers=("  ",))], 1, "no answers"),
-        ([kilt("1", text=" ")], 1, "is empty"),
-        ([{"id": "1", "input": "x", "output": "Ann"}], 1, "not a list of objects"),
-        ([{"id": "1", "input": "x", "output": [{"answer": 3}]}], 1, "not a string"),
-        ([{"id": "1", "output": [{"answer": "a"}]}], 1, "has no text"),
-        ([kilt("1") | {"output": [{"answer": "a", "provenance": ["Aruba"]}]}], 1, "provenance"),
-        ([kilt("1") | {"output": [{"answer": "a", "provenance": 3}]}], 1, "provenance"),
-        ([kilt("1", text="half \ud800")], 1, "surrogate"),
-        ([kilt("1", answers=("x", "\udfff"))], 1, "surrogate"),
+        ([kilt("1"), kilt("1")], 2, "queries.twice"),
+        ([kilt("1", answers=("  ",))], 1, "queries.answerless"),
+        ([kilt("1", text=" ")], 1, "queries.empty"),
+        ([{"id": "1", "input": "x", "output": "Ann"}], 1, "queries.objects"),
+        ([{"id": "1", "input": "x", "output": [{"answer": 3}]}], 1, "queries.answers"),
+        ([{"id": "1", "output": [{"answer": "a"}]}], 1, "queries.text"),
+        ([kilt("1") | {"output": [{"answer": "a", "provenance": ["Aruba"]}]}], 1, "queries.objects"),
+        ([kilt("1") | {"output": [{"answer": "a", "provenance": 3}]}], 1, "queries.objects"),
+        ([kilt("1", text="half \ud800")], 1, "queries.surrogate"),
+        ([kilt("1", answers=("x", "\udfff"))], 1, "queries.surrogate"),
     ],
-)
-def test_bad_queries_name_line_and_remedy(tmp_path, records, line, words):
+)  # fmt: skip
+def test_bad_queries_name_line_and_remedy(tmp_path, records, line, code):
     path = write(tmp_path / "q.jsonl", *records)
-    with pytest.raises(InputError) as caught:
+    with refused(code, path=path, line=line):
         read_queries(path)
-    assert str(caught.value).startswith(f"{path}:{line}: ")
-    assert words in str(caught.value)
-    assert caught.value.remedy
 
 
 def test_the_line_of_a_query_is_that_of_its_file(tmp_path):
@@ -91,7 +87,7 @@ def test_damaged_files_end_in_one_line(tmp_path):
     packed = bytearray(gzip.compress(json.dumps(kilt("1")).encode() * 500))
     packed[40] ^= 0xFF
     path.write_bytes(packed)
-    with pytest.raises(InputError):
+    with refused("files.unreadable", text=False):
         read_queries(path)
 
 
@@ -143,26 +139,24 @@ def test_other_layouts_are_read_as_by_read_query_set(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content", "line", "code"),
     [
-        ("log.txt", "", "log.txt: no queries; give a text file"),
-        ("log.txt", " \n\n", "log.txt: no queries"),
-        ("log.txt", b"which\n\xff\xfe\n", "log.txt:2: not UTF-8 text"),
-        ("log.txt.gz", b"which sea\n", "log.txt.gz:1: cannot be read"),
-        ("log.txt.gz", gzip.compress(b"which sea\n" * 99, mtime=0)[:-9], "cannot be read"),
-        ("log.txt", '{"query": "a"\n', "log.txt:1: broken JSON"),
-        ("log.jsonl", "", "no queries"),
-        ("log.jsonl", '{"input": "a"}\n{"input": " "}\n', "log.jsonl:2: a query without text"),
-        ("log.jsonl", '{"input": "a"}\n{"input": 7}\n', "log.jsonl:2: a query without text"),
-        ("log.jsonl", '{"input": "a"}\n{"output": []}\n', "log.jsonl:2: a query without text"),
-        ("log.jsonl", '{"input": "a"}\n{"id": 1, "input": "b"}\n', "jsonl:2: a query with an id"),
-        ("log.jsonl", '{"input": "\\ud800"}\n', "log.jsonl:1: query '1' holds half a surrogate"),
-        ("log.jsonl", '{"query": "a"}\n{"query": ""}\n', "log.jsonl:2: query '2' has no text"),
-        ("log.log", "which sea\n", "log.log:1: no header with a column"),
+        ("log.txt", "", None, "queries.none"),
+        ("log.txt", " \n\n", None, "queries.none"),
+        ("log.txt", b"which\n\xff\xfe\n", 2, "files.encoding"),
+        ("log.txt.gz", b"which sea\n", 1, "files.unreadable"),
+        pytest.param("log.txt.gz", gzip.compress(b"which sea\n" * 99, mtime=0)[:-9], None, "files.unreadable", id="cut"),
+        ("log.txt", '{"query": "a"\n', 1, "json.broken"),
+        ("log.jsonl", "", None, "queries.none"),
+        ("log.jsonl", '{"input": "a"}\n{"input": " "}\n', 2, "queries.text"),
+        ("log.jsonl", '{"input": "a"}\n{"input": 7}\n', 2, "queries.text"),
+        ("log.jsonl", '{"input": "a"}\n{"output": []}\n', 2, "queries.text"),
+        ("log.jsonl", '{"input": "a"}\n{"id": 1, "input": "b"}\n', 2, "queries.mixed"),
+        ("log.jsonl", '{"input": "\\ud800"}\n', 1, "queries.surrogate"),
+        ("log.jsonl", '{"query": "a"}\n{"query": ""}\n', 2, "queries.text"),
+        ("log.log", "which sea\n", 1, "table.header"),
     ],
 )  # fmt: skip
-def test_bad_files_give_one_line_that_names_the_place(tmp_path, name, content, words):
-    with pytest.raises(InputError) as caught:
+def test_bad_files_give_one_line_that_names_the_place(tmp_path, name, content, line, code):
+    with refused(code, path=tmp_path / name, line=line):
         read_user_queries(written(tmp_path / name, content))
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
