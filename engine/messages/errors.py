@@ -47,7 +47,7 @@ class InputError(Exception):
     Args:
         problem: what is wrong, in one clause.
         remedy: what to do about it, in one clause.
-        code: the kind of problem, as ``room.word`` (``runs.columns``). It stays where the words change.
+        code: the kind of problem, as ``room.word`` (``queries.no-answers``). It stays where the words change.
         path: the file, or None if a setting is at fault; of an address, credentials are masked.
         line: the line in the file, counted from 1, or None if lines have no meaning.
     """

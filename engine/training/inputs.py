@@ -101,7 +101,7 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
             raise InputError(
                 problem,
                 "add some, or leave the query out",
-                "queries.answerless",
+                "queries.no-answers",
                 path=path,
                 line=line,
             )

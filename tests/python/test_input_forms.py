@@ -154,7 +154,7 @@ def test_answers_are_needed_only_where_something_is_held_against_them(paths):
     texts = {row["id"]: row["question"] for row in QUERIES}
     quiet = Settings.of(k=2, annotators=("provenance",), end_to_end=False)
     assert inputs_of(Given(texts, PASSAGES, RUN), quiet).queries["answers"].to_list() == [[], []]
-    with refused("queries.answerless"):
+    with refused("queries.no-answers"):
         inputs_of(Given(texts, PASSAGES, RUN), SETTINGS)
 
 

@@ -58,7 +58,7 @@ def test_queries_passages_and_judgments_of_ir_datasets(irds):
     assert read_qrels(irds).rows() == [("1", "a", 1.0), ("2", "a", 0.0)]
     assert read_user_queries(irds).table.height == 2
     assert len(identity_of(irds)) == 64
-    with refused("queries.answerless"):
+    with refused("queries.no-answers"):
         read_queries(irds)
 
 

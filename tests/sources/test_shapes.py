@@ -152,7 +152,7 @@ def test_numbers_are_no_answers_and_the_message_shows_them(tmp_path, value):
 @pytest.mark.parametrize("value", [None, float("nan"), pd.NA, np.nan, [None], [float("nan")], []])
 def test_a_missing_value_is_no_answer(tmp_path, value):
     for door in ("dictionary", "pandas"):
-        with refused("queries.answerless"):
+        with refused("queries.no-answers"):
             DOORS[door](tmp_path, value, "a1")
 
 

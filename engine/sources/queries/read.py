@@ -152,7 +152,7 @@ def query_set_of(
             here = "" if answers is None else f", neither here nor in {answers}"
             problem = f"query {row.query_id!r} has no answers{here}"
             raise InputError(
-                problem, remedy + _read_of(row), "queries.answerless", path=path, line=row.line
+                problem, remedy + _read_of(row), "queries.no-answers", path=path, line=row.line
             )
         else:
             checked.append(replace(row, record={}))

@@ -117,7 +117,7 @@ def test_rows_that_are_marked_as_unanswerable_are_counted(tmp_path):
     assert found.unanswerable == 2
     # A list that is empty marks nothing: it may have been forgotten.
     lines(path, {"id": "1", "question": "who", "answers": []})
-    with refused("queries.answerless"):
+    with refused("queries.no-answers"):
         read_queries(path)
 
 
@@ -169,7 +169,7 @@ def test_answers_from_a_second_file_are_joined_by_id(tmp_path):
 def test_answers_that_do_not_fit_are_refused(tmp_path):
     queries = lines(tmp_path / "q.jsonl", *({"_id": i, "text": "who"} for i in "ab"))
     given = lines(tmp_path / "a.jsonl", {"id": "b", "answers": ["Bo"]})
-    with refused("queries.answerless"):
+    with refused("queries.no-answers"):
         read_query_set(queries, answers=given)
     lines(given, {"id": "1", "answers": ["Bo"]})
     with refused("inputs.strangers"):
@@ -194,7 +194,7 @@ def test_beir_directories_have_queries_without_answers(tmp_path):
     lines(tmp_path / "queries.jsonl", {"_id": "q1", "text": "x", "metadata": {}})
     lines(tmp_path / "corpus.jsonl", {"_id": "d1", "text": "x"})
     assert read_queries(tmp_path, need_answers=False).rows() == [("q1", "x", [], [])]
-    with refused("queries.answerless"):
+    with refused("queries.no-answers"):
         read_queries(tmp_path)
 
 
@@ -220,7 +220,7 @@ def test_csv_and_tsv(tmp_path, packed):
         ('query,answers\na,"b\n', 2, "table.quotes"),
         ("query,answers\na,['b]\n", 2, "queries.answers"),
         ('query,answers\na,"[{}]"\n', 2, "queries.answers"),
-        ("query,answers\na,\n", 2, "queries.answerless"),
+        ("query,answers\na,\n", 2, "queries.no-answers"),
         ("query,answers\n,b\n", 2, "queries.text"),
         ("id,query,answers\nx,a,b\n\nx,c,d\n", 4, "queries.twice"),
         ('{"query": "a", "answers": [3]}\n', 1, "queries.answers"),

@@ -47,7 +47,7 @@ def test_gzip_and_parquet_give_the_same_table(tmp_path):
     ("records", "line", "code"),
     [
         ([kilt("1"), kilt("1")], 2, "queries.twice"),
-        ([kilt("1", answers=("  ",))], 1, "queries.answerless"),
+        ([kilt("1", answers=("  ",))], 1, "queries.no-answers"),
         ([kilt("1", text=" ")], 1, "queries.empty"),
         ([{"id": "1", "input": "x", "output": "Ann"}], 1, "queries.objects"),
         ([{"id": "1", "input": "x", "output": [{"answer": 3}]}], 1, "queries.answers"),
