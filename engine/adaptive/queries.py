@@ -36,7 +36,6 @@ from engine.statistics.single_labels import (
 )
 from engine.tables import ANNOTATOR, CLUSTER, MEASURE, QUERY, QUERY_ID
 
-# Codes of the notes on queries that the verdict did without, on runs that it needed fewer of, and on the width.
 STOPPED, DECIDED, REACHED = "queries_not_read", "runs_read_less", "width_reached"
 # Queries of the first round; how much larger the next one is at least and at most.
 FIRST_ROUND, _LEAST, _MOST = 32, 1.25, 2.0

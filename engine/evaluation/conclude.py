@@ -32,8 +32,6 @@ from engine.statistics.single_labels import means as sampled_means
 from engine.statistics.table import Statistics, analyse, primary_measures
 from engine.tables import ANNOTATOR, CLUSTER, LABEL, MEASURE, QUERY_ID, RUN, RUN_B, VALUE, K, N
 
-# Codes of notes: that an annotator is compared by another measure than the rest, that most lists are
-# shorter than the cutoff, and that not all were read.
 PRIMARY_UNDEFINED = "primary_measure_undefined"
 SHORT_LISTS = "short_lists"
 SAMPLED_LISTS = "sampled_lists"
@@ -56,8 +54,7 @@ class Evaluation:
         further: further tables of the annotators that were asked for, by name.
         seconds: of the whole evaluation; 0 if not measured.
         shards: what was evaluated, cut at the cutoff or at a larger one.
-        parts: where the tables of passages (labels, traces, reads) are, in as many files as there are
-            shards; None where they are here.
+        parts: the folder of the tables of passages (labels, traces, reads), a file for each shard; None where they are here.
         sha256: digests of what was evaluated, where ``inputs`` has no rows.
     """
 
@@ -97,10 +94,9 @@ class Evaluation:
 
 
 def largest_scores(settings: Settings, shards: InputShards) -> Callable[[str, str], float]:
-    """What gives the largest score of a list, by annotator and measure; no label that was seen decides it.
+    """A function of annotator and measure that gives the largest possible score of a list, whatever labels were seen.
 
-    Sums of gains (DCG, ERR) have one where labels have: 1 for the engine's own, the largest of the whole file for judgments;
-    else that of DCG is infinite.
+    The largest label bounds sums of gains (DCG, ERR): 1 for the engine's own, that of the whole file for judgments, else infinite.
     """
 
     def largest(annotator: str, measure: str) -> float:
@@ -123,11 +119,9 @@ def refuse_unjudged(labelled_queries: Mapping[str, int]) -> None:
     """Refuse an annotator that labelled nothing."""
     for name, queries in labelled_queries.items():
         if not queries:
-            raise InputError(
-                f"no query is judged by {name} (a label below 0 means not judged)",
-                "give judgments of the queries that are evaluated",
-                "qrels.unjudged",
-            )
+            problem = f"no query is judged by {name} (a label below 0 means not judged)"
+            remedy = "give judgments of the queries that are evaluated"
+            raise InputError(problem, remedy, "qrels.unjudged")
 
 
 def conclude(
@@ -257,10 +251,7 @@ def _notes(
 
 
 def _means(table: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Means of ``value`` over queries, and over how many.
-
-    Sorted, so that they are the same to the last bit in whatever order the queries come.
-    """
+    """Means of ``value`` over queries; sorted, so that they are the same to the last bit in any order of queries."""
     mean = pl.col(VALUE).sort().mean()
     return table.group_by(by, maintain_order=True).agg(mean, pl.len().alias(N))
 

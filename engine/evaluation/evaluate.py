@@ -53,7 +53,6 @@ from engine.sources.io.parallel import mapped
 from engine.sources.queries.read import line_of
 from engine.tables import ANSWERS, CLUSTER, LABEL, QUERY_ID
 
-# Queries that a refusal names.
 _SHOWN = 10
 
 
@@ -73,8 +72,7 @@ def evaluate(
         store, on_progress, on_event, executor: as in ``Context``.
 
     Raises:
-        InputError: the inputs were read at a smaller ``k``, an annotator lacks what it needs, or a label
-            is out of range.
+        InputError: the inputs were read at a smaller ``k``, an annotator lacks its needs, or a label is out of range.
         ReadError: reads failed, and ``failed_reads`` is ``error``, or nothing and more than 5% did.
     """
     context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
@@ -198,7 +196,6 @@ def _at_work(run: Run) -> Iterator[None]:
 
 
 def _unfinished(run: Run) -> tuple[set[int], tuple[Note, ...]]:
-    """The numbers of the shards that some condition lacks, and a note on those that were scored and are damaged."""
     left = [shard for parts in run.parts for shard in parts.unfinished(run.shards.shards).items()]
     damaged = len({number for number, was_scored in left if was_scored})
     what = "shard[|s] [was|were] no longer whole, and scored again: check the disk"
@@ -305,11 +302,8 @@ def check(shards: InputShards, settings: Settings) -> None:
             for a query where ``missing`` is ``error``.
     """
     if settings.bootstrap.until and len(shards.runs) < 2:
-        raise InputError(
-            "`until` with one run, which has no rival",
-            "give others, or leave it out",
-            "settings.until",
-        )
+        problem = "`until` with one run, which has no rival"
+        raise InputError(problem, "give others, or leave it out", "settings.until")
     queries = shards.queries()
     refuse_lacking_tables(settings, shards.tables)
     _refuse_queries(shards, queries, settings)
@@ -377,21 +371,15 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
     for annotator, needed in settings.resolved.needed:
         table = needed.needs_input
         if table is not None and table.name not in given:
-            raise InputError(
-                f"the annotator {needed.name} without `{table.name}`",
-                f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}",
-                "settings.table",
-            )
+            problem = f"the annotator {needed.name} without `{table.name}`"
+            remedy = f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}"
+            raise InputError(problem, remedy, "settings.table")
 
 
 def _refuse_queries(shards: InputShards, queries: pl.DataFrame, settings: Settings) -> None:
-    """Refuse all queries without clusters or gold articles that are needed, or with answers that cannot be scored."""
     if settings.bootstrap.cluster and tables.CLUSTER not in queries.columns:
-        raise InputError(
-            "`cluster`, but the inputs were read without",
-            "give it to `read_inputs` too",
-            "settings.cluster",
-        )
+        problem = "`cluster`, but the inputs were read without"
+        raise InputError(problem, "give it to `read_inputs` too", "settings.cluster")
     lacking = not int(queries[tables.PROVENANCE].list.len().sum())
     for annotator, needed in settings.resolved.needed:
         if not needed.needs_provenance or not (lacking or shards.unmatchable):
@@ -413,7 +401,6 @@ def _refuse_queries(shards: InputShards, queries: pl.DataFrame, settings: Settin
 
 
 def _refuse_meaningless(settings: Settings, runs: int) -> None:
-    """Refuse what the ranking measures refuse whatever the labels are."""
     score_runs(
         tables.empty({**tables.RUNS, tables.TOKENS: pl.Int64()}),
         tables.empty(tables.LABELS),

@@ -56,7 +56,6 @@ WITHOUT_EFFECT = (
     "shard_pairs",
     *(entry.name for entry in fields(ApiSettings)),  # what they decide is in the fingerprints, too
 )
-# The reads of a job where it is asked for none.
 NO_LISTS = pl.DataFrame(schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)})
 
 

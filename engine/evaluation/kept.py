@@ -37,13 +37,11 @@ _PLANS, _MANIFESTS = "plans", "manifests"
 # The folder of reads that no later evaluation may look up; laid out as a store.
 UNKEPT = "unkept"
 _OWN = r"\d{6}(-[0-9a-f]{32}(-failed)?\.json|\.parquet)"
-# Tables of a shard, a file each, in folders of these names.
 _NO_PASSAGES = {
     "labels": tables.empty(tables.LABELS),
     "traces": tables.empty(tables.TRACES),
     "reads": tables.empty(tables.READS),
 }
-# What a manifest calls the digests of the tables.
 _DIGESTS = "digests"
 _OF_QUERIES = ("query_scores", "reordered", "downstream", "undefined", "label_lists")
 # The fields of ``ShardScores`` that a manifest has as they are, and the key of each.
@@ -159,10 +157,7 @@ class ShardFolder:
             return pl.read_parquet(io.BytesIO((self.folder / name).read(_file(shard))))
 
     def unfinished(self, shards: Sequence[Shard]) -> dict[int, bool]:
-        """The numbers of the shards that are not scored, or without failed reads alone; whether they were, and are no longer whole.
-
-        A shard is scored where its manifest is, and all tables are what that says.
-        """
+        """The shards to score, by number: without a manifest of reads that all succeeded, or (True) with other tables than it says."""
         names = set((self.folder / _MANIFESTS).names())
         scored = [shard for shard in shards if _manifest(shard) in names]
         checked = dict(zip(scored, mapped(self._is_whole, scored), strict=True))
@@ -178,7 +173,6 @@ class ShardFolder:
 
 
 def _linked(file: Location, target: Path) -> bool:
-    """Give a file a second name, if it and the file system have such names."""
     with contextlib.suppress(OSError):
         if isinstance(file, Path):
             os.link(file, target)

@@ -220,7 +220,6 @@ class ShardPlans:
         earlier: Sequence[pl.DataFrame],
         last: bool,
     ) -> pl.DataFrame:
-        """The plan that this pass over the shards has made, else a new one."""
         parts, name = self.run.parts[0], plan_name(self.run, self.run.jobs[self.places[role]])
         before, made = parts.plan(name, shard), self.listings[role].made
         if before is not None and before[_PASS].first() == made:
@@ -241,7 +240,6 @@ class ShardPlans:
     def _stored_reads(
         self, role: int, reads: pl.DataFrame, span: Range | None
     ) -> store.StoredReads:
-        """The stored reads among these."""
         listing, spec = self.listings[role], self.run.jobs[self.places[role]].spec
         if spec.earlier:  # what came from there is not listed yet
             names = store.listing(self.run.store, spec.fingerprint).names

@@ -390,7 +390,6 @@ def score_shard(run: Run, shard: int, failures: Failures, files: Files) -> None:
 
 
 def _compact(run: Run, shard: int, files: Files) -> None:
-    """Merge the files of a shard's units, a file for each reader, now that they were read for the last time."""
     span = run.shards.shards[shard].span
     if span is None:
         return

@@ -31,7 +31,6 @@ from engine.reading.remote.specify import CUT_PROMPT
 from engine.scoring.metrics import get_metric, score_outputs
 from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, FAILURE, LABEL, QUERY_ID, READ_KEY, RUN, N
 
-# Code of the note on labels that were not needed.
 UNREAD = "labels_not_needed"
 ALIKE_LABELS, ALIKE_SCORES, ALIKE_LISTS = "alike_labels", "alike_scores", "alike_lists"
 _SHOWN = 3
@@ -181,10 +180,7 @@ def reads_of(reads: pl.DataFrame, lists: pl.DataFrame) -> pl.DataFrame:
 def merge(
     parts: Sequence[ShardScores], settings: Settings, *, runs: Sequence[str], passages: int
 ) -> ShardScores:
-    """Merge what was scored in parts.
-
-    What measures mean depends on all labels: where those of one part lie between whole numbers and
-    those of another exceed 1, a measure may be undefined that both parts have.
+    """Merge the scores of parts. A measure of both may be undefined for the whole, whose labels decide its meaning.
 
     Args:
         passages: how many are listed; the parts may share some.
@@ -258,7 +254,6 @@ def _label(
     asked: pl.DataFrame,
     read: Mapping[str, pl.DataFrame],
 ) -> tuple[dict[str, Labelled], dict[str, list[str]]]:
-    """What every annotator in use made of the pairs, and the queries that failed reads leave out of its labels."""
     labelled: dict[str, Labelled] = {}
     left_out: dict[str, list[str]] = {}
     for annotator in settings.resolved.annotators:
@@ -323,7 +318,6 @@ def label(
 
 
 def _with_unread(labelled: Labelled, annotator: str, pairs: pl.DataFrame) -> Labelled:
-    """Labels of all listed passages: null for those that no measure needs, which a note counts."""
     if not (unread := pairs.height - labelled.labels.height):
         return labelled
     labels = (
@@ -343,10 +337,7 @@ def _lengths(inputs: EvaluationInputs) -> tuple[tuple[str, int, int], ...]:
 
 
 class _AnnotatorScores(NamedTuple):
-    """The query scores of one annotator's labels, and the measures that are undefined for them; as in ``ShardScores``.
-
-    ``labelled_queries``: how many queries have scores, those of failed reads included; or rows of further tables.
-    """
+    """Fields as in ``ShardScores``; ``labelled_queries`` counts queries of failed reads too, or rows of further tables."""
 
     scores: pl.DataFrame
     reordered: pl.DataFrame
@@ -376,7 +367,6 @@ def _score_labels(
 def _score_annotator(
     annotator: Annotator, labelled: Labelled, inputs: EvaluationInputs, settings: Settings
 ) -> _AnnotatorScores:
-    """Scores by the measures that the labels have, of the queries with labels; the other measures are noted."""
     labels = labelled.labels
     utilities = settings.resolved.scales[annotator.name].utilities
     counted = labels.filter(pl.col(LABEL) >= 0)
@@ -471,7 +461,6 @@ def _downstream(
     lists: pl.DataFrame,
     read: Mapping[str, pl.DataFrame],
 ) -> pl.DataFrame:
-    """The downstream table of whole lists, less those that ``failed_reads`` leaves out."""
     if not settings.reader.end_to_end or READER.name not in read:
         return tables.empty(tables.DOWNSTREAM)
     whole = reads_of(read[READER.name], lists)
@@ -493,7 +482,6 @@ def _label_lists(
     left_out: Mapping[str, list[str]],
     read: Mapping[str, pl.DataFrame],
 ) -> pl.DataFrame:
-    """``tables.LABEL_LISTS``: no rows where no labels are the reader's own."""
     if READER.name in read:
         # What a server made of a cut prompt says nothing of all passages together.
         cut = read[READER.name].filter(pl.col(FAILURE).str.starts_with(CUT_PROMPT))
@@ -528,7 +516,6 @@ def _notes(
 
 
 def _note_unscorable(inputs: EvaluationInputs, settings: Settings) -> Note:
-    """How many queries have, beside others, an answer that the metric cannot score."""
     can_score = get_metric(settings.reader.metric).can_score
     every = inputs.queries[tables.ANSWERS].to_list() if settings.scores_answers else []
     return count_note(

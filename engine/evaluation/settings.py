@@ -218,10 +218,7 @@ class Settings(Checked):
 def cut_for(
     inputs: EvaluationInputs, conditions: Iterable[Settings]
 ) -> tuple[EvaluationInputs, ...]:
-    """The inputs as each of the settings has them: cut at its ``k``; with ``tokens`` in the runs where it has budgets.
-
-    Passages are counted once by each reader.
-    """
+    """The inputs of each of the settings: cut at its ``k``; with ``tokens`` (once by each reader) where it has budgets."""
     from engine.reading.lengths import passage_tokens  # here, so that help is quick
 
     counted: dict[str, EvaluationInputs] = {}
@@ -240,7 +237,6 @@ def cut_for(
 BOOTSTRAP_FIELDS = tuple(entry.name for entry in fields(Bootstrap) if entry.name != "threads")
 # The parts whose fields have names of their own in ``Settings.of``.
 _PARTS = ("reader", "ranking", "bootstrap", "running", "api")
-# The tables that every evaluation leaves.
 _WRITTEN = (
     "labels", "query_scores", "downstream", "reads", "traces",
     "correlations", "comparisons", "systems", "run_pairs", "unseen", "by_place",
@@ -267,11 +263,9 @@ def _check_names(settings: Settings) -> None:
 def _check_cutoffs(settings: Settings) -> None:
     end_to_end_k, k = settings.reader.end_to_end_k, settings.ranking.k
     if isinstance(end_to_end_k, int) and end_to_end_k > k:
-        raise InputError(
-            f"`end_to_end_k` {end_to_end_k} exceeds `k` {k}",
-            "the reader of the whole list gets at most the passages that are labelled",
-            "settings.cutoff",
-        )
+        problem = f"`end_to_end_k` {end_to_end_k} exceeds `k` {k}"
+        remedy = "the reader of the whole list gets at most the passages that are labelled"
+        raise InputError(problem, remedy, "settings.cutoff")
 
 
 def _check_tasks(settings: Settings) -> None:
@@ -306,11 +300,8 @@ def _check_options(settings: Settings) -> None:
             if annotator.name in (other.name, *other.uses_options_of)
         )
         for option, value in registry.changed_options(settings.options(annotator.options)).items():
-            raise InputError(
-                f"`{option}` {value} without the annotator {users}",
-                f"add {users} to `annotators`",
-                "settings.annotator",
-            )
+            problem = f"`{option}` {value} without the annotator {users}"
+            raise InputError(problem, f"add {users} to `annotators`", "settings.annotator")
 
 
 def _check_reads(settings: Settings) -> None:
@@ -323,11 +314,9 @@ def _check_reads(settings: Settings) -> None:
         ("`augmentation` fid", reader.augmentation == "fid"),
     ):
         if is_set:
-            raise InputError(
-                f"{option}, but the reader is not asked for anything",
-                f"use `end_to_end` or the annotator {asking}, or leave it out",
-                "settings.unread",
-            )
+            problem = f"{option}, but the reader is not asked for anything"
+            remedy = f"use `end_to_end` or the annotator {asking}, or leave it out"
+            raise InputError(problem, remedy, "settings.unread")
 
 
 def _check_relevant(settings: Settings) -> None:
@@ -349,11 +338,8 @@ def _check_measures(settings: Settings) -> None:
         if all(whys[place] for whys in reasons.values()):
             # That utilities have another measure is not news where other labels lack a threshold.
             named = plain[0] if plain else resolved.listed[0].name
-            raise InputError(
-                f"{measure} is {reasons[named][place]}",
-                "leave it out, or use others",
-                "settings.measure",
-            )
+            problem = f"{measure} is {reasons[named][place]}"
+            raise InputError(problem, "leave it out, or use others", "settings.measure")
     for name, scale in resolved.scales.items():
         refuse_without_measure(name, scale, reasons[name])
 
@@ -363,21 +349,16 @@ def _check_lazy(settings: Settings) -> None:
         return
     resolved = settings.resolved
     if any(measure.tokens for measure in resolved.measures):
-        raise InputError(
-            "`lazy` with a measure at a budget of tokens",
-            "leave one of them out",
-            "settings.lazy",
-        )
+        problem = "`lazy` with a measure at a budget of tokens"
+        raise InputError(problem, "leave one of them out", "settings.lazy")
     if not resolved.asks:
         raise InputError(
             "`lazy`, but no annotator has passages read", "leave it out", "settings.lazy"
         )
     if not settings.ranking.measures:
-        raise InputError(
-            "`lazy` without `measures`: the usual ones need every label",
-            'name those to be exact, as in `measures` "RR@10 Success@10"',
-            "settings.lazy",
-        )
+        problem = "`lazy` without `measures`: the usual ones need every label"
+        remedy = 'name those to be exact, as in `measures` "RR@10 Success@10"'
+        raise InputError(problem, remedy, "settings.lazy")
     roles = [ask.role.name for ask in resolved.asks.values()]
     for annotator, needed in resolved.needed:
         ask = resolved.asks.get(needed.name)
@@ -385,39 +366,27 @@ def _check_lazy(settings: Settings) -> None:
         shares = ask is not None and roles.count(ask.role.name) > 1
         whole = shares or scale is None or scale.utilities or (ask and (ask.scores or ask.closed))
         if ask is not None and (needed != annotator or whole):
-            raise InputError(
-                f"`lazy` with {annotator.name}, which needs the labels of all passages",
-                "leave one of them out",
-                "settings.lazy",
-            )
+            problem = f"`lazy` with {annotator.name}, which needs the labels of all passages"
+            raise InputError(problem, "leave one of them out", "settings.lazy")
 
 
 def _check_until(settings: Settings) -> None:
     if not settings.bootstrap.until:
         return
     if not settings.reader.end_to_end and settings.ranking.relevant == "list":
-        raise InputError(
-            "`until` with `relevant` list, which does not compare runs",
-            "use pool",
-            "settings.until",
-        )
+        problem = "`until` with `relevant` list, which does not compare runs"
+        raise InputError(problem, "use pool", "settings.until")
     for annotator in settings.resolved.listed:
         if any(table.conclusion for table in annotator.further_tables):
-            raise InputError(
-                f"`until` with {annotator.name}, whose intervals are of all queries",
-                "leave one out",
-                "settings.until",
-            )
+            problem = f"`until` with {annotator.name}, whose intervals are of all queries"
+            raise InputError(problem, "leave one out", "settings.until")
 
 
 def _check_lists(settings: Settings) -> None:
     if settings.bootstrap.samples and not settings.reader.end_to_end:
         name = "lists" if settings.bootstrap.lists else "width"
-        raise InputError(
-            f"`{name}` without whole lists",
-            "leave it out, or use `end_to_end`",
-            "settings.listless",
-        )
+        problem = f"`{name}` without whole lists"
+        raise InputError(problem, "leave it out, or use `end_to_end`", "settings.listless")
 
 
 def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str]) -> None:
@@ -438,12 +407,10 @@ class Sweep(Checked):
     Attributes:
         readers: LLMs to compare; none for that of the settings.
         augmentations: ways to give a reader its passages; none for that of the settings.
-        k_sweep: Several cutoffs, as in 5,10,20,50: correlations against k. Lists of each k are read
-            whole.
+        k_sweep: Several cutoffs, as in 5,10,20,50: correlations against k. Lists of each k are read whole.
 
     Raises:
-        InputError: a value is given twice (a reader's directory in whatever spelling), or a cutoff is
-            below 1.
+        InputError: a value is given twice (a reader's directory in whatever spelling), or a cutoff is below 1.
     """
 
     readers: tuple[str, ...] = ()
@@ -477,11 +444,9 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
     for name in settings[0].api.changed() if settings and not servers else ():
         if name in ("max_cost", "max_hours", "price_per_hour"):  # of all readers
             continue
-        raise InputError(
-            f"`{name}` without a reader behind an API",
-            "name one, as in `reader` openai:MODEL, or leave it out",
-            "settings.server",
-        )
+        problem = f"`{name}` without a reader behind an API"
+        remedy = "name one, as in `reader` openai:MODEL, or leave it out"
+        raise InputError(problem, remedy, "settings.server")
     if settings and settings[0].running.failed_reads in ("zero", "skip"):
         for name in ("batch_out", "batch_in"):
             if getattr(settings[0].api, name):
@@ -492,11 +457,8 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
                 )
     name = next((condition.in_rounds for condition in settings if condition.in_rounds), "")
     if name and settings[0].api.is_batch:
-        raise InputError(
-            f"`{name}` with `batch_out` or `batch_in`: each round would be a file",
-            "leave one of them out",
-            "settings.batch",
-        )
+        problem = f"`{name}` with `batch_out` or `batch_in`: each round would be a file"
+        raise InputError(problem, "leave one of them out", "settings.batch")
     functions = [
         model for model in models if any(condition.reader.own(model) for condition in settings)
     ]

@@ -86,19 +86,14 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
             f"`k` {k} is not in `k_sweep` {swept}", "add it, or leave `k` out", "settings.sweep"
         )
     if cutoffs and reader.end_to_end_k is not None:
-        raise InputError(
-            "`end_to_end_k` beside `k_sweep`, which reads lists of every k",
-            "leave one of them out",
-            "settings.sweeps",
-        )
+        problem = "`end_to_end_k` beside `k_sweep`, which reads lists of every k"
+        raise InputError(problem, "leave one of them out", "settings.conflict")
     measures = settings.resolved.measures
     for measure in measures:
         if cutoffs and measure.cutoff not in (None, k) and measure.cutoff > min(cutoffs):
-            raise InputError(
-                f"{measure} looks further than the smallest k of `k_sweep`, {min(cutoffs)}",
-                f"use @{k}, which follows k, or a smaller cutoff",
-                "settings.depth",
-            )
+            problem = f"{measure} looks further than the smallest k of `k_sweep`, {min(cutoffs)}"
+            remedy = f"use @{k}, which follows k, or a smaller cutoff"
+            raise InputError(problem, remedy, "measure.deep")
     conditions = {Condition(reader.reader, reader.augmentation, k): settings}
     for name, augmentation, cutoff in product(
         sweep.readers or [reader.reader],
@@ -112,11 +107,8 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
         )
     refuse_unfit(conditions.values())
     if len(conditions) > 1 and (name := settings.in_rounds):
-        raise InputError(
-            f"`{name}` with several readers, augmentations or k",
-            "evaluate them one by one",
-            "settings.study",
-        )
+        problem = f"`{name}` with several readers, augmentations or k"
+        raise InputError(problem, "evaluate them one by one", "settings.study")
     return conditions
 
 
@@ -200,7 +192,6 @@ def _of(condition: Condition, frame: pl.DataFrame, schema: tables.Schema) -> pl.
 def _across_readers(
     evaluations: Mapping[Condition, Evaluation],
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The reader's own labels by each reader against the end-to-end score of each, all else equal."""
     correlations = [tables.empty(tables.READERS)]
     comparisons = [tables.empty(tables.READER_COMPARISONS)]
     for condition, evaluation in evaluations.items():

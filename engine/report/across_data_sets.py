@@ -27,7 +27,6 @@ from engine.statistics.comparison import STUDENTIZED, reachable_p
 from engine.statistics.correlation import Bootstrap
 from engine.tables import ANNOTATOR, DATA_SET, MEASURE, RHO, RUN, TAU, N
 
-# The file by which a folder of several data sets is known.
 CONTENT = "data_sets.json"
 _FILES = {"correlations": "data_sets.parquet", "comparisons": "data_set_comparisons.parquet"}
 # What makes rows where it varies within a data set.

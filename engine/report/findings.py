@@ -38,7 +38,6 @@ from engine.statistics.runs import Interval, mean_interval, mean_until
 from engine.statistics.table import primary_measures
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N, high_of, low_of
 
-# The tables of every evaluation, and of every study.
 TABLES = ("labels", "query_scores", "downstream", "traces", "reads")
 STUDY = ("conditions", "readers", "reader_comparisons")
 Costs = TypeVar("Costs", KindCosts, ReadingCosts)
@@ -56,8 +55,7 @@ class Findings:
             done in shards, or they were not asked for.
         held: tables by name, where they are in memory; then nothing is looked for in the folder.
         conditions: of a study that has just ended: what was found under each condition, the main one first.
-        study_notes: what qualifies the figures of that study as a whole, as ``summary`` has the notes of an
-            evaluation.
+        study_notes: the notes on that study as a whole, by code as in ``summary``.
     """
 
     summary: Mapping[str, Any]
@@ -107,7 +105,6 @@ class Findings:
 
     @cached_property
     def _digests(self) -> dict[str, str]:
-        """Of tables that were not compared yet."""
         return dict(digests_of(self.summary))
 
     @cached_property
@@ -381,7 +378,6 @@ def _read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
 
 
 def _finite(scores: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """Scores, which an evaluation writes as numbers."""
     if others := scores.height - int(scores[VALUE].is_finite().sum()):
         problem = counted(others, "[score is|scores are] not finite, or null")
         raise InputError(problem, _AGAIN, "results.infinite", path=path)
@@ -424,10 +420,6 @@ def read_findings(folder: Path, sources: EvaluationInputs | None) -> Findings:
     summary = read_summary(folder)
     needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
     if not needed <= summary.keys():
-        raise InputError(
-            "is not the summary of an evaluation",
-            _REMEDY,
-            "results.summary",
-            path=folder / SUMMARY,
-        )
+        problem = "is not the summary of an evaluation"
+        raise InputError(problem, _REMEDY, "results.summary", path=folder / SUMMARY)
     return Findings(summary, folder, sources)

@@ -101,7 +101,6 @@ def _mean(row: Mapping[str, Any] | None) -> str:
 
 
 def _less(lead: Mapping[str, float] | None) -> str:
-    """A lead of the best run over another, as the lead of that over the best."""
     if lead is None:
         return ""
     return with_interval(-lead["difference"], -lead["high"], -lead["low"], plus="+")
@@ -137,10 +136,7 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
 
 
 def labelling(findings: Findings) -> tuple[str, str] | None:
-    """The annotator whose labels are the reader's own outcomes, and the role in which single passages are read for it.
-
-    None where no labels can be these outcomes.
-    """
+    """The annotator whose labels are the reader's own outcomes, and the role that reads for it; None without one."""
     for known in ANNOTATORS.values():
         # Of a user's annotator, it is not known what its labels rest on.
         is_used = known.name in findings.annotators or not findings.configuration["own_annotators"]
@@ -283,7 +279,6 @@ def _places(findings: Findings) -> list[_Row]:
 
 
 def _prompt(findings: Findings) -> _Row:
-    """How the reader gets its passages; as each by itself where nothing says it."""
     return (findings.summary.get("reader") or {}).get("prompt_parts") or {"fused": True}
 
 

@@ -13,7 +13,6 @@ from engine.ranking.scores import JUDGED
 from engine.reading.models.weights import BUNDLED, BUNDLED_FID
 from engine.tables import RUN
 
-# The bundled readers, by their full names.
 _BUNDLED = {
     BUNDLED: "SmolLM2-135M-Instruct",
     BUNDLED_FID: "a Fusion-in-Decoder T5 of 5 million parameters",
@@ -92,7 +91,6 @@ def _described(reader: Mapping[str, Any]) -> str:
 
 
 def _known(name: str) -> str:
-    """A reader's name: of a model's folder the last two parts, of a file the last."""
     parts = PurePath(name).parts
     short = parts[-1:] if name.endswith(".gguf") else parts[-2:]
     return _BUNDLED.get(name) or _cut("/".join(part for part in short if part != "/") or name)

@@ -26,10 +26,9 @@ _AT_A_PATH, _AT_AN_ADDRESS, _MISSING = 1.0, 5.0, 10
 
 
 class Heartbeat:
-    """Beats from ``begin``, or the first unit, until its block is left, and then says how that was: in the file, and in
-    Ray's metrics. What is refused before that leaves no file.
+    """Beats in a file and in Ray's metrics, from ``begin`` or the first unit until its block is left, and tells how it ended.
 
-    No evaluation ends for it: where the file cannot be written, ``tell`` is told once.
+    A file that cannot be written ends no evaluation: ``tell`` is called once. A refusal before ``begin`` leaves no file.
     """
 
     def __init__(self, out: Location, api: ApiSettings, tell: OnEvent) -> None:
@@ -126,7 +125,7 @@ def _read(out: Location) -> dict[str, Any]:
     if isinstance(record, dict) and "calls_expected" in record:
         return record
     problem, remedy = f"has no {PROGRESS} of an evaluation", "give what `out` named"
-    raise InputError(problem, remedy, "results.idle", path=folder.shown())
+    raise InputError(problem, remedy, "results.progress", path=folder.shown())
 
 
 def _lines(record: dict[str, Any]) -> Iterator[str]:

@@ -27,10 +27,7 @@ def where_to_look(out: str | Path) -> str:
 
 
 def page_files(folder: Folder) -> Iterator[str]:
-    """The names, in the folder of results, of the files of an earlier page, and of its list of them.
-
-    Files that the list does not name are the user's own, and not among them.
-    """
+    """Names of the files of an earlier page, and of the list that names these; all others are the user's own."""
     yield PAGE
     try:
         names = json.loads((folder / BESIDE).read(LISTED).decode())

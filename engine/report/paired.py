@@ -30,13 +30,11 @@ from engine.statistics.single_labels import SUCCESS
 from engine.statistics.table import choose
 from engine.tables import ANSWERS, EVALUATED_QUERIES, OUTPUT, QUERY, QUERY_ID, RUN, RUN_B, VALUE
 
-# What a gate wants to be the same.
 Same = Literal["queries", "corpus", "metric", "reader"]
 SAME = get_args(Same)
 # What takes queries as independent, in place of what they are clustered by.
 _NONE = "none"
 _CODE = "reader (code)"
-# Behind the name of a folder that is given once more.
 _AGAIN = " (again)"
 _FIGURES = ("mean", "mean_b", "difference", "low", "high", "p")
 Rows = list[dict[str, Any]]
@@ -91,17 +89,13 @@ class Comparison:
         paired = {row[name] for row in self.pairs for name in (RUN, RUN_B)}
         alone = [run for run in self.scores.runs if run.startswith(f"{first}:")]
         if alone := [run for run in alone if run not in paired]:
-            raise InputError(
-                f"{alone[0]} has no partner",
-                "name a run of each, as FOLDER:RUN",
-                "results.partner",
-            )
+            problem = f"{alone[0]} has no partner"
+            raise InputError(problem, "name a run of each, as FOLDER:RUN", "results.partner")
         of, family, clusters = self.scores.of, len(self.pairs), self.scores.clusters
         differences = [of(row[RUN_B]) - of(row[RUN]) for row in self.pairs]
         return [non_inferiority(d, margin, family=family, clusters=clusters) for d in differences]
 
     def _unlike(self) -> list[str]:
-        """What of ``SAME`` is not known to be the same."""
         unlike = {SAME[0]} if self.unlike else set()
         if len({findings.folder.resolve() for findings in self.evaluations.values()}) > 1:
             facts = [_facts(findings) for findings in self.evaluations.values()]
@@ -166,11 +160,8 @@ def compare(
     compared = comparer(bootstrap, unit, clusters)
     scores = compared(scored, None, None)
     if scores is None:
-        raise InputError(
-            "no query has a score in all runs",
-            "compare runs of the same queries",
-            "results.scores",
-        )
+        problem = "no query has a score in all runs"
+        raise InputError(problem, "compare runs of the same queries", "results.scores")
     if unscored := queries.height - scores.values.shape[1]:
         notes.append(counted(unscored, "shared [query has|queries have] no score in some run"))
     pairs: Rows = []
@@ -190,13 +181,11 @@ def compare(
 
 
 def _held(place: Path) -> list[Path]:
-    """The results folders directly in a folder that is none, by name; else the place itself."""
     inner = sorted(summary.parent for summary in place.glob(f"*/{SUMMARY}"))
     return [place] if (place / SUMMARY).is_file() or not inner else inner
 
 
 def _place(text: str) -> tuple[str, str | None]:
-    """A folder, and the run of it that is named, if any."""
     ends = [at for at, letter in enumerate(text) if letter == ":" and Path(text[:at]).is_dir()]
     return (
         (text[: ends[0]], text[ends[0] + 1 :]) if ends and not Path(text).is_dir() else (text, None)
@@ -204,7 +193,6 @@ def _place(text: str) -> tuple[str, str | None]:
 
 
 def _runs(findings: Findings, run: str | None) -> list[str]:
-    """The run of that name; all where none is named."""
     if findings.configuration.get("until"):
         problem = "was read until its runs were told apart, which intervals here do not know"
         raise InputError(
@@ -213,16 +201,13 @@ def _runs(findings: Findings, run: str | None) -> list[str]:
     if findings.table("evaluated_queries").is_empty():
         problem = "lacks evaluated_queries.parquet: an earlier version wrote it"
         raise InputError(
-            problem,
-            "evaluate again; LLM calls are cached",
-            "results.table",
-            path=findings.folder,
+            problem, "evaluate again; LLM calls are cached", "results.version", path=findings.folder
         )
     known = [one for one in findings.wholes if run in (None, one)]
     if not known:
         problem = f"has no end-to-end scores of {run or 'any run'}"
         remedy = f"it has {', '.join(findings.wholes) or 'none: evaluate with `end_to_end`'}"
-        raise InputError(problem, remedy, "results.labels-only", path=findings.folder)
+        raise InputError(problem, remedy, "results.scoreless", path=findings.folder)
     if lost := [one for one in known if one not in findings.downstream[RUN]]:
         path = findings.folder / "downstream.parquet"
         raise InputError(
@@ -270,7 +255,6 @@ def _shared(evaluations: Sequence[Findings]) -> tuple[pl.DataFrame, list[str], b
 
 
 def _lost(pairs: Rows, scored: pl.DataFrame) -> Iterator[str]:
-    """How many queries one run of a pair has no score of: it lists nothing, its read failed, or it was not read."""
     ids = {run: set(of_run[QUERY_ID]) for (run,), of_run in scored.group_by([RUN])}
     for pair in pairs:
         run, run_b = pair[RUN], pair[RUN_B]
@@ -279,7 +263,6 @@ def _lost(pairs: Rows, scored: pl.DataFrame) -> Iterator[str]:
 
 
 def _other_rules(evaluations: Collection[Findings]) -> Iterator[str]:
-    """What else decides which queries have a score, where that is not the same."""
     for name in ("failed_reads", "missing"):
         values = {findings.configuration.get(name) for findings in evaluations}
         # Without a failed read, which neither would leave many of, they are the same.
@@ -288,7 +271,6 @@ def _other_rules(evaluations: Collection[Findings]) -> Iterator[str]:
 
 
 def _no_verdict(evaluations: Collection[Findings], is_changed: bool) -> Iterator[str]:
-    """Why there is no verdict; ``is_changed``: for other answers."""
     metrics = sorted({findings.metric for findings in evaluations})
     codes = {findings.summary.get(METRIC_CODE) for findings in evaluations} - {None}
     if len(metrics) > 1:
@@ -302,7 +284,6 @@ def _no_verdict(evaluations: Collection[Findings], is_changed: bool) -> Iterator
 def _clusters(
     evaluations: Sequence[Findings], queries: pl.DataFrame, cluster: str | None
 ) -> tuple[Clusters, list[str]]:
-    """The clusters of shared queries, as ``compare`` says; and notes on these."""
     asked = [findings.configuration.get("cluster") for findings in evaluations]
     stored: dict[str, pl.DataFrame] = {}
     for by, findings in zip(asked, evaluations, strict=True):
@@ -344,7 +325,6 @@ def _differing(evaluations: Mapping[str, Findings]) -> Rows:
 
 
 def _facts(findings: Findings) -> dict[str, set[str]]:
-    """What decides the scores of an evaluation, by name; two that share a value have the same."""
     summary, settings = findings.summary, findings.configuration
     audit, reader = summary.get("audit") or {}, summary["reader"] or {}
     facts = {name: [value] for name, value in settings.items() if name not in WITHOUT_EFFECT}

@@ -36,7 +36,6 @@ _BEST = (
     "the answer, the page and the verdict use the primary measure, which was chosen beforehand"
 )
 _LIMIT = "limit: the highest tau (for a negative tau, the lowest) that these scores allow, with their ties"
-# What the columns about the order of runs hold.
 _SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is; "
 _WINNERS = (
     "same winner: the pairs of runs for which measure and end-to-end score name the same winner"
@@ -92,7 +91,6 @@ def _undefined(findings: Findings) -> list[str]:
 
 
 def _costs(findings: Findings) -> list[Table | str]:
-    """What all LLM calls cost together, of a study those of all conditions, and those of each kind."""
     found = [(role.name, costs) for role, costs in findings.roles.items()]
     if findings.conditions:
         found = [(one["role"], costs_of(one)) for one in findings.summary["study"]["costs"]]
@@ -108,7 +106,6 @@ def _costs(findings: Findings) -> list[Table | str]:
 
 
 def _notes(findings: Findings) -> list[str]:
-    """Notes on what a reader of the answer must know, in full; then in a line what all others are about."""
     noted = findings.summary["notes"] | findings.study_notes
     in_full = [f"note: {note['text']}" for code in _IN_FULL for note in noted.get(code, ())]
     about = [code.replace("_", " ") for code in noted if code not in _IN_FULL]
@@ -207,7 +204,6 @@ def _means_and_correlations(findings: Findings) -> Grid:
 
 
 def _reach(findings: Findings) -> Grid:
-    """How far tau reaches of what its margins allow, and AUC where the metric is binary, by primary measures."""
     cells = findings.correlations
     primary = pl.col(ANNOTATOR).replace_strict(findings.primary_measures, default=None)
     shown = cells.filter(pl.col(MEASURE) == primary, pl.col(TAU).is_not_nan())
@@ -277,7 +273,6 @@ def _differences(
 
 
 def _means_of_runs(findings: Findings) -> Grid:
-    """Every other run against the first: end-to-end score and primary measures, or all measures without that score."""
     pairs, bootstrap = findings.table("run_pairs"), findings.bootstrap
     pairs = pairs.filter(pl.col(RUN) == pl.col(RUN).first())
     primary, read = findings.primary_measures.items(), bool(findings.wholes)
@@ -365,7 +360,6 @@ def end_to_end(findings: Findings) -> Iterator[str]:
 
 
 def _readers(findings: Findings) -> Iterator[str]:
-    """Who read, where it is not one reader alone, and what the reads of each role cost."""
     whole = (
         f", and whole lists go to {findings.configuration['reader']}"
         if findings.is_read_whole

@@ -52,7 +52,6 @@ from engine.tables import (
 )
 
 EVALUATION, USER = "evaluation", "user"
-# User queries shown as examples of a cluster.
 _EXAMPLES = 5
 _ROW = "row"
 Vectors = npt.NDArray[np.float32]
@@ -65,7 +64,6 @@ CONFIDENCE = 0.95
 
 _PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers", "polars", "scipy", "numpy")
 _ALPHA = 0.05
-# What queries are identified by in the summary.
 _ASKED = (QUERY_ID, QUERY)
 # Limits of what is printed; the files hold everything.
 _CLUSTERS = 10
@@ -139,11 +137,7 @@ def nearest_of(vectors: Vectors, queries: Vectors) -> tuple[Ints, Vectors]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Run FAISS on one thread.
-
-    How a matrix product is divided among threads can change its last bits, and k-means magnifies
-    such differences. Even on one thread, clustering is faster than encoding.
-    """
+    """Run FAISS on one thread: k-means magnifies the last bits, which the division of a product among threads changes."""
     import faiss
 
     threads = faiss.omp_get_max_threads()
@@ -160,8 +154,7 @@ class Figures:
 
     Attributes:
         user_queries, evaluation_queries: their numbers.
-        share: the share of user queries in clusters without an evaluation query, in [0, 1]; the
-            mean over the clusterings.
+        share: of user queries in clusters without an evaluation query, in [0, 1]; the mean over the clusterings.
         low, high: the interval of the share, given the clusterings.
         confidence: of the interval.
         shares: (clusterings,) the share in each.
@@ -169,11 +162,9 @@ class Figures:
         p: the probability that a random sample leaves as many user queries uncovered, or more.
         draws, seed: random samples from which ``p`` is computed.
         clusters: their number.
-        uncovered_clusters, uncovered_queries: clusters without an evaluation query, and the user
-            queries in them.
+        uncovered_clusters, uncovered_queries: clusters without an evaluation query, and their user queries.
         expected_clusters: uncovered clusters expected of a random sample; exact.
-        unasked_clusters, unasked_queries: clusters without a user query, and the evaluation queries
-            in them.
+        unasked_clusters, unasked_queries: clusters without a user query, and their evaluation queries.
     """
 
     user_queries: int
@@ -201,10 +192,8 @@ class Coverage:
 
     Attributes:
         clusters: the coverage table, one row per cluster.
-        assignments: the assignments table, one row per query: the evaluation queries, then the user
-            queries, each in their order.
-        figures: the figures over the clusterings from all starts of k-means; ``clusters`` is the
-            first.
+        assignments: the assignments table, one row per query: evaluation queries, then user queries, in their order.
+        figures: the figures over the clusterings from all starts of k-means; ``clusters`` is the first.
         clusters_wanted: the number of clusters requested; there are fewer if texts share a vector.
         texts, user_texts: numbers of distinct texts among all queries and among the user queries.
     """
@@ -227,9 +216,8 @@ def measure(
 ) -> Coverage:
     """Cluster queries by the directions of their vectors, and find the clusters that are covered.
 
-    A text that occurs several times (ignoring white space around it) is one point for the
-    clustering, but every figure counts each occurrence. The result does not depend on the order of
-    the rows.
+    A text that occurs several times (ignoring white space around it) is one point for the clustering, but
+    every figure counts each occurrence. The result does not depend on the order of the rows.
 
     Args:
         evaluation: ``query_id`` and ``query``, at least one row.
@@ -283,7 +271,6 @@ def measure(
 
 
 def _table(assignments: pl.DataFrame, centroids: Vectors, vectors: Vectors) -> pl.DataFrame:
-    """The coverage table, from queries with their cluster and the row of their vector."""
     user = pl.col(SOURCE) == USER
     # Sorted, so that sums are added in one order, and the queries nearest to their centroid come first.
     assignments = assignments.sort(SIMILARITY, QUERY, QUERY_ID, descending=[True, False, False])
@@ -402,7 +389,6 @@ def shown_tables(coverage: Coverage) -> list[Table]:
 
 
 def _gaps(title: str, rows: pl.DataFrame, f: Figures) -> Table:
-    """One cluster per section: its size, and its queries by their cosine to its centroid."""
     if rows.height > _CLUSTERS:
         title += f", the {_CLUSTERS} largest of {rows.height}"
     head = ["cluster", "user\nqueries", "evaluation\nqueries", "in other\nstarts"]
@@ -488,10 +474,7 @@ def summarize(
     unanswerable: dict[str, int],
     origin: Origin | None = None,
 ) -> dict[str, Any]:
-    """The whole result as JSON-ready values; ``files`` and ``unanswerable`` (questions left out) have the same names.
-
-    ``encoder``: what decided the vectors.
-    """
+    """The result as JSON-ready values; ``files`` and ``unanswerable`` (questions left out) have the same names."""
     f = coverage.figures
     content = {
         "configuration": {**files, "clusters": coverage.clusters_wanted, "seed": f.seed},

@@ -32,7 +32,6 @@ from engine.tables import EVALUATED_QUERIES, RANK
 Reworded = Callable[[dict[str, Any]], dict[str, Any]]
 _Summarized = Callable[[Evaluation], dict[str, Any]]
 
-# Where a study's further evaluations lie, in directories of their own.
 CONDITIONS = "conditions"
 EXPORTED = "exported"
 _LABELS = "labels.parquet"
@@ -63,8 +62,7 @@ def refuse_another(
 ) -> None:
     """Refuse to write into a folder that holds another evaluation: of other settings, or of other inputs.
 
-    The same evaluation may be repeated there, also with other settings of its statistics. One that was interrupted has left no summary to compare with.
-    What a reader's name, or a function's, stands for is not compared.
+    The same evaluation may be repeated, also with other statistics. Names of readers and functions are compared, not their content.
 
     Args:
         sha256: digests of its inputs under the first condition, by name; None where they are not known yet,
@@ -82,12 +80,9 @@ def refuse_another(
     except ValueError:
         content = None
     if other := "; ".join(_differences(content, conditions, sha256, runs)):
-        raise InputError(
-            f"holds another evaluation ({other})",
-            "give another folder, or `overwrite` to replace it",
-            "results.occupied",
-            path=folder.shown(),
-        )
+        problem = f"holds another evaluation ({other})"
+        remedy = "give another folder, or `overwrite` to replace it"
+        raise InputError(problem, remedy, "results.occupied", path=folder.shown())
 
 
 def _differences(
@@ -150,8 +145,7 @@ def write_results(
     tables that it shows; whoever called makes the new one (``page.remake``).
 
     Raises:
-        WriteError: the disk is full, or the place cannot be written; at a path, an earlier evaluation
-            is whole.
+        WriteError: the disk is full, or the place cannot be written; at a path, an earlier evaluation is whole.
         InputError: the address cannot be read.
     """
 
@@ -169,7 +163,6 @@ def write_results(
 
 
 def _names(settings: Settings) -> list[str]:
-    """The files of an evaluation directly in its folder, whether or not it has them all."""
     # Last those by which an earlier evaluation is known, so that one which is half removed still is.
     whole = (*_OF_QUERIES, _QUERIES, _CLUSTERS, *STATISTICS, *STUDY)
     names = (*_in_parts(settings), *(f"{name}.parquet" for name in whole))
@@ -177,7 +170,6 @@ def _names(settings: Settings) -> list[str]:
 
 
 def _in_parts(settings: Settings) -> list[str]:
-    """The tables that are one file each, or of an evaluation in shards a folder of files of that name."""
     annotators = (*ANNOTATORS.values(), *settings.resolved.listed)
     further = (table.name for annotator in annotators for table in annotator.further_tables)
     return [f"{name}.parquet" for name in dict.fromkeys((*_OF_READS, *further))]
@@ -214,7 +206,6 @@ def _earlier(folder: Folder, settings: Settings, shards: Sequence[str]) -> Itera
 def _write(
     result: Evaluation, summarized: _Summarized, out: Path, study: Study | None = None
 ) -> Findings:
-    """Write an evaluation, and those of its study, into an empty folder."""
     parts, shards = result.parts, result.shards
     for name in _OF_QUERIES if parts else (*_OF_READS, *_OF_QUERIES):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
@@ -254,7 +245,6 @@ def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
 def _write_study(
     study: Study, summarized: _Summarized, out: Path
 ) -> tuple[dict[str, Any], list[Findings]]:
-    """Write the tables of a study and its further evaluations; what its summary has, and what these found."""
     names = study_report.directory_names(list(study.evaluations))
     main, *others = study.evaluations
     found = [

@@ -25,7 +25,6 @@ from engine.tables import AUGMENTATION, LABELS_BY, MEASURE, METHOD, READER, RUN,
 
 # What the rows of a table of conditions are by, where its columns are by another.
 _OTHERS = {K: (READER, AUGMENTATION), READER: (AUGMENTATION, K), AUGMENTATION: (READER, K)}
-# Characters of a reader's name in that of a directory.
 _LONGEST = 60
 
 
@@ -148,7 +147,6 @@ def _by_condition(findings: Findings) -> layout.Grid:
 
 
 def _cell(findings: Findings, run: str, annotator: str, measure: Measure) -> str:
-    """A correlation, or a mean, with the number of queries where it is not all; empty without a meaning."""
     name = str(measure)
     if not findings.is_read_whole:
         mean = findings.means.get((run, annotator, name))
@@ -183,13 +181,11 @@ def _sized(findings: Findings, reader: str, name: str) -> str:
 
 
 def _as_asked(findings: Findings, name: str) -> pl.DataFrame:
-    """A table of the study; where other things than the reader vary too, as the study was first asked for."""
     here = [pl.col(column) == findings.configuration[column] for column in (AUGMENTATION, K)]
     return findings.table(name).filter(*here)
 
 
 def _across_readers(findings: Findings) -> layout.Grid:
-    """Labels by one reader, in rows, against the end-to-end score of each, in columns."""
     correlations, short = _as_asked(findings, "readers"), _short(findings)
     asked = [findings.configuration[name] for name in (AUGMENTATION, K)]
     by_reader = {
@@ -214,7 +210,6 @@ def _across_readers(findings: Findings) -> layout.Grid:
 
 
 def _stand_in(findings: Findings) -> list[str]:
-    """Whether labels of a cheaper reader could stand in, by the first measure: a line for each two."""
     short, compared = _short(findings), _as_asked(findings, "reader_comparisons")
     sentences = []
     # The first measure that eRAG's labels have.

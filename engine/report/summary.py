@@ -39,7 +39,6 @@ from engine.sources.io.locations import Location, locate
 from engine.sources.runs.scan import header_of
 from engine.version import __version__
 
-# What the prompts of a role are made of, in its description.
 PROMPT_PARTS = "prompt_parts"
 # The digest of the source of a metric that is a function.
 METRIC_CODE = "metric_code_sha256"
@@ -47,7 +46,6 @@ METRIC_CODE = "metric_code_sha256"
 SUMMARY, DIGESTS, REPEATED = "summary.json", "results_sha256", "repeated.json"
 # The folder of what an evaluation in shards needs to go on, beside the summary.
 SHARDS = "shards"
-# The tables of every evaluation's statistics.
 STATISTICS = ("correlations", "comparisons", "systems", "run_pairs", "unseen", "by_place")
 
 # Larger files have no digest: their tables have one, and hashing 1 GiB takes up to 3 s.
@@ -158,7 +156,6 @@ def configuration(settings: Settings, relevant: Relevant, files: dict[str, Any])
 
 
 def _roles(evaluation: Evaluation) -> dict[str, Any]:
-    """Every reader by its role's key, None where nobody read; costs of the reader of whole lists stand apart."""
     known = [annotator.role for annotator in ANNOTATORS.values() if annotator.role]
     roles: dict[str, Any] = {role.key: None for role in (READER, *known)}
     for reading in evaluation.readings.values():
@@ -227,7 +224,6 @@ def describe_reader(reading: Job) -> dict[str, Any]:
 
 
 def _server(reading: Job, api: ApiSpec) -> dict[str, Any]:
-    """The server that a reader is behind; without credentials."""
     costs = reading.costs
     # Of answers whose tokens are not known, no price is, nor of all together.
     price = api.settings.cost(costs.prompt_tokens, costs.output_tokens)
@@ -282,7 +278,6 @@ def code_in(root: Path) -> dict[str, Any]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """What git prints; None where it is not installed or fails."""
     # Inside a hook these variables point at another repository; and nothing is locked or written.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
@@ -301,10 +296,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a result comes from, as far as its tables do not say; made when the work begins.
-
-    The command line is without credentials; None where Python called the engine.
-    """
+    """The origin of a result; made when the work begins. The command line has no credentials; None from Python."""
 
     command: str | None = None
     files: Sequence[Mapping[str, Any]] = ()
@@ -315,19 +307,13 @@ def place(path: Location | None) -> str | None:
     """A path or address without credentials; an InputError where results could not hold it."""
     text = "" if path is None else masked(str(locate(path)))
     if not is_text(text):
-        raise InputError(
-            f"{quoted(text)} is no name in UTF-8",
-            "rename it; results hold its name",
-            "results.encoding",
-        )
+        problem = f"{quoted(text)} is no name in UTF-8"
+        raise InputError(problem, "rename it; results hold its name", "files.encoding")
     return text or None
 
 
 def name_files(files: InputFiles | None) -> dict[str, Any]:
-    """Where inputs come from, as ``summary.json`` has it; None for what was not given, or is a table in memory.
-
-    Addresses are without the credentials that they may hold.
-    """
+    """The places of inputs for ``summary.json``, without credentials; None where not given, or for a table in memory."""
     tables, corpus = (files.tables, files.passages) if files else ({}, None)
     return {
         "queries": place(files.queries if files else None),

@@ -40,7 +40,6 @@ CASES = {
     "no_score": "No query has a score: failed LLM calls leave all of them out.",
     "no_label": "No query has a score, since no listed passage has a label.",
 }
-# All other sentences.
 SENTENCES = {
     **CASES,
     "by_end_to_end": "End to end ({metric}, {number}): {figures}.",
@@ -113,7 +112,6 @@ def _sentences(case: str, choice: Choice | None, evaluation: Evaluation) -> Iter
 
 
 def _decided(evaluation: Evaluation) -> tuple[str, Choice | None]:
-    """The case, and what there is to choose; None where nothing can be chosen or compared."""
     choice = evaluation.statistics.choice
     if choice is None:
         return _of_few_runs(evaluation)
@@ -141,7 +139,6 @@ def _case(choice: Choice, bootstrap: Bootstrap) -> str:
 
 
 def _of_few_runs(evaluation: Evaluation) -> tuple[str, Choice | None]:
-    """Where there is no choice: one run to choose from, no query that all runs have, or no query at all."""
     scores, annotator, measure = evaluation.downstream, None, None
     if scores.is_empty():
         if evaluation.means.is_empty():
@@ -181,7 +178,6 @@ def _head(case: str, choice: Choice) -> str:
 def _figures(
     choice: Choice, metric: str, bootstrap: Bootstrap, evaluation: Evaluation | None = None
 ) -> str:
-    """By which figures: the leads of the best run, or the score of the only one, which takes its evaluation."""
     over = counted(choice.n, "[query|queries]")
     if evaluation and choice.n < evaluation.queries:
         those = "those with a score" + " in every run" * bool(choice.leads)
@@ -209,7 +205,6 @@ def _figures(
 
 
 def _own_score(choice: Choice, evaluation: Evaluation) -> tuple[str, bool]:
-    """The mean score of the only run, and whether it has an interval."""
     scores = evaluation.downstream
     if choice.annotator:
         scores = evaluation.query_scores.filter(
@@ -228,7 +223,7 @@ def _own_score(choice: Choice, evaluation: Evaluation) -> tuple[str, bool]:
 
 
 def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
-    """How many queries would separate the best run from others that these do not, and what a wrong choice loses: a line."""
+    """The queries that would separate the best run from undecided ones, and the loss of a wrong choice."""
     said = []
     planned = [lead for lead in choice.leads if lead.queries_needed is not None]
     if planned:
@@ -261,7 +256,6 @@ def _undecided(choice: Choice, bootstrap: Bootstrap) -> list[str]:
 
 
 def _most(choice: Choice) -> str:
-    """The most that a choice loses: three digits as intervals have them, or two, rounded up."""
     most = round(choice.most_lost, 3)
     return number(most, 3) if most < 0.1 else number(most + 0.0049, 2)
 
@@ -290,7 +284,6 @@ def _agreement(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
 
 
 def _labels(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
-    """What the labels of the annotators say that do not decide: the first one's, and those that contradict."""
     sure = evaluation.settings.bootstrap.resamples > 0
     for place, opinion in enumerate(choice.opinions):
         opposed = opinion.best != choice.best and opinion.lead.significant
@@ -313,7 +306,6 @@ def _agrees(opinion: Opinion, choice: Choice) -> bool:
 
 
 def _side(opinion: Opinion, choice: Choice, *, sure: bool) -> str:
-    """The key of the sentence on an annotator's labels."""
     lead = opinion.lead
     if lead.difference == 0:
         return "labels_equal"

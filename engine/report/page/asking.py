@@ -126,12 +126,8 @@ def _strata(given: pl.DataFrame, findings: Findings | None) -> pl.DataFrame:
         scores = labels.join(given, on=[QUERY_ID, OUTPUT], maintain_order="left")
     scores = scores.drop_nulls(VALUE)
     if scores.is_empty():
-        raise InputError(
-            "has no labels of what these runs list",
-            _OF_OTHERS,
-            "results.unlabelled",
-            path=findings.folder,
-        )
+        problem = "has no labels of what these runs list"
+        raise InputError(problem, _OF_OTHERS, "results.unlabelled", path=findings.folder)
     best = pl.col(RUN).filter(pl.col(VALUE) == pl.col(VALUE).max()).sort()
     is_disputed = pl.when(pl.col(STRATUM).n_unique() > 1)
     # Of the first label, and of the others together.

@@ -28,7 +28,6 @@ from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN, TAU
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Runs, and annotators, that a picture has room for.
 _MOST_RUNS, _MOST_SERIES = 20, 6
 # Queries of a group that is too small to be part of a line.
 _FEW = 5
@@ -57,7 +56,6 @@ def drawings(findings: Findings) -> Iterator[Drawing]:
 
 
 def _differences(findings: Findings) -> Drawing:
-    """The leads of the verdict, seen from the other runs, with the same intervals."""
     best, choice = findings.best_run, findings.summary["verdict"]
     shown = [run for run in findings.runs if run in findings.leads][: _MOST_RUNS - 1]
     leads = [findings.leads[run] for run in shown]
@@ -246,7 +244,6 @@ def _of_annotators(first: str, pairs: Sequence[_Pair]) -> Drawing:
 
 
 def _at_each_k(findings: Findings) -> pl.DataFrame:
-    """The defined correlations of each annotator's primary measure on the best run, of the first reader, at each k."""
     # The cutoff of the measure follows k, so that it is the first of each k.
     return (
         findings.table("conditions")
@@ -293,9 +290,7 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 class _Pair(NamedTuple):
-    """How the first annotator and another label the same n passages: the shares that are above 0 by both, by the first
-    alone, by the other alone, and by neither.
-    """
+    """Two annotators on the same n passages: shares with labels above 0 by both, by one alone, and by neither."""
 
     other: str
     n: int
@@ -320,7 +315,6 @@ def by_rank(findings: Findings) -> pl.DataFrame:
 
 
 def _pairs(findings: Findings) -> list[_Pair]:
-    """The first annotator beside every other, over the listed passages that both of them label."""
     if findings.sources is None or len(findings.annotators) < 2:
         return []
     listed = findings.sources.runs.select(QUERY_ID, DOC_ID).unique()
@@ -341,10 +335,7 @@ def _pairs(findings: Findings) -> list[_Pair]:
 
 
 def _binned(findings: Findings, annotator: str) -> list[tuple[float, Interval]]:
-    """The best run's queries in groups by the annotator's primary measure, equal values in one group.
-
-    Of each group the mean of the measure, and the interval of the end-to-end score.
-    """
+    """Groups of the best run's queries by primary measure, with its mean and the interval of the end-to-end score."""
     scores = findings.scores(annotator, findings.primary_measures[annotator])
     scores = scores.filter(pl.col(RUN).eq_missing(findings.best_run)).rename(
         {tables.VALUE: "measure"}

@@ -23,7 +23,6 @@ from engine.report.layout import Answer, Grid, calls_line, sentence
 from engine.report.page.render import Part
 from engine.tables import MEASURE, QUERY, QUERY_ID, RUN
 
-# Letters of an output in a table.
 _LONGEST_OUTPUT = 80
 WORDS = "words of the question"
 # Groups of a field at most, queries of the smallest group that is shown, and runs at most.
@@ -178,7 +177,6 @@ def slices(findings: Findings) -> list[Slices]:
 
 
 def _grouped(values: Mapping[str, str]) -> dict[str, tuple[float, str]]:
-    """Each query's group, with what it is ordered by before its name."""
     distinct = set(values.values())
     if not all(map(_NUMBER.fullmatch, distinct)):
         is_date = len(distinct) > _MOST and all(map(_DATE.fullmatch, distinct))

@@ -121,9 +121,7 @@ def parts(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[tuple[Seq
 
 
 def _ordered(findings: Findings) -> pl.Series:
-    """The queries with a score, by id: those in which the end-to-end scores of the runs differ come first; then those in
-    which the measure and the end-to-end score are farthest apart, in any run.
-    """
+    """The scored queries by id: first where runs differ end to end, then by how far measure and end-to-end score are apart."""
     annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
     scores = findings.scores(annotator, measure).rename({VALUE: "measure"})
     whole = findings.downstream.select(RUN, QUERY_ID, VALUE)
@@ -172,9 +170,7 @@ def _by_run_and_query(
 
 
 def _prompts_of(findings: Findings) -> list[tuple[str, dict[str, Any]]]:
-    """By role, the reader's first, the fingerprint of who reads, and what the prompts are made of (``Prompt.described``);
-    none of an earlier version's.
-    """
+    """By role, the reader's first: its fingerprint, and ``Prompt.described``; empty for results of earlier versions."""
     roles = [one for one in findings.summary.values() if isinstance(one, dict)]
     return [(one["fingerprint"], one[PROMPT_PARTS]) for one in roles if one.get(PROMPT_PARTS)]
 
@@ -287,7 +283,6 @@ class _Details:
         return listed[: self._own.get((run, query_id), self._most)]
 
     def _passage(self, query_id: str, query: str, doc_id: str) -> list[Any]:
-        """Title, text, the labels by annotator with what they rest on, and the calls that some of these are of."""
         text, labels = self._texts.get(doc_id, ("", "")), {}
         calls: dict[str, list[Any]] = {}
         for annotator, (key, *trace) in self._traces.get((query_id, doc_id), {}).items():
@@ -319,7 +314,6 @@ class _Details:
         return {**sizes, "kinds": list(dict.fromkeys(kinds))}
 
     def _above(self, query_id: str, doc_ids: set[str], annotator: str | None) -> set[str] | None:
-        """The passages that an annotator finds useful; None where it labelled none of them."""
         labels: Mapping[str, float] = {
             doc_id: trace[annotator][1]
             for doc_id in doc_ids
@@ -377,7 +371,6 @@ def as_json(rows: Sequence[Row], findings: Findings, made: Sequence[Slices] = ()
 
 
 def _mean_seconds(findings: Findings) -> dict[str, float]:
-    """By kind, the mean seconds of calls that were read in a batch; those of a server have their own."""
     if (findings.summary.get(READER.key) or {}).get("api"):
         return {}
     kinds = (findings.summary["reading"].get("kinds") or {}).items()

@@ -89,7 +89,6 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
 
 
 def _places(summary: Mapping[str, Any]) -> list[str]:
-    """The folder of each condition of a study, in that of its results; of one evaluation, this alone."""
     return [one["directory"] for one in overview.conditions_of(summary)] or [_HERE]
 
 
@@ -150,7 +149,6 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
 
 
 def _unchanged(findings: Findings, inputs: EvaluationInputs) -> EvaluationInputs:
-    """The inputs, which are refused where they are not what was evaluated."""
     expected = (findings.summary.get("audit") or {}).get("tables_sha256", {})
     digests = inputs.sha256
     for name in ("queries", "corpus", "runs"):

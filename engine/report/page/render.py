@@ -125,10 +125,7 @@ def write_files(
     single_file: bool,
     also: Sequence[str] = (),
 ) -> Written:
-    """Write a page, and its pictures and tables as files beside it unless it is to be a ``single_file``.
-
-    The files beside it that ``also`` names are there already.
-    """
+    """Write a page, with pictures and tables as files beside it unless ``single_file``; ``also``: files already there."""
     grids = [grid for part in parts for grid in part.grids]
     beside = {} if single_file else dict(_pictures_and_tables(drawn, grids))
     for name, content in beside.items():

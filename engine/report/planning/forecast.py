@@ -43,17 +43,12 @@ class PlanSettings(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.budget and not BUDGET.fullmatch(self.budget):
-            raise InputError(
-                f"`budget` is {quoted(self.budget)}",
-                "use 20000reads, 2h or 5.00",
-                "settings.budget",
-            )
+            problem = f"`budget` is {quoted(self.budget)}"
+            raise InputError(problem, "use 20000reads, 2h or 5.00", "settings.budget")
         if self.finish_in is not None and self.pace is None:
-            raise InputError(
-                "`finish_in` without `pace`: nothing says how long LLM calls take",
-                "give the results of an earlier evaluation as `pace`",
-                "plan.pace",
-            )
+            problem = "`finish_in` without `pace`: nothing says how long LLM calls take"
+            remedy = "give the results of an earlier evaluation as `pace`"
+            raise InputError(problem, remedy, "plan.pace")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +192,6 @@ def content(forecast: Forecast) -> dict[str, Any]:
 
 
 def _cost(forecast: Forecast) -> float | None:
-    """The price of the actors, from their start to the end; None where no price or no time is known."""
     seconds = forecast.seconds(forecast.actors)
     if forecast.price_per_hour is None or seconds is None:
         return None
@@ -240,7 +234,6 @@ def _table(forecast: Forecast) -> Table:
 
 
 def _rows(kinds: Sequence[Kind]) -> list[Kind]:
-    """The kinds, those of one name and reader added up; of all readers together where they are many."""
     names = dict.fromkeys((kind.reader, kind.name) for kind in kinds)
     if len(names) > _MOST_ROWS:
         kinds = [replace(kind, reader="") for kind in kinds]
@@ -280,7 +273,6 @@ def _lines(forecast: Forecast) -> Iterator[str]:
 
 
 def _within(forecast: Forecast, budget: str) -> str:
-    """The first way that keeps to a budget; of ways other than all, what they read at least does."""
     most, unit = BUDGET.fullmatch(budget).groups()  # type: ignore[union-attr]
     for way in (ALL, *forecast.ways):
         kind = add_up(forecast.kinds, way=way)

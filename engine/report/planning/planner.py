@@ -94,8 +94,6 @@ class Counted(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What a condition asks of a job: its reads, and single reads and whole lists, as often as runs list them."""
-
     job: Job
     reads: pl.DataFrame
     singles: int
@@ -151,7 +149,6 @@ def count_reads(
 def _kind(
     job: Job, asked: int, distinct: int, left: pl.Series, is_whole: bool, times: float
 ) -> Kind:
-    """Counts of reads as a plan has them, so many times; ``left``: the inputs of those that are to be done."""
     spec, count, prompt, output = job.spec, round(left.len() * times), None, None
     if (tokens := prompt_tokens(spec, left)) is not None:
         # Nothing is written behind a prompt whose continuation is given.
@@ -255,7 +252,6 @@ def _read(
     lists: Lists,
     k: int,
 ) -> EvaluationInputs:
-    """The inputs of the sample, of whose lists the documents are looked up."""
     ordered = rows.sort(QUERY_ID, RANK).with_columns(pl.lit(None, pl.Int32).alias(STATED_RANK))
     by_run = {name: run for (name,), run in ordered.partition_by(RUN, as_dict=True).items()}
     paths = {n: path for n, path in zip(lists.names, lists.paths, strict=True) if n in by_run}
@@ -458,23 +454,17 @@ def pace_for(asked: PlanSettings, conditions: Collection[Settings]) -> Pace | No
     """
     actors = next(iter(conditions)).running.actors
     if asked.finish_in is not None and actors is not None:
-        raise InputError(
-            f"`actors` {actors} beside `finish_in` {asked.finish_in:g}, which asks how many",
-            "leave one of them out",
-            "plan.actors",
-        )
+        problem = f"`actors` {actors} beside `finish_in` {asked.finish_in:g}, which asks how many"
+        raise InputError(problem, "leave one of them out", "plan.actors")
     models = (model for condition in conditions for model in models_of(condition))
     if asked.finish_in is not None and any(map(is_api, models)):
-        raise InputError(
-            "`finish_in` asks for a number of actors, and a reader behind an API has none",
-            "leave it out, and try other values of `concurrency`",
-            "plan.actorless",
-        )
+        problem = "`finish_in` asks for a number of actors, and a reader behind an API has none"
+        remedy = "leave it out, and try other values of `concurrency`"
+        raise InputError(problem, remedy, "plan.actorless")
     return None if asked.pace is None else read_pace(asked.pace)
 
 
 def _peak(counted: Counted, pace: RolePace | None) -> int:
-    """Memory of an actor: as measured of this reader, else what its model is taken to need; 0 without one."""
     spec = counted.job.spec
     if pace is not None and pace.costs.workers and not pace.differences(counted.job):
         return max(pace.costs.workers.values())
@@ -486,7 +476,6 @@ def _peak(counted: Counted, pace: RolePace | None) -> int:
 def _ways(
     settings: Settings, inputs: EvaluationInputs, queries: int, counted: Sequence[Counted]
 ) -> Iterator[Way]:
-    """The ways to read less: the lists that are drawn; at least the first rank, and the first round of queries."""
     with contextlib.suppress(InputError):
         if not settings.bootstrap.lists and settings.but(lists=LISTS):
             # Which of the lists that are left they read.
