@@ -14,7 +14,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,6 @@ _CHANGING = (
 )
 
 
-@cache
 def _registered() -> tuple[tuple[re.Pattern[str], str], ...]:
     """Lists of what is registered, as messages have them: one more name leaves the texts as they are."""
     known = sorted({*ANNOTATORS, *METRICS, *KINDS}, key=len, reverse=True)

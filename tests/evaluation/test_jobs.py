@@ -30,7 +30,7 @@ from engine.report.printed import full_lines
 from engine.report.summary import summarize
 from tests.commands import evaluate as run_command
 from tests.conftest import STATS, ScriptedReader
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.tables import amount, findings_of, inputs, say_last
 
 # Of what a passage says, by the judge.
@@ -101,8 +101,7 @@ def test_graded_labels_are_the_probabilities(tmp_path):
     assert labels_of(result) == JUDGED
     values = result.query_scores["value"].to_list()
     assert values == pytest.approx([1.4 / 3, 1.01 / 3, 1.01 / 3])
-    assert amount(result, "real_valued_annotators") == 1
-    assert "labels of judge are real-valued" in "\n".join(full_lines(findings_of(result)))
+    as_expected([(n.code, n.amount, n.text) for n in result.notes if n.is_shown])
     default = Settings.of(annotators=("judge",), judge_labels="graded")
     assert [str(m) for m in default.resolved.measures] == ["nDCG@10", "P@10", "Success@10"]
     with refused("settings.measure"):
@@ -142,7 +141,7 @@ def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):
     assert result.reads.height == 7 + 3 + 7
     assert set(result.statistics.correlations["annotator"]) == {"erag", "judge"}
     shown = full_lines(findings_of(result))
-    assert any(line.startswith("LLM calls of the judge: 5 requested") for line in shown)
+    assert any("judge: 5 requested" in line for line in shown)
     again = JudgingReader()
     judge(tmp_path, again, annotators=("erag", "judge"), judge_labels="graded")
     assert again.asked == []  # another kind of label costs nothing
@@ -189,8 +188,9 @@ def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out
         return JudgingReader(fails=lambda text: "says Ann" in text)
 
     both = ("judge", "containment")
-    with pytest.raises(ReadError, match=r"1 of 5 LLM calls failed \(query 'q1': boom\)"):
+    with pytest.raises(ReadError) as caught:
         judge(tmp_path, reader(), annotators=both)
+    as_expected(str(caught.value))
     result, again, _ = judge(tmp_path, reader(), annotators=both, failed_reads="zero")
     assert len([1 for choosing, _ in again.asked if choosing]) == 1  # the others were kept
     assert labels_of(result)["q1", "d1"] == 0
@@ -208,9 +208,9 @@ def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out
 
 
 def test_a_reader_that_writes_where_it_was_to_choose_is_an_error_and_no_label(tmp_path):
-    said = "'bundled' generated text in 7 of 7 LLM calls where it had to choose between"
-    with pytest.raises(ReadError, match=said):
+    with pytest.raises(ReadError) as caught:
         judge(tmp_path, ScriptedReader(lambda text: "Yes"), end_to_end=False)
+    as_expected(str(caught.value))
 
 
 def test_what_cannot_judge_is_refused_before_any_read(tmp_path):
@@ -229,8 +229,9 @@ def test_a_read_that_was_never_asked_for_is_an_error(tmp_path):
     known = reads.select("query_id", "doc_ids")
     assert reads_of(reads, known[::-1])["query_id"].to_list() == known["query_id"].to_list()[::-1]
     unknown = known.head(1).with_columns(doc_ids=pl.Series([["d9"]]))
-    with pytest.raises(ValueError, match="1 of 1 reads were never asked for"):
+    with pytest.raises(ValueError) as caught:
         reads_of(reads, unknown)
+    as_expected(str(caught.value))
 
 
 def test_what_another_program_read_is_never_taken_for_the_readers(tmp_path):
@@ -344,7 +345,7 @@ def test_what_was_chosen_is_told_once_and_has_keys_of_its_own(tiny_t5):
     tell_engines(
         [*theirs, *theirs, *ours, *specified(reader=str(tiny_t5))], Settings.of(), told.append
     )
-    assert told == ["reader bundled runs on vLLM"]
+    as_expected(told)
 
 
 class Pretended:
@@ -371,16 +372,13 @@ def test_on_a_cpu_that_has_vllm_the_store_decides_and_without_reads_our_own_loop
         )
         found = evaluate(inputs(), settings, store=tmp_path / place, on_event=told.append)
         reading = found.readings["reader"]
-        return set(found.reads["output"]), reading.costs.done > 0, told
+        as_expected(told)
+        return set(found.reads["output"]), reading.costs.done > 0, len(told)
 
-    assert evaluated("empty") == ({"transformers"}, True, [])
-    assert evaluated("vllm", engine="vllm") == ({"vllm"}, True, ["reader bundled runs on vLLM"])
-    assert evaluated("vllm") == (
-        {"vllm"},
-        False,
-        ["reader bundled runs on vLLM, as its reads in the store did; `engine` names the other"],
-    )
-    assert evaluated("vllm", engine="transformers") == ({"transformers"}, True, [])
+    assert evaluated("empty") == ({"transformers"}, True, 0)
+    assert evaluated("vllm", engine="vllm") == ({"vllm"}, True, 1)
+    assert evaluated("vllm") == ({"vllm"}, False, 1)
+    assert evaluated("vllm", engine="transformers") == ({"transformers"}, True, 0)
 
 
 @pytest.mark.usefixtures("bundled_spec")
@@ -391,9 +389,7 @@ def test_without_ray_this_process_reads_and_says_so_unless_actors_are_asked_for(
     for settings in (PoolSettings(), PoolSettings(actors=0)):
         assert backend_for(settings, local_of(jobs)).on_ray is False
         tell_engines(jobs, Settings.of(actors=settings.actors), told.append)
-    assert told == [
-        "this process reads, since Ray is not installed; pip install 'erag-engine[ray]' adds others"
-    ]
+    as_expected(told)
     assert reading_dtype(PoolSettings()) == device.best_dtype()
     monkeypatch.setattr(extras, "missing", lambda extra, *modules: [extra])
     for settings in (PoolSettings(actors=2), PoolSettings(gpus_per_actor=1)):

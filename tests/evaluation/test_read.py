@@ -31,7 +31,7 @@ from tests.evaluation.in_shards import (
     sorted_rows,
     the_whole,
 )
-from tests.expected import refused
+from tests.expected import as_expected, refused
 
 __all__ = ["scripted"]  # a fixture
 on_ray = pytest.mark.usefixtures("ray_session")
@@ -75,9 +75,9 @@ def test_a_shard_whose_process_died_is_scored_again(monkeypatch, tmp_path):
 
 @on_ray
 def test_a_shard_that_always_kills_its_process_is_given_up(monkeypatch, tmp_path):
-    told = r"^scoring on Ray failed: its process died again and again, .*; what is finished is kept"
-    with pytest.raises(ReadError, match=told):
+    with pytest.raises(ReadError) as caught:
         score_on_ray(monkeypatch, dying(10**6), 0, folder=str(tmp_path))
+    as_expected(str(caught.value).partition(", ")[0])
     assert calls(tmp_path) == {"0": 4}
 
 
@@ -91,29 +91,31 @@ def test_a_process_that_rays_memory_monitor_kills_is_given_up_too(monkeypatch):
         raise ray.exceptions.OutOfMemoryError("1 worker(s) were killed")
 
     monkeypatch.setattr(ray, "get", get)
-    with pytest.raises(ReadError, match=r"died again and again.*1 worker\(s\) were killed"):
+    with pytest.raises(ReadError) as caught:
         score_on_ray(monkeypatch, lambda *_: None, 0)
+    as_expected(str(caught.value))
     assert len(asked) == len(set(asked)) == 4
 
 
 @on_ray
 @pytest.mark.parametrize(
-    ("error", "told"),
+    "error",
     [
-        (InputError("is bad", "mend it", path="f", line=3), "^f:3: is bad; mend it$"),
-        (WriteError("out: the disk is full"), "^out: the disk is full$"),
-        (ValueError("no such shard"), "^scoring on Ray failed: ValueError: no such shard$"),
+        InputError("is bad", "mend it", path="f", line=3),
+        WriteError("out: no room"),
+        ValueError("no such shard"),
     ],
 )
-def test_errors_of_users_are_raised_as_they_are_and_others_in_one_line(monkeypatch, error, told):
+def test_errors_of_users_are_raised_as_they_are_and_others_in_one_line(monkeypatch, error):
     def score(work, shard, failures, files):
         if shard == 1:
             raise error
 
     kind = type(error) if isinstance(error, (InputError, WriteError)) else ReadError
-    with pytest.raises(kind, match=told) as raised:
+    with pytest.raises(kind) as raised:
         score_on_ray(monkeypatch, score, 0, 1)
     assert type(raised.value) is kind
+    as_expected(str(raised.value))
 
 
 def test_a_shard_is_scored_when_all_roles_have_read_it_and_has_one_file_of_each_reader(
@@ -201,11 +203,11 @@ def test_nodes_are_asked_for_the_folders_that_they_are_to_write_to_and_for_no_ot
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.skipif(device.machine_has_gpu(), reason="this machine has the GPU")
+@pytest.mark.skipif(device.machine_has_gpu(), reason="has the GPU")
 def test_readers_and_pools_that_cannot_be_are_refused_without_any_inputs():
     asked = settings(actors=2)
     check_readers([asked])
-    with refused("cluster.node"):
+    with refused("cluster.node", text=False):  # which names the CPUs of this machine
         check_readers([asked.but(gpus_per_actor=1, dtype="float32")])
     with refused("model.unknown"):
         check_readers([asked.but(reader="no-such-reader")])
@@ -274,7 +276,7 @@ def test_an_evaluation_on_ray_keeps_all_that_was_begun_when_it_ends_at_a_bound(t
     asked = settings(**FEW, actors=2)
     whole = the_whole(tmp_path / "free", asked.but(actors=0))
     run = partial(how, tmp_path, host=Logging)
-    with pytest.raises(BoundError, match="`max_cost` is 0, which the next LLM calls would pass"):
+    with pytest.raises(BoundError, match="`max_cost` is 0, "):
         run(asked=asked.but(max_cost=0.0, price_per_hour=1.0))
     done = sum(map(int, log.read_text().split()))
     total = whole.readings["reader"].costs.wanted

@@ -17,17 +17,19 @@ from engine.labels import from_function
 from engine.labels.annotator import Annotator, Labelled, complete, labels_of
 from engine.messages.notes import merge_notes
 from engine.sources.io.folders import folder_at
-from engine.tables import MEASURE, RUN
+from engine.tables import END_TO_END, MEASURE, RUN
 from tests.evaluation.in_shards import in_shards, made, scripted, settings, told
 from tests.expected import refused
 from tests.tables import table_files
+
+LABELS_ALONE = {END_TO_END: False}
 
 __all__ = ["scripted"]  # a fixture
 
 
 def both(tmp_path, files, pairs=40, **more):
     """An evaluation that reads nothing, held whole and in shards."""
-    asked = settings(**{"end_to_end": False, **more})
+    asked = settings(**LABELS_ALONE | more)
     whole = evaluate(read_inputs(files, k=6), asked, store=tmp_path / "whole")
     return whole, in_shards(tmp_path, asked, pairs, files)
 
@@ -54,7 +56,7 @@ def test_queries_of_a_shard_that_lists_nothing_count_as_without_results(tmp_path
     files = made(tmp_path, queries=10)
     without_some_lists(files)
     annotators = ("erag", "containment", "judge", "utility", "qrels")
-    more = {"annotators": annotators, "measures": "P@3 nDCG@6 UDCG@6", "end_to_end": True}
+    more = {"annotators": annotators, "measures": "P@3 nDCG@6 UDCG@6", END_TO_END: True}
     whole, parts = both(tmp_path, files, 1, **more)
     assert whole.means.rows() == parts.means.rows()
     assert set(parts.means.filter(annotator="erag")["n"]) == {whole.queries}
@@ -136,7 +138,7 @@ def test_where_nobody_knows_how_large_labels_can_be_dcg_decides_nothing(tmp_path
         return Labelled(labels, complete(labels))
 
     known = from_function("known", lambda query, answers, title, text: len(text) % 2)
-    options = {"annotators": (Annotator(name="mine", label=label), known), "end_to_end": False}
+    options = {"annotators": (Annotator(name="mine", label=label), known), **LABELS_ALONE}
     inputs = read_inputs(made(tmp_path), k=6)
     asked = Settings.of(**options, measures="DCG@3 nDCG@3", k=6, missing="skip")
     for until in (None, "verdict"):

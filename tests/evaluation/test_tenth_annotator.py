@@ -31,6 +31,7 @@ from engine.messages.notes import count_note
 from engine.tables import DOC_ID, LABEL, OUTPUT, QUERY_ID
 from jobs._command import run_app
 from jobs.evaluate import evaluate_command
+from tests.expected import as_expected
 
 CLICKS = "clicks"
 
@@ -175,7 +176,7 @@ def test_it_runs_from_its_option_to_the_printed_tables(register, arguments, tmp_
     printed = capsys.readouterr().out
     assert "popular" in printed
     assert "Clicks on listed" in printed
-    assert "LLM calls of the doubter: 3 requested" in printed
+    assert "doubter: 3 requested" in printed
     # q1's second passage: its first has 3 clicks, and q2's has one
     assert "note: 1 listed passage was never clicked (--least-clicks is 2)" in printed
     out = tmp_path / "out"
@@ -218,25 +219,24 @@ def test_its_figures_over_all_queries_are_the_same_in_shards(register, arguments
 
 def test_a_conclusion_with_other_columns_is_a_fault():
     wrong = replace(MEAN, conclusion=Conclusion(TOTALS.schema, lambda totals, *others: totals))
-    with pytest.raises(ValueError, match="the table mean_clicks has other columns than it must"):
+    with pytest.raises(ValueError) as caught:
         wrong.concluded(tables.empty(TOTALS.schema), Settings.of(), None)
+    as_expected(str(caught.value))
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        (["--annotators", "popular"], "the annotator popular without --click-log"),
-        (["--annotators", "erag", "--least-clicks", "3"], "without the annotator popular"),
-        (["--annotators", "popular", "--least-clicks", "0"], "--least-clicks is 0; use 1 or more"),
-        (["--annotators", "popular", "--task", "claims"], "popular has no meaning for the task"),
-        (["--annotators", "unheard-of"], ", popular\n"),
+        ["--annotators", "popular"],
+        ["--annotators", "erag", "--least-clicks", "3"],
+        ["--annotators", "popular", "--least-clicks", "0"],
+        ["--annotators", "popular", "--task", "claims"],
+        ["--annotators", "unheard-of"],
     ],
 )
-def test_it_is_checked_as_every_annotator_is(register, arguments, capsys, options, words):
+def test_it_is_checked_as_every_annotator_is(register, arguments, capsys, options):
     assert run([*arguments, *options]) == 2
-    error = capsys.readouterr().err
-    assert words in error
-    assert error.count("\n") == 1
+    as_expected(capsys.readouterr().err)
 
 
 def test_without_its_line_it_is_unknown(arguments, capsys):
@@ -256,5 +256,6 @@ def test_names_that_clash_are_refused(register, monkeypatch):
         k: int = 1
 
     monkeypatch.setitem(registry.ANNOTATORS, "popular", replace(POPULAR, options=Clashing))
-    with pytest.raises(ValueError, match="two things of an evaluation are called 'k'"):
+    with pytest.raises(ValueError) as caught:
         Settings.of()
+    as_expected(str(caught.value))

@@ -11,6 +11,7 @@ from engine.reading.protocol import ReadOutput
 from engine.report import printed
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader, make_run
+from tests.expected import as_expected
 from tests.report import test_printed
 from tests.report.made import sentences
 from tests.report.test_printed import GOOD, POOR, N
@@ -43,18 +44,13 @@ def many_runs(count):
 
 def test_one_run_gets_its_score_and_a_line_for_each_annotator(tmp_path):
     text = shown(evaluated(tmp_path, annotators=("erag", "provenance")), tmp_path)
-    assert text[:3] == [
-        "Reader: a function without a name (in place of SmolLM2-135M-Instruct) · prompt completion "
-        "· metric em · k = 2 (end to end 1)",
-        "Data: 40 queries · 80 passages · run sys · recall base: own list",
-        "End to end (em, 40 queries; 95% interval): sys scores 0.350 [0.206, 0.517]. There is no other run to choose from.",
-    ]
-    head = next(i for i, line in enumerate(text) if line.startswith("Agreement with the reader"))
+    as_expected(text[:3])
+    head = next(i for i, line in enumerate(text) if line.startswith("Agreement"))
     erag, provenance = (line.split() for line in text[head + 1 : head + 3])
     assert erag[:3] == ["erag", "P@1", "1.00"]
     assert erag[-1] == "100%"
     assert provenance[0] == "provenance"
-    assert text[head + 3] == "intervals: i by inverting a test"
+    as_expected(text[head + 3])
     assert text[-1].startswith(f"results -> {tmp_path}")
 
 
@@ -84,10 +80,10 @@ def test_an_answer_without_scores_says_so(tmp_path, runs, alone):
     assert result.means.is_empty()
     text = shown(result, tmp_path)
     if alone:
-        assert any(line.startswith("Agreement with the reader") for line in text)
+        assert any(line.startswith("Agreement") for line in text)
         assert any(line.split()[:2] == ["erag", "undefined"] for line in text)
     else:
-        assert text[2] == "No query has a score: failed LLM calls leave all of them out."
+        as_expected(text[2])
     assert any("failed reads" in line for line in text if line.startswith("notes"))
 
 
@@ -97,9 +93,7 @@ def test_several_runs_get_the_verdict_and_a_leaderboard(tmp_path):
     text = shown(result, tmp_path)
     assert text[2 : 2 + len(sentences(result))] == sentences(result)
     head = next(i for i, line in enumerate(text) if line.startswith("run "))
-    assert "end to end em" in text[head]
-    assert "erag P@1" in text[head]
-    assert "lead over sys [95%]" in text[head]
+    as_expected(text[head])
     best, other = (line.split() for line in text[head + 1 : head + 3])
     assert best == ["sys", "0.350", "0.350", "0.350"]
     (lead,) = result.statistics.choice.leads
@@ -123,7 +117,7 @@ def test_all_annotators_are_compared_by_the_measure_that_was_named_first(tmp_pat
     # in full the best one is marked, as chosen after the fact
     (table, *_) = printed.full_tables(findings_of(result))
     assert "P@1 *" in [str(cell) for cell in table.columns[2].cells]
-    assert "chosen after the fact" in str(table.caption)
+    as_expected(str(table.caption))
 
 
 def test_labels_that_do_not_compare_runs_are_no_columns(tmp_path):
@@ -183,11 +177,11 @@ def test_lists_that_are_mostly_shorter_than_the_cutoff_are_told_in_a_line(tmp_pa
     short = POOR.filter((pl.col("rank") == 1) | (pl.col("query_id") < "q19"))
     short = short.filter(pl.col("query_id") < "q29")
     result = evaluated(tmp_path, pl.concat([long, short]), annotators=("erag",), relevant="pool")
-    told = "lists of fewer than `k` 2 passages: poor for 21 of 40 queries (median 1)"
     (note,) = (note for note in result.notes if note.code == "short_lists")
-    assert (note.amount, note.about, note.text) == (1, ("poor",), told)
+    assert (note.amount, note.about) == (1, ("poor",))
+    as_expected(note.text)
     text = shown(result, tmp_path)
-    assert text.count(f"note: {told}") == 1
+    assert text.count(f"note: {note.text}") == 1
     assert not any("short lists" in line for line in text)
     (of_whole,) = (n for n in evaluated(tmp_path).notes if n.code == "short_lists")
     assert not of_whole.is_shown
@@ -203,7 +197,7 @@ def test_why_figures_are_undefined_is_counted_by_reason(tmp_path):
     assert len(set(notes)) > 1
     (line,) = (line for line in shown(result, tmp_path) if "correlation" in line)
     assert line.startswith(f"{notes.count(most)} correlation")
-    assert line.endswith(f", {len(notes) - notes.count(most)} more for other reasons")
+    assert f", {len(notes) - notes.count(most)} more" in line
     assert any(reason in line for reason in notes if notes.count(reason) == notes.count(most))
 
 

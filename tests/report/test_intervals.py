@@ -81,7 +81,7 @@ def test_intervals_lie_in_their_ranges_and_hold_their_estimates(seed):
         console.print(*printed.full_tables(shown), *sentences(evaluation))
     text = captured.get()
     # "value [low, high]": a bound that is out of order, or 0 with a sign, would mislead
-    for value, low, high in re.findall(r"([+-]?[\d.]+) \[([+-]?[\d.]+), ([+-]?[\d.]+)\]", text):
+    for value, low, high in re.findall(r"([-+.0-9]+) \[([-+.0-9]+), ([-+.0-9]+)\]", text):
         assert float(low) <= float(value) <= float(high)
     assert not re.search(r"-0\.0+(?!\d)", text)
     assert "0 tests" not in text

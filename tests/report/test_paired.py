@@ -4,9 +4,8 @@ import polars as pl
 import pytest
 
 from engine import compare
-from engine.messages.errors import InputError
 from engine.reading.protocol import UNNAMED
-from tests.expected import refused
+from tests.expected import as_expected, refused
 from tests.report.made import ANSWERED, values, write_evaluation
 from tests.report.page import results
 
@@ -25,7 +24,7 @@ def test_runs_of_one_name_are_paired_query_by_query(tmp_path, old):
     assert bm25["low"] < 0.1 < bm25["high"]
     assert dense["difference"] == 0
     assert dense["p"] == 1
-    assert found.notes == ["new:fused has no partner"]
+    as_expected(found.notes)
     # Ten queries are lost at the one end, thirty are won at the other.
     flipped = [(row["query_id"], row["output"], row["output_b"]) for row in found.flipped]
     lost, won = (f"q{i}" for i in (0, 60)), 30
@@ -87,12 +86,7 @@ def test_queries_are_shared_by_id_and_text(tmp_path, old):
     new = write_evaluation(tmp_path / "new", {"bm25": values(60)}, texts=texts, answers=("b",))
     found = compare(f"{old}:bm25", new)
     assert found.scores.values.shape == (2, ANSWERED - 6)
-    assert found.notes == [
-        "6 queries are not in all folders, and left out",
-        "1 query has another text, and is left out",
-        "194 shared queries have other answers",
-        "no verdict over other answers (`allow` answers gives one)",
-    ]
+    as_expected(found.notes)
     assert found.verdict == []
     asked = compare(f"{old}:bm25", new, allow=["answers"])
     assert asked.notes == found.notes[:3]
@@ -127,7 +121,7 @@ def test_what_differs_is_listed_and_the_rest_is_not(tmp_path):
         ({"audit": {"files": [{"role": "corpus", "sha256": "other"}]}}, "corpus"),
         ({"audit": {"tables_sha256": {"queries": "other"}}}, "queries"),
         ({"audit": {"files": [{"role": "corpus", "sha256": None}]}}, "corpus"),  # not known
-        ({"audit": {"files": [], "tables_sha256": {}}}, "queries and corpus"),
+        ({"audit": {"files": [], "tables_sha256": {}}}, "queries,corpus"),
     ],
 )
 def test_a_gate_wants_the_same_data_and_reader_unless_they_may_differ(tmp_path, other, what):
@@ -136,7 +130,7 @@ def test_a_gate_wants_the_same_data_and_reader_unless_they_may_differ(tmp_path, 
     found = compare(old, write_evaluation(tmp_path / "new", runs, **other))
     with refused("results.differ"):
         found.gate(0.02)
-    (one,) = found.gate(0.02, what.split(" and "))
+    (one,) = found.gate(0.02, what.split(","))
     assert one.decision == "not worse"
 
 
@@ -155,7 +149,6 @@ def setting(**settings):
 
 
 FIRST = {f"q{i}": f"question {i}" for i in range(ANSWERED - 50)}
-LOST = "queries (16 queries have a score by old:bm25 or new:bm25 alone)"
 
 
 @pytest.mark.parametrize(
@@ -173,14 +166,14 @@ LOST = "queries (16 queries have a score by old:bm25 or new:bm25 alone)"
         (metric(None), metric(None), "metric"),
         (setting(metric="mine"), setting(metric="mine"), ""),  # of earlier versions
         (setting(metric="mine"), metric("a"), "metric"),
-        (setting(missing="zero"), setting(missing="skip"), "queries (missing is skip and zero)"),
-        (setting(failed_reads=None), setting(failed_reads="zero"), "queries (failed_reads is None and zero)"),
+        (setting(missing="zero"), setting(missing="skip"), "queries"),
+        (setting(failed_reads=None), setting(failed_reads="zero"), "queries"),
         (setting(failed_reads=None), setting(failed_reads="error"), ""),
-        ({"scores": 184}, {}, LOST),
-        ({}, {"scores": 184}, LOST),
+        ({"scores": 184}, {}, "queries"),
+        ({}, {"scores": 184}, "queries"),
         ({"scores": 184}, {"scores": 184}, ""),  # both lack the same
-        ({}, {"texts": FIRST}, "queries (50 queries are not in all folders, and left out)"),
-        ({}, {"answers": ("b",)}, "queries (200 shared queries have other answers)"),
+        ({}, {"texts": FIRST}, "queries"),
+        ({}, {"answers": ("b",)}, "queries"),
         ({"answers": ("a", "b")}, {"answers": ("b", "a", "a")}, ""),
     ],
 )  # fmt: skip
@@ -195,12 +188,9 @@ def test_a_gate_sees_what_is_lost_and_other_code_and_rules(tmp_path, old, new, w
     ]
     found = compare(*folders)
     if what:
-        with pytest.raises(InputError) as caught:
+        with refused("results.differ"):
             found.gate(0.05)
-        word = what.split(" ")[0]
-        end = f"; evaluate both alike, or `allow` {word}"
-        assert str(caught.value) == f"old and new may differ in {what}{end}"
-        assert found.gate(0.05, [word])
+        assert found.gate(0.05, [what])
     else:
         assert found.gate(0.05)
     # An evaluation is like itself, whatever is known of it.
@@ -212,7 +202,7 @@ def test_a_metric_of_other_code_has_another_scale(tmp_path):
     folders = [write_evaluation(tmp_path / code, runs, **metric(code)) for code in "ab"]
     found = compare(*folders)
     assert found.verdict == []
-    assert found.notes == ["scores by mine have no common scale: its code is not the same"]
+    as_expected(found.notes)
     shown = {row["setting"]: (row["a"], row["b"]) for row in found.differing}
     assert shown == {"metric": ("mine a", "mine b")}
 
@@ -236,33 +226,27 @@ def test_a_gate_on_several_runs_is_a_family(tmp_path, old):
 
 
 COPIED = {f"q{i}": f"question {i // 20}" for i in range(ANSWERED)}
-USED = "200 queries are in 10 clusters {}, which intervals, p-values and decisions take as independent (`cluster` none: queries)"
-UNKNOWN = "an earlier version wrote this: which queries share an article is not known"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "cluster", "count", "notes"),
     [
-        ({}, {}, None, None, []),
-        ({"cluster": lambda i: i // 20}, {}, None, 10, [USED.format("by `cluster` article")]),
-        ({"cluster": None}, {"cluster": lambda i: i // 20}, None, 10, [USED.format("by `cluster` article")]),
-        ({"cluster": lambda i: i // 20}, {}, "none", None,
-         ["200 queries are in 10 clusters by `cluster` article, but intervals, p-values and decisions assume "
-          "independent queries, and may be wrong"]),
-        ({}, {}, "none", None, []),
+        ({}, {}, None, None, 0),
+        ({"cluster": lambda i: i // 20}, {}, None, 10, 1),
+        ({"cluster": None}, {"cluster": lambda i: i // 20}, None, 10, 1),
+        ({"cluster": lambda i: i // 20}, {}, "none", None, 1),
+        ({}, {}, "none", None, 0),
         # So few share one that it is used only where that is asked for.
-        ({"cluster": lambda i: max(i, 20)}, {}, None, None, []),
+        ({"cluster": lambda i: max(i, 20)}, {}, None, None, 0),
         ({"cluster": lambda i: max(i, 20)}, {}, "article", 180, None),
         ({"cluster": lambda i: max(i, 20), "configuration": {"cluster": "article"}}, {}, None, 180, None),
         # By a column, in the evaluation that was told so.
-        ({}, {"cluster": lambda i: i // 20, "configuration": {"cluster": "topic"}}, None, 10,
-         [USED.format("by `cluster` topic")]),
+        ({}, {"cluster": lambda i: i // 20, "configuration": {"cluster": "topic"}}, None, 10, 1),
         ({}, {"cluster": lambda i: i // 20, "configuration": {"cluster": "topic"}}, "article", 200, None),
         ({}, {"cluster": lambda i: i // 20, "configuration": {"cluster": "topic"}}, "none", None, None),
         # Of earlier versions.
-        ({"cluster": None}, {"cluster": None}, None, None, [UNKNOWN]),
-        ({"cluster": None, "texts": COPIED}, {"cluster": None, "texts": COPIED}, None, 10,
-         [UNKNOWN, USED.format("of a common text")]),
+        ({"cluster": None}, {"cluster": None}, None, None, 1),
+        ({"cluster": None, "texts": COPIED}, {"cluster": None, "texts": COPIED}, None, 10, 2),
     ],
 )  # fmt: skip
 def test_clusters_of_queries_are_used_where_many_share_one(
@@ -273,18 +257,15 @@ def test_clusters_of_queries_are_used_where_many_share_one(
     found = compare(*folders, cluster=cluster)
     used = found.scores.clusters
     assert count == (None if used is None else len(set(used.tolist())))
-    assert notes is None or found.notes == notes
+    assert notes is None or len(found.notes) == notes
+    as_expected(found.notes)
     (decided,) = found.gate(0.02)
     assert decided.decision == ("undecided" if count in (10, 180) else "not worse")
 
 
 def test_clusters_that_no_evaluation_has_are_refused(tmp_path, old):
-    with pytest.raises(InputError) as caught:
+    with refused("results.cluster"):
         compare(old, cluster="topic")
-    assert str(caught.value) == (
-        "`cluster` is topic, by which no evaluation clustered its queries; evaluate with `cluster` topic, or give "
-        "article or none"
-    )
     runs = {"bm25": values(60), "dense": values(60)}
     earlier = write_evaluation(tmp_path / "new", runs, cluster=None)
     with refused("results.cluster"):
@@ -305,9 +286,9 @@ def test_a_folder_of_results_stands_for_all_of_them(tmp_path):
     [
         (["old:bm25"], "results.folders"),
         (["old", "nowhere"], "results.unreadable"),
-        (["old:rrf", "new"], "results.labels-only"),
-        (["old", "labels"], "results.labels-only"),
-        (["old", "earlier"], "results.table"),
+        (["old:rrf", "new"], "results.scoreless"),
+        (["old", "labels"], "results.scoreless"),
+        (["old", "earlier"], "results.version"),
         (["old", "stopped"], "results.stopped"),
         (["old", "others"], "results.scores"),
     ],
@@ -324,20 +305,21 @@ def test_what_cannot_be_compared_is_refused(tmp_path, old, places, message):
 
 
 @pytest.mark.parametrize(
-    ("right", "first", "metric", "verdict"),
+    ("right", "first", "metric", "is_given"),
     [
-        (80, 10, "em", "Choose new:bm25. End to end (em, 200 queries; 95% interval): new:bm25 leads old:bm25 by 0.100 ["),
-        (62, 0, "em", "The data do not decide between new:bm25 and old:bm25. End to end"),
-        (60, 0, "em", "All runs are tied. End to end"),
-        (80, 10, "f1", ""),  # no common scale
+        (80, 10, "em", True),
+        (62, 0, "em", True),
+        (60, 0, "em", True),
+        (80, 10, "f1", False),  # no common scale
     ],
 )  # fmt: skip
-def test_the_verdict_is_that_of_an_evaluation(tmp_path, old, right, first, metric, verdict):
+def test_the_verdict_is_that_of_an_evaluation(tmp_path, old, right, first, metric, is_given):
     new = write_evaluation(
         tmp_path / "new", {"bm25": values(right, first)}, configuration={"metric": metric}
     )
-    assert " ".join(compare(f"{old}:bm25", new).verdict).startswith(verdict)
-    assert bool(compare(f"{old}:bm25", new).verdict) == bool(verdict)
+    verdict = compare(f"{old}:bm25", new).verdict
+    assert bool(verdict) == is_given
+    as_expected(verdict)
 
 
 def test_a_gate_refuses_what_it_does_not_know(tmp_path, old):
@@ -382,7 +364,8 @@ def test_scores_that_are_none_are_refused_by_name(tmp_path, old, change, message
     """Of results of earlier versions, whose tables have no digests."""
     new = write_evaluation(tmp_path / "new", {"bm25": values(60)})
     damaged(new, change)
-    with refused(message):
+    # The library's words depend on its version.
+    with refused(message, text=message != "files.parquet"):
         compare(old, new)
 
 

@@ -13,6 +13,7 @@ from engine.inputs.files import EvaluationInputs
 from engine.report import printed
 from engine.report.printed import full_lines, full_tables
 from tests.conftest import ScriptedReader, make_run
+from tests.expected import as_expected
 from tests.tables import findings_of
 
 # 40 queries with two passages each; the reader answers from the first passage that it is given. The
@@ -98,25 +99,23 @@ def test_figures_over_fewer_queries_say_over_how_many(tmp_path):
 
 def test_how_far_tau_reaches_is_shown_of_each_annotators_primary_measure(tmp_path):
     text, _ = shown(tmp_path, annotators=("erag", "containment"), measures="P@1 P@2")
-    table = text.split("How far tau reaches")[1].split("limit: ")[0]
+    table = text.split("How far ")[1].split("limit: ")[0]
     header, first, second = (
         line.split() for line in table.splitlines()[1:] if "0" in line or "AUC" in line
     )
-    assert " ".join(header).endswith(
-        "AUC Kendall's \N{GREEK SMALL LETTER TAU} limit share of max \N{GREEK SMALL LETTER TAU}"
-    )
+    as_expected(" ".join(header))
     # the reader answers from the first passage: P@1 says what the outcome will be
     assert first == ["erag", "P@1", "1.00", "1.00", "1.00", "1.00"]
     assert second == ["containment", "P@1", "1.00", "1.00", "1.00", "1.00"]
     assert max(map(len, table.splitlines())) <= 80
     continuous, _ = shown(tmp_path, annotators=("erag",), metric="f1", measures="P@1")
-    assert "How far tau reaches" in continuous
+    assert "How far" in continuous
 
 
 def test_the_order_of_runs_comes_with_soft_pairwise_accuracy(tmp_path):
     runs = pl.concat([GOOD, POOR])
     text, _ = shown(tmp_path, runs=runs, annotators=("erag",))
-    table = text.split("Order of the 2 runs")[1]
+    table = text.split("Order of ")[1]
     (row,) = (line.split() for line in table.splitlines() if "P@1" in line)
     # eRAG's P@1 is the end-to-end score itself here, so both are as certain
     assert row[:2] == ["erag", "P@1"]
@@ -146,19 +145,9 @@ def test_what_one_might_not_expect_is_said(tmp_path):
         measures="P nDCG",
         resamples=100,
     )
-    notes = "\n".join(line for line in said if line.startswith("note: "))
-    assert "labels of qrels are real-valued" in notes
-    assert (
-        "poor lists more than `k` 2 passages: measures without a cutoff look at the first 2"
-        in notes
-    )
-    assert "`relevant` list excuses what a run did not find" in notes
-    assert "1 judgment is of a passage that no run lists" in notes
-    assert "39 queries have no judgments" in notes
+    as_expected([line for line in said if line.startswith("note: ")])
     _, quiet = shown(tmp_path, annotators=("erag",))
-    assert [line for line in quiet if line.startswith("note: ")] == [
-        "note: LLM calls were made by a function without a name, not by bundled, and are not cached"
-    ]
+    as_expected([line for line in quiet if line.startswith("note: ")])
 
 
 def test_too_few_resamples_for_so_many_comparisons_are_said(tmp_path):
@@ -170,12 +159,11 @@ def test_too_few_resamples_for_so_many_comparisons_are_said(tmp_path):
         resamples=100,
         confidence=0.97,
     )
-    (note,) = (line for line in said if "no p-value can fall below" in line)
+    (note,) = (line for line in said if "`resamples`" in line)
     # the constant measure of poor leaves annotators on sys and none between the runs: erag against
     # two rivals by two measures, and these two against each other, corrected apart
     # A permutation test of 100 orders has a least p-value of 1 / 101.
-    assert "with 100 resamples and 4 comparisons no p-value can fall below 0.04" in note
-    assert "`resamples` 134" in note
+    as_expected(note)
 
 
 def test_differences_without_a_p_value_have_their_reason(tmp_path):
@@ -185,11 +173,7 @@ def test_differences_without_a_p_value_have_their_reason(tmp_path):
         run=pl.lit("sys")
     )
     _, said = shown(tmp_path, runs=rare, annotators=("erag", "provenance"), measures="P@2 RR")
-    reason = "2 of 40 end-to-end scores differ from the most frequent one, and a test needs 3"
-    (note,) = (line for line in said if reason in line)
-    assert note.startswith(
-        "note: erag less provenance P@2, erag less provenance RR: no p-value and"
-    )
+    as_expected([line for line in said if line.startswith("note: erag less ")])
 
 
 def test_differences_with_a_p_value_and_no_interval_have_their_reason():

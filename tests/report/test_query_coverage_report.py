@@ -1,6 +1,7 @@
 """What is printed of query coverage."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from engine.report.query_coverage import lines, measure, shown_tables, summarize
 from engine.retrieval.encoders import EncoderOptions, specify
 from jobs._terminal import Terminal
+from tests.expected import as_expected
 from tests.report.query_coverage_topics import EVALUATION, asked, encode, queries
 
 
@@ -22,22 +24,12 @@ def printed(found):
 def test_uncovered_clusters_are_shown_with_their_queries_and_the_nearest_evaluation_query():
     found = measure(EVALUATION, queries(*asked()), encode, clusters=5)
     text = printed(found)
-    assert text.startswith("User queries without an evaluation query in their cluster ")
+    as_expected(text.splitlines()[0].split("  ")[0])
     assert "40 (20.0%)" in text
     assert text.count("songs") == 3
     assert text.count("evaluation: ") == 1
     assert "films" not in text.split("evaluation: ")[0]
-    first, second, third, fourth, note = lines(found)
-    assert first == (
-        "60 evaluation queries, 200 user queries (200 distinct); 5 clusters of 260 distinct texts"
-    )
-    assert second == (
-        "User queries without an evaluation query in their cluster: 20.0% [14.7%, 26.2%] "
-        "(mean of 10 starts of k-means, 20.0% in each)"
-    )
-    assert third.endswith("; p < 0.001")
-    assert "40 user queries, in 1 cluster (0.0 expected by chance)" in fourth
-    assert note.startswith("note: the gaps are larger than chance explains")
+    as_expected(lines(found))
 
 
 def test_a_cluster_with_too_few_evaluation_queries_is_shown_apart():
@@ -45,7 +37,7 @@ def test_a_cluster_with_too_few_evaluation_queries_is_shown_apart():
     found = measure(evaluation, queries(*asked(80)), encode, clusters=5)
     assert found.figures.uncovered_clusters == 0
     text = printed(found)
-    assert text.startswith("Clusters with fewer evaluation queries than expected by chance ")
+    as_expected(text.splitlines()[0].split("  ")[0])
     (row,) = [line.split() for line in text.splitlines() if "80 (20.0%)" in line]
     assert row[3] == "1"
 
@@ -53,16 +45,14 @@ def test_a_cluster_with_too_few_evaluation_queries_is_shown_apart():
 def test_notes_tell_what_the_figures_can_show():
     users = queries(*asked(6, ["films", "songs"]))
     few = measure(queries("films 50", "law 50"), users, encode, clusters=3)
-    assert any("could be due to chance (p = " in line for line in lines(few))
-    assert lines(few)[-1] == ("note: 1 evaluation query is in 1 cluster without a user query")
+    # Which clusters are found, and so p, can depend on the version of FAISS.
+    as_expected([re.sub(r"p = [0-9.]+", "p", line) for line in lines(few)[-2:]])
     all_ = measure(users, users, encode, clusters=5)
-    assert lines(all_)[-1].startswith("note: every cluster has an evaluation query")
+    as_expected(lines(all_)[-1])
     one = measure(EVALUATION, users, encode, clusters=1)
-    assert any("a single cluster is always covered" in line for line in lines(one))
+    as_expected(lines(one)[-1])
     same = measure(queries("films 1"), queries("films 01", "films 001"), encode)
-    assert (
-        "1 cluster of 3 distinct texts (2 requested; some texts share a vector)" in lines(same)[0]
-    )
+    as_expected(lines(same)[0])
 
 
 def test_texts_cannot_break_the_table():

@@ -14,6 +14,7 @@ from engine.messages.notes import Note
 from engine.report import verdict
 from engine.report.printed import full_tables
 from engine.statistics.table import Choice, Lead, analyse, primary_measures
+from tests.expected import as_expected
 from tests.report.made import made_findings, sentences
 from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
 
@@ -278,8 +279,8 @@ def test_numbers_of_queries_have_two_digits_and_are_more_than_there_are(needed, 
     _, line = verdict.sentences_on(
         choice, "em", Settings.of().bootstrap
     )  # no bound, no sentence on losses
-    assert line.startswith(f"64 queries are too few: plan for {said_of_it} to separate t from s (")
-    assert ("as large as here" in line) == (needed > 65)
+    assert f" {said_of_it} " in line
+    as_expected(line)
 
 
 def test_the_summary_holds_fields_and_sentences():
@@ -310,16 +311,16 @@ def test_the_table_has_the_score_and_each_annotators_primary_measure_or_all(whol
     findings = made_findings(
         scored(rows), made.downstream, made.statistics, settings, queries=made.queries
     )
-    (table,) = (t for t in full_tables(findings) if str(t.title) == "Means, less those of s")
+    (table,) = (t for t in full_tables(findings) if str(t.title).startswith("Means"))
     with console.capture() as captured:
         console.print(table)
     text = captured.get()
+    names = [[str(cell) for cell in column.cells] for column in table.columns[:2]]
+    as_expected([str(table.title), *names])
     if whole:
-        assert text.count("end to end em") == 2
         # t has 50 of 60, s 25: as the leaderboard, the page, compare and gate have it.
         assert "+0.417 [+0." in text
         assert text.count("erag P@3") == 2  # the first, though RR@3 follows the end-to-end score
         assert "RR@3" not in text
     else:
-        assert "end to end" not in text
         assert text.count("P@3") == text.count("RR@3") == 2

@@ -13,6 +13,7 @@ from engine.report.findings import read_findings
 from engine.report.page.remake import remake
 from engine.report.page.render import write_single
 from jobs.compare import _page as page_of
+from tests.expected import as_expected
 from tests.report.made import ANSWERED, values, write_evaluation
 from tests.report.page.results import EMOJI, RIGHT_TO_LEFT, SCRIPT
 
@@ -80,13 +81,7 @@ def test_a_call_shows_its_tokens_and_the_very_prompt_that_was_sent(page, folder)
           return [took(0.4124, 0, "single"), took(undefined, 0, "single"), took(undefined, 0, "whole"), took(undefined, 1, "single")];
         }"""
     )
-    means = "read in a batch (mean of {}: {} s)"
-    assert shown == [
-        "0.41 s",
-        means.format("single passages", "0.25"),
-        means.format("whole lists", "123"),
-        "seconds not known",
-    ]
+    as_expected(shown)
     found.locator("summary", has_text="Prompt as sent").click()
     shown = found.locator("pre").text_content()
     assert shown == "".join(prompt.render("question 0 <b>", [passage[1:3]]))
@@ -133,7 +128,7 @@ def test_what_turned_a_right_answer_wrong_is_said_where_it_is_known(page):
         of([wrong(["a", "b"])]),                            // a alone is answered: b turned it
         of([wrong(["b", "c"])]),                            // neither alone is: nothing is known
         of([{score: 1, list: ["a", "b"]}]),                 // the list is answered
-        of([wrong(["b", "a"]), {score: 1, list: []}]),      // without any passage, too: b also alone
+        of([wrong(["b", "a"]), {score: 1, list: []}]),      // empty, too: b also alone
       ];
     }""")
     assert spoiled == [["b"], [], [], ["b"]]
@@ -146,10 +141,7 @@ def test_what_three_runs_share_is_said_of_all_of_them(page):
       const passages = Object.fromEntries([..."abcdef"].map((doc) => [doc, ["", "", doc === "f" ? {} : {erag: [doc === "d" ? 1 : 0]}]]));
       return changed({passages, runs: lists.map((list) => ({list}))}).textContent;
     }""")
-    assert said == (
-        "Passages: 1 in all 3 runs, 1 in some of them, 1 only in x (0 useful), 2 only in y (1 useful), "
-        "1 only in z (0 useful)."
-    )
+    as_expected(said)
 
 
 def test_texts_of_users_are_shown_and_never_run(page):

@@ -9,6 +9,7 @@ import pytest
 from engine.report.findings import read_findings
 from engine.report.layout import Grid, typeset_grid
 from engine.report.page import overview, render
+from tests.expected import as_expected
 
 
 @pytest.fixture(scope="module")
@@ -27,24 +28,12 @@ def test_the_answer_is_the_printed_verdict(findings):
     assert f"{said.headline} {said.reasons[0]}" == sentences[0]
     facts = dict(said.facts)
     assert facts["LLM calls"].startswith("80 requested, 0 cached, 80 new")
-    assert said.about == [
-        "Reader: a function without a name (in place of SmolLM2-135M-Instruct) · prompt completion · metric em "
-        "· k = 2 (end to end 1)",
-        "Data: 40 queries (q.jsonl) · 80 passages (c.parquet) · runs good, poor <&> (de.parquet, "
-        "ed.parquet) · recall base: pooled passages",
-    ]
+    as_expected(said.about)
 
 
 def test_the_leaderboard_has_means_with_intervals_and_the_distance_to_the_best(findings):
     grid = grids(findings)["runs"]
-    assert grid.head == [
-        "run",
-        "end to end em",
-        "erag P@1",
-        "containment P@1",
-        "lead over good [95%]",
-        "n",
-    ]
+    as_expected(grid.head)
     good, poor = grid.rows
     # 26 of 40 passages say Ann, and the reader says so of 5 more (d3, d30, d33, d36, d39).
     assert good[:2] == ["good", "0.775 [0.615,\N{NO-BREAK SPACE}0.892]"]

@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 from engine.evaluation.settings import Settings
-from engine.messages.errors import InputError
 from engine.report.planning.forecast import (
     Forecast,
     Kind,
@@ -20,7 +19,9 @@ from engine.report.planning.forecast import (
     shown,
 )
 from engine.report.planning.planner import plan_evaluation
+from engine.tables import END_TO_END
 from jobs._terminal import Terminal
+from tests.expected import as_expected, refused
 from tests.tables import QUERIES, RUN, inputs
 
 
@@ -51,18 +52,17 @@ def test_kinds_add_up_as_far_as_all_figures_are_known():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "code"),
     [
-        ({"pace": "out", "finish_in": 0.0}, "`finish_in` is 0; use more than 0"),
-        ({"pace": "out", "finish_in": math.inf}, "`finish_in` is inf"),
-        ({"finish_in": 2.0}, "`finish_in` without `pace`: nothing says how long LLM calls take"),
-        ({"budget": "5 reads"}, "`budget` is '5 reads'"),
+        ({"pace": "out", "finish_in": 0.0}, "settings.value"),
+        ({"pace": "out", "finish_in": math.inf}, "settings.value"),
+        ({"finish_in": 2.0}, "plan.pace"),
+        ({"budget": "5 reads"}, "settings.budget"),
     ],
 )
-def test_what_no_plan_can_answer_is_refused(options, words):
-    with pytest.raises(InputError) as error:
+def test_what_no_plan_can_answer_is_refused(options, code):
+    with refused(code):
         PlanSettings(**options)
-    assert str(error.value).startswith(words)
 
 
 def kind(name, reader="small", **more):
@@ -93,25 +93,23 @@ def test_a_plan_says_what_is_left_and_what_it_takes():
             kind("single passages"),
             kind("whole lists"),
             actors=4,
-            notes=("that evaluation is not like the planned one in actors",),
+            notes=("a note",),
             settings=PlanSettings(pace="out"),
             price_per_hour=2.0,
         )
     )
-    assert lines[0].strip() == "LLM calls of 500 queries"
+    as_expected(lines)
     row = line(lines, "single passages").split()
     # 2 hours, at 2 an hour
     assert " ".join(row[2:]) == "1,200 100 100 1,000 250,000 4,000 2.0 h 30.0 min 4.00"
     assert line(lines, "all").split()[1:5] == ["2,400", "200", "200", "2,000"]
-    assert line(lines, "time:") == "time: as LLM calls took in out"
-    assert line(lines, "note:").endswith("is not like the planned one in actors")
-    one, four = (one for one in lines if one.startswith("start and LLM calls"))
-    assert one == "start and LLM calls, 1 actor: 4.0 h, 60 s of start included"
+    one, four = (one for one in lines if one.startswith("start and "))
+    assert ", 1 actor: 4.0 h, 60 s of " in one
     # 60 s and a fourth of 14,400.
-    assert four == "start and LLM calls, 4 actors: 61.0 min, 60 s of start included"
+    assert ", 4 actors: 61.0 min, 60 s of " in four
     # 4 actors for 3,660 s, at 2 an hour.
-    assert line(lines, "cost:") == "cost: 8.13 at 2 for an actor's hour, start included"
-    assert line(lines, "memory:") == "memory: about 1.5 GiB, of each actor"
+    assert line(lines, "cost:").startswith("cost: 8.13 at 2 ")
+    assert "1.5 GiB" in line(lines, "memory:")
 
 
 def test_without_a_pace_nothing_is_said_of_time():
@@ -120,8 +118,7 @@ def test_without_a_pace_nothing_is_said_of_time():
         Forecast(kinds=(Kind(reader="mine", name="judge", asked=9, stored=0, left=9),), queries=3)
     )
     assert line(lines, "judge").split() == ["judge", "9", "0", "0", "9"]
-    assert line(lines, "no time is predicted").endswith("an earlier evaluation (`pace`)")
-    assert not any("time of 1 actor" in one or " s" in one.split(":")[-1] for one in lines[2:5])
+    as_expected(lines)
 
 
 @pytest.mark.parametrize("readers", [1, 2, 12])
@@ -129,11 +126,11 @@ def test_a_plan_has_at_most_25_lines(readers):
     kinds = [
         kind(name, reader=f"reader {number}")
         for number in range(readers)
-        for name in ("single passages", "whole lists", "judge", "reader that may decline")
+        for name in ("single passages", "whole lists", "judge", "another")
     ]
     settings = PlanSettings(pace="out", finish_in=2.0)
-    more = {"price_per_hour": 2.0, "actors": 9, "sampled": 4, "notes": ("a", "b")}
-    lines = printed(plan(*kinds, settings=settings, **more))
+    more = {"actors": 9, "sampled": 4, "notes": ("a", "b")}
+    lines = printed(plan(*kinds, settings=settings, price_per_hour=2.0, **more))
     assert len(lines) <= 25
     assert line(lines, "9 actors finish in 2 h")
     row = next(one for one in lines if "judge" in one)
@@ -184,11 +181,8 @@ def test_each_row_has_its_price():
             for name in ("single passages", "whole lists", "all", "lists 0.4")
         ]
         assert rows == costs
-        assert (
-            line(lines, "budget").split(": ")[1]
-            == f"{'lists 0.4' if per_hour else 'all'} keeps to it"
-        )
-    assert "cost of calls" not in " ".join(printed(plan(kind("whole lists"))))
+        assert f": {'lists 0.4' if per_hour else 'all'} keeps " in line(lines, "budget")
+    as_expected(printed(plan(kind("whole lists"))))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +192,7 @@ def test_each_row_has_its_price():
         ({}, 2, ["lists 0.4", "until"]),  # the usual measures need every label
         ({"lists": 0.5}, 2, []),
         ({"width": 0.1, "measures": "RR@3"}, 2, ["width 0.1"]),
-        ({"end_to_end": False}, 2, ["until"]),
+        ({END_TO_END: False}, 2, ["until"]),
         ({"measures": "RR@3", "cluster": "article"}, 2, ["lazy", "until", "lazy until"]),
         ({"measures": "RR@3"}, 1, ["lists 0.4", "lazy"]),
     ],
@@ -223,15 +217,15 @@ def test_only_ways_that_the_settings_allow_are_planned(tmp_path, options, runs, 
     ("budget", "said"),
     [
         # 2,000 calls and 4 h of one actor, 2 h of both, at 3 an hour each: 12; the start takes a minute.
-        ("2000reads", "all keeps to it"),
-        ("1999reads", "lazy may keep to it"),
-        ("1000reads", "until may keep to it"),
-        ("499reads", "nothing keeps to it"),
-        ("2.1h", "all keeps to it"),
-        ("2h", "lazy may keep to it"),
-        ("12.2", "all keeps to it"),
-        ("12", "lazy may keep to it"),
-        ("0.5", "nothing keeps to it"),
+        ("2000reads", "all keeps"),
+        ("1999reads", "lazy may keep"),
+        ("1000reads", "until may keep"),
+        ("499reads", "nothing keeps"),
+        ("2.1h", "all keeps"),
+        ("2h", "lazy may keep"),
+        ("12.2", "all keeps"),
+        ("12", "lazy may keep"),
+        ("0.5", "nothing keeps"),
     ],
 )
 def test_a_budget_chooses_the_first_way_that_keeps_to_it(budget, said):
@@ -239,13 +233,13 @@ def test_a_budget_chooses_the_first_way_that_keeps_to_it(budget, said):
     asked = PlanSettings(pace="out", budget=budget)
     kinds = kind("single passages"), kind("whole lists")
     lines = printed(plan(*kinds, ways=ways, actors=2, settings=asked, price_per_hour=3.0))
-    assert line(lines, "budget") == f"budget {budget}: {said}"
+    assert line(lines, "budget").startswith(f"budget {budget}: {said} ")
 
 
 def test_a_budget_needs_what_it_is_counted_in():
-    for budget, needed in (("5.00", "a price"), ("2h", "the time of LLM calls (`pace`)")):
+    for budget in ("5.00", "2h"):
         asked = PlanSettings(budget=budget)
         lines = printed(plan(kind("whole lists", seconds=None), settings=asked, pace=None))
-        assert line(lines, "budget") == f"budget {budget}: unknown without {needed}"
+        as_expected(line(lines, "budget"))
     lines = printed(plan(kind("whole lists", token_price=4.0), settings=PlanSettings(budget="5")))
-    assert line(lines, "budget") == "budget 5: all keeps to it"
+    as_expected(line(lines, "budget"))
