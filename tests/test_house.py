@@ -402,7 +402,7 @@ def test_the_engine_names_fields_and_jobs_name_options():
 
 def test_every_input_error_has_a_code():
     # "room.word", the third argument; also of a partial one, which has the path and the line.
-    code = re.compile(r"f?'[^\W_]+\.([^\W_]+|\{key\})'")
+    code = re.compile(r"f?'[a-z]+\.([a-z-]+|\{key\})'")
     for name, path in modules("engine", "jobs").items():
         for scope in ast.walk(parsed(path)):
             if not isinstance(scope, ast.FunctionDef):
