@@ -82,6 +82,8 @@ ROWS = [
     (ANNOTATION, "annotator preference", ["labels/test_preference.py::test_shares_are_times_chosen_over_times_shown",
         "labels/test_preference.py::test_bradley_terry_strengths_are_those_of_the_closed_form",
         f"{EVALUATE} --annotators preference --preferences p.jsonl"]),
+    (ANNOTATION, "which answer is most correct, dense and detailed",
+        ["report/page/test_asking.py::test_answers_with_criteria_where_the_browser_keeps_nothing", "erag ask --run a.trec b.trec --queries q.jsonl --corpus c.jsonl --out t.html"]),
     (ANNOTATION, "clusters of what users ask", ["report/test_query_coverage_measure.py::test_a_topic_without_evaluation_queries_is_found_and_the_others_are_covered",
         "report/test_query_coverage_figures.py::test_figures_computed_by_hand", "erag coverage --queries q.jsonl --user-queries u.txt --out out"]),
     (DUAL, "annotator dual", ["labels/test_dual.py::test_the_right_document_without_the_answer",

@@ -339,15 +339,15 @@ def test_answers_with_criteria_where_the_browser_keeps_nothing(files, tmp_path, 
         right = best_side(page, "Oslo")
         page.get_by_role("group", name="Most correct").get_by_label(f"Answer {right}").check()
         if place == 0:
-            page.get_by_role("group", name="Most concise").get_by_label("equally").check()
-            page.get_by_role("group", name="Most complete").get_by_label("none").check()
+            page.get_by_role("group", name="Most dense").get_by_label("equally").check()
+            page.get_by_role("group", name="Most detailed").get_by_label("none").check()
             page.locator("summary").first.click()
             assert "T <script>" in page.locator("details[open]").inner_text()
         page.keyboard.press(str(3 - right) if place == 0 else str(right))
     lines = saved(page, tmp_path / "p.jsonl", page.locator("#save").click)
     assert len(lines) == 6
     assert {tuple(sorted(line["answers"])) for line in lines} == {("I do not know", "Oslo")}
-    assert lines[0]["criteria"] == {"correct": "Oslo", "concise": lines[0]["answers"], "complete": None}  # fmt: skip
+    assert lines[0]["criteria"] == {"correct": "Oslo", "dense": lines[0]["answers"], "detailed": None}  # fmt: skip
     assert lines[0]["best"] == "I do not know"
     result = erag_engine.evaluate(
         files / "q.jsonl",
@@ -361,11 +361,11 @@ def test_answers_with_criteria_where_the_browser_keeps_nothing(files, tmp_path, 
     found = {row["criterion"]: row for row in result.summary["preferred"]}
     assert {name: row["n"] for name, row in found.items()} == {
         "answers": 6,
-        "answers complete": 1,
-        "answers concise": 1,
         "answers correct": 6,
+        "answers dense": 1,
+        "answers detailed": 1,
     }
-    assert found["answers concise"]["difference"] == 0
+    assert found["answers dense"]["difference"] == 0
     # Dense answers right twice as often where runs differ: strata of 6 and 12 of 24 queries.
     strata = {line["drawn"]["stratum"] for line in lines}
     assert strata == {"bm25", "dense"}

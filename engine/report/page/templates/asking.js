@@ -1,7 +1,7 @@
 "use strict";
 // Tasks one after another; what was judged is kept by the browser, and saved as the lines that --preferences reads.
 const data = JSON.parse(document.getElementById("data").textContent);
-const KEY = `erag-ask-${document.getElementById("data").dataset.key}`, CRITERIA = data.of_answers ? ["correct", "complete", "concise"] : [];
+const KEY = `erag-ask-${document.getElementById("data").dataset.key}`, CRITERIA = data.of_answers ? ["correct", "dense", "detailed"] : [];
 const $ = (id) => document.getElementById(id);
 const NONE = "none", EQUAL = "equal";
 const passages = new Map(data.passages.map((one) => [one.doc_id, one]));
