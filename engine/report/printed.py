@@ -40,6 +40,9 @@ _SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference i
 _WINNERS = (
     "same winner: the pairs of runs for which measure and end-to-end score name the same winner"
 )
+# Of two runs, which have one order, no coefficient is shown; by whether measure and score agree.
+_OF_TWO = {1: "same", 0: "tied", -1: "other"}
+_ORDER = "order: same as by the end-to-end score, or other; half of all measures match by chance"
 
 MOST_LINES = 25
 # Rows of the leaderboard: the ten best, fewer where other lines need the room, but never fewer than three.
@@ -308,22 +311,24 @@ def _means_of_runs(findings: Findings) -> Grid:
 def _order_of_runs(findings: Findings) -> Grid:
     systems, run_pairs = findings.table("systems"), findings.table("run_pairs")
     partial = ["n"] if (systems[N] != findings.queries).any() else []
-    resampled = findings.bootstrap.of_fixed_n.resamples > 0
+    runs = max(systems["runs"], default=0)
+    resampled = findings.bootstrap.of_fixed_n.resamples > 0 and runs != 2
     rows = []
     for row in systems.iter_rows(named=True):
         pairs = run_pairs.filter(annotator=row[ANNOTATOR], measure=row[MEASURE])
         winners = pairs[DIFFERENCE].sign() * pairs[tables.difference_of(END_TO_END)].sign()
         tied = (winners == 0).sum()
         agreed = f"{(winners > 0).sum()} of {pairs.height}" + (f" ({tied} tied)" if tied else "")
+        agreed = _OF_TWO.get(winners[0], "") if runs == 2 else agreed
         soft = row[tables.SOFT_ACCURACY]
         values = [*(["" if math.isnan(soft) else f"{soft:.2f}"] if resampled else []), agreed]
         names = [row[ANNOTATOR], findings.named(row[MEASURE], row[ANNOTATOR])]
         rows.append([*names, *values, *(str(row[N]) for _ in partial)])
-    caption = f"{_SOFT}{_WINNERS}" if resampled else _WINNERS
-    head = ["annotator", "measure", *(["SPA"] if resampled else []), "same winner"]
-    runs = next(iter(systems["runs"]), 0)
+    caption = f"{_SOFT}{_WINNERS}" if resampled else _ORDER if runs == 2 else _WINNERS
+    agreement = ["SPA", "same winner"] if resampled else [caption.partition(":")[0]]
+    head = ["annotator", "measure", *agreement, *partial]
     title = f"Order of the {runs} runs, by measure and by end-to-end score"
-    return Grid("systems", caption, [*head, *partial], rows, 2, title)
+    return Grid("systems", caption, head, rows, 2, title)
 
 
 def full_lines(findings: Findings) -> list[str]:

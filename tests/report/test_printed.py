@@ -113,21 +113,36 @@ def test_how_far_tau_reaches_is_shown_of_each_annotators_primary_measure(tmp_pat
 
 
 def test_the_order_of_runs_comes_with_soft_pairwise_accuracy(tmp_path):
-    runs = pl.concat([GOOD, POOR])
+    third = POOR.with_columns(run=pl.lit("third"))
+    runs = pl.concat([GOOD, POOR, third])
     text, _ = shown(tmp_path, runs=runs, annotators=("erag",))
     table = text.split("Order of ")[1]
     (row,) = (line.split() for line in table.splitlines() if "P@1" in line)
     # eRAG's P@1 is the end-to-end score itself here, so both are as certain
     assert row[:2] == ["erag", "P@1"]
-    assert row[2:] == ["1.00", "1", "of", "1"]
+    assert row[2:] == ["1.00", "2", "of", "3", "(1", "tied)"]
     text, _ = shown(tmp_path, runs=runs, annotators=("erag",), resamples=0)
+    assert "SPA" not in text
+
+
+def test_two_runs_are_in_the_same_order_or_the_other_and_have_no_coefficient_of_it(tmp_path):
+    # the reader answers from what GOOD lists first, and judges prefer what POOR does
+    qrels = pl.DataFrame(
+        [(f"q{i:02}", f"e{i}", 1.0) for i in range(N)], schema=tables.QRELS, orient="row"
+    )
+    runs = pl.concat([GOOD, POOR])
+    text, _ = shown(tmp_path, runs=runs, qrels=qrels, annotators=("erag", "qrels"))
+    table = text.split("Order of the 2 runs")[1].split("order: same as")[0]
+    rows = [line.split() for line in table.splitlines() if "P@1" in line]
+    assert [(row[0], row[-1]) for row in rows] == [("erag", "same"), ("qrels", "other")]
     assert "SPA" not in text
 
 
 def test_two_runs_that_tie_have_no_winner(tmp_path):
     twin = GOOD.with_columns(run=pl.lit("twin"))
     text, _ = shown(tmp_path, runs=pl.concat([GOOD, twin]), annotators=("erag",))
-    assert "0 of 1 (1 tied)" in text
+    table = text.split("Order of the 2 runs")[1].split("order: same as")[0]
+    assert [line.split()[-1] for line in table.splitlines() if "P@1" in line] == ["tied"]
 
 
 def test_what_one_might_not_expect_is_said(tmp_path):
