@@ -43,6 +43,8 @@ _CELL_COST = 16
 # Multiplicities that are taken at a time, beyond four replicates, and signs that are multiplied: arrays of 4 MiB.
 _CELLS = 2**20
 _SIGNS = 2**20
+# So many are always taken together, of however many replicates: NumPy takes longer to begin than to work on fewer.
+FEW_CELLS = 2**14
 # Long rows into which columns are folded to be added up.
 _FOLDED = 64
 # Multiplications of a product beyond which OpenBLAS takes threads, for which those of resampling would wait, as
@@ -232,7 +234,8 @@ def tau_and_rho(tables: Sequence[PairTable], weights: Counts) -> Floats:
     holds the total of every row; 16 bits, where they do, are faster.
     """
     found = np.empty((2, len(tables), len(weights)))
-    step = min(32, max(4, _CELLS // max(1, weights.shape[1]) // 4 * 4))
+    cells = max(1, weights.shape[1])
+    step = max(4, min(32, _CELLS // cells // 4 * 4), FEW_CELLS // cells)
     for start in range(0, len(weights), step):
         at = slice(start, start + step)
         columns = np.ascontiguousarray(weights[at].T)

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from engine.statistics.arrays import Floats, Ints, Signs
 from engine.statistics.pairs import (
+    FEW_CELLS,
     Counts,
     PairTable,
     leave_one_out,
@@ -182,14 +184,13 @@ def for_each_block(
     if len(row_of) == 0:
         return
 
-    def work(first: int) -> None:
+    def draw(first: int) -> Iterator[Counts]:
         stream = np.random.SeedSequence(seed, spawn_key=(first // _BLOCK,))
-        size = min(_BLOCK, resamples - first)
         # Always a whole block: the first resamples are the same whatever their number.
-        use(first, _draw(np.random.default_rng(stream), row_of, rows, clusters)[:size])
+        yield _draw(np.random.default_rng(stream), row_of, rows, clusters)
 
     _keep_freed_memory()
-    _in_blocks(work, _HELD_OF_BLOCK * len(row_of), resamples, threads)
+    _in_blocks(draw, use, len(row_of), _HELD_OF_BLOCK * len(row_of), resamples, threads)
 
 
 def for_each_block_of_signs(
@@ -206,13 +207,12 @@ def for_each_block_of_signs(
     difference could as well have the other sign. The streams differ from those of the resamples.
     """
 
-    def work(first: int) -> None:
+    def draw(first: int) -> Iterator[Signs]:
         stream = np.random.SeedSequence(seed, spawn_key=(first // _BLOCK, _SIGNS))
-        size = min(_BLOCK, resamples - first)
         drawn = np.random.default_rng(stream).integers(0, 2, size=(_BLOCK, n), dtype=np.int8)
-        use(first, 2 * drawn[:size] - 1)
+        yield 2 * drawn - 1
 
-    _in_blocks(work, _HELD_OF_BLOCK * n, resamples, threads)
+    _in_blocks(draw, use, n, _HELD_OF_BLOCK * n, resamples, threads)
 
 
 def for_each_block_of_orders(
@@ -229,32 +229,47 @@ def for_each_block_of_orders(
     query could as well have another's. The streams differ from those of the resamples.
     """
 
-    def work(first: int) -> None:
+    def draw(first: int) -> Iterator[Ints]:
         stream = np.random.SeedSequence(seed, spawn_key=(first // _ORDER_BLOCK, _ORDERS))
         rng, last = np.random.default_rng(stream), min(first + _ORDER_BLOCK, resamples)
         # What is done with an order takes some ten times its memory. Draws go on where they were.
         step = max(1, _DRAWN // max(1, n))
         for start in range(first, last, step):
             whole = np.tile(np.arange(n, dtype=np.intp), (min(step, last - start), 1))
-            use(start, rng.permuted(whole, axis=1))
+            yield rng.permuted(whole, axis=1)
 
     _keep_freed_memory()
     held = _HELD_OF_ORDER * min(_ORDER_BLOCK * n, max(n, _DRAWN))
-    _in_blocks(work, held, resamples, threads, _ORDER_BLOCK)
+    _in_blocks(draw, use, n, held, resamples, threads, _ORDER_BLOCK)
 
 
 def _in_blocks(
-    work: Callable[[int], None], held: int, resamples: int, threads: int | None, block: int = _BLOCK
+    draw: Callable[[int], Iterator[Any]],
+    use: Callable[[int, Any], None],
+    n: int,
+    held: int,
+    resamples: int,
+    threads: int | None,
+    block: int = _BLOCK,
 ) -> None:
-    """Call ``work`` with the first resample of every block, from threads: by default as many as have room for ``held`` bytes each."""
+    """Draw every block by its first resample, and use it, or several together of few queries (n); from threads: by default as many as have room for ``held`` bytes each."""
+    together = max(1, FEW_CELLS // (max(1, n) * block)) * block
+
+    def work(first: int) -> None:
+        blocks = range(first, min(first + together, resamples), block)
+        parts = (part for start in blocks for part in draw(start))
+        for part in parts if len(blocks) == 1 else [np.concatenate(list(parts))]:
+            use(first, part[: resamples - first])
+            first += len(part)
+
     if threads is None:
         threads = max(1, min(len(os.sched_getaffinity(0)), _BLOCKS_BYTES // max(1, held)))
-    if threads == 1 or resamples <= block:  # handing blocks over takes longer than they do
-        for first in range(0, resamples, block):
+    if threads == 1 or resamples <= together:  # handing blocks over takes longer than they do
+        for first in range(0, resamples, together):
             work(first)
         return
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, range(0, resamples, block)):
+        for _ in pool.map(work, range(0, resamples, together)):
             pass  # exceptions surface here
     if held > _LARGE:
         give_back_freed_memory()
