@@ -183,6 +183,7 @@ def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
         warnings.simplefilter("ignore")
         for drawing in drawings:
             figure = figure_of(drawing)
+            _lay_out_only(figure)
             svg = _saved(figure, "svg", metadata={"Date": None, "Creator": None}).decode()
             # Both have one layout, which takes as long to find as to draw.
             figure.set_layout_engine(None)
@@ -200,6 +201,19 @@ def figure_of(drawing: Drawing) -> Figure:
         figure = Figure(figsize=(drawing.width, drawing.height), layout="constrained")
         drawing.draw(figure)
     return figure
+
+
+def _lay_out_only(figure: Figure) -> None:
+    """Have the draw that only finds the layout, before a picture is saved, draw nothing: a third of the time."""
+    layout, whole = figure.get_layout_engine(), figure.draw
+
+    def draw(renderer: Any) -> None:
+        if layout is not None and figure.get_layout_engine() is layout:
+            layout.execute(figure)
+        else:
+            whole(renderer)
+
+    figure.draw = draw  # type: ignore[method-assign]
 
 
 def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
