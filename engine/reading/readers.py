@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -229,6 +230,7 @@ def greedy_settings(path: Path, engine: str) -> tuple[str, tuple[str, ...]]:
     return json.dumps(applied) if applied else "", passed_over
 
 
+@functools.lru_cache(maxsize=64)
 def _is_begun(model: weights.Weights, template: Template, *, trusted: bool) -> bool:
     """Whether a prompt that begins with its passages has the tokenizer's begin token before them."""
     if model.architecture != "causal" or template.chat or template.body.fields[0] != PASSAGES:
@@ -274,6 +276,7 @@ def _refuse_beyond(
         )
 
 
+@functools.lru_cache(maxsize=64)
 def _make_prompt(
     template: Template,
     task: Purpose,
