@@ -122,11 +122,13 @@ def test_nothing_depends_on_threads_and_the_first_permutations_not_on_their_numb
     assert tau.p == pytest.approx(found()[0].p, abs=0.2)
 
 
-def test_nothing_depends_on_how_many_orders_are_made_at_a_time(monkeypatch):
-    first, second = (pair_of(*made((5, 3), 200, seed)) for seed in (1, 2))
+@pytest.mark.parametrize("n", [20, 200])
+def test_nothing_depends_on_how_many_orders_are_made_at_a_time(n, monkeypatch):
+    first, second = (pair_of(*made((5, 3), n, seed)) for seed in (1, 2))
     settings = {"permutations": 150, "confidence": 0.95, "seed": 4}
     whole = permutation_test(first, second, **settings)
-    monkeypatch.setattr(resampling, "_DRAWN", 1)
+    for name in ("_DRAWN", "FEW_CELLS"):
+        monkeypatch.setattr(resampling, name, 1)
     assert permutation_test(first, second, **settings) == whole
 
 

@@ -126,9 +126,9 @@ def test_the_same_bits_however_much_is_done_at_a_time(n, monkeypatch):
     columns, pairs = columns_of(n), [(1, 2), (0, 1)]
     whole = replicate(columns, pairs, resamples=40, seed=1, leave_out=True)
     # One row is ranked, one block of pairs multiplied and one resample drawn at a time; signs are bytes.
-    for name in ("_CELLS", "_SIGNS", "_HELD_SIGNS", "_PRODUCT"):
+    for name in ("_CELLS", "FEW_CELLS", "_SIGNS", "_HELD_SIGNS", "_PRODUCT"):
         monkeypatch.setattr(pairs_module, name, 1)
-    for name in ("_DRAWN", "_BLOCKS_BYTES"):
+    for name in ("_DRAWN", "_BLOCKS_BYTES", "FEW_CELLS"):
         monkeypatch.setattr(resampling, name, 1)
     cut = replicate(columns, pairs, resamples=40, seed=1, leave_out=True, table_bytes=1)
     np.testing.assert_array_equal(whole.taus, cut.taus)

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from engine.report.findings import read_findings
+from engine.report.page import plotting
 from engine.report.page.drawings import drawings
 from engine.report.page.plotting import add_legend, figure_of, forest
 from tests.expected import as_expected
@@ -42,6 +43,13 @@ def test_differences_come_first_with_the_intervals_of_the_verdict(folder):
     assert bounds == [pytest.approx((-lead["high"], -lead["low"]))]
     as_expected(first.caption)
     assert not [other.caption for other in others if "{" in other.caption]
+
+
+def test_pictures_are_those_of_matplotlib_that_draws_all_for_the_layout_too(folder, monkeypatch):
+    shown = list(drawings(read_findings(folder, None)))
+    made = plotting.pictures(shown, with_png=True)
+    monkeypatch.setattr(plotting, "_lay_out_only", lambda figure: None)
+    assert plotting.pictures(shown, with_png=True) == made
 
 
 def test_a_legend_of_long_names_stays_within_the_picture():
