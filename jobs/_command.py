@@ -265,6 +265,12 @@ SHORT = frozenset(
         "--reader",
         "--base-url",
         "--metric",
+        "--end-to-end",
+        "--end-to-end-k",
+        "--concurrency",
+        "--price-in",
+        "--price-out",
+        "--price-per-hour",
         "--k",
         "--measures",
         "--annotators",
@@ -273,8 +279,8 @@ SHORT = frozenset(
         "--overwrite",
         "--json",
         "--config",
+        "--failed-reads",
         "--pace",
-        "--price-per-hour",
         "--finish-in",
     ]
 )
@@ -391,6 +397,8 @@ def examples(command: str) -> str:
 
 def epilogue(command: str) -> str:
     more = f"`erag {command} --help-all` shows all options.\n\n" if command in LONG else ""
+    if command == "evaluate":
+        more = more.strip() + " `erag plan` counts LLM calls, tokens and cost beforehand.\n\n"
     if command not in _EXAMPLES:  # of another package
         return more
     return f"{more}Examples:\n\n```\n{examples(command)}\n```\n"

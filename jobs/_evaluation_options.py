@@ -27,6 +27,7 @@ from jobs._command import ConfigFile
 from jobs._options import Models, Paths, Size, Words, items_of, keyword, option, options_of, take
 
 HELP = "FILE.py:function names a function of yours."
+_ANNOTATORS = "; ".join(f"{known.name}: {known.meaning}" for known in ANNOTATORS.values())
 _ENGINES = "; ".join(f"{name}: {engine.help}" for name, engine in ENGINES.items() if engine.help)
 
 
@@ -52,8 +53,8 @@ MODEL_FIELDS = ("reader", "erag_reader", "judge", "prompt", "judge_prompt", "abs
 # Options that name folders to write into.
 _WRITTEN = ("out", "store", "batch_out")
 _DATA = (
-    "Data sets of a study, in the place of `queries` and `run`: a YAML file of each, with what is its own of these "
-    "options (docs/guide/studies.md). Each is evaluated into a folder of its own in `out`, and one table shows all."
+    "Data sets of a study, in the place of `queries` and `run`: a YAML file of each, with its own values of these "
+    "options. Each is evaluated into a folder of its own in `out`, and one table shows all."
 )
 _NAMES = ("Inputs", "Reader", "Servers and bounds", "Labels", "Measures", "Statistics", "Running")
 INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
@@ -78,9 +79,7 @@ def parameters() -> list[inspect.Parameter]:
             LABELS,
             types={"annotators": Words},
             defaults={"annotators": LabelSettings().names()},
-            helps={
-                "annotators": f"What labels passages, one or several of {', '.join(ANNOTATORS)}. {HELP}"
-            },
+            helps={"annotators": f"What labels passages, one or several. {_ANNOTATORS}. {HELP}"},
             leave_out=["options"],
         ),
         *(entry for kind in option_classes() for entry in options_of(kind, LABELS)),
@@ -135,7 +134,7 @@ def _of_reader() -> list[inspect.Parameter]:
             "reader": (ReaderSettings.reader,),
             "augmentation": (ReaderSettings.augmentation,),
         },
-        helps={"metric": f"Downstream metric (docs/methods.md): {', '.join(METRICS)}. {HELP}"},
+        helps={"metric": f"Downstream metric: {', '.join(METRICS)}. {HELP}"},
         more_help={
             "reader": f"Several are compared. {HELP}",
             "augmentation": "Both are compared.",

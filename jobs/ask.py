@@ -41,7 +41,7 @@ def ask(
     run
         Two or three runs.
     queries
-        Questions in any layout (docs/formats.md); answers are not needed.
+        Questions in any layout that erag evaluate reads; answers are not needed.
     corpus
         The passages that the runs list.
     out

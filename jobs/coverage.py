@@ -51,7 +51,7 @@ def coverage(
     Parameters
     ----------
     queries
-        Evaluation queries in any layout (docs/formats.md); answers are not needed.
+        Evaluation queries in any layout that erag evaluate reads; answers are not needed.
     user_queries
         A sample of what users ask: in the same layouts, or a text file (.txt) with one query per
         line.

@@ -39,8 +39,8 @@ def passages(
     Parameters
     ----------
     source
-        Articles: MediaWiki dumps, KILT's knowledge source, JSONL, Parquet, BEIR or SQuAD
-        (docs/formats.md), compressed or not; files, directories, or addresses like s3://….
+        Articles: MediaWiki dumps, KILT's knowledge source, JSONL, Parquet, BEIR or SQuAD,
+        compressed or not; files, directories, or addresses like s3://….
     out
         The corpus to write: a .parquet file, or a new directory for shards of a million passages.
     article_id

@@ -102,7 +102,7 @@ def retrieve(
     index
         Directory of an index; several may be given.
     queries
-        Queries in any layout (docs/formats.md); answers are not needed.
+        Queries in any layout that erag evaluate reads; answers are not needed.
     corpus
         The passages; an index of another corpus is then refused.
     limit

@@ -82,7 +82,7 @@ def parameters() -> list[inspect.Parameter]:
             "metric",
             str,
             _READER,
-            f"Metric on the development queries (docs/methods.md): {', '.join(METRICS)}.",
+            f"Metric on the development queries: {', '.join(METRICS)}.",
             "em",
         ),
         *options_of(Recipe, _RECIPE),

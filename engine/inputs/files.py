@@ -53,7 +53,7 @@ class InputFiles(Checked):
         queries: Questions with answers (and provenance): KILT JSONL, plain JSONL, CSV, SQuAD or Parquet.
         corpus: The passages: Parquet (a file or shards), JSONL, JSON, CSV, BEIR, or DPR's TSV. Not needed where
             runs carry the texts of their passages. Several may be given, as cuts of the same documents: each run then
-            names its own, as in mine.trec@words-100.parquet (docs/guide/chunking.md).
+            names its own, as in mine.trec@words-100.parquet.
         run: Ranked lists: TREC text, Parquet, JSON or JSONL, with the texts of passages or without. Several
             may be given.
         limit: Evaluate only the first queries, this many of them.

@@ -83,7 +83,7 @@ def _provenance_notes(queries: pl.DataFrame) -> Iterator[Note]:
 
 PROVENANCE_ANNOTATOR = Annotator(
     name=PROVENANCE_NAME,
-    meaning="1 if the passage comes from a gold article",
+    meaning="1 if the passage is from a gold article",
     label=_label_provenance,
     needs_provenance=True,
     query_notes=_provenance_notes,
@@ -203,7 +203,7 @@ def _containment_notes(queries: pl.DataFrame) -> Iterator[Note]:
 
 CONTAINMENT_ANNOTATOR = Annotator(
     name=CONTAINMENT_NAME,
-    meaning="1 if an answer's words stand in a row in the passage",
+    meaning="1 if the passage has an answer's words in a row",
     label=_label_by(CONTAINMENT_NAME),
     unfit_tasks=_UNFIT,
     query_notes=_containment_notes,
@@ -213,7 +213,7 @@ CONTAINMENT_ANNOTATOR = Annotator(
 BY_SUBSTRING = replace(
     CONTAINMENT_ANNOTATOR,
     name=SUBSTRING,
-    meaning="1 if the passage contains an answer as a string",
+    meaning="1 if the passage has an answer as a string",
     label=_label_by(SUBSTRING),
     query_notes=lambda queries: [_nothing_to_find(queries, _normalized, SUBSTRING)],
 )
@@ -303,7 +303,7 @@ _BOTH = FurtherTable(name="dual_labels", schema=tables.DUAL_LABELS)
 
 ANNOTATOR = Annotator(
     name=NAME,
-    meaning="1 if the passage comes from a gold article and contains an answer",
+    meaning="1 if the passage has an answer and is from a gold article",
     label=_label,
     options=Options,
     rests_on=_rests_on,

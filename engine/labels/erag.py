@@ -128,7 +128,7 @@ def _scale(settings: EvaluationSettings) -> Scale:
 
 ANNOTATOR = annotator.Annotator(
     name=NAME,
-    meaning="the score of the reader's answer from this passage alone",
+    meaning="the reader's score on the passage alone",
     label=_label,
     options=Options,
     role=_ANOTHER_READER,
@@ -207,14 +207,14 @@ def _annotator(
 
 LIKELIHOOD = _annotator(
     "likelihood",
-    "the probability by token of the likeliest reference answer, given the passage",
+    "probability by token of the likeliest reference answer",
     _BY_TOKEN,
     Scale(graded="likelihoods of answers"),
     _ANSWERS,
 )
 DIG = _annotator(
     "dig",
-    "how much more likely a reference answer is with the passage than without",
+    "gain in a reference answer's probability by the passage",
     _WHOLE,
     Scale(graded="document information gains"),
     _ANSWERS,
@@ -222,7 +222,7 @@ DIG = _annotator(
 )
 PMI = _annotator(
     "pmi",
-    "above 0 if the query is likelier given the passage than alone",
+    "above 0 if the passage makes the query likelier",
     _LOG,
     Scale(utilities=True),
     _QUESTIONS,
@@ -230,7 +230,7 @@ PMI = _annotator(
 )
 PERPLEXITY = _annotator(
     "perplexity",
-    "how sure the reader is of its own answer from the passage: one over its perplexity",
+    "the reader's certainty of its answer, 1 / perplexity",
     _BY_TOKEN,
     Scale(graded="inverse perplexities"),
     _OWN,
@@ -300,7 +300,7 @@ _HARM = annotator.FurtherTable(
 
 GAIN_ANNOTATOR = annotator.Annotator(
     name=GAIN,
-    meaning="eRAG's label, less the score of the reader's answer without any passage",
+    meaning="eRAG's label less the score without a passage",
     label=_label_gain,
     uses_options_of=(NAME,),
     role=ANNOTATOR.role,
@@ -432,7 +432,7 @@ def _score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterator
 
 UTILITY_ANNOTATOR = annotator.Annotator(
     name=UTILITY,
-    meaning="above 0 if the passage helps the reader, below 0 if it distracts",
+    meaning="above 0 if the passage helps the reader, below if it distracts",
     label=_label_utility,
     options=UtilityOptions,
     uses_options_of=(NAME,),
@@ -513,7 +513,7 @@ def _scale_judge(settings: EvaluationSettings) -> Scale:
 
 JUDGE_ANNOTATOR = annotator.Annotator(
     name=JUDGE_NAME,
-    meaning="whether an LLM finds the passage relevant, or its probability",
+    meaning="an LLM's relevance judgment, or its probability",
     label=_label_judge,
     options=JudgeOptions,
     role=_JUDGE,

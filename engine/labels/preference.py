@@ -229,7 +229,7 @@ _COUNTED = FurtherTable(name="preference_labels", schema=tables.PREFERENCE_LABEL
 
 ANNOTATOR = annotator.Annotator(
     name=NAME,
-    meaning="how often people preferred the passage to others",
+    meaning="how often people preferred the passage",
     label=_label,
     options=Options,
     needs_input=INPUT,

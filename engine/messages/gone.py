@@ -13,7 +13,7 @@ Kind = Literal["command", "option", "annotator", "name"]
 # (kind, name): the replacement, as the end of "… is gone: ". Options are named by field, Python names in full.
 GONE: dict[tuple[Kind, str], str] = {
     ("command", "conformance"): "ir_measures QRELS RUN MEASURES, also on the files in exported/",
-    ("option", "edits"): "write a second run with the edits, as docs/guide/recipes.md does",
+    ("option", "edits"): "write a second run with the edits",
     ("option", "dry_run"): "erag plan, with the same options, counts the LLM calls",
     ("option", "interval"): "intervals of resamples are percentile ones",
     ("option", "probe_reads"): "use pace, the results of an earlier evaluation",

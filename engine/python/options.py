@@ -56,12 +56,12 @@ class EvaluateOptions(TypedDict, total=False):
     max_tokens: int | None
     max_cost: float | None
     price_in: float | None
-    batch_out: Location | None
-    batch_in: Location | Sequence[Location]
-    endpoint: Literal["chat", "completions"]
     price_out: float | None
     price_per_hour: float | None
     max_hours: float | None
+    batch_out: Location | None
+    batch_in: Location | Sequence[Location]
+    endpoint: Literal["chat", "completions"]
     erag_reader: ReaderChoice | None
     dual_words: Literal["tokens", "substring"]
     judge: ReaderChoice | None

@@ -52,14 +52,14 @@ class ReaderSettings(Checked):
         task: What the reader is asked to do; chooses the prompt.
         prompt: Prompt template: 'chat' (instruction-tuned models; the default of a server's chats),
             'completion' (the default of decoder-only models), 't5' (that of T5 readers),
-            'chat-ko' or 'completion-ko' in Korean, or a file (docs/formats.md).
+            'chat-ko' or 'completion-ko' in Korean, or a text file with {query} and {passages}.
         metric: Downstream metric, one of ``scoring.metrics.METRICS``; or one of the user's
             (``scoring.metrics.metric_from_function``).
         end_to_end: Whether the reader is also given whole lists, whose score is what measures are correlated with.
         end_to_end_k: Passages of a whole list that the reader is given, or as many as a budget of tokens holds, as in
-            300tok (docs/guide/chunking.md); by default as many as are labelled.
+            300tok; by default as many as are labelled.
         engine: What runs the reader. auto: vLLM on GPUs where it is installed, else the engine's own loops; on the CPUs
-            of this machine vLLM goes on with a store that has reads by it (docs/guide/readers.md#vllm).
+            of this machine vLLM goes on with a store that has LLM calls made by it.
         dtype: Precision of the reader; by default the fastest of this machine: bfloat16 where the
             hardware supports it, else float16 on a GPU and float32 on a CPU.
         trust_remote_code: Run the Python code that comes with a model, for models that need it. The
@@ -131,7 +131,7 @@ class RunningSettings(PoolSettings):
         memory: Memory of one actor, as in 1.5GiB; 0 for what the machine has room for.
         shard_pairs: Evaluate in shards of whole queries, with about this many listed passages each, so
             that memory does not grow with the evaluation; 0 for never. By default evaluations of more than
-            200,000 listed passages are done in shards of 20,000 (docs/guide/large.md).
+            200,000 listed passages are done in shards of 20,000.
         failed_reads: What a failed LLM call does: end the evaluation (error), count as 0 (zero), or
             remove its query (skip) from the scores that need it: an annotator's for a single passage, a run's
             end-to-end score for a whole list. By default skip, and an error at the end if more than 5% of a reader's
@@ -139,7 +139,7 @@ class RunningSettings(PoolSettings):
         reread: Make the LLM calls of the evaluation anew and store them beside the earlier ones, in whose place they
             count from then on.
         lazy: Lazy labels: read only the passages whose labels can change `measures`, as those up to the first
-            useful one for RR and Success. The measures are exact, and other labels are null (docs/guide/fewer-reads.md).
+            useful one for RR and Success. The measures are exact, and other labels are null.
 
     Raises:
         InputError: a value out of range.

@@ -25,7 +25,7 @@ class TrainingFiles(Checked):
     """The files of a training.
 
     Attributes:
-        queries: Questions with answers to learn, in any layout (docs/formats.md). Those without answers are counted
+        queries: Questions with answers to learn, in any layout that erag evaluate reads. Those without answers are counted
             and left out.
         corpus: The passages that the runs list; not needed where runs carry their texts.
         run: The ranked list of each question: what the reader is given.

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from engine.labels.registry import ANNOTATORS
 from jobs import cli
 from jobs._command import _EXAMPLES, HABITS, examples
 from tests.commands import erag, options_in
@@ -51,6 +52,7 @@ def test_the_help_of_a_command_names_options_that_exist_and_ends_with_its_exampl
     monkeypatch.setenv("COLUMNS", "400")  # so that no name is broken
     assert erag(*name.split(), "--help-all") == 0
     named, shown = capsys.readouterr().out.split("Examples:")
+    assert "docs/" not in named  # pip brings no pages
     assert options_of(name) <= options_in(named) <= known
     assert [line.strip() for line in shown.splitlines() if line.strip()] == [
         line.strip() for line in examples(name).splitlines()
@@ -103,10 +105,23 @@ def test_the_help_of_an_evaluation_shows_its_main_options_and_all_where_they_are
         head = capsys.readouterr().out.split("--help-all")[0]
         shown[flag] = set(re.findall(r"^\u2502 [* ]*--([a-z][\w-]*)", head, re.M))
     main = "queries corpus run reader base-url metric k measures annotators store out overwrite json config"
-    main += " price-per-hour"
+    main += " end-to-end end-to-end-k concurrency failed-reads price-in price-out price-per-hour"
     assert shown["--help"] == set(main.split())
     assert shown["--help"] < shown["--help-all"]
     assert {"resamples", "reread", "verbose"} <= shown["--help-all"]
+
+
+def test_the_help_says_what_each_annotator_labels_and_keeps_prices_together(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "2000")  # so that nothing is broken
+    for flag in ("--help", "--help-all"):
+        assert erag("evaluate", flag) == 0
+        printed = capsys.readouterr().out
+        for annotator in ANNOTATORS.values():
+            assert annotator.meaning
+            assert f" {annotator.name}: {annotator.meaning}" in printed
+        named = re.findall(r"^│ [* ]*--([a-z][\w-]*)", printed, re.M)
+        first = named.index("price-in")
+        assert named[first : first + 3] == ["price-in", "price-out", "price-per-hour"]
 
 
 def test_options_of_other_programs_are_answered_with_those_of_this_one(capsys):

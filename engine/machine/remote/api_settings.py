@@ -51,7 +51,7 @@ class ServerSettings(Checked):
         tokens_per_minute: Most tokens per minute, prompts and answers together.
         request_timeout: Seconds without a full answer after which a request is repeated.
         max_tokens: Most tokens that may be used in all, prompts and answers together, as the server counts them.
-        max_cost: Most that all of them may cost, by their prices, in the same currency.
+        max_cost: Most that may be spent in all, in the currency of the prices.
         price_in: Price of a million tokens of prompts.
 
     Raises:
@@ -104,25 +104,25 @@ class ApiSettings(ServerSettings):
     """What is asked of readers named openai:MODEL, and of whom.
 
     Attributes:
+        price_out: Price of a million tokens of answers.
+        price_per_hour: Price of one actor for an hour, in the same currency: that of the machine, or of the part
+            of it that one actor takes. `max_cost` bounds the sum of this price and that of tokens.
+        max_hours: Most hours of LLM calls, start of the actors included. An evaluation ends in order, with exit
+            status 4, when the next calls would pass it, or `max_cost`.
         batch_out: File for the requests of the reads that are missing, in OpenAI's batch format; nothing is
             asked but the trial. Several files with numbers where one would be too large, or models differ.
         batch_in: The answers to such files, as the provider gives them; nothing is asked but the trial.
         endpoint: chat (a system message and a user message), or completions (a text to continue).
-        price_out: Price of a million tokens of answers.
-        price_per_hour: Price of one actor for an hour, in the same currency: that of the machine, or of the part
-            of it that one actor takes. `max_cost` bounds it with that of tokens, whoever reads.
-        max_hours: Most hours of LLM calls, start of the actors included. An evaluation ends in order, with exit
-            status 4, when the next ones would pass it, or `max_cost` (docs/guide/clusters.md).
     """
 
     _prices: ClassVar[tuple[str, ...]] = ("price_in", "price_out")
 
-    batch_out: Path | None = None
-    batch_in: Path | tuple[Path, ...] = ()
-    endpoint: Endpoint = "chat"
     price_out: Amount | None = None
     price_per_hour: Amount | None = None
     max_hours: Annotated[float, Within(0, is_open=True)] | None = None
+    batch_out: Path | None = None
+    batch_in: Path | tuple[Path, ...] = ()
+    endpoint: Endpoint = "chat"
 
     @property
     def address(self) -> str:
