@@ -396,9 +396,10 @@ def examples(command: str) -> str:
 
 
 def epilogue(command: str) -> str:
+    """The end of a command's help, in Markdown."""
     more = f"`erag {command} --help-all` shows all options.\n\n" if command in LONG else ""
     if command == "evaluate":
-        more = more.strip() + " `erag plan` counts LLM calls, tokens and cost beforehand.\n\n"
+        more = f"`erag plan` counts LLM calls, tokens and cost beforehand. {more}"
     if command not in _EXAMPLES:  # of another package
         return more
     return f"{more}Examples:\n\n```\n{examples(command)}\n```\n"

@@ -27,7 +27,6 @@ from jobs._command import ConfigFile
 from jobs._options import Models, Paths, Size, Words, items_of, keyword, option, options_of, take
 
 HELP = "FILE.py:function names a function of yours."
-_ANNOTATORS = "; ".join(f"{known.name}: {known.meaning}" for known in ANNOTATORS.values())
 _ENGINES = "; ".join(f"{name}: {engine.help}" for name, engine in ENGINES.items() if engine.help)
 
 
@@ -63,6 +62,8 @@ INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
 
 
 def parameters() -> list[inspect.Parameter]:
+    """Every option, in the order of the help."""
+    known = "; ".join(": ".join(filter(None, (a.name, a.meaning))) for a in ANNOTATORS.values())
     return [
         *options_of(
             InputFiles,
@@ -79,7 +80,7 @@ def parameters() -> list[inspect.Parameter]:
             LABELS,
             types={"annotators": Words},
             defaults={"annotators": LabelSettings().names()},
-            helps={"annotators": f"What labels passages, one or several. {_ANNOTATORS}. {HELP}"},
+            helps={"annotators": f"What labels passages, one or several. {known}. {HELP}"},
             leave_out=["options"],
         ),
         *(entry for kind in option_classes() for entry in options_of(kind, LABELS)),
