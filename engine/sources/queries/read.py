@@ -163,10 +163,10 @@ def query_set_of(
             checked.clear()
     table = pl.concat([*made, _table(checked)], rechunk=True)
     if table.is_empty():
-        problem, code = "no queries", "queries.none"
         if unanswerable:
-            problem, code = f"only unanswerable questions ({unanswerable})", "queries.unanswerable"
-        raise InputError(problem, f"give {WHAT}", code, path=path)
+            problem = f"only unanswerable questions ({unanswerable})"
+            raise InputError(problem, f"give {WHAT}", "queries.unanswerable", path=path)
+        raise InputError("no queries", f"give {WHAT}", "queries.none", path=path)
     if column and not groups:
         raise no_column(path, column, names)
     titles |= {row.query_id: row.titles for row in checked if row.titles}
