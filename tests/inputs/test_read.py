@@ -40,7 +40,7 @@ def test_only_what_the_cutoff_needs_is_kept(files):
 
 
 def test_a_document_that_the_corpus_lacks_is_named_with_its_line(files):
-    with refused("runs.unknown", path=files[2], line=3):
+    with refused("inputs.passage", path=files[2], line=3):
         read_files(files[0], files[1], [files[2]], k=3)
 
 
@@ -101,8 +101,7 @@ def test_inputs_know_their_cutoff_and_refuse_a_larger_one(files):
     assert (smaller.k, smaller.runs["doc_id"].to_list(), smaller.cut_runs) == (1, ["a"], ("s",))
     assert smaller.corpus["doc_id"].to_list() == ["a"]
     assert amount(smaller, "empty_passages") == 0  # that of b was beyond
-    refused = "inputs.cutoff"
-    with refused(refused):
+    with refused("inputs.cutoff"):
         cut_inputs(inputs, 3)
 
 

@@ -170,7 +170,7 @@ def test_only_what_is_needed_is_asked_for(without):
 
 def test_a_providers_model_needs_no_model_of_this_machine(without):
     without("torch", "transformers")
-    for name, code in (("gpt-4o", "reader.unknown"), ("org/model", "package.missing")):
+    for name, code in (("gpt-4o", "model.api"), ("org/model", "package.missing")):
         with refused(code):
             resolve(name)
 

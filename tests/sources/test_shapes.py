@@ -209,7 +209,7 @@ def test_the_folder_that_an_uninstalled_package_leaves_is_no_package(tmp_path, m
         ("qrels", {}, "qrels.none"),
         ("preferences", [{"query_id": "q", "shown": "d1", "best": "d1"}], "qrels.shown"),
         ("preferences", [{"query_id": "q", "shown": ["d1", "d2"], "best": 5}], "qrels.unshown"),
-        ("runs", {"q": {"d1": 10**400}}, "runs.score"),
+        ("runs", {"q": {"d1": 10**400}}, "runs.dictionary"),
         ("runs", {"q": ["\ud800"]}, "runs.surrogate"),
         ("runs", [{"query_id": "q", "doc_id": "d1", "rank": 10**30}], "runs.rank"),
         ("runs", pd.DataFrame({"query_id": ["q"] * 2, "doc_id": ["d1", "d2"], "rank": pd.array([None, 1], dtype="Int64")}), "runs.mixed"),
