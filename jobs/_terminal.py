@@ -151,10 +151,11 @@ class Terminal(Console):
         super().print(*map(_without_controls, objects), **options)
 
     def print_parts(self, parts: Iterable[Table | str], worded: Callable[[str], str] = str) -> None:
-        """Print tables, and lines as they are, however long."""
+        """Print tables, and lines as they are, however long; warnings in colour."""
         for part in parts:
             if isinstance(part, str):
-                self.print(worded(part), highlight=False, markup=False, soft_wrap=True)
+                style = "yellow" if part.startswith("warning: ") else None
+                self.print(worded(part), style=style, highlight=False, markup=False, soft_wrap=True)
             else:
                 self.print(part)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -11,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from engine.messages.wording import counted, listed, number
+from engine.messages.wording import counted, listed, number, with_interval
 from engine.report import paired
-from engine.report.layout import Answer, Grid, sentence, terminal_table, typeset_grid
+from engine.report.layout import Answer, Grid, p_value, sentence, terminal_table, typeset_grid
 from engine.report.page.plotting import forest
-from engine.report.page.render import Page, Part, write_single
+from engine.report.page.render import MARKDOWN, Page, Part, write_single
 from engine.report.paired import Comparison
 from engine.report.summary import jsonable
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
@@ -24,10 +25,11 @@ from jobs._command import run_command, with_verbosity
 from jobs._options import Texts, Words, with_options
 from jobs._terminal import say_json, standard_output, verbosity
 
-_PAIRS = "Mean end-to-end scores, and differences of run_b from run with intervals for all pairs of runs together"
 _INDEX = "Mean end-to-end scores of every run on the queries of its own evaluation"
-# Rows of a table (of all flips together), letters of a text, and columns that are left out, on a screen.
-_MOST, _LONGEST, _HIDDEN = 10, 24, {"query_id", "value", "value_b"}
+_PAIRS = "Difference: run less baseline, with intervals for all pairs of runs together"
+# Rows of a table (of all flips together), and letters of a text, but on a page.
+_MOST, _LONGEST = 10, 24
+_DIGEST = re.compile(r"(?<!\w)([0-9a-f]{8})[0-9a-f]{8,}(?!\w)")
 
 
 @partial(with_verbosity, as_json=True)
@@ -42,7 +44,7 @@ def compare(
         What --out of erag evaluate named, the baseline first; FOLDER:RUN for one run of it. A folder that holds
         such folders stands for all of them, by name.
     out
-        Page to write, such as compare.html: one file, with all rows.
+        Page to write, such as compare.html: one file, with all rows; or Markdown, such as compare.md.
     cluster
         What queries are clustered by: article, or a column that an evaluation clustered them by; none for independent
         queries. By default as the evaluations did, else by article where many share one.
@@ -55,37 +57,60 @@ def compare(
     if out:
         read = [findings.folder for findings in found.evaluations.values()]
         refuse_overlap(Inputs({"FOLDERS": read}, {}), Outputs([out]))
-        write_single(_page(found, out), out)
+        write_single(page_of(found, out), out)
     if verbosity().as_json:
         names = ("verdict", "pairs", "flipped", "differing", "notes")
         say_json(jsonable({name: getattr(found, name) for name in names}))
-    shown = map(terminal_table, _grids(found, _MOST, _LONGEST, _HIDDEN))
-    notes = (f"note: {note}" for note in found.notes)
-    standard_output().print_parts([*found.verdict, *shown, *notes])
+    shown = map(terminal_table, _grids(found, whole=False))
+    standard_output().print_parts([*found.verdict, *shown, *found.remarks])
 
 
-def _grids(
-    found: Comparison,
-    most: int | None = None,
-    longest: int | None = None,
-    hidden: Collection[str] = (),
-) -> Iterator[Grid]:
-    tables = {("pairs", _PAIRS): found.pairs}
+def _grids(found: Comparison, *, whole: bool) -> Iterator[Grid]:
+    called, level = found.names, next(iter(found.evaluations.values())).confidence
+    columns = f"baseline|run|mean (baseline)|mean (run)|difference [{level * 100:g}%]|p"
+    rows: list[list[Any]] = []
+    for row in found.pairs:
+        change = with_interval(row["difference"], row["low"], row["high"])
+        means = row["mean"], row["mean_b"]
+        rows.append([called[row[RUN]], called[row[RUN_B]], *means, change, p_value(row["p"])])
+    tables = [("pairs", "Mean end-to-end scores", _PAIRS, columns.split("|"), rows)]
     for i, pair in enumerate(found.pairs, 1):
+        names = called[pair[RUN]], called[pair[RUN_B]]
         runs = {RUN: pair[RUN], RUN_B: pair[RUN_B]}
-        title = f"Answered by {runs[RUN]} or {runs[RUN_B]} (output_b) and not by the other"
-        rows = [row for row in found.flipped if row.items() >= runs.items()]
-        tables[f"flipped-{i}", title] = [{k: row[k] for k in row if k not in runs} for row in rows]
-    tables["differing", "What else differs"] = found.differing
-    for (name, title), rows in tables.items():
-        shown = [{k: _text(v, longest) for k, v in row.items() if k not in hidden} for row in rows]
-        if shown:
-            of_each = most and (max(1, most // len(found.pairs)) if "flipped" in name else most)
-            cells = [[*row.values()] for row in shown[:of_each]]
-            caption = f"{len(cells)} of {len(rows)}" if len(rows) > len(cells) else ""
-            whole = counted(len(rows), "[query|queries]") if "flipped" in name else title
-            names = 2 if name == "pairs" else 1 if most else len(shown[0])
-            yield Grid(name, caption if most else whole, [*shown[0]], cells, names, title)
+        flips = [one for one in found.flipped if one.items() >= runs.items()]
+        won = sum(one["value_b"] > one["value"] for one in flips)
+        keys = ["query_id", "query", "answers", "output", "output_b", "value", "value_b"]
+        head = ["id", *keys[1:3], *(f"{a} of {b}" for a in ("output", "score") for b in names)]
+        part = slice(None) if whole else slice(1, 5)
+        rows = [[one[key] for key in keys[part]] for one in flips]
+        title = f"{won} won by {names[1]}, {len(flips) - won} lost"
+        caption = counted(len(flips), "[query|queries]")
+        tables.append((f"flipped-{i}", title, caption, head[part], rows))
+    title, head = "What else differs", ["setting", *found.evaluations]
+    tables.append(("differing", title, title, head, [*_by_name(found)]))
+    for name, title, caption, head, rows in tables:
+        most = max(1, _MOST // len(found.pairs)) if "flipped" in name else _MOST
+        shown = rows if whole else rows[:most]
+        if not whole and name != "pairs":
+            caption = f"{len(shown)} of {len(rows)}" if len(shown) < len(rows) else ""
+        longest = _LONGEST if "flipped" in name and not whole else None
+        cells = [[_text(cell, longest) for cell in row] for row in shown]
+        if cells:
+            yield Grid(name, caption, head, cells, 2 if name == "pairs" else len(head), title)
+
+
+def _by_name(found: Comparison) -> Iterator[list[str]]:
+    """What differs; a digest is cut, after the name of its files, reader or prompt."""
+    for row in found.differing:
+        cells = [setting := row["setting"]]
+        for name, one in found.evaluations.items():
+            files = (one.summary.get("audit") or {}).get("files", [])
+            paths = [file.get("path") for file in files if file["role"] == setting]
+            if known := {"reader": "name", "prompt": "prompt"}.get(setting):
+                paths = [(one.summary["reader"] or {}).get(known)]
+            cut = _DIGEST.sub(r"\1…", row[name])
+            cells.append(" ".join([*(Path(p).name for p in paths if p and cut != row[name]), cut]))
+        yield cells
 
 
 def _index(found: Comparison, out: Path) -> Grid:
@@ -110,22 +135,27 @@ def _text(value: Any, longest: int | None) -> str:
     return text if longest is None or len(text) <= longest else f"{text[:longest]}…"
 
 
-def _page(found: Comparison, out: Path) -> Page:
+def page_of(found: Comparison, out: Path, decision: Sequence[str] = (), margin: float = 0) -> Page:
+    """A page with links relative to its file: a gate's decision or the verdict, and all rows, or the first as Markdown."""
+    names = found.names
     rows = [
-        (f"{row[RUN_B]} less {row[RUN]}", row["difference"], row["low"], row["high"])
+        (f"{names[row[RUN_B]]} less {names[row[RUN]]}", row["difference"], row["low"], row["high"])
         for row in found.pairs
     ]
-    picture = forest("pairs", "Differences", _PAIRS, rows, "difference of means")
-    grids = map(typeset_grid, [_index(found, out), *_grids(found)])
-    named = groupby(grids, lambda grid: grid.name.partition("-")[0].capitalize())
+    caption = _PAIRS + f"; dotted: the loss that is allowed, {margin:g}" * bool(margin)
+    picture = forest("pairs", "Differences", caption, rows, "difference of means", margin)
+    grids = [_index(found, out), *_grids(found, whole=out.suffix != MARKDOWN)]
+    named = groupby(map(typeset_grid, grids), lambda grid: grid.name.partition("-")[0].capitalize())
     parts = [Part(title.lower(), title, title, grids=[*each]) for title, each in named]
     parts[1] = replace(parts[1], pictures=["pairs"])
     title = f"Comparison of {listed(list(found.evaluations))}"
-    headline, _, by = (found.verdict or [title])[0].partition(". ")
-    reasons = [sentence(text) for text in (by, *found.verdict[1:], *found.notes) if text]
-    return Page(
-        "erag compare", Answer(sentence(headline), reasons, (), [title]), parts, [picture], (), {}
-    )
+    first, *others = decision or found.verdict or [title]
+    headline, *more = [first] if decision else re.split(r"(?<=\.) |; ", first, maxsplit=1)
+    warnings = [sentence(note) for note in found.notes if note in found.unlike]
+    told = [note for note in found.notes if note not in found.unlike]
+    reasons = [*map(sentence, [*more, *others, *told])]
+    answer = Answer(sentence(headline), reasons, (), [title], warnings)
+    return Page(f"erag {'gate' if decision else 'compare'}", answer, parts, [picture], (), {})
 
 
 if __name__ == "__main__":

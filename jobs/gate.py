@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
+from engine.messages.errors import InputError
 from engine.messages.wording import number, with_interval
+from engine.report.page.render import MARKDOWN, write_single
 from engine.report.paired import compare
 from engine.report.summary import jsonable
 from engine.sources.io.files import write_bytes
@@ -17,13 +20,15 @@ from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.statistics.leads import LEVEL
 from engine.tables import RUN, RUN_B
 from jobs._command import run_command, with_verbosity
-from jobs._options import Words, with_options
-from jobs._terminal import say, say_json, shown, verbosity
+from jobs._options import Paths, Words, with_options
+from jobs._terminal import say, say_json, shown, standard_output, verbosity
+from jobs.compare import page_of
 
 # Exit statuses, and how JUnit calls them. Of several pairs, the first that one has is the decision on all.
 _STATUS = {"worse": (1, "failure"), "undecided": (3, "error"), "not worse": (0, "system-out")}
-# How a report begins, and what else XML cannot hold beside characters that no terminal is sent.
+# How reports begin, and what else XML cannot hold beside characters that no terminal is sent.
 _SUITE = b"<testsuite"
+_REPORT = re.compile(rb"<!-- erag gate -->|\s*<!doctype html>(?s:.{,400})<title>erag gate</title>")
 _NOT_XML = dict.fromkeys((0xFFFE, 0xFFFF), "\N{REPLACEMENT CHARACTER}")
 
 
@@ -36,6 +41,7 @@ def gate(
     allow: Words = (),
     cluster: str | None = None,
     junit: Path | None = None,
+    out: Paths | None = None,
 ) -> None:
     """Test whether a candidate is worse than a baseline by more than a margin, by one-sided tests at 5%.
 
@@ -56,20 +62,27 @@ def gate(
         queries. By default as the evaluations did, else by article where many share one.
     junit
         File for a report in the format of JUnit.
+    out
+        Files for the decision: Markdown for a pull request (.md), a page (.html).
     """
-    if junit and junit.is_file() and junit.read_bytes().startswith(_SUITE):
+    out = out or []
+    for path in out:
+        if path.suffix not in (MARKDOWN, ".html"):
+            remedy = "give `out` a name in .md or .html, `junit` one of JUnit"
+            raise InputError("is neither Markdown nor a page", remedy, "settings.suffix", path=path)
         # That of an earlier gate would be taken for this one's, if this one is refused or ends in an error.
+        if path.is_file() and _REPORT.match(path.read_bytes()):
+            path.unlink()
+    if junit and junit.is_file() and junit.read_bytes().startswith(_SUITE):
         write_bytes(_report([(candidate, "undecided", "no decision was made")]), junit)
-    comparison = compare(baseline, candidate, cluster=cluster, allow=["answers"])
-    notes = [with_options(note, {"cluster"}) for note in comparison.notes]
-    if junit:
-        read = [findings.folder for findings in comparison.evaluations.values()]
-        refuse_overlap(
-            Inputs({"baseline or candidate": read}, {}), Outputs([junit]), option="junit"
-        )
-    confidence = next(iter(comparison.evaluations.values())).confidence
+    found = compare(baseline, candidate, cluster=cluster, allow=["answers"])
+    found = replace(found, notes=[with_options(note, {"cluster"}) for note in found.notes])
+    read = Inputs({"baseline or candidate": [one.folder for one in found.evaluations.values()]}, {})
+    for option, files in (("junit", [junit] if junit else []), ("out", out)):
+        refuse_overlap(read, Outputs(files), option=option)
+    confidence = next(iter(found.evaluations.values())).confidence
     pairs, cases = [], []
-    for pair, one in zip(comparison.pairs, comparison.gate(margin, allow), strict=True):
+    for pair, one in zip(found.pairs, found.gate(margin, allow), strict=True):
         # The interval is that of ``erag compare``; the bounds decide.
         stated = {"bounds": [one.low, one.high], "level": LEVEL, "confidence": confidence}
         of_pair = {name: pair[name] for name in (RUN, RUN_B, "low", "high")}
@@ -84,29 +97,33 @@ def gate(
             line += f"; {one.queries_needed or 'no number of'} queries would decide (80% power)"
         say(line)
         cases.append((pair[RUN_B], one.decision, line))
-    for note in notes:
-        say(f"note: {note}")
+    standard_output().print_parts(found.remarks)
+    decision = next(name for name in _STATUS if name in {pair["decision"] for pair in pairs})
+    passed = "No pass" if _STATUS[decision][0] else "Pass"
+    said = [f"{passed}: {decision} at a margin of {margin:g}", *(line for _, _, line in cases)]
+    for path in out:
+        write_single(page_of(found, path, said, margin), path)
     if junit:
         write_bytes(_report(cases), junit)
-    decision = next(name for name in _STATUS if name in {pair["decision"] for pair in pairs})
     if verbosity().as_json:
-        found = {"decision": decision, "margin": margin, "pairs": pairs}
-        say_json(jsonable(found | {"differing": comparison.differing, "notes": notes}))
+        told = {"decision": decision, "margin": margin, "pairs": pairs}
+        say_json(jsonable(told | {"differing": found.differing, "notes": found.notes}))
     sys.exit(_STATUS[decision][0])
 
 
 def _report(cases: Sequence[tuple[str, str, str]]) -> bytes:
-    """A report in the format of JUnit, of names, decisions and lines; without characters that XML cannot hold."""
+    """A report in the format of JUnit, without characters that XML cannot hold."""
     tags = [_STATUS[decision][1] for _, decision, _ in cases]
-    suite = ElementTree.Element("testsuite", name="erag gate", tests=str(len(tags)))
-    suite.set("failures", str(tags.count("failure")))
-    suite.set("errors", str(tags.count("error")))
+    counts = {"tests": len(tags), "failures": tags.count("failure"), "errors": tags.count("error")}
+    named = {"name": "erag gate"} | {name: str(count) for name, count in counts.items()}
+    suites = ElementTree.Element("testsuites", named)
+    suite = ElementTree.SubElement(suites, "testsuite", named, skipped="0")
     for tag, (name, decision, line) in zip(tags, cases, strict=True):
         name, line = (shown(text).translate(_NOT_XML) for text in (name, line))
         case = ElementTree.SubElement(suite, "testcase", classname="erag.gate", name=name)
-        about = {} if tag == "system-out" else {"type": decision}
+        about = {} if tag == "system-out" else {"type": decision, "message": line}
         ElementTree.SubElement(case, tag, about).text = line
-    return ElementTree.tostring(suite, encoding="utf-8")
+    return ElementTree.tostring(suites, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -37,12 +37,13 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer in words: a headline, reasons as sentences, facts with their names, and lines above on what was measured."""
+    """The answer in words: a headline, reasons and warnings as sentences, named facts, and lines on what was measured."""
 
     headline: str
     reasons: Sequence[str]
     facts: Sequence[tuple[str, str]]
     about: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def terminal_table(grid: Grid, *, short: bool = False) -> Table:
 def sentence(text: str) -> str:
     """A line as a sentence: names of runs keep their case."""
     text = text.strip()
-    for start in ("choose ", "the data ", "to tell "):
+    for start in ("choose ", "the data ", "to tell ", "worse: ", "not worse: ", "undecided: "):
         if text.startswith(start):
             text = text[0].upper() + text[1:]
     return text if not text or text[-1] in ".?!" else f"{text}."

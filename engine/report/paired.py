@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
 from pathlib import Path
@@ -51,6 +51,7 @@ class Comparison:
         differing: settings, data and versions that are not the same in all folders.
         verdict: which run is best and how certain that is, a sentence each; none where scores have no common scale.
         notes: which queries are left out, and what else qualifies the figures.
+        names: of every run (``FOLDER:RUN``), its run or folder alone, where this is all that tells runs apart.
         left_out: why folders that lie beside others in a folder that was given are not compared.
         unlike: in what way the evaluations, or the runs of a pair, are not of the same queries.
     """
@@ -64,6 +65,12 @@ class Comparison:
     evaluations: Mapping[str, Findings]
     left_out: list[str]
     unlike: list[str]
+    names: Mapping[str, str]
+
+    @property
+    def remarks(self) -> list[str]:
+        """The notes as lines; that queries or reference answers changed is a warning."""
+        return [f"{'warning' if one in self.unlike else 'note'}: {one}" for one in self.notes]
 
     def gate(self, margin: float, allow: Sequence[str] = ()) -> list[NonInferiority]:
         """Of every pair, whether the mean of the second run is below that of the first by more than a margin in (0, 1).
@@ -172,12 +179,21 @@ def compare(
     paired = {row[name] for row in pairs for name in (RUN, RUN_B)}
     notes += [f"{name} has no partner" for name in scores.runs if name not in paired]
     flipped, differing = _flipped(pairs, scored), _differing(evaluations)
-    choice = choose(scored, scores, scored, tables.empty(tables.RUN_PAIRS), compared, bootstrap)
+    names = _short_names(runs)
+    called = scored.with_columns(pl.col(RUN).replace(names))
+    named = replace(scores, runs=tuple(names[run] for run in scores.runs))
+    choice = choose(called, named, called, tables.empty(tables.RUN_PAIRS), compared, bootstrap)
     verdict = sentences_on(choice, first.metric, bootstrap) if choice and not silent else []
     notes += [f"left out: {why}" for why in left_out]
-    return Comparison(
-        pairs, flipped, differing, verdict, notes, scores, evaluations, left_out, unlike
-    )
+    found = pairs, flipped, differing, verdict, notes
+    return Comparison(*found, scores, evaluations, left_out, unlike, names)
+
+
+def _short_names(runs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """By ``FOLDER:RUN``, the run where there is one folder, and the folder where each has one run of the same name."""
+    folders, own = ({run[place] for run in runs} for place in (0, 1))
+    part = slice(1, 2) if len(folders) == 1 else slice(0, 1) if len(own) == 1 else slice(2)
+    return {":".join(run): ":".join(run[part]) for run in runs}
 
 
 def _held(place: Path) -> list[Path]:

@@ -16,19 +16,31 @@ def test_pairs_flips_and_what_differs_are_printed(tmp_path, capsys):
     assert erag("compare", old, new) == 0
     printed = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in printed.splitlines()]
-    assert "run run_b mean mean_b difference low high p" in lines
-    assert any(line.startswith("old:bm25 new:bm25 0.300 0.400 0.100 0.0") for line in lines)
-    # Ten of forty, the runs in the title.
-    (title,) = re.findall(r"Answered by [^*]*? other\b", " ".join(printed.split()))
-    as_expected(title)
-    assert "query answers output output_b" in lines
+    assert "baseline run mean (baseline) mean (run) difference [95%] p" in lines
+    assert any(line.startswith("old:bm25 new:bm25 0.300 0.400 0.100 [0.0") for line in lines)
+    assert "30 won by new:bm25, 10 lost" in lines
+    assert "query answers output of old:bm25 output of new:bm25" in lines
     assert lines.count("question 1 a right wrong") == 1
     assert sum(line.endswith("right wrong") for line in lines) == 10
     assert "10 of 40" in lines
-    assert f"reader {'f' * 24}… {'0' * 24}…" in lines
+    assert f"reader {'f' * 8}… {'0' * 8}…" in lines
     as_expected(lines[-3:])
     assert erag("compare", old, new, "--allow", "answers") == 0
     as_expected(" ".join(capsys.readouterr().out.split("\n\n")[0].split()))
+
+
+def test_files_are_named_and_changed_references_are_a_warning_in_colour(
+    tmp_path, capsys, monkeypatch
+):
+    for name, digest in (("old", "0" * 64), ("new", "1" * 64)):
+        files = [{"role": "queries", "path": f"data/{name}.csv", "sha256": digest}]
+        audit = {"files": files, "tables_sha256": {"corpus": "c"}}
+        write_evaluation(tmp_path / name, {"bm25": values(60)}, answers=(name,), audit=audit)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert erag("compare", tmp_path / "old", tmp_path / "new") == 0
+    printed = capsys.readouterr().out
+    assert "\x1b[33mwarning: 200 shared queries have other answers\x1b[0m" in printed
+    assert re.search("queries .*old.csv 00000000….*new.csv 11111111…", printed)
 
 
 def test_the_same_is_json_in_full(tmp_path, capsys):
@@ -52,8 +64,8 @@ def test_the_page_has_every_row_in_one_file_and_runs_nothing_of_the_data(tmp_pat
     assert capsys.readouterr().out == ""
     page = (tmp_path / "page.html").read_text()
     assert "Comparison of old and new" in page
-    assert "new:bm25 less old:bm25" in page  # in the picture
-    as_expected(re.findall("<h3.*?>(Answered by .*)</h3>", page))
+    assert "new less old" in page  # in the picture
+    assert "30 won by new, 10 lost</h3>" in page
     assert '">40 queries</p>' in page
     assert ">Flipped</a>" in page
     assert "<summary>Settings" not in page  # it has none
@@ -79,8 +91,8 @@ def test_a_page_of_a_folder_lists_its_evaluations_with_their_pages(tmp_path):
     row = page[page.index('<th scope="row" dir="auto">b</th>') :].partition("</tr>")[0]
     assert re.findall("<td.*?>(.*?)</td>", row) == ["2026-11-25", "", "1", "200", "0.500"]
     assert page.index('<h2 id="evaluations') < page.index('<h2 id="pairs')
-    assert '<h1 id="headline" dir="auto">Choose a b#:bm25.</h1>' in page
-    assert '<td class="figure">\N{MINUS SIGN}0.100</td>' in page  # 60 of 200 less 80
+    assert '<h1 id="headline" dir="auto">Choose a b#.</h1>' in page
+    assert '<td class="figure">\N{MINUS SIGN}0.100 [' in page  # 60 of 200 less 80
 
 
 def test_a_folder_without_results_is_one_line(tmp_path, capsys):

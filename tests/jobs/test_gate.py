@@ -33,11 +33,32 @@ def test_the_exit_status_says_whether_the_candidate_may_pass_and_junit_has_it(
 ):
     assert gate(right, "--junit", tmp_path / "gate.xml") == status
     as_expected(capsys.readouterr().out)
-    suite = ElementTree.parse(tmp_path / "gate.xml").getroot()
-    ((of_case,),) = suite
+    suites = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    (((of_case,),),) = suites
     assert of_case.tag == tag
-    counts = {name: int(suite.get(name)) for name in ("tests", "failures", "errors")}
-    assert counts == {"tests": 1, "failures": tag == "failure", "errors": tag == "error"}
+    assert suites[0].get("skipped") == "0"
+    for counted in (suites, suites[0]):
+        counts = {name: int(counted.get(name)) for name in ("tests", "failures", "errors")}
+        assert counts == {"tests": 1, "failures": tag == "failure", "errors": tag == "error"}
+
+
+def test_a_gate_has_markdown_for_a_pull_request_and_a_page(gate, tmp_path):
+    out = ("--out", tmp_path / "gate.md", "--out", tmp_path / "gate.html")
+    more = {"answers": ("a", "b"), "audit": {"tables_sha256": {"queries": "0" * 64}}}
+    assert gate(20, *out, "--allow", "queries", **more) == 1
+    as_expected((tmp_path / "gate.md").read_text())
+    page = (tmp_path / "gate.html").read_text()
+    assert '<h1 id="headline" dir="auto">No pass: worse at a margin of 0.02.</h1>' in page
+    assert "<strong>Warning:</strong> 200 shared queries have other answers." in page
+    # One that is refused leaves none of an earlier decision; a file that is none stays.
+    (tmp_path / "notes.md").write_text("# Notes")
+    assert gate(60, *out, "--out", tmp_path / "notes.md", reader="0" * 32) == 2
+    assert [path.name for path in tmp_path.glob("*.*")] == ["notes.md"]
+
+
+def test_a_name_that_is_of_neither_is_refused(gate, tmp_path, capsys):
+    assert gate(60, "--out", tmp_path / "gate.pdf") == 2
+    as_expected(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +68,7 @@ def test_any_name_of_a_run_is_well_formed_xml(tmp_path, name):
     folders = [write_evaluation(tmp_path / one, {name: values(60)}) for one in "ab"]
     named = ("--baseline", folders[0], "--candidate", folders[1], "--junit", tmp_path / "gate.xml")
     assert erag("gate", *named, "--margin", 0.02) == 0
-    (case,) = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    ((case,),) = ElementTree.parse(tmp_path / "gate.xml").getroot()
     assert case.get("name").startswith("b:")
 
 
@@ -55,7 +76,7 @@ def test_a_gate_that_is_refused_leaves_no_report_of_an_earlier_pass(gate, tmp_pa
     junit = ("--junit", tmp_path / "gate.xml")
     assert gate(60, *junit) == 0
     assert gate(60, *junit, reader="0" * 32) == 2
-    suite = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    (suite,) = ElementTree.parse(tmp_path / "gate.xml").getroot()
     assert (suite.get("errors"), suite[0][0].tag) == ("1", "error")
     # A file that is no report is never written over by a gate that is refused.
     (tmp_path / "gate.xml").write_text("<data/>")
@@ -78,8 +99,7 @@ def test_undecided_says_how_many_queries_would_decide(gate, tmp_path, capsys):
     assert pair["level"] == 0.05
     assert pair["run"] == "main:bm25"
     assert pair["queries_needed"] > 200
-    suite = ElementTree.parse(tmp_path / "gate.xml").getroot()
-    (case,) = suite
+    ((case,),) = ElementTree.parse(tmp_path / "gate.xml").getroot()
     assert (case.get("name"), case[0].tag) == ("branch:bm25", "error")
     assert f" {pair['queries_needed']} queries would" in case[0].text
 

@@ -124,12 +124,15 @@ def forest(
     caption: str,
     rows: Sequence[tuple[str, float, float, float]],
     axis: str,
+    margin: float = 0,
 ) -> Drawing:
-    """A forest plot, 0 marked: rows of a label, a difference and the bounds of its interval, NaN for none."""
+    """A forest plot, 0 and a loss of ``margin`` marked: rows of a label, a difference and its bounds, NaN for none."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         axes.axvline(0, color=INK, linewidth=1.2, linestyle="--", zorder=2)
+        if margin:
+            axes.axvline(-margin, color=INK, linewidth=1.2, linestyle=":", zorder=2)
         draw_intervals(axes, [(place, *row[1:]) for place, row in enumerate(rows)], 0, None)
         name_rows(axes, [label for label, *_ in rows])
         axes.set_xlabel(axis)

@@ -25,6 +25,7 @@ from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import replaced_together
 
+MARKDOWN = ".md"
 # What a picture within a page can do without: who made it, names that nothing refers to, turns by nothing, blanks.
 _NEEDLESS = re.compile(
     r'<metadata>.*?</metadata>| id="[\w.]+_\d{1,5}"| transform="rotate\(-0 [^"]*"|(?<=\n) +',
@@ -154,8 +155,25 @@ def write_plain(page: Page, folder: Path) -> Written:
 
 
 def write_single(page: Page, path: Path) -> None:
-    """Write a page as one file."""
-    write_text(drawn_page(page, single_file=True)[0], path)
+    """Write a page as one file: as Markdown for a comment, by a name that ends so, else as HTML."""
+    is_markdown = path.suffix == MARKDOWN
+    write_text(_markdown(page) if is_markdown else drawn_page(page, single_file=True)[0], path)
+
+
+def _markdown(page: Page) -> str:
+    """A page in GitHub's Markdown; the parts after the first that has pictures are folded."""
+    lines = [f"<!-- {page.title} -->", f"### {escaped(page.answer.headline)}"]
+    lines += [f"> [!WARNING]\n> {escaped(warning)}" for warning in page.answer.warnings]
+    lines += map(escaped, page.answer.reasons)
+    is_folded = False
+    for part in page.parts:
+        lines += [f"<details><summary>{escaped(part.title)}</summary>"] * is_folded
+        for grid in part.grids:
+            lines += [f"**{escaped(grid.title)}**"] * (grid.title not in ("", grid.caption))
+            lines.append(markdown(grid).strip())
+        lines += ["</details>"] * is_folded
+        is_folded = is_folded or bool(part.pictures)
+    return "\n\n".join(lines) + "\n"
 
 
 def drawn_page(

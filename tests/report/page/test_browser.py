@@ -12,7 +12,7 @@ from engine.reading.prompting.prompts import Prompt
 from engine.report.findings import read_findings
 from engine.report.page.remake import remake
 from engine.report.page.render import write_single
-from jobs.compare import _page as page_of
+from jobs.compare import page_of
 from tests.expected import as_expected
 from tests.report.made import ANSWERED, values, write_evaluation
 from tests.report.page.results import EMOJI, RIGHT_TO_LEFT, SCRIPT
