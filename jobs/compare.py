@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from engine.messages.wording import counted, listed, number, with_interval
+from engine.messages.wording import listed, number, with_interval
 from engine.report import paired
 from engine.report.layout import Answer, Grid, p_value, sentence, terminal_table, typeset_grid
 from engine.report.page.plotting import forest
@@ -61,7 +61,8 @@ def compare(
     if verbosity().as_json:
         names = ("verdict", "pairs", "flipped", "differing", "notes")
         say_json(jsonable({name: getattr(found, name) for name in names}))
-    shown = map(terminal_table, _grids(found, whole=False))
+    grids = _grids(found, whole=False)
+    shown = [terminal_table(replace(one, names=2 if one.name == "pairs" else 1)) for one in grids]
     standard_output().print_parts([*found.verdict, *shown, *found.remarks])
 
 
@@ -84,8 +85,7 @@ def _grids(found: Comparison, *, whole: bool) -> Iterator[Grid]:
         part = slice(None) if whole else slice(1, 5)
         rows = [[one[key] for key in keys[part]] for one in flips]
         title = f"{won} won by {names[1]}, {len(flips) - won} lost"
-        caption = counted(len(flips), "[query|queries]")
-        tables.append((f"flipped-{i}", title, caption, head[part], rows))
+        tables.append((f"flipped-{i}", title, "Won: a score of 0.5 or more", head[part], rows))
     title, head = "What else differs", ["setting", *found.evaluations]
     tables.append(("differing", title, title, head, [*_by_name(found)]))
     for name, title, caption, head, rows in tables:
