@@ -77,8 +77,7 @@ def _grids(found: Comparison, *, whole: bool) -> Iterator[Grid]:
     tables = [("pairs", "Mean end-to-end scores", _PAIRS, columns.split("|"), rows)]
     for i, pair in enumerate(found.pairs, 1):
         names = called[pair[RUN]], called[pair[RUN_B]]
-        runs = {RUN: pair[RUN], RUN_B: pair[RUN_B]}
-        flips = [one for one in found.flipped if one.items() >= runs.items()]
+        flips = [r for r in found.flipped if (r[RUN], r[RUN_B]) == (pair[RUN], pair[RUN_B])]
         won = sum(one["value_b"] > one["value"] for one in flips)
         keys = ["query_id", "query", "answers", "output", "output_b", "value", "value_b"]
         head = ["id", *keys[1:3], *(f"{a} of {b}" for a in ("output", "score") for b in names)]
@@ -105,9 +104,9 @@ def _by_name(found: Comparison) -> Iterator[list[str]]:
         cells = [setting := row["setting"]]
         for name, one in found.evaluations.items():
             files = (one.summary.get("audit") or {}).get("files", [])
+            own = {"reader": "name", "prompt": "prompt"}.get(setting)
             paths = [file.get("path") for file in files if file["role"] == setting]
-            if known := {"reader": "name", "prompt": "prompt"}.get(setting):
-                paths = [(one.summary["reader"] or {}).get(known)]
+            paths += [(one.summary["reader"] or {}).get(own)] * bool(own)
             cut = _DIGEST.sub(r"\1…", row[name])
             cells.append(" ".join([*(Path(p).name for p in paths if p and cut != row[name]), cut]))
         yield cells

@@ -66,15 +66,15 @@ def gate(
         Files for the decision: Markdown for a pull request (.md), a page (.html).
     """
     out = out or []
+    if junit and junit.is_file() and junit.read_bytes().startswith(_SUITE):
+        # That of an earlier gate would be taken for this one's, if this one is refused or ends in an error.
+        write_bytes(_report([(candidate, "undecided", "no decision was made")]), junit)
     for path in out:
         if path.suffix not in (MARKDOWN, ".html"):
             remedy = "give `out` a name in .md or .html, `junit` one of JUnit"
             raise InputError("is neither Markdown nor a page", remedy, "settings.suffix", path=path)
-        # That of an earlier gate would be taken for this one's, if this one is refused or ends in an error.
         if path.is_file() and _REPORT.match(path.read_bytes()):
             path.unlink()
-    if junit and junit.is_file() and junit.read_bytes().startswith(_SUITE):
-        write_bytes(_report([(candidate, "undecided", "no decision was made")]), junit)
     found = compare(baseline, candidate, cluster=cluster, allow=["answers"])
     found = replace(found, notes=[with_options(note, {"cluster"}) for note in found.notes])
     read = Inputs({"baseline or candidate": [one.folder for one in found.evaluations.values()]}, {})
@@ -101,10 +101,10 @@ def gate(
     decision = next(name for name in _STATUS if name in {pair["decision"] for pair in pairs})
     passed = "No pass" if _STATUS[decision][0] else "Pass"
     said = [f"{passed}: {decision} at a margin of {margin:g}", *(line for _, _, line in cases)]
-    for path in out:
-        write_single(page_of(found, path, said, margin), path)
     if junit:
         write_bytes(_report(cases), junit)
+    for path in out:
+        write_single(page_of(found, path, said, margin), path)
     if verbosity().as_json:
         told = {"decision": decision, "margin": margin, "pairs": pairs}
         say_json(jsonable(told | {"differing": found.differing, "notes": found.notes}))

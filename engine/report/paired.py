@@ -185,8 +185,9 @@ def compare(
     choice = choose(called, named, called, tables.empty(tables.RUN_PAIRS), compared, bootstrap)
     verdict = sentences_on(choice, first.metric, bootstrap) if choice and not silent else []
     notes += [f"left out: {why}" for why in left_out]
-    found = pairs, flipped, differing, verdict, notes
-    return Comparison(*found, scores, evaluations, left_out, unlike, names)
+    return Comparison(
+        pairs, flipped, differing, verdict, notes, scores, evaluations, left_out, unlike, names
+    )
 
 
 def _short_names(runs: Sequence[tuple[str, str]]) -> dict[str, str]:

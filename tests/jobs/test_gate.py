@@ -46,7 +46,10 @@ def test_a_gate_has_markdown_for_a_pull_request_and_a_page(gate, tmp_path):
     out = ("--out", tmp_path / "gate.md", "--out", tmp_path / "gate.html")
     more = {"answers": ("a", "b"), "audit": {"tables_sha256": {"queries": "0" * 64}}}
     assert gate(20, *out, "--allow", "queries", **more) == 1
-    as_expected((tmp_path / "gate.md").read_text())
+    answer, *folded = (tmp_path / "gate.md").read_text().split("<details>")
+    as_expected(answer.split("\n\n"))
+    assert [part.partition("</summary>")[0][9:] for part in folded] == ["Flipped", "Differing"]
+    assert "| question 20 | a | right | wrong |" in folded[0]
     page = (tmp_path / "gate.html").read_text()
     assert '<h1 id="headline" dir="auto">No pass: worse at a margin of 0.02.</h1>' in page
     assert "<strong>Warning:</strong> 200 shared queries have other answers." in page
