@@ -381,7 +381,7 @@ def page(found: across.Together, ends: pl.DataFrame, ways: Grid) -> Iterator[str
     yield ""
     grids = [across.grid(found, primary=True), *across.all_grids(found)]
     for one in [*grids, ways] if ways.rows else grids:
-        yield f"{one.title}\n\n{markdown(one)}"
+        yield markdown(one)
     yield from (f"- {line}" for line in (*across.answer(found).reasons, *across.notes(found)))
     yield ""
     yield from (f"- {line}" for line in across.missing_cells(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -312,7 +312,7 @@ class Result:
         """
         path = Path(path)
         if path.suffix == ".md":
-            write_text(self._repr_markdown_(), path)
+            write_text(self._markdown(overview.overview_grids(self.findings)), path)
             return path
         if path.suffix in (".html", ".htm"):
             with tempfile.TemporaryDirectory() as folder:
@@ -323,16 +323,21 @@ class Result:
         return path / PAGE
 
     def _repr_markdown_(self) -> str:
+        return self._markdown(self._grids())
+
+    def _markdown(self, grids: Sequence[Grid]) -> str:
         answer = overview.answer(self.findings)
         lines = [answer.headline, *answer.about, *answer.reasons]
         parts = [f"# {render.escaped(lines[0])}", *map(render.escaped, lines[1:])]
-        parts += [render.markdown(typeset_grid(grid)).strip() for grid in self._grids()]
+        parts += [render.markdown(typeset_grid(grid)).strip() for grid in grids]
         notes = overview.notes(self.findings)
         parts += ["\n".join(f"- {render.escaped(note)}" for note in notes)] if notes else []
         return "\n\n".join(parts) + "\n"
 
     def _grids(self) -> list[Grid]:
-        grids = overview.overview_grids(self.findings)
+        """The tables of a notebook: no costs, and of the ranking measures the primary ones."""
+        parts = (part for part in overview.sections(self.findings) if part.name != "tables")
+        grids = (grid for part in parts for grid in part.grids)
         return [grid for grid in grids if grid.name not in ("costs", "measures")]
 
     def __repr__(self) -> str:

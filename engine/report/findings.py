@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -412,11 +412,25 @@ def read_summary(folder: Location) -> dict[str, Any]:
 
 
 def read_findings(folder: Path, sources: EvaluationInputs | None) -> Findings:
-    """The evaluation that a folder holds.
+    """The evaluation that a folder holds; of a study with its conditions, if all of them are there.
 
     Raises:
         InputError: the folder holds none, or one of an earlier version that cannot be shown.
     """
+    found = _read_alone(folder, sources)
+    places = [folder / one["directory"] for one in conditions_of(found.summary)]
+    if not all((place / SUMMARY).is_file() for place in places):
+        return found
+    conditions = [found if one == folder else _read_alone(one, None) for one in places]
+    return replace(found, conditions=conditions)
+
+
+def conditions_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Of a study, each condition and the folder of its results; none of one evaluation."""
+    return (summary.get("study") or {"conditions": ()})["conditions"]
+
+
+def _read_alone(folder: Path, sources: EvaluationInputs | None) -> Findings:
     summary = read_summary(folder)
     needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
     if not needed <= summary.keys():

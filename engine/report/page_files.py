@@ -15,7 +15,7 @@ from engine.sources.io.folders import Folder
 PAGE, BESIDE = "report.html", "report"
 # Names every file beside the page, so that the next evaluation removes these and no others.
 LISTED = "report.json"
-_NAMES = re.compile(r"(queries-\d{4,}\.js|(figures|tables)/[a-z]+\.(svg|png|md|tex|csv))")
+_NAMES = re.compile(r"(queries-\d{4,}\.js|(figures|tables)/[a-z_-]+\.(svg|png|md|tex|csv))")
 
 
 def where_to_look(out: str | Path) -> str:

@@ -121,13 +121,20 @@ def full_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     """What to print, in order: what was measured, all tables, all lines."""
     shown, said = full_tables(findings), full_lines(findings)
     if findings.conditions:
-        shown += study_report.study_tables(findings)
+        shown += map(terminal_table, study_report.study_grids(findings))
         said += study_report.study_lines(findings)
     above = [*header.lines(findings.summary), ""]
     return [*above, *shown, *said, f"results -> {out}; {where_to_look(out)}"]
 
 
 def full_tables(findings: Findings) -> list[Table]:
+    """Every table of an evaluation for a terminal, and what its LLM calls cost."""
+    result = [terminal_table(grid) for grid in full_grids(findings)]
+    costs = grids.compared_costs(findings, short=False)
+    return result if costs is None else [*result, costs]
+
+
+def full_grids(findings: Findings) -> list[Grid]:
     """The means and correlations, and where there is something to compare, the comparisons.
 
     Comparisons are shown with the first annotator and the first run; the files hold all of them.
@@ -149,9 +156,7 @@ def full_tables(findings: Findings) -> list[Table]:
         _order_of_runs(findings),
         *_further(findings),
     ]
-    result = [terminal_table(grid) for grid in shown if grid.rows or grid is shown[0]]
-    costs = grids.compared_costs(findings, short=False)
-    return result if costs is None else [*result, costs]
+    return [grid for grid in shown if grid.rows or grid is shown[0]]
 
 
 def _further(findings: Findings) -> Iterator[Grid]:
@@ -248,7 +253,7 @@ def _differences(
     )
     difference = tables.difference_of(TAU)
     if not comparisons[difference].is_not_nan().any():
-        return Grid("differences", "", [], [])
+        return Grid(difference, "", [], [])
     family = comparisons
     if among_runs:
         # Rows of the first run stand for those of all: corrected together, as the rivals of the first are.
@@ -272,7 +277,8 @@ def _differences(
         rows.append([*(row[key] for key in keys), *values, *(str(row[N]) for _ in partial)])
     title = f"{layout.KENDALL} of {comparisons[first][0]}, less that of:"
     caption = layout.methods_line(comparisons[tables.METHOD])
-    return Grid("differences", caption, [*head, *partial], rows, len(keys), title)
+    name = "differences-of-runs" if among_runs else "differences"
+    return Grid(name, caption, [*head, *partial], rows, len(keys), title)
 
 
 def _means_of_runs(findings: Findings) -> Grid:

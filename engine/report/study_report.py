@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from rich.table import Table
 
 from engine import tables
 from engine.evaluation.study import Condition, Study, at_cutoff
 from engine.labels.annotator import READER as READER_ROLE
-from engine.messages.wording import with_interval
 from engine.ranking.kinds.base import Measure
 from engine.ranking.measures import parse_measure, parse_measures
 from engine.report import layout
 from engine.report.findings import Findings, costs_of, texts_of
+from engine.report.layout import Grid
 from engine.tables import AUGMENTATION, LABELS_BY, MEASURE, METHOD, READER, RUN, TAU, VALUE, K, N
 
 # What the rows of a table of conditions are by, where its columns are by another.
@@ -28,14 +27,16 @@ _OTHERS = {K: (READER, AUGMENTATION), READER: (AUGMENTATION, K), AUGMENTATION: (
 _LONGEST = 60
 
 
-def study_tables(findings: Findings) -> list[Table]:
-    """Correlations (means, where nothing was read whole) by condition; then eRAG's across readers."""
-    grids = [_by_condition(findings), _across_readers(findings)]
-    return [layout.terminal_table(grid) for grid in grids if grid.rows]
+def study_grids(findings: Findings) -> list[Grid]:
+    """Of a study: correlations (means, where nothing was read whole) by condition; then eRAG's across readers."""
+    if len(findings.conditions) < 2:
+        return []
+    grids = [_by_condition(findings), _across_readers(findings), _stand_in(findings)]
+    return [grid for grid in grids if grid.rows]
 
 
 def study_lines(findings: Findings) -> list[str]:
-    """What the LLM calls of the whole study cost, what to mind, and whose labels could stand in for whose."""
+    """What the LLM calls of the whole study cost, and what to mind."""
     short, costs = _short(findings), findings.summary["study"]["costs"]
     reads = [
         f"LLM calls of the study, {one['role']} {short[one[READER]]} ({one[AUGMENTATION]}): {layout.calls_line(costs_of(one))}"
@@ -43,7 +44,7 @@ def study_lines(findings: Findings) -> list[str]:
         if one["wanted"]
     ]
     notes = [f"note: {text}" for text in texts_of(findings.study_notes)]
-    return [*reads, *notes, *_stand_in(findings)]
+    return [*reads, *notes]
 
 
 def summarize_study(study: Study, directories: dict[Condition, str]) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def _rows(cells: _Cells, columns: Sequence[object]) -> list[list[str]]:
     ]
 
 
-def _by_condition(findings: Findings) -> layout.Grid:
+def _by_condition(findings: Findings) -> Grid:
     conditions, runs = findings.conditions, sorted(findings.runs)
     varied = {
         name: list(dict.fromkeys(one.configuration[name] for one in conditions))
@@ -143,7 +144,7 @@ def _by_condition(findings: Findings) -> layout.Grid:
         title = f"{layout.KENDALL} with the end-to-end score, by {across}{layout.level(findings.bootstrap)}"
     methods = (method for one in conditions for method in one.correlations[METHOD])
     head, caption = [*names, *heads], layout.methods_line(methods)
-    return layout.Grid("conditions", caption, head, _rows(cells, values), len(names), title)
+    return Grid("conditions", caption, head, _rows(cells, values), len(names), title)
 
 
 def _cell(findings: Findings, run: str, annotator: str, measure: Measure) -> str:
@@ -185,7 +186,7 @@ def _as_asked(findings: Findings, name: str) -> pl.DataFrame:
     return findings.table(name).filter(*here)
 
 
-def _across_readers(findings: Findings) -> layout.Grid:
+def _across_readers(findings: Findings) -> Grid:
     correlations, short = _as_asked(findings, "readers"), _short(findings)
     asked = [findings.configuration[name] for name in (AUGMENTATION, K)]
     by_reader = {
@@ -206,22 +207,22 @@ def _across_readers(findings: Findings) -> layout.Grid:
     title = f"eRAG's labels by one reader, {layout.KENDALL} with the end-to-end score of another"
     title += layout.level(findings.bootstrap)
     rows, caption = _rows(cells, list(short)), layout.methods_line(correlations[METHOD])
-    return layout.Grid("readers", caption, [*head, *heads], rows, len(head), title)
+    return Grid("readers", caption, [*head, *heads], rows, len(head), title)
 
 
-def _stand_in(findings: Findings) -> list[str]:
+def _stand_in(findings: Findings) -> Grid:
+    """How much worse the labels of another reader predict a reader's score than its own do."""
     short, compared = _short(findings), _as_asked(findings, "reader_comparisons")
-    sentences = []
-    # The first measure that eRAG's labels have.
-    for row in compared.filter(pl.col(MEASURE) == pl.col(MEASURE).first()).iter_rows(named=True):
-        difference = row[tables.difference_of(TAU)]
-        if math.isnan(difference):
-            continue
-        text = with_interval(difference, row["tau_low"], row["tau_high"], 2, plus="+")
-        if not math.isnan(row["tau_p_holm"]):
-            text += f", {layout.p_text(row['tau_p_holm'])} (Holm)"
-        sentences.append(
-            f"end-to-end score of {short[row[READER]]} on {row[RUN]}: its own labels less those of "
-            f"{short[row[tables.LABELS_BY_B]]}, {row[MEASURE]}: tau {text}"
-        )
-    return sentences
+    runs = [RUN] if compared[RUN].n_unique() > 1 else []
+    cells: list[list[str]] = []
+    for row in compared.iter_rows(named=True):
+        names = [short[row[READER]], short[row[tables.LABELS_BY_B]], row[MEASURE]]
+        figures = [layout.interval(row, TAU, tables.difference_of(TAU), plus="+")]
+        figures += [layout.p_value(row[tables.p_holm_of(TAU)]), str(row[N])]
+        if not math.isnan(row[tables.difference_of(TAU)]):
+            cells.append([*(row[name] for name in runs), *names, *figures])
+    head = [*runs, "end-to-end score of", "less labels by", "measure"]
+    figures = [f"difference{layout.level(findings.bootstrap.of_fixed_n)}", "p (Holm)", N]
+    title = f"{layout.KENDALL} of a reader's own labels with its end-to-end score, less that of another's labels"
+    caption = layout.methods_line(compared[METHOD])
+    return Grid("substitutes", caption, [*head, *figures], cells, len(head), title)

@@ -10,15 +10,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from engine.messages.characters import words_within
 from engine.messages.wording import cut
-from engine.report import grids, header, verdict
-from engine.report.findings import Findings, costs_together
+from engine.report import grids, header, printed, study_report, verdict
+from engine.report.findings import Findings, conditions_of, costs_together
 from engine.report.layout import Answer, Grid, calls_line, sentence
 from engine.report.page.render import Part
 from engine.tables import MEASURE, QUERY, QUERY_ID, RUN
@@ -61,13 +60,16 @@ def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
     pictures follow each other.
     """
     measures = [_measures(findings)] if findings.primary_measures else []
+    # Without correlations the table of them has means alone, which ``measures`` has with intervals.
+    shown = {"unseen", "places", *(() if findings.is_read_whole else ("correlations",))}
     yield Part("runs", "Runs", "The runs", [_leaderboard(findings), *measures])
     if findings.wholes and findings.annotators:
         unseen = [g for g in (grids.unseen(findings), grids.by_place(findings)) if g.rows]
         title = "How far each kind of label can be trusted"
         yield Part("trust", "Labels", title, [_agreement(findings), *unseen])
     if conditions_of(findings.summary):
-        yield Part("conditions", "Conditions", "The other conditions of the study")
+        varied = study_report.study_grids(findings)
+        yield Part("conditions", "Conditions", "The conditions of the study", varied)
     if made:
         label = "Scores by group of queries"
         by_group = [slices_grid(findings, made)]
@@ -84,16 +86,14 @@ def sections(findings: Findings, made: Sequence[Slices] = ()) -> Iterator[Part]:
         )
         costs = replace(costs, caption=caption)
         yield Part("cost", "Cost", "What it cost", [costs], label=costs.title)
+    every = printed.full_grids(findings)
+    if further := [grid for grid in every if grid.rows and grid.name not in shown]:
+        yield Part("tables", "Tables", "Further tables", further)
 
 
 def overview_grids(findings: Findings) -> list[Grid]:
     """The tables of the page, but for groups of queries."""
     return [grid for part in sections(findings) for grid in part.grids]
-
-
-def conditions_of(summary: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Of a study, each condition and the folder of its results; none of one evaluation."""
-    return (summary.get("study") or {"conditions": ()})["conditions"]
 
 
 def _leaderboard(findings: Findings) -> Grid:
@@ -151,7 +151,9 @@ def _outputs(findings: Findings) -> Grid:
 
 def notes(findings: Findings) -> list[str]:
     """What qualifies the figures, a sentence each."""
-    return [sentence(text) for text in findings.notes]
+    gone = bool(conditions_of(findings.summary)) and not findings.conditions
+    lacking = ["the tables of the study are left out: not all of its conditions are in this folder"]
+    return [sentence(text) for text in [*findings.notes, *lacking * gone]]
 
 
 def slices(findings: Findings) -> list[Slices]:

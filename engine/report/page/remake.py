@@ -16,7 +16,7 @@ from engine.messages.errors import InputError
 from engine.messages.extras import missing
 from engine.report import across_data_sets as across
 from engine.report.across_data_sets import Together
-from engine.report.findings import Findings, read_findings
+from engine.report.findings import Findings, conditions_of, read_findings
 from engine.report.layout import typeset_grid
 from engine.report.page import drawings, overview, queries, render
 from engine.report.page.render import Written
@@ -89,7 +89,7 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
 
 
 def _places(summary: Mapping[str, Any]) -> list[str]:
-    return [one["directory"] for one in overview.conditions_of(summary)] or [_HERE]
+    return [one["directory"] for one in conditions_of(summary)] or [_HERE]
 
 
 def _replace_pages(
@@ -140,7 +140,7 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         annotators={
             name: ANNOTATORS[name].meaning for name in findings.annotators if name in ANNOTATORS
         },
-        conditions=overview.conditions_of(findings.summary),
+        conditions=conditions_of(findings.summary),
         with_passages=findings.sources is not None,
         data=render.as_it_is(queries.escaped(data)),
         inlined=inlined,

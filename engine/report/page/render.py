@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.messages.extras import require
-from engine.report.layout import Answer, Grid
+from engine.report.layout import Answer, Grid, sentence
 from engine.report.page import plotting
 from engine.report.page.plotting import Drawing, Picture
 from engine.report.page_files import BESIDE, LISTED, PAGE, page_files
@@ -35,6 +36,9 @@ _TAG, _BEYOND_HUNDREDTHS = re.compile(r"<[^>]+>"), re.compile(r"(?<=\.\d\d)\d+")
 _FAMILY = re.compile(r"font-family: [^;\"]+; ")
 # What spreadsheets calculate, but for numbers, with an interval or a percent sign.
 _FORMULA = re.compile(r"[=@\t\r]|[-+](?!\d[\d.,]*%?( \[[-+\d.,% ]*\])?$)")
+# Accents by their combining sign, and other signs, as LaTeX has them for fonts of any encoding.
+_MARKS = "\u0300\u0301\u0302\u0303\u0304\u0307\u0308\u030a\u030b\u030c\u0327"
+_ACCENTS = dict(zip(_MARKS, "`'^~=.\"rHvc", strict=True))
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -47,14 +51,28 @@ _LATEX = str.maketrans(
         "}": r"\}",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': "''",
+        "\N{GREEK SMALL LETTER TAU}": r"$\tau$",
+        "\N{GREEK SMALL LETTER RHO}": r"$\rho$",
+        "\N{GREEK CAPITAL LETTER DELTA}": r"$\Delta$",
+        "\N{MULTIPLICATION SIGN}": r"$\times$",
+        "\N{MIDDLE DOT}": r"$\cdot$",
+        "\N{HORIZONTAL ELLIPSIS}": r"\dots{}",
+        "\N{EN DASH}": r"\textendash{}",
         "\N{MINUS SIGN}": "$-$",
         "\N{NO-BREAK SPACE}": "~",
-        "\N{EM DASH}": "---",
+        "\N{EM DASH}": r"\textemdash{}",
         "\N{RIGHT SINGLE QUOTATION MARK}": "'",
         "\N{LEFT DOUBLE QUOTATION MARK}": "``",
         "\N{RIGHT DOUBLE QUOTATION MARK}": "''",
     }
 )
+
+
+_BETWEEN_SENTENCES = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 
 
 class Written(NamedTuple):
@@ -241,19 +259,31 @@ def markdown(grid: Grid) -> str:
     rule = ["---" if place < grid.names else "---:" for place in range(len(head))]
     rows = [[escaped(cell) for cell in row] for row in grid.rows]
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)]
-    return "\n".join([*lines, "", escaped(grid.caption), ""])
+    title = [f"**{escaped(grid.title)}**", ""] if grid.title not in ("", grid.caption) else []
+    return "\n".join([*title, *lines, "", escaped(grid.caption), ""])
 
 
 def latex(grid: Grid) -> str:
-    """The table in LaTeX, with the rules of the package booktabs."""
+    """The table in LaTeX, in ASCII, with the rules of the package booktabs.
+
+    Its caption is one sentence, the title if there is one; what else is to be known stands below.
+    """
     columns = "l" * grid.names + "r" * (len(grid.head) - grid.names)
-    rows = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in grid.rows]
-    head = " & ".join(name.translate(_LATEX) for name in grid.head) + r" \\"
+    head, *rows = [" & ".join(map(_as_latex, row)) + r" \\" for row in (grid.head, *grid.rows)]
+    # After a rule or the end of a row, a bracket or star would be an option of these.
+    rows = [f"{{}}{row}" if row[0] in "[*" else row for row in rows]
+    caption, *below = _BETWEEN_SENTENCES.split(grid.caption.strip(), maxsplit=1)
+    if grid.title not in ("", grid.caption):
+        # A title such as "Tau of erag, less that of:" goes on in the rows.
+        title = grid.title.removesuffix(":") + " each row" * grid.title.endswith(":")
+        caption, below = title, [grid.caption]
+    note = _as_latex(" ".join(below))
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{grid.caption.translate(_LATEX)}}}",
+            rf"\caption{{{_as_latex(sentence(caption or grid.name))}}}",
+            rf"\label{{tab:{re.sub('[^a-z0-9]+', '-', grid.name)}}}",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
             head,
@@ -261,10 +291,29 @@ def latex(grid: Grid) -> str:
             *rows,
             r"\bottomrule",
             r"\end{tabular}",
+            *([r"\par\smallskip", rf"{{\footnotesize {note}\par}}"] if note else []),
             r"\end{table}",
             "",
         ]
     )
+
+
+def _as_latex(text: str) -> str:
+    """A text in ASCII that LaTeX shows in one line, with letters that its fonts may lack by their code point."""
+    plain = " ".join(re.split(r"[^\S\N{NO-BREAK SPACE}]+", text)).strip()
+    shown = "".join(map(_letter, unicodedata.normalize("NFC", plain)))
+    return shown.replace("--", "-{}-")  # two hyphens would be a dash
+
+
+def _letter(letter: str) -> str:
+    known = letter.translate(_LATEX)
+    if known != letter or " " <= letter <= "~":
+        return known
+    base, *marks = unicodedata.normalize("NFD", letter)
+    if len(marks) == 1 and base.isascii() and marks[0] in _ACCENTS:
+        return rf"\{_ACCENTS[marks[0]]}{{{base}}}"
+    code = ord(letter)
+    return rf"\ifdefined\Uchar\symbol{{{code}}}\else U+{code:04X}\fi{{}}"
 
 
 def comma_separated(grid: Grid) -> str:
