@@ -312,7 +312,9 @@ class Result:
         """
         path = Path(path)
         if path.suffix == ".md":
-            write_text(self._markdown(overview.overview_grids(self.findings)), path)
+            # No costs: they differ from one evaluation of the same to the next.
+            grids = overview.overview_grids(self.findings)
+            write_text(self._markdown([one for one in grids if one.name != "costs"]), path)
             return path
         if path.suffix in (".html", ".htm"):
             with tempfile.TemporaryDirectory() as folder:

@@ -207,7 +207,7 @@ def _means_and_correlations(findings: Findings) -> Grid:
                 values += [str(cell[N] if cell else 0) for _ in partial]
         rows.append([*names, *values])
     methods = layout.methods_line(cell[tables.METHOD] for cell in cells.values())
-    caption = "\n".join(line for line in (methods, _BEST if starred else "") if line)
+    caption = ";\n".join(line for line in (methods, _BEST if starred else "") if line)
     return Grid("correlations", caption, head, rows, 3 if several else 2, title)
 
 

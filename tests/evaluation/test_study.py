@@ -101,8 +101,10 @@ def test_labels_of_each_reader_meet_the_score_of_each(two_readers):
 
 def test_what_is_printed_and_written(tmp_path, two_readers):
     done, poor = two_readers
-    titles = [str(table.title) for table in study_report.study_tables(found(done))]
-    as_expected(titles)
+    shown = study_report.study_grids(found(done))
+    as_expected([table.title for table in shown])
+    differences = done.reader_comparisons["tau_difference"].drop_nans().round(2).to_list()
+    assert [float(row[3].split()[0]) for row in shown[-1].rows] == differences
     parts = answer_parts(found(done), tmp_path)
     as_expected([part for part in parts if str(part).startswith("a study")])
     (reads,) = (part for part in parts if str(part).startswith("LLM calls: "))
@@ -128,11 +130,9 @@ def test_what_is_printed_and_written(tmp_path, two_readers):
 
 def test_measures_follow_k_in_the_table(tmp_path):
     done, _ = run_study(tmp_path, k_sweep=(2, 3))
-    (table,) = study_report.study_tables(found(done))
-    assert [str(column.header) for column in table.columns] == [
-        "annotator", "measure", "k = 2", "k = 3"
-    ]  # fmt: skip
-    rows = [str(cell) for cell in table.columns[1].cells]
+    (table,) = study_report.study_grids(found(done))
+    assert table.head == ["annotator", "measure", "k = 2", "k = 3"]
+    rows = [row[1] for row in table.rows]
     assert rows == ["em", "P@k", "RR", "Success@1", "P@k", "RR", "Success@1"]
     assert "study, reader bundled (in-prompt): " in study_report.study_lines(found(done))[0]
 
@@ -185,9 +185,8 @@ def test_failed_reads_are_tried_once(tmp_path):
     (costs,) = done.costs.values()
     first = done.evaluations[Condition("bundled", "in-prompt", 3)]
     assert costs.failed == first.readings["reader"].costs.failed > 0
-    (table, *_) = study_report.study_tables(found(done))
-    cells = [str(cell) for column in table.columns[2:] for cell in column.cells]
-    assert any("(n = " in cell for cell in cells)
+    (table, *_) = study_report.study_grids(found(done))
+    assert any("(n = " in cell for row in table.rows for cell in row[2:])
     as_expected(notes(done))
 
 
@@ -212,20 +211,17 @@ def test_p_values_across_readers_are_corrected_among_what_is_shown(tmp_path, tin
 def test_a_cutoff_that_is_a_swept_k_keeps_its_row(tmp_path):
     settings = SETTINGS.but(measures="P@1 P@3", annotators=("erag",))
     done, _ = run_study(tmp_path, settings, k_sweep=(1, 3))
-    (table,) = study_report.study_tables(found(done))
-    rows = list(
-        zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
-    )
-    assert [row[1] for row in rows] == ["em", "P@1", "P@k"]
-    assert rows[1][2] == rows[2][2] != ""  # at k = 1 they are the same
+    (table,) = study_report.study_grids(found(done))
+    assert [row[1] for row in table.rows] == ["em", "P@1", "P@k"]
+    assert table.rows[1][2] == table.rows[2][2] != ""  # at k = 1 they are the same
 
 
 def test_without_end_to_end_scores_means_stand_side_by_side(tmp_path):
     settings = SETTINGS.but(end_to_end=False)
     done, _ = run_study(tmp_path, settings, k_sweep=(1, 3))
-    (table,) = study_report.study_tables(found(done))
-    as_expected(str(table.title))
-    assert next(str(cell) for cell in table.columns[3].cells) != ""
+    (table,) = study_report.study_grids(found(done))
+    as_expected(table.title)
+    assert table.rows[0][3] != ""
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ def test_tables_are_written_for_papers_and_programs():
         "50% of a_b",
     ]
     text = render.latex(grid)
-    assert r"a|b\_c \& <d> & $-$0.1 \\" in text
-    assert r"\caption{50\% of a\_b}" in text
+    assert r"a\textbar{}b\_c \& \textless{}d\textgreater{} & $-$0.1 \\" in text
+    assert r"\caption{50\% of a\_b.}" in text
     assert list(csv.reader(io.StringIO(render.comma_separated(grid)))) == [grid.head, *grid.rows]
 
 

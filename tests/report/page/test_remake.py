@@ -15,6 +15,8 @@ from engine.inputs.read import read_inputs
 from engine.python.result import Result
 from engine.report.page.remake import make_page, remake
 from engine.report.page_files import page_files
+from engine.report.printed import full_grids
+from engine.report.study_report import study_grids
 from engine.sources.io.folders import folder_at
 from jobs._evaluating import write_results
 from tests.commands import erag
@@ -188,6 +190,15 @@ def test_a_study_has_a_page_for_each_condition(tmp_path):
     assert 'href="conditions/k1/report.html"' in (out / "report.html").read_text()
     assert (out / "conditions" / "k1" / "report.html").exists()
     assert (out / "report" / "figures" / "cutoffs.svg").exists()
+    page, tables = (out / "report.html").read_text(), out / "report" / "tables"
+    result = Result.load(out)
+    text = result.report(tmp_path / "report.md").read_text()
+    for one in [*study_grids(result.findings), *full_grids(result.findings)]:
+        assert f">{one.title}<".replace("'", "&#39;") in page, one.name
+        assert f"**{one.title}**" in text, one.name
+        assert {path.suffix for path in tables.glob(f"{one.name}.*")} == {".md", ".tex", ".csv"}
+    shutil.rmtree(out / "conditions")
+    assert "not all of its conditions" in Result.load(out).report(tmp_path / "r.md").read_text()
 
 
 def swept(tmp_path, say, named=()):
