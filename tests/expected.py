@@ -114,7 +114,10 @@ def refused(
     assert line is None or error.line == line
     if text and not currently_in_test_context():
         as_expected(str(error))
-    del error, caught  # else this frame would keep the files that are open in the frames of the error
+    del (
+        error,
+        caught,
+    )  # else this frame would keep the files that are open in the frames of the error
 
 
 def start(*, writes: bool) -> None:
