@@ -15,6 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytest.register_assert_rewrite("tests.expected")  # before it is imported
+
 from tests import expected, kept_reader
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -39,7 +43,6 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what their controll
 os.fsync = lambda descriptor: None
 
 import polars as pl
-import pytest
 from hypothesis import settings
 
 from engine import tables
