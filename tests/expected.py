@@ -22,6 +22,7 @@ import pytest
 import yaml
 from hypothesis import currently_in_test_context
 
+from engine import compat
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.ranking.measures import KINDS
@@ -50,7 +51,8 @@ def _registered() -> tuple[tuple[re.Pattern[str], str], ...]:
     known = sorted({*ANNOTATORS, *METRICS, *KINDS}, key=len, reverse=True)
     name = f"(?:{'|'.join(map(re.escape, known))})(?![\\w-])"
     listed = re.compile(rf"(?<![\w-]){name}(?:(?:, | or | and ){name}){{3,}}")
-    return (re.compile(re.escape(WHAT)), "a run"), (listed, "NAMES")
+    whole = ((WHAT, "a run"), (compat._NAMES, "NAMES"))
+    return (*((re.compile(re.escape(text)), stands) for text, stands in whole), (listed, "NAMES"))
 
 
 _writes = False

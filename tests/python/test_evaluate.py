@@ -234,7 +234,7 @@ def test_two_evaluations_at_once_share_no_plans(files, tmp_path):
     def read(prompts):
         if not asked:
             asked.append(None)
-            with refused("files.locked"):
+            with refused("files.locked", text=False):
                 in_shards(files, tmp_path, reader=reader)
             in_shards(files, tmp_path, reader=reader, measures="P@1")
         return [last_word(prompt) for prompt in prompts]
