@@ -158,6 +158,12 @@ def pytest_configure(config: pytest.Config) -> None:
     expected.start(writes=config.getoption("--write-texts"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    yield
+    expected.end()
+
+
 def pytest_sessionfinish() -> None:
     expected.finish()
 

@@ -59,6 +59,7 @@ _writes = False
 _known: dict[Path, dict[str, dict[str, list[Any]]]] = {}
 _seen: dict[str, list[Any]] = defaultdict(list)
 _current: list[str] = []
+_passed: set[str] = set()
 
 
 def _scrubbed(value: Any) -> Any:
@@ -83,27 +84,46 @@ def _read(file: Path) -> dict[str, dict[str, list[Any]]]:
     return yaml.load(file.read_bytes(), yaml.CSafeLoader) or {} if file.exists() else {}
 
 
-def as_expected(value: Any) -> None:
-    """Compare a text, or a list of texts, to the one that stands in ``tests/texts`` for this place in this test."""
-    node = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
-    if _current != [node]:
-        _current[:] = [node]
-        _seen.pop(node, None)
-    seen, text = _seen[node], _scrubbed(value)
-    if seen[-1:] == [text]:  # a text that a loop has again stands once
-        return
-    seen.append(text)
-    if _writes:
-        return
+def _node() -> str:
+    return os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
+
+
+def _texts_of(node: str) -> list[Any]:
     module, _, test = node.partition("::")
     file = _file(module)
     if file not in _known:
         _known[file] = _read(file)
-    known = [
-        text for text, _ in groupby(map(_scrubbed, _known[file].get(module, {}).get(test, [])))
-    ]
+    texts = map(_scrubbed, _known[file].get(module, {}).get(test, []))
+    return [text for text, _ in groupby(texts)]
+
+
+def as_expected(value: Any) -> None:
+    """Compare a text, or a list of texts, to the one that stands in ``tests/texts`` for this place in this test.
+
+    Where a test has the same text again at once, as in a loop, it stands once. ``end`` finds texts that did not come.
+    """
+    node, text = _node(), _scrubbed(value)
+    if _current != [node]:
+        _current[:] = [node]
+        _seen.pop(node, None)
+    seen = _seen[node]
+    if seen[-1:] == [text]:
+        return
+    seen.append(text)
+    if _writes:
+        return
+    known = _texts_of(node)
     assert len(seen) <= len(known), f"no expected text; run {node} with --write-texts"
     assert text == known[len(seen) - 1]
+
+
+def end() -> None:
+    """Whether all texts that stand for this test, which passed, came."""
+    node = _node()
+    _passed.add(node)
+    if not _writes:
+        left = _texts_of(node)[len(_seen[node]) :]
+        assert not left, f"texts that did not come; run {node} with --write-texts"
 
 
 @contextmanager
@@ -123,10 +143,8 @@ def refused(
     assert line is None or error.line == line
     if text and not currently_in_test_context():
         as_expected(str(error))
-    del (
-        error,
-        caught,
-    )  # else this frame would keep the files that are open in the frames of the error
+    # Else this frame would keep the files that are open in the frames of the error.
+    del error, caught
 
 
 def start(*, writes: bool) -> None:
@@ -136,9 +154,9 @@ def start(*, writes: bool) -> None:
 
 
 def finish() -> None:
-    """Put the texts of this session's tests in the place of those that stood for them."""
+    """Put the texts of this session's tests that passed in the place of those that stood for them."""
     by_file: dict[Path, list[str]] = defaultdict(list)
-    for node in _seen if _writes else ():
+    for node in _passed if _writes else ():
         by_file[_file(node.partition("::")[0])].append(node)
     TEXTS.mkdir(exist_ok=True)
     for file, nodes in by_file.items():
@@ -149,11 +167,17 @@ def finish() -> None:
             for node in nodes:
                 module, _, test = node.partition("::")
                 texts.setdefault(module, {})[test] = _seen[node]
-            for module in texts:  # a test that is gone leaves no text
-                named = set(re.findall(r"def (test_\w+)", (ROOT / module).read_text("utf-8")))
-                kept = {t: x for t, x in texts[module].items() if t.partition("[")[0] in named}
-                texts[module] = kept
-            made = yaml.dump(texts, Dumper=yaml.CSafeDumper, width=10**6, allow_unicode=True)
-            file.write_text(made, encoding="utf-8")
+            kept = {module: _kept(module, of_tests) for module, of_tests in texts.items()}
+            kept = {module: of_tests for module, of_tests in kept.items() if of_tests}
+            if kept or file.exists():
+                options: dict[str, Any] = {"width": 10**6, "allow_unicode": True}
+                file.write_text(yaml.dump(kept, Dumper=yaml.CSafeDumper, **options), "utf-8")
         finally:
             os.close(lock)
+
+
+def _kept(module: str, texts: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The texts of the tests that are still there and have some."""
+    path = ROOT / module
+    named = re.findall(r"def (test_\w+)", path.read_text("utf-8")) if path.exists() else []
+    return {test: own for test, own in texts.items() if own and test.partition("[")[0] in named}

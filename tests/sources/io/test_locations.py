@@ -113,7 +113,7 @@ def test_a_pipe_can_be_sought_in_by_several_readers_at_once(piped):
 
 def test_a_pipe_without_an_end_is_refused(piped, monkeypatch):
     monkeypatch.setattr(locations, "LARGEST_PIPE", 1 << 16)
-    with refused("files.size"):
+    with refused("files.size", text=False):
         read_run(piped(RUN.encode()))
 
 
