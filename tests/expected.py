@@ -42,6 +42,7 @@ _CHANGING = (
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:PORT"),
     (re.compile(r"[\d.]+ calls/s"), "N calls/s"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
+    (re.compile(r"\b(here/\w+)-\d+"), r"\1-N"),
     (re.compile(r"(?<![0-9a-z])[0-9a-f]{32,64}(?![0-9a-z])"), "DIGEST"),
 )
 

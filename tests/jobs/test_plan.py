@@ -94,9 +94,7 @@ def test_the_results_of_an_evaluation_pace_a_plan(plan, files, evaluated, capsys
     tokens = sum(kind["prompt_tokens"] for kind in counted["kinds"])
     assert tokens == reading["prompt_tokens"]
     status, printed, _ = plan(*asked, "--dtype", "float32", "--budget", "36reads")
-    as_expected(
-        re.findall("time: .*|note: .*|start and .*: |memory: about |at 3 .*|budget .*", printed)
-    )
+    as_expected(re.findall("time: .*|start and .*: |memory: about |at 3 .*|budget .*", printed))
     assert len(printed.splitlines()) <= 25
     status, printed, _ = plan("--actors", 0, "--store", files["out"].parent / "other")
     assert row(printed, "all")[:4] == ["36", "0", "36", "0"]

@@ -30,6 +30,7 @@ def run(tmp_path):
     def done(arguments, redirected="", files=-1, **environment):
         command = f'exec "$@" {redirected}'
         own = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | environment
+        own.pop("PYTHONUNBUFFERED", None)  # else a print of the command fails, not the end of it
         limit = resource.RLIM_INFINITY if files < 0 else files
         return subprocess.run(
             ["/bin/sh", "-c", command, "sh", *ERAG, *arguments],

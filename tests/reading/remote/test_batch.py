@@ -55,7 +55,8 @@ def test_a_batch_gives_what_requests_give(tmp_path):
         back.write_text("\n".join(reversed(lines[:-1])))
         with pytest.raises(ReadError) as caught:
             evaluate(inputs(), asked(url, batch_in=back), store=tmp_path / "store")
-        as_expected(str(caught.value))
+        # The server's port is in the keys of reads, by which a file of requests is ordered.
+        as_expected(re.sub(r"'q\d'", "'q'", str(caught.value)))
         # The rest may be asked for.
         result = evaluate(inputs(), asked(url), store=tmp_path / "store")
     assert len(behaviour.prompts) == live + 1
