@@ -43,7 +43,7 @@ def piped():
                 stream.write(content)
 
         ends.append(end)
-        threads.append(threading.Thread(target=feed))
+        threads.append(threading.Thread(target=feed, daemon=True))
         threads[-1].start()
         return f"/proc/self/fd/{end}"
 
@@ -52,7 +52,7 @@ def piped():
     for end in ends:
         os.close(end)
     for thread in threads:
-        thread.join()
+        thread.join(10)  # the frames of a test that failed keep their end of the pipe open
 
 
 # More than what a pipe holds at once, and than what a look at the beginning takes.
